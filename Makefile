@@ -1,0 +1,44 @@
+# Every target makes its own .venv when it is missing; nothing else has to be installed first.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: demo test test-slow check format bench clean
+.DEFAULT_GOAL := help
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+# torch comes first and pinned: asked for as a range, pip would fetch gigabytes of CUDA.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check $(shell grep -h '^torch==' constraints.txt)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(READY) ## compare four strategies on handwritten digits, here, now
+	$(BIN)/phalanx demo
+
+test: $(READY) ## the test suite
+	$(BIN)/pytest
+
+test-slow: $(READY) ## the tests that take minutes
+	$(BIN)/pytest -m slow --timeout 1200
+
+check: $(READY) ## format, lint, types, import order, links
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python tests/check_links.py
+
+format: $(READY) ## rewrite the code in the project's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY) ## the benchmarks of one machine, one JSON line per figure
+	$(BIN)/python -m benchmarks
+
+clean: ## remove what the targets made
+	rm -rf $(VENV) build dist

@@ -1,0 +1,35 @@
+"""Phalanx trains one model on many unlike machines, and says whether it was worth it.
+
+``fit`` and ``join`` are the whole of it for a training script; ``data`` has ready-made sources.
+They are loaded when first used, so that the command line answers without importing torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from phalanx import data
+    from phalanx.train.fit import fit
+    from phalanx.train.join import join
+    from phalanx.train.metrics import accuracy
+    from phalanx.train.run import Run
+
+__version__ = "0.1.0"
+__all__ = ["Run", "__version__", "accuracy", "data", "fit", "join"]
+
+_LAZY = {
+    "fit": "phalanx.train.fit",
+    "join": "phalanx.train.join",
+    "accuracy": "phalanx.train.metrics",
+    "Run": "phalanx.train.run",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "data":
+        return importlib.import_module("phalanx.data")
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'phalanx' has no attribute '{name}'")

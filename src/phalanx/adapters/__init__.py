@@ -1,0 +1,1 @@
+"""Whose model: what a framework's model and optimizer look like to a strategy."""

@@ -1,0 +1,1 @@
+"""Vocabulary without behaviour: errors, registries, specs, settings, the names of files."""

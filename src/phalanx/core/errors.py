@@ -1,0 +1,51 @@
+"""Errors with a cause and a remedy, each with the exit code it ends the command with.
+
+A user's mistake is one or two lines: what is wrong, where, what to do. Never a traceback.
+"""
+
+from __future__ import annotations
+
+DONE = 0
+SCRIPT_FAILED = 1
+BAD_INPUT = 2
+MACHINE_FAILED = 3
+STOPPED = 130
+
+
+class PhalanxError(Exception):
+    """Anything Phalanx itself reports; ``remedy`` says what to do about ``cause``."""
+
+    exit_code = SCRIPT_FAILED
+
+    def __init__(self, cause: str, remedy: str = "") -> None:
+        super().__init__(f"{cause}\n{remedy}" if remedy else cause)
+        self.cause = cause
+        self.remedy = remedy
+
+
+class InputError(PhalanxError):
+    """The user's input is wrong: a file, a flag, a spec, an argument of the script API."""
+
+    exit_code = BAD_INPUT
+
+
+class ScriptError(PhalanxError):
+    """The training script failed, or one of its workers died."""
+
+    exit_code = SCRIPT_FAILED
+
+
+class MachineError(PhalanxError):
+    """A machine or a connection failed."""
+
+    exit_code = MACHINE_FAILED
+
+
+class PeerLost(ScriptError):
+    """Another worker is gone, so this one cannot go on."""
+
+
+class RunStopped(BaseException):
+    """The user stopped the run. Not an ``Exception``, so that scripts do not swallow it."""
+
+    exit_code = STOPPED

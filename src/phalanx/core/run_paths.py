@@ -1,0 +1,160 @@
+"""Every path inside a run's folder, in one place.
+
+``runs/<id>/`` (``./runs``, or ``$PHALANX_RUNS``) is the whole truth about a run. A study (what
+``compare`` makes) is a folder of the same kind that holds ``study.json`` and its own report.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from phalanx.core.errors import InputError
+from phalanx.core.registry import did_you_mean
+
+
+def runs_home() -> Path:
+    return Path(os.environ.get("PHALANX_RUNS", "runs")).expanduser()
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """The files of one run."""
+
+    folder: Path
+
+    @property
+    def id(self) -> str:
+        return self.folder.name
+
+    @property
+    def plan(self) -> Path:
+        return self.folder / "plan.json"
+
+    @property
+    def launch(self) -> Path:
+        return self.folder / "launch.json"
+
+    @property
+    def controller(self) -> Path:
+        """Who runs this: ``{"pid": …, "created": …}``; gone or dead means nobody does."""
+        return self.folder / "controller.json"
+
+    @property
+    def summary(self) -> Path:
+        return self.folder / "summary.json"
+
+    @property
+    def report(self) -> Path:
+        return self.folder / "report.html"
+
+    @property
+    def figures(self) -> Path:
+        return self.folder / "figures"
+
+    @property
+    def events(self) -> Path:
+        return self.folder / "events"
+
+    @property
+    def logs(self) -> Path:
+        return self.folder / "logs"
+
+    @property
+    def machines(self) -> Path:
+        return self.folder / "machines"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    @property
+    def files(self) -> Path:
+        """``run.folder`` of the script API: what a worker writes here comes home."""
+        return self.folder / "files"
+
+    @property
+    def model(self) -> Path:
+        return self.folder / "model.safetensors"
+
+    @property
+    def best(self) -> Path:
+        return self.folder / "best.safetensors"
+
+    @property
+    def study(self) -> Path:
+        return self.folder / "study.json"
+
+    def events_of(self, rank: int) -> Path:
+        return self.events / f"rank-{rank}.jsonl"
+
+    def log_of(self, rank: int) -> Path:
+        return self.logs / f"rank-{rank}.log"
+
+    def traceback_of(self, rank: int) -> Path:
+        return self.logs / f"rank-{rank}.traceback"
+
+    def machine(self, name: str) -> Path:
+        return self.machines / f"{name}.jsonl"
+
+    def make(self) -> RunPaths:
+        """Create the folder and its sub-folders; refuse clearly when that is impossible."""
+        try:
+            for folder in (self.events, self.logs, self.machines, self.files):
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"cannot write the run folder {self.folder}: {error.strerror}",
+                "Set PHALANX_RUNS to a folder you may write to.",
+            ) from error
+        return self
+
+
+def new_run(name: str) -> RunPaths:
+    """A fresh folder named after the moment and ``name``."""
+    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"
+    base = f"{time.strftime('%Y%m%d-%H%M%S')}-{slug}"
+    home = runs_home()
+    for attempt in range(1, 1000):
+        folder = home / (base if attempt == 1 else f"{base}-{attempt}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise InputError(
+                f"cannot write the run folder {folder}: {error.strerror}",
+                "Set PHALANX_RUNS to a folder you may write to.",
+            ) from error
+        return RunPaths(folder).make()
+    raise InputError(f"too many runs named {base}", "Give this one another --name.")
+
+
+def list_runs() -> list[RunPaths]:
+    """Every run and study of this home, oldest first."""
+    home = runs_home()
+    if not home.is_dir():
+        return []
+    folders = (f for f in home.iterdir() if f.is_dir())
+    found = [RunPaths(f) for f in folders]
+    return sorted((r for r in found if r.launch.exists() or r.study.exists()), key=lambda r: r.id)
+
+
+def find_run(name: str | None) -> RunPaths:
+    """The run called ``name`` (an id, a unique part of one, or a path); the newest when ``None``."""
+    if name and Path(name).is_dir():
+        return RunPaths(Path(name))
+    runs = list_runs()
+    if not runs:
+        raise InputError(f"there are no runs in {runs_home()}", "Start one: phalanx demo")
+    if name is None:
+        return runs[-1]
+    matches = [r for r in runs if r.id == name] or [r for r in runs if name in r.id]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise InputError(f"'{name}' fits {len(matches)} runs", f"One is '{matches[-1].id}'.")
+    raise InputError(f"there is no run '{name}'", did_you_mean(name, [r.id for r in runs]))

@@ -1,0 +1,42 @@
+"""What the command line says about a run, as it travels to the workers.
+
+``None`` means "as the script says"; any other value wins over the script.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Precision = Literal["auto", "float32", "bfloat16"]
+PRECISIONS = ("auto", "float32", "bfloat16")
+
+# The environment of a worker (ours; other launchers' variables are mapped in train/environment).
+RANK = "PHALANX_RANK"
+WORKERS = "PHALANX_WORKERS"
+RUN_FOLDER = "PHALANX_RUN"
+MACHINE = "PHALANX_MACHINE"
+SETTINGS = "PHALANX_SETTINGS"
+ARENA = "PHALANX_ARENA"  # number of the inherited file descriptor of the shared memory
+STARTED = "PHALANX_STARTED"  # clock reading (CLOCK_MONOTONIC, seconds) when the launcher started us
+
+
+class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Overrides and choices of one run."""
+
+    strategy: str = "allreduce"
+    epochs: int | None = None
+    batch: int | None = None
+    batch_per_worker: int | None = None
+    seed: int = 0
+    precision: Precision = "float32"
+    divide_rate: bool = True
+    data: str | None = None
+
+    def to_json(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    @staticmethod
+    def from_json(text: str) -> RunSettings:
+        return msgspec.json.decode(text, type=RunSettings)

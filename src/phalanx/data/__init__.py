@@ -1,0 +1,1 @@
+"""What workers read: sources, the ledger that gives each sample to one worker, prefetch."""

@@ -1,0 +1,1 @@
+"""One file per data set format; each source returns a train and a test set."""

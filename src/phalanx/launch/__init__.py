@@ -1,0 +1,1 @@
+"""How it starts: launchers behind one small interface, and the controller that uses them."""

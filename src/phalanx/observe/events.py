@@ -1,0 +1,176 @@
+"""The events of a run: one JSON object a line, one file a rank (``events/rank-N.jsonl``).
+
+Times are seconds of this machine's monotonic clock, which every process on it shares; ``Joined``
+carries the wall-clock reading that belongs to its own time. Steps come in batches of columns,
+at most one line per rank per 250 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+
+class Joined(msgspec.Struct, tag="joined", frozen=True, kw_only=True):
+    """A worker is ready: its model is set up and has everyone's weights."""
+
+    time: float
+    wall: float
+    rank: int
+    workers: int
+    machine: str
+    pid: int
+    device: str
+    threads: int
+    precision: str
+    strategy: str
+    parameters: int
+    seed: int
+    versions: dict[str, str]
+    notes: list[str]
+    """Whatever changes the mathematics (precision, rate, shares), as printed at the start."""
+
+
+class Steps(msgspec.Struct, tag="steps", frozen=True, kw_only=True):
+    """Consecutive steps of one rank; the lists are columns of equal length.
+
+    A step begins when the worker asks for data. The durations follow each other in this order:
+    ``input`` (until the data are ready), ``compute`` (until the gradient is ready), ``send``
+    (publishing it), ``wait`` (until the worker is admitted), ``reduce`` (combining gradients or
+    pulling parameters), ``update`` (the optimizer), ``settle`` (until everyone has updated).
+    """
+
+    rank: int
+    epoch: int
+    first: int
+    """The number of the first step of this batch, counted from 0 over the run, per rank."""
+    began: list[float]
+    samples: list[int]
+    input: list[float]
+    compute: list[float]
+    send: list[float]
+    wait: list[float]
+    reduce: list[float]
+    update: list[float]
+    settle: list[float]
+    staleness: list[int]
+    """Updates of others applied between this worker's pull and its push; 0 in lockstep."""
+    loss: list[float | None]
+
+
+class PhaseDone(msgspec.Struct, tag="phase", frozen=True, kw_only=True):
+    """A stretch of a worker's time: start, read, prepare, train or evaluate."""
+
+    time: float
+    rank: int
+    phase: str
+    seconds: float
+
+
+class EpochDone(msgspec.Struct, tag="epoch", frozen=True, kw_only=True):
+    """One rank finished its part of an epoch (epochs count from 0)."""
+
+    time: float
+    rank: int
+    epoch: int
+    seconds: float
+    samples: int
+    train_loss: float | None
+    """Mean over this rank's samples; weight by ``samples`` to combine ranks."""
+    train_accuracy: float | None
+    rate: float | None
+
+
+class Logged(msgspec.Struct, tag="logged", frozen=True, kw_only=True):
+    """Named values at the end of an epoch: the script's, or fit's test and validation figures."""
+
+    time: float
+    rank: int
+    epoch: int
+    values: dict[str, float]
+
+
+class Switched(msgspec.Struct, tag="switched", frozen=True, kw_only=True):
+    """The strategy changed. ``pause`` is from the last old update to the first new step."""
+
+    time: float
+    rank: int
+    epoch: int
+    at_epoch: float
+    before: str
+    after: str
+    pause: float
+
+
+class Data(msgspec.Struct, tag="data", frozen=True, kw_only=True):
+    """A data source was read: what, and the checksums of its files."""
+
+    time: float
+    rank: int
+    name: str
+    samples: int
+    checksums: dict[str, str]
+
+
+class Saved(msgspec.Struct, tag="saved", frozen=True, kw_only=True):
+    """A file of weights was written (path relative to the run folder)."""
+
+    time: float
+    rank: int
+    path: str
+    epoch: int
+
+
+class Finished(msgspec.Struct, tag="finished", frozen=True, kw_only=True):
+    """The worker's last word. ``status``: done, failed or stopped."""
+
+    time: float
+    rank: int
+    status: str
+    bytes_sent: int
+    peak_memory: int
+
+
+Event = Joined | Steps | PhaseDone | EpochDone | Logged | Switched | Data | Saved | Finished
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+
+
+def encode(event: Event) -> bytes:
+    """One line, newline included."""
+    return _encoder.encode(event) + b"\n"
+
+
+def decode(line: bytes) -> Event:
+    return _decoder.decode(line)
+
+
+def read_events(path: Path) -> Iterator[Event]:
+    """The events of a file; a last line cut short by a crash is passed over."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            try:
+                yield decode(line)
+            except msgspec.DecodeError:
+                continue
+
+
+class MachineSample(msgspec.Struct, frozen=True, kw_only=True):
+    """One reading of a machine, once a second (``machines/NAME.jsonl``)."""
+
+    time: float
+    cpu_percent: float
+    """Of all cores together, 0 to 100."""
+    memory_bytes: int
+    network_bytes_per_second: float
+    """Sent and received, all interfaces."""
+    workers_cpu_percent: float
+    """What the run's own workers used, in percent of one core."""
+    workers_memory_bytes: int

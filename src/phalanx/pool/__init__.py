@@ -1,0 +1,1 @@
+"""What exists: machines, and the blueprint that lists them."""

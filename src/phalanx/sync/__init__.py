@@ -1,0 +1,1 @@
+"""How workers agree on parameters: strategies, and the transports they are given."""

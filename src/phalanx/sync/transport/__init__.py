@@ -1,0 +1,1 @@
+"""The wires: memory shared by threads, memory shared by processes."""
