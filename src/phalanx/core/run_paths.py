@@ -113,10 +113,14 @@ class RunPaths:
         return self
 
 
+def slug(name: str) -> str:
+    """``name`` as a part of a folder's name."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"
+
+
 def new_run(name: str) -> RunPaths:
     """A fresh folder named after the moment and ``name``."""
-    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"
-    base = f"{time.strftime('%Y%m%d-%H%M%S')}-{slug}"
+    base = f"{time.strftime('%Y%m%d-%H%M%S')}-{slug(name)}"
     home = runs_home()
     for attempt in range(1, 1000):
         folder = home / (base if attempt == 1 else f"{base}-{attempt}")

@@ -33,6 +33,18 @@ class Joined(msgspec.Struct, tag="joined", frozen=True, kw_only=True):
     """Whatever changes the mathematics (precision, rate, shares), as printed at the start."""
 
 
+class Planned(msgspec.Struct, tag="planned", frozen=True, kw_only=True):
+    """Training is about to begin: how much there is to do."""
+
+    time: float
+    rank: int
+    epochs: int | None
+    samples: int
+    """Per epoch, over all workers."""
+    batch: int
+    """The global batch."""
+
+
 class Steps(msgspec.Struct, tag="steps", frozen=True, kw_only=True):
     """Consecutive steps of one rank; the lists are columns of equal length.
 
@@ -133,7 +145,9 @@ class Finished(msgspec.Struct, tag="finished", frozen=True, kw_only=True):
     peak_memory: int
 
 
-Event = Joined | Steps | PhaseDone | EpochDone | Logged | Switched | Data | Saved | Finished
+Event = (
+    Joined | Planned | Steps | PhaseDone | EpochDone | Logged | Switched | Data | Saved | Finished
+)
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)

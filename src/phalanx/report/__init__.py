@@ -1,1 +1,1 @@
-"""What we learned: tables, figures and the report, made from the files of a run."""
+"""What we learned: tables, figures, the verdict, and the bundle that lets others run it again."""

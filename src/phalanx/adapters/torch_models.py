@@ -1,0 +1,70 @@
+"""What Phalanx needs to know of torch models and optimizers, whatever their number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from phalanx.core.errors import InputError
+
+
+def as_models(models: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
+    found = [models] if isinstance(models, nn.Module) else list(models)
+    for model in found:
+        if not isinstance(model, nn.Module):
+            raise InputError(
+                f"'{type(model).__name__}' is not a torch model", "Give a torch.nn.Module."
+            )
+    return found
+
+
+def as_optimizers(
+    optimizers: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+) -> list[torch.optim.Optimizer]:
+    single = isinstance(optimizers, torch.optim.Optimizer)
+    found = [optimizers] if single else list(optimizers)  # type: ignore[list-item,arg-type]
+    for optimizer in found:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise InputError(
+                f"'{type(optimizer).__name__}' is not a torch optimizer",
+                "For example: torch.optim.SGD(model.parameters(), lr=0.1)",
+            )
+    return found
+
+
+def move(models: Sequence[nn.Module], device: torch.device, channels_last: bool) -> None:
+    """In place, so that optimizers keep their parameters."""
+    for model in models:
+        model.to(device)
+        if channels_last:
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def count_parameters(models: Sequence[nn.Module]) -> int:
+    return sum(p.numel() for model in models for p in model.parameters())
+
+
+def state_of(models: Sequence[nn.Module]) -> dict[str, Tensor]:
+    """Every tensor by name; with several models each has its number before the name."""
+    state: dict[str, Tensor] = {}
+    for i, model in enumerate(models):
+        prefix = f"{i}." if len(models) > 1 else ""
+        for name, value in model.state_dict().items():
+            if isinstance(value, Tensor):
+                state[prefix + name] = value.detach()
+    return state
+
+
+def save_state(models: Sequence[nn.Module], path: Path) -> None:
+    """A plain ``state_dict`` as safetensors, written whole or not at all.
+
+    Tied tensors are written once per name: the file can be loaded without knowing about them.
+    """
+    state = {k: v.cpu().clone().contiguous() for k, v in state_of(models).items()}
+    temporary = path.with_suffix(".partial")
+    save_file(state, temporary)
+    temporary.replace(path)

@@ -1,0 +1,118 @@
+"""``phalanx compare``: one script, several strategies, one report."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from phalanx.cli import options as o
+
+if TYPE_CHECKING:
+    from phalanx.cli.request import Request
+    from phalanx.core.spec import Spec
+
+DEFAULT = "allreduce,async,switch:at=0.5"
+
+
+def compare(
+    ctx: typer.Context,
+    script: o.Script,
+    strategies: o.Strategies = DEFAULT,
+    single: Annotated[
+        bool, typer.Option(help="Also train with one process, which the others have to beat.")
+    ] = True,
+    workers: o.Workers = None,
+    pool: o.PoolFile = None,
+    machines: o.Machines = "all",
+    launcher: o.LauncherName = "local",
+    epochs: o.Epochs = None,
+    batch: o.Batches = None,
+    batch_per_worker: o.BatchPerWorker = None,
+    repeat: Annotated[
+        int, typer.Option(metavar="N", help="Runs of each; repeat i uses seed + i.")
+    ] = 1,
+    seed: o.Seed = 0,
+    precision: o.PrecisionName = "float32",
+    name: o.Name = None,
+    dry_run: o.DryRun = False,
+    json: o.Json = False,
+) -> int:
+    """Train SCRIPT with every strategy; say which was best.
+
+    Strategies, batches and repeats are combined; each combination is a run of its own. The table,
+    the verdict and report.html are about them all. A run that fails is marked, the others go on.
+    """
+    from phalanx.cli.request import (
+        Options,
+        check,
+        check_at_least,
+        read_batches,
+        refuse_two_batches,
+    )
+    from phalanx.core.spec import parse_specs
+
+    specs = rows(parse_specs(strategies), single)
+    check_at_least("--repeat", repeat, 1)
+    batches = read_batches(batch)
+    refuse_two_batches(batch, batch_per_worker)
+    request = check(
+        Options(
+            script=script,
+            words=ctx.obj.words,
+            command=ctx.obj.command,
+            workers=workers,
+            pool=pool,
+            machines=machines,
+            launcher=launcher,
+            epochs=epochs,
+            batch_per_worker=batch_per_worker,
+            seed=seed,
+            precision=precision,
+            name=name,
+        )
+    )
+    return compare_checked(request, specs, batches, repeat, json=json, dry_run=dry_run)
+
+
+def rows(specs: list[Spec], single: bool) -> list[str]:
+    """The strategies as rows: ``single`` first, none twice."""
+    from phalanx.core.errors import InputError
+
+    texts = [spec.text for spec in specs]
+    twice = next((text for text in texts if texts.count(text) > 1), None)
+    if twice:
+        raise InputError(f"--strategies names '{twice}' twice", "--repeat runs each one again.")
+    if "single" in texts or single:
+        texts = ["single", *(text for text in texts if text != "single")]
+    return texts
+
+
+def compare_checked(
+    request: Request,
+    strategies: list[str],
+    batches: list[int | None],
+    repeat: int,
+    *,
+    json: bool = False,
+    dry_run: bool = False,
+) -> int:
+    """Everything after the options: also what ``demo`` does."""
+    from phalanx.cli.output import Output
+    from phalanx.cli.study import StudyRun, matrix
+
+    out = Output(json)
+    for warning in request.warnings:
+        out.note(f"warning: {warning}")
+    workers = request.plan("allreduce", None).workers
+    if workers == 1 and strategies != ["single"]:
+        out.note("note: one worker has nobody to agree with; --workers 2 makes a comparison")
+    if request.options.batch_per_worker:
+        # The same global batch for every row, single's too: otherwise their mathematics differ.
+        batches = [request.options.batch_per_worker * workers]
+    study = StudyRun(request, matrix(strategies, batches, repeat), repeat, out)
+    if dry_run:
+        from phalanx.cli.dry_run import show
+
+        return show(list(zip(study.names(), study.jobs, strict=True)), out)
+    return study.execute()

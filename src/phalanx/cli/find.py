@@ -1,0 +1,65 @@
+"""Which run a verb means when its name is left out, and what is known of it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from phalanx.core.errors import InputError
+from phalanx.core.run_paths import RunPaths, find_run, list_runs, runs_home
+
+if TYPE_CHECKING:
+    from phalanx.observe.summary import Summary
+
+
+def study_runs(paths: RunPaths) -> list[RunPaths]:
+    """The runs of a study, in the order they were made; those that are gone are left out."""
+    try:
+        names = json.loads(paths.study.read_text())["runs"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    siblings = [RunPaths(paths.folder.parent / name) for name in names if isinstance(name, str)]
+    return [run for run in siblings if run.launch.exists()]
+
+
+def for_report(name: str | None) -> RunPaths:
+    """The run or study that is meant; the newest run stands for the study it belongs to."""
+    found = find_run(name)
+    if name is None and not found.study.exists():
+        for study in (run for run in reversed(list_runs()) if run.study.exists()):
+            if found.id in [run.id for run in study_runs(study)]:
+                return study
+    _check_is_run(found)
+    return found
+
+
+def for_logs(name: str | None) -> RunPaths:
+    """A single run: the newest, or the newest of the study that is named."""
+    if name is not None:
+        found = find_run(name)
+        _check_is_run(found)
+        if not found.study.exists():
+            return found
+        candidates = study_runs(found)
+    else:
+        candidates = [run for run in list_runs() if not run.study.exists()]
+    if not candidates:
+        where = f"study '{name}'" if name else str(runs_home())
+        raise InputError(f"there are no runs in {where}", "Start one: phalanx demo")
+    return candidates[-1]
+
+
+def summary_of(paths: RunPaths) -> Summary:
+    """The summary as written, or as the files tell it now."""
+    from phalanx.observe.summary import summarise
+    from phalanx.observe.summary_fields import read_summary
+
+    try:
+        return read_summary(paths.summary.read_bytes())
+    except (OSError, ValueError):
+        return summarise(paths)
+
+
+def _check_is_run(paths: RunPaths) -> None:
+    if not paths.launch.exists() and not paths.study.exists():
+        raise InputError(f"{paths.folder} is not a run", "See which there are: phalanx runs")

@@ -1,0 +1,31 @@
+"""The command line as it was typed, split at the first ``--``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """Ours is what stands before ``--``; the words after it belong to the user's script."""
+
+    ours: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+
+    @staticmethod
+    def read(argv: Sequence[str]) -> Invocation:
+        if "--" not in argv:
+            return Invocation(tuple(argv))
+        at = list(argv).index("--")
+        return Invocation(tuple(argv[:at]), tuple(argv[at + 1 :]))
+
+    @property
+    def command(self) -> list[str]:
+        """The whole line again, as reports quote it."""
+        tail = ["--", *self.words] if self.words else []
+        return ["phalanx", *self.ours, *tail]
+
+    @property
+    def json(self) -> bool:
+        return "--json" in self.ours

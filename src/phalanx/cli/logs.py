@@ -1,0 +1,85 @@
+"""``phalanx logs``: what a worker printed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from phalanx.cli import options as o
+
+if TYPE_CHECKING:
+    from phalanx.cli.output import Output
+    from phalanx.core.run_paths import RunPaths
+
+POLL_SECONDS = 0.2
+
+
+def logs(
+    run: o.RunName = None,
+    rank: Annotated[int, typer.Option(metavar="N", help="The worker, counted from 0.")] = 0,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the run ends (or Ctrl-C).")
+    ] = False,
+    json: o.Json = False,
+) -> int:
+    """Print what a worker of a run printed."""
+    from phalanx.cli.find import for_logs
+    from phalanx.cli.output import Output
+    from phalanx.cli.request import check_at_least
+
+    check_at_least("--rank", rank, 0)
+    paths = for_logs(run)
+    _check_rank(paths, rank)
+    out = Output(json)
+    lines = 0
+    try:
+        for line in _lines(paths, rank, follow):
+            lines += 1
+            _print(line, out)
+    except KeyboardInterrupt:
+        if not follow:
+            raise
+    out.result({"run": paths.id, "rank": rank, "log": str(paths.log_of(rank)), "lines": lines})
+    return 0
+
+
+def _print(line: str, out: Output) -> None:
+    # Not through rich: a log is shown as it is, control sequences of the script included.
+    file = out.human.file
+    file.write(line if line.endswith("\n") else line + "\n")
+    file.flush()
+
+
+def _check_rank(paths: RunPaths, rank: int) -> None:
+    from phalanx.core.errors import InputError
+
+    if paths.log_of(rank).exists():
+        return
+    ranks = sorted(int(f.stem.removeprefix("rank-")) for f in paths.logs.glob("rank-*.log"))
+    if not ranks:
+        raise InputError(f"run '{paths.id}' has no logs", "Its workers were never started.")
+    known = ", ".join(map(str, ranks))
+    raise InputError(f"run '{paths.id}' has no rank {rank}", f"It has {known}.")
+
+
+def _lines(paths: RunPaths, rank: int, follow: bool) -> Iterator[str]:
+    from phalanx.observe.run_status import controller_alive
+
+    with paths.log_of(rank).open(encoding="utf-8", errors="replace", newline="\n") as file:
+        part = ""
+        while True:
+            # Asked before reading: what was written until then is read below.
+            alive = follow and controller_alive(paths)
+            for line in file:
+                part += line
+                if part.endswith("\n"):
+                    yield part
+                    part = ""
+            if not alive:
+                break
+            time.sleep(POLL_SECONDS)
+        if part:
+            yield part

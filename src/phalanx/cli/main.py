@@ -1,0 +1,148 @@
+"""The ``phalanx`` command: its verbs, and how each of them may end.
+
+Verbs import what they need when they run, so that ``phalanx --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from phalanx.cli.compare import compare
+from phalanx.cli.demo import demo
+from phalanx.cli.doctor import doctor
+from phalanx.cli.invocation import Invocation
+from phalanx.cli.logs import logs
+from phalanx.cli.output import print_json, write_problem
+from phalanx.cli.pool import pool_app
+from phalanx.cli.report import report
+from phalanx.cli.run import run
+from phalanx.cli.runs import runs
+from phalanx.cli.stop import stop
+from phalanx.cli.usage import explain
+from phalanx.core.errors import SCRIPT_FAILED, STOPPED, InputError, PhalanxError, RunStopped
+from phalanx.core.registry import did_you_mean
+
+DEBUG_VARIABLE = "PHALANX_DEBUG"
+ORDER = ("demo", "run", "compare", "pool", "runs", "report", "logs", "stop", "doctor")
+PASS_WORDS_ON = ("run", "compare")
+
+
+class Verbs(TyperGroup):
+    """The verbs, forgiving about typing mistakes."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(self.commands, key=ORDER.index)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name = args[0]
+        if name not in self.commands:
+            raise InputError(f"there is no verb '{name}'", did_you_mean(name, self.commands))
+        if isinstance(ctx.obj, Invocation) and ctx.obj.words and name not in PASS_WORDS_ON:
+            raise InputError(
+                f"'phalanx {name}' takes no words after --",
+                f"Only {' and '.join(PASS_WORDS_ON)} pass them on to a script.",
+            )
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            # typer would end it with a bare exit code, and --json promises an object.
+            raise RunStopped from None
+
+
+app = typer.Typer(
+    name="phalanx",
+    cls=Verbs,
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: phalanx demo",
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from phalanx import __version__
+
+        print(f"phalanx {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def phalanx(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Say the version."),
+    ] = False,
+) -> None:
+    """Train one model on many workers, and know whether it was worth it."""
+
+
+for verb, example in (
+    (demo, "phalanx demo"),
+    (run, "phalanx run train.py --strategy allreduce --workers 2 -- --depth 20"),
+    (compare, "phalanx compare train.py --strategies allreduce,async --workers 2 --repeat 3"),
+    (runs, "phalanx runs --limit 5"),
+    (report, "phalanx report train-allreduce --bundle"),
+    (logs, "phalanx logs --rank 1 --follow"),
+    (stop, "phalanx stop"),
+    (doctor, "phalanx doctor"),
+):
+    app.command(epilog=f"Example: {example}")(verb)
+app.add_typer(
+    pool_app,
+    name="pool",
+    no_args_is_help=False,
+    epilog="Example: phalanx pool check pool.yaml",
+)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The console script."""
+    sys.exit(invoke(sys.argv[1:] if argv is None else argv))
+
+
+def invoke(argv: Sequence[str]) -> int:
+    """Run one command line; every way it can end is an exit code and at most two lines."""
+    invocation = Invocation.read(argv)
+    try:
+        return _dispatch(invocation)
+    except BrokenPipeError:
+        # The reader has gone; what is still buffered must not complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return SCRIPT_FAILED
+    except RunStopped:
+        return _end(invocation, PhalanxError("stopped"), STOPPED)
+    except PhalanxError as error:
+        return _end(invocation, error, error.exit_code)
+    except Exception as error:
+        explained = explain(error, invocation)
+        return _end(invocation, explained, explained.exit_code)
+
+
+def _dispatch(invocation: Invocation) -> int:
+    command = typer.main.get_command(app)
+    if not invocation.ours and not invocation.words:
+        invocation = Invocation(("--help",))
+    ours = list(invocation.ours)
+    result = command.main(ours, prog_name="phalanx", standalone_mode=False, obj=invocation)
+    return result if isinstance(result, int) else 0
+
+
+def _end(invocation: Invocation, error: PhalanxError, code: int) -> int:
+    if os.environ.get(DEBUG_VARIABLE) and sys.exc_info()[0] is not None:
+        import traceback
+
+        traceback.print_exc()
+    write_problem(error.cause, error.remedy)
+    if invocation.json:
+        print_json({"error": error.cause, "remedy": error.remedy, "exit_code": code})
+    return code

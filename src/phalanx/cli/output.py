@@ -1,0 +1,60 @@
+"""Where text goes: people read one stream, machines read the last line of stdout."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from phalanx.core.errors import PhalanxError
+
+
+class Output:
+    """With ``--json`` people are told on stderr, and stdout ends with one JSON object."""
+
+    def __init__(self, json: bool) -> None:
+        from rich.console import Console
+
+        self.json = json
+        self.human: Console = Console(stderr=json, highlight=False, markup=False, soft_wrap=True)
+        self.errors: Console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+
+    def say(self, text: str = "", style: str | None = None) -> None:
+        self.human.print(text, style=style)
+
+    def note(self, text: str) -> None:
+        """What a person should know, apart from the result."""
+        self.errors.print(text, style="dim")
+
+    def problem(self, error: PhalanxError) -> None:
+        write_problem(error.cause, error.remedy)
+
+    def result(self, value: dict[str, Any]) -> None:
+        """The last word of a verb; nothing may be printed to stdout after it."""
+        if self.json:
+            print_json(value)
+
+
+def print_json(value: dict[str, Any]) -> None:
+    # NaN is not JSON: a diverged loss is null, like everything else that is not known.
+    print(json.dumps(without_nan(value), allow_nan=False), flush=True)
+
+
+def without_nan(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if abs(value) < float("inf") else None
+    if isinstance(value, dict):
+        return {key: without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(item) for item in value]
+    return value
+
+
+def write_problem(cause: str, remedy: str) -> None:
+    """``error: cause`` and the remedy below it, on stderr."""
+    sys.stdout.flush()
+    lines = [f"error: {cause}", *([f"  {remedy}"] if remedy else [])]
+    print("\n".join(lines), file=sys.stderr, flush=True)

@@ -1,0 +1,229 @@
+"""What the progress display knows: a pure function of the events so far."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from phalanx.observe.events import (
+    EpochDone,
+    Event,
+    Finished,
+    Joined,
+    Logged,
+    Planned,
+    Steps,
+)
+
+WINDOW_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One ``Steps`` event, as far as rates need it."""
+
+    began: float
+    ended: float
+    samples: int
+    seconds: float
+    waiting: float
+    staleness: int
+    steps: int
+
+
+@dataclass
+class WorkerState:
+    """One row of the display; figures are of the last few seconds."""
+
+    rank: int
+    machine: str = ""
+    epoch: int = 0
+    loss: float | None = None
+    samples: int = 0
+    finished: str = ""
+    recent: deque[Chunk] = field(default_factory=deque)
+
+    def take(self, steps: Steps) -> None:
+        self.epoch = max(self.epoch, steps.epoch)
+        self.samples += sum(steps.samples)
+        known = [loss for loss in steps.loss if loss is not None]
+        self.loss = known[-1] if known else self.loss
+        if steps.began:
+            self.recent.append(_chunk(steps))
+        while self.recent and self.recent[-1].ended - self.recent[0].ended > WINDOW_SECONDS:
+            self.recent.popleft()
+
+    @property
+    def rate(self) -> float | None:
+        """Samples a second."""
+        if not self.recent:
+            return None
+        seconds = self.recent[-1].ended - self.recent[0].began
+        return sum(c.samples for c in self.recent) / seconds if seconds > 0 else None
+
+    @property
+    def waiting(self) -> float | None:
+        """The share of its time that it waits for others."""
+        seconds = sum(c.seconds for c in self.recent)
+        return sum(c.waiting for c in self.recent) / seconds if seconds > 0 else None
+
+    @property
+    def staleness(self) -> float | None:
+        steps = sum(c.steps for c in self.recent)
+        return sum(c.staleness for c in self.recent) / steps if steps else None
+
+
+@dataclass(frozen=True)
+class EpochLine:
+    """What is known about an epoch when it is over; epochs count from 1 here."""
+
+    epoch: int
+    loss: float | None
+    accuracy: float | None
+    accuracy_name: str
+    rate: float | None
+    elapsed: float
+
+
+class ProgressState:
+    """Feed it events in any order of ranks; ask it for rows, totals and finished epochs."""
+
+    def __init__(self, epochs: int | None = None) -> None:
+        self.epochs = epochs
+        self.total_samples: int | None = None
+        self.notes: list[str] = []
+        self.workers: dict[int, WorkerState] = {}
+        self.logged: dict[str, float] = {}
+        self._began: float | None = None
+        self._last = 0.0
+        self._done: dict[int, list[EpochDone]] = {}
+        self._values: dict[int, dict[str, float]] = {}
+        self._told = 0
+
+    def take(self, event: Event) -> None:
+        if isinstance(event, Joined):
+            self._joined(event)
+        elif isinstance(event, Planned):
+            self._planned(event)
+        elif isinstance(event, Steps):
+            self._steps(event)
+        elif isinstance(event, EpochDone):
+            self._done.setdefault(event.epoch, []).append(event)
+            self._last = max(self._last, event.time)
+        elif isinstance(event, Logged) and event.rank == 0:
+            self.logged.update(event.values)
+            self._values.setdefault(event.epoch, {}).update(event.values)
+        elif isinstance(event, Finished):
+            self._worker(event.rank).finished = event.status
+
+    @property
+    def samples(self) -> int:
+        return sum(worker.samples for worker in self.workers.values())
+
+    @property
+    def epoch(self) -> int:
+        """The first worker's, counted from 1."""
+        return self.workers[0].epoch + 1 if 0 in self.workers else 1
+
+    @property
+    def share(self) -> float | None:
+        """How much of the run is done, 0 to 1."""
+        if self.total_samples:
+            return min(1.0, self.samples / self.total_samples)
+        return min(1.0, len(self._done) / self.epochs) if self.epochs else None
+
+    @property
+    def rate(self) -> float | None:
+        rates = [w.rate for w in self.workers.values() if w.rate is not None and not w.finished]
+        return sum(rates) if rates else None
+
+    @property
+    def elapsed(self) -> float:
+        return self._last - self._began if self._began is not None else 0.0
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds to go, from the pace so far (evaluation included)."""
+        share = self.share
+        return self.elapsed * (1 - share) / share if share and self.elapsed > 0 else None
+
+    def finished_epochs(self, *, ended: bool = False) -> list[EpochLine]:
+        """Epochs that are over and were not told before; all of them once the run has ended."""
+        lines = []
+        while self._is_over(self._told, ended):
+            if self._told in self._done:
+                lines.append(self._line(self._told))
+            self._told += 1
+        return lines
+
+    def _is_over(self, epoch: int, ended: bool) -> bool:
+        seen = max((*self._done, *self._values), default=-1)
+        if epoch > seen:
+            return False
+        everyone = len(self._done.get(epoch, ())) >= max(1, len(self.workers))
+        # A worker that lags a whole epoch behind (or is given nothing) is not waited for.
+        return ended or epoch < seen - 1 or (everyone and (epoch in self._values or epoch < seen))
+
+    def _line(self, epoch: int) -> EpochLine:
+        parts = self._done[epoch]
+        values = self._values.get(epoch, {})
+        names = ("test_accuracy", "validation_accuracy")
+        name = next((n for n in names if n in values), "train_accuracy")
+        accuracy = values.get(name, _mean([(p.train_accuracy, p.samples) for p in parts]))
+        seconds = max(p.seconds for p in parts)
+        samples = sum(p.samples for p in parts)
+        ended = max(p.time for p in parts)
+        return EpochLine(
+            epoch=epoch + 1,
+            loss=_mean([(p.train_loss, p.samples) for p in parts]),
+            accuracy=accuracy,
+            accuracy_name=name.replace("_", " "),
+            rate=samples / seconds if seconds > 0 else None,
+            elapsed=ended - self._began if self._began is not None else seconds,
+        )
+
+    def _joined(self, event: Joined) -> None:
+        worker = self._worker(event.rank)
+        worker.machine = event.machine
+        if event.rank == 0:
+            self.notes = list(event.notes)
+
+    def _planned(self, event: Planned) -> None:
+        self._began = event.time if self._began is None else min(self._began, event.time)
+        if event.rank == 0:
+            self.epochs = event.epochs or self.epochs
+            self.total_samples = event.samples * self.epochs if self.epochs else None
+
+    def _steps(self, event: Steps) -> None:
+        worker = self._worker(event.rank)
+        worker.take(event)
+        if worker.recent:
+            self._last = max(self._last, worker.recent[-1].ended)
+            if self._began is None:
+                self._began = worker.recent[0].began
+
+    def _worker(self, rank: int) -> WorkerState:
+        return self.workers.setdefault(rank, WorkerState(rank))
+
+
+def _chunk(steps: Steps) -> Chunk:
+    columns = (
+        steps.input, steps.compute, steps.send, steps.wait, steps.reduce, steps.update, steps.settle
+    )  # fmt: skip
+    last = sum(column[-1] for column in columns)
+    return Chunk(
+        began=steps.began[0],
+        ended=steps.began[-1] + last,
+        samples=sum(steps.samples),
+        seconds=sum(map(sum, columns)),
+        waiting=sum(steps.wait) + sum(steps.settle),
+        staleness=sum(steps.staleness),
+        steps=len(steps.began),
+    )
+
+
+def _mean(pairs: list[tuple[float | None, int]]) -> float | None:
+    """Weighted; ranks that read nothing do not count."""
+    known = [(value, weight) for value, weight in pairs if value is not None and weight > 0]
+    weight = sum(w for _, w in known)
+    return sum(v * w for v, w in known) / weight if weight else None

@@ -1,0 +1,166 @@
+"""What the user asked for: checked as a whole before anything starts, then turned into jobs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from phalanx.core.errors import InputError
+from phalanx.core.registry import did_you_mean
+
+if TYPE_CHECKING:
+    from phalanx.core.settings import Precision
+    from phalanx.launch.launcher import Job
+    from phalanx.plan.plan import Plan
+    from phalanx.pool.machine import Machine
+
+
+@dataclass(frozen=True)
+class Options:
+    """The common options of ``run`` and ``compare``, as typed."""
+
+    script: Path
+    words: tuple[str, ...]
+    command: list[str]
+    workers: int | None = None
+    pool: Path | None = None
+    machines: str = "all"
+    launcher: str = "local"
+    epochs: int | None = None
+    batch_per_worker: int | None = None
+    seed: int = 0
+    precision: str = "float32"
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """Checked options, with the machines they select."""
+
+    options: Options
+    script: Path
+    machines: list[Machine]
+    warnings: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.options.name or self.script.stem
+
+    def plan(self, strategy: str, batch: int | None) -> Plan:
+        from phalanx.plan.plan import make_plan
+
+        options = self.options
+        return make_plan(
+            self.machines,
+            workers=options.workers,
+            strategy=strategy,
+            selection=options.machines,
+            batch=batch,
+        )
+
+    def job(self, strategy: str, batch: int | None, *, repeat: int = 0) -> Job:
+        """One run; each repeat has its own seed, shared by all strategies."""
+        from phalanx.core.settings import RunSettings
+        from phalanx.launch.launcher import Job
+
+        options = self.options
+        settings = RunSettings(
+            strategy=strategy,
+            epochs=options.epochs,
+            batch=batch,
+            batch_per_worker=options.batch_per_worker if batch is None else None,
+            seed=options.seed + repeat,
+            precision=cast("Precision", options.precision),
+            data=next((m.data for m in self.machines if m.data), None),
+        )
+        return Job(
+            script=self.script,
+            arguments=list(options.words),
+            settings=settings,
+            plan=self.plan(strategy, batch),
+            launcher=options.launcher,
+            command=options.command,
+        )
+
+
+def check(options: Options) -> Request:
+    """Refuse whatever can be known to be wrong now, in one line each."""
+    from phalanx.launch.script import check_script
+
+    _check_numbers(options)
+    _check_choices(options)
+    script = check_script(options.script)
+    machines, warnings = _machines(options)
+    return Request(options, script, machines, warnings)
+
+
+def check_at_least(option: str, value: int | None, low: int) -> None:
+    if value is not None and value < low:
+        raise InputError(f"{option} must be at least {low}, not {value}", f"Try {option} {low}.")
+
+
+def read_batches(text: str | None) -> list[int | None]:
+    """``128,256`` as numbers; nothing means the script's own batch."""
+    if text is None:
+        return [None]
+    batches: list[int | None] = []
+    for part in text.split(","):
+        try:
+            batch = int(part)
+        except ValueError:
+            raise InputError(
+                f"--batch must be whole numbers, not '{part.strip()}'",
+                "For example: --batch 128,256",
+            ) from None
+        check_at_least("--batch", batch, 1)
+        if batch in batches:
+            raise InputError(f"--batch names {batch} twice", "--repeat runs each one again.")
+        batches.append(batch)
+    return batches
+
+
+def refuse_two_batches(batch: object, batch_per_worker: int | None) -> None:
+    if batch is not None and batch_per_worker is not None:
+        raise InputError(
+            "--batch and --batch-per-worker say the same thing twice", "Give one of them."
+        )
+
+
+def _check_numbers(options: Options) -> None:
+    check_at_least("--workers", options.workers, 1)
+    check_at_least("--epochs", options.epochs, 1)
+    check_at_least("--batch-per-worker", options.batch_per_worker, 1)
+    check_at_least("--seed", options.seed, 0)
+
+
+def _check_choices(options: Options) -> None:
+    from phalanx.core.settings import PRECISIONS
+    from phalanx.launch.launcher import LAUNCHERS
+
+    if options.precision not in PRECISIONS:
+        raise InputError(
+            f"unknown precision '{options.precision}'", did_you_mean(options.precision, PRECISIONS)
+        )
+    if options.launcher not in LAUNCHERS:
+        raise InputError(
+            f"unknown launcher '{options.launcher}'",
+            did_you_mean(options.launcher, LAUNCHERS.names()),
+        )
+
+
+def _machines(options: Options) -> tuple[list[Machine], tuple[str, ...]]:
+    from phalanx.plan.select import select
+    from phalanx.pool.blueprint import read_blueprint
+    from phalanx.pool.here import this_machine
+
+    pool = read_blueprint(options.pool) if options.pool else this_machine()
+    machines = select(pool, options.machines)
+    remote = [m.name for m in machines if not m.is_here]
+    if remote:
+        here = [m.name for m in pool.machines if m.is_here]
+        raise InputError(
+            f"{', '.join(remote)}: this version starts workers on this machine only",
+            f"Try --machines {here[0]}" if here else "Give this machine a place: host: here",
+        )
+    return machines, tuple(pool.warnings)

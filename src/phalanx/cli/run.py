@@ -1,0 +1,106 @@
+"""``phalanx run``: train one script with one strategy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from phalanx.cli import options as o
+
+if TYPE_CHECKING:
+    from phalanx.cli.output import Output
+    from phalanx.launch.controller import Outcome
+    from phalanx.launch.launcher import Job
+
+
+def run(
+    ctx: typer.Context,
+    script: o.Script,
+    strategy: o.Strategy = "allreduce",
+    workers: o.Workers = None,
+    pool: o.PoolFile = None,
+    machines: o.Machines = "all",
+    launcher: o.LauncherName = "local",
+    epochs: o.Epochs = None,
+    batch: o.Batch = None,
+    batch_per_worker: o.BatchPerWorker = None,
+    seed: o.Seed = 0,
+    precision: o.PrecisionName = "float32",
+    name: o.Name = None,
+    dry_run: o.DryRun = False,
+    json: o.Json = False,
+) -> int:
+    """Train SCRIPT with one strategy; show what happens.
+
+    The first worker's output is shown here, the others' is in the logs. All that is known about
+    the run is in its folder, runs/ID, which the last lines name.
+    """
+    from phalanx.cli.output import Output
+    from phalanx.cli.request import Options, check, check_at_least, refuse_two_batches
+    from phalanx.core.spec import parse_spec
+
+    spec = parse_spec(strategy)
+    check_at_least("--batch", batch, 1)
+    refuse_two_batches(batch, batch_per_worker)
+    request = check(
+        Options(
+            script=script,
+            words=ctx.obj.words,
+            command=ctx.obj.command,
+            workers=workers,
+            pool=pool,
+            machines=machines,
+            launcher=launcher,
+            epochs=epochs,
+            batch_per_worker=batch_per_worker,
+            seed=seed,
+            precision=precision,
+            name=name,
+        )
+    )
+    out = Output(json)
+    for warning in request.warnings:
+        out.note(f"warning: {warning}")
+    job = request.job(spec.text, batch)
+    title = f"{request.name}-{spec.text}"
+    if dry_run:
+        from phalanx.cli.dry_run import show
+
+        return show([(title, job)], out)
+    return _execute(title, job, out)
+
+
+def _execute(title: str, job: Job, out: Output) -> int:
+    from phalanx.cli.progress import observe
+    from phalanx.core.run_paths import new_run
+    from phalanx.launch.controller import execute
+
+    paths = new_run(title)
+    with observe(out, paths.id) as observer:
+        outcome = execute(job, paths, observer)
+    if outcome.error:
+        out.problem(outcome.error)
+    _tell(outcome, out)
+    out.say(f"run     {paths.folder}")
+    out.say(f"report  phalanx report {paths.id}")
+    out.result(_result(outcome))
+    return outcome.exit_code
+
+
+def _tell(outcome: Outcome, out: Output) -> None:
+    from phalanx.cli.words import describe
+
+    style = "bold green" if outcome.summary.status == "done" else "bold red"
+    out.say(describe(outcome.summary), style)
+
+
+def _result(outcome: Outcome) -> dict[str, Any]:
+    import msgspec
+
+    result: dict[str, Any] = msgspec.to_builtins(outcome.summary)
+    if outcome.error:
+        result["error"] = outcome.error.cause
+        result["remedy"] = outcome.error.remedy
+        result["exit_code"] = outcome.exit_code
+    return result

@@ -1,0 +1,87 @@
+"""``phalanx stop``: end a run that is going on, in order."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from phalanx.cli import options as o
+
+if TYPE_CHECKING:
+    from phalanx.core.run_paths import RunPaths
+
+PATIENCE_SECONDS = 15.0
+POLL_SECONDS = 0.1
+
+
+def stop(run: o.RunName = None, json: o.Json = False) -> int:
+    """Stop a run that is going on (the newest of them, unless one is named)."""
+    from phalanx.cli.output import Output
+
+    out = Output(json)
+    paths = _find(run)
+    if paths is None:
+        out.say("nothing is running")
+        out.result({"run": None, "stopped": False, "status": None})
+        return 0
+    result = _stop(paths)
+    words = "stopped" if result["stopped"] else f"was not running: {result['status']}"
+    out.say(f"{paths.id} {words}")
+    out.result(result)
+    return 0
+
+
+def _find(name: str | None) -> RunPaths | None:
+    """The run that is meant, or the newest that runs; a study means the run it is at."""
+    from phalanx.cli.find import for_report, study_runs
+    from phalanx.core.run_paths import list_runs
+    from phalanx.observe.run_status import controller_alive
+
+    if name is None:
+        candidates = list_runs()
+    else:
+        found = for_report(name)
+        candidates = study_runs(found) if found.study.exists() else [found]
+    running = [run for run in candidates if controller_alive(run)]
+    if running:
+        return running[-1]
+    return candidates[-1] if name is not None and candidates else None
+
+
+def _stop(paths: RunPaths) -> dict[str, Any]:
+    import psutil
+
+    from phalanx.cli.find import summary_of
+    from phalanx.observe.records import ControllerRecord, read_record
+    from phalanx.observe.run_status import controller_alive
+
+    record = read_record(paths.controller, ControllerRecord)
+    was_alive = record is not None and controller_alive(paths)
+    if record is not None and was_alive:
+        try:
+            psutil.Process(record.pid).terminate()
+        except psutil.NoSuchProcess:
+            was_alive = False
+        except psutil.AccessDenied:
+            _refuse(paths, record.pid, "belongs to another user", "Ask its owner to stop it.")
+        _wait(paths, record.pid)
+    summary = summary_of(paths)
+    stopped = was_alive and summary.status == "stopped"
+    return {"run": paths.id, "stopped": stopped, "status": summary.status}
+
+
+def _wait(paths: RunPaths, pid: int) -> None:
+    from phalanx.observe.run_status import controller_alive
+
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while controller_alive(paths):
+        if time.monotonic() > deadline:
+            seconds = f"{PATIENCE_SECONDS:.0f} s"
+            _refuse(paths, pid, f"did not stop within {seconds}", f"End it: kill -KILL {pid}")
+        time.sleep(POLL_SECONDS)
+
+
+def _refuse(paths: RunPaths, pid: int, why: str, remedy: str) -> None:
+    from phalanx.core.errors import MachineError
+
+    raise MachineError(f"the controller of {paths.id} (process {pid}) {why}", remedy)

@@ -1,0 +1,181 @@
+"""A study: a matrix of runs, one folder each, and the report on them all."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from phalanx.core.errors import BAD_INPUT, DONE, SCRIPT_FAILED, STOPPED
+from phalanx.core.run_paths import RunPaths, new_run
+
+if TYPE_CHECKING:
+    from phalanx.cli.output import Output
+    from phalanx.cli.request import Request
+    from phalanx.launch.controller import Outcome
+    from phalanx.launch.launcher import Job
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the matrix."""
+
+    strategy: str
+    batch: int | None
+    repeat: int
+
+    def label(self, batches: int, repeats: int) -> str:
+        """Only what tells this run from the others of its study."""
+        parts = [self.strategy]
+        if batches > 1:
+            parts.append(f"batch {self.batch}")
+        if repeats > 1:
+            parts.append(f"repeat {self.repeat + 1}")
+        return ", ".join(parts)
+
+
+def matrix(strategies: list[str], batches: list[int | None], repeat: int) -> list[Cell]:
+    """Every combination. Repeats are the outer loop and every second one runs backwards, so that
+    a machine that slows down or warms up does not favour whoever comes first."""
+    cells = []
+    for index in range(repeat):
+        inner = [Cell(strategy, batch, index) for batch in batches for strategy in strategies]
+        cells += inner if index % 2 == 0 else inner[::-1]
+    return cells
+
+
+@dataclass
+class Study:
+    """``study.json``, kept up to date while the runs go on."""
+
+    paths: RunPaths
+    command: list[str]
+    script: str
+    repeat: int
+    started_wall: float = field(default_factory=time.time)
+    runs: list[str] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    def write(self) -> None:
+        record = {
+            "study": self.paths.id,
+            "command": self.command,
+            "runs": self.runs,
+            "script": self.script,
+            "started_wall": self.started_wall,
+            "repeat": self.repeat,
+            "failures": self.failures,
+        }
+        part = self.paths.study.with_suffix(".part")
+        part.write_text(json.dumps(record, indent=2) + "\n")
+        part.replace(self.paths.study)
+
+
+class StudyRun:
+    """Runs the cells one after another; what fails is marked, and the others go on."""
+
+    def __init__(self, request: Request, cells: list[Cell], repeat: int, out: Output) -> None:
+        self._out = out
+        self._cells = cells
+        self._batches = len({cell.batch for cell in cells})
+        # Every plan is made before the first run starts, so that no mistake waits in the queue.
+        self.jobs = [request.job(c.strategy, c.batch, repeat=c.repeat) for c in cells]
+        self._name = request.name
+        self._repeat = repeat
+        self._script = str(request.script)
+        self._command = request.options.command
+        self._outcomes: list[Outcome] = []
+
+    def names(self) -> list[str]:
+        labels = [cell.label(self._batches, self._repeat) for cell in self._cells]
+        return [f"{self._name}-{label.replace(' ', '')}" for label in labels]
+
+    def execute(self) -> int:
+        study = Study(new_run(f"{self._name}-study"), self._command, self._script, self._repeat)
+        study.write()
+        stopped = False
+        with _terminate_as_interrupt():
+            try:
+                stopped = self._run_all(study)
+            except KeyboardInterrupt:
+                stopped = True
+            self._tell(study)
+        if stopped:
+            self._out.note("stopped: the report shows what there is")
+            return STOPPED
+        return self._exit_code()
+
+    def _run_all(self, study: Study) -> bool:
+        """Whether the user stopped it."""
+        for number, (cell, name, job) in enumerate(
+            zip(self._cells, self.names(), self.jobs, strict=True), start=1
+        ):
+            label = cell.label(self._batches, self._repeat)
+            self._out.say(f"[{number}/{len(self.jobs)}] {label}", "bold")
+            outcome = self._run_one(study, name, job)
+            self._outcomes.append(outcome)
+            if outcome.exit_code == STOPPED:
+                return True
+        return False
+
+    def _run_one(self, study: Study, name: str, job: Job) -> Outcome:
+        from phalanx.cli.progress import observe
+        from phalanx.cli.words import describe
+        from phalanx.launch.controller import execute
+
+        paths = new_run(name)
+        study.runs.append(paths.id)
+        study.write()
+        with observe(self._out, paths.id) as observer:
+            outcome = execute(job, paths, observer)
+        if outcome.error:
+            self._out.problem(outcome.error)
+            study.failures[paths.id] = outcome.error.cause
+            study.write()
+        self._out.say("      " + describe(outcome.summary))
+        return outcome
+
+    def _tell(self, study: Study) -> None:
+        """The table, the verdict, the report; then the JSON."""
+        from phalanx.cli.verdict import tell_study
+
+        report = tell_study(study.paths, self._out) if study.runs else None
+        self._out.result(self._result(study, str(report) if report else None))
+
+    def _result(self, study: Study, report: str | None) -> dict[str, Any]:
+        import msgspec
+
+        return {
+            "study": study.paths.id,
+            "runs": [msgspec.to_builtins(outcome.summary) for outcome in self._outcomes],
+            "report": report,
+            "failures": study.failures,
+        }
+
+    def _exit_code(self) -> int:
+        codes = {outcome.exit_code for outcome in self._outcomes} - {DONE}
+        if not codes:
+            return DONE
+        return BAD_INPUT if codes == {BAD_INPUT} else SCRIPT_FAILED
+
+
+@contextmanager
+def _terminate_as_interrupt() -> Iterator[None]:
+    """Between runs, ``phalanx stop`` ends a study the way Ctrl-C does."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python allows handlers in the main thread only
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,57 @@
+"""Usage errors in our own words: what is wrong, and the nearest thing that is right.
+
+The parser's exceptions are told by their attributes, because where their classes live depends on
+the installed version of typer.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from phalanx.cli.invocation import Invocation
+from phalanx.core.errors import InputError, PhalanxError
+from phalanx.core.registry import did_you_mean
+
+
+def explain(error: Any, invocation: Invocation) -> PhalanxError:
+    """A usage error becomes an :class:`InputError`; anything else is a defect, and says so."""
+    if not hasattr(error, "format_message"):
+        return PhalanxError(
+            f"unexpected {type(error).__name__}: {error}",
+            "This is a defect of Phalanx. PHALANX_DEBUG=1 shows where it happened.",
+        )
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else " ".join(["phalanx", *invocation.ours[:1]])
+    if hasattr(error, "possibilities") and context:
+        return _no_such_option(error.option_name, path, context)
+    text = " ".join(str(error.format_message()).split()).rstrip(".")
+    help_line = f"See: {path} --help"
+    if found := re.search(r"unexpected extra arguments? ?\(?s?\)? ?\((.*)\)", text):
+        return InputError(f"'{path}' does not know what to do with '{found[1]}'", _extra(path))
+    option = (getattr(getattr(error, "param", None), "opts", None) or [""])[0]
+    if option.startswith("-") and "valid integer" in text:
+        value = _value_of(option, invocation)
+        return InputError(f"{option} must be a whole number, not '{value}'", help_line)
+    return InputError(text[:1].lower() + text[1:], help_line)
+
+
+def _no_such_option(option: str, path: str, context: Any) -> InputError:
+    known = [name for parameter in context.command.params for name in parameter.opts]
+    options = [name for name in known if name.startswith("--")]
+    return InputError(f"'{path}' has no option '{option}'", did_you_mean(option, options))
+
+
+def _extra(path: str) -> str:
+    if path.endswith((" run", " compare")):
+        return "Words for the script go after --."
+    return f"See: {path} --help"
+
+
+def _value_of(option: str, invocation: Invocation) -> str:
+    for word, after in zip(invocation.ours, [*invocation.ours[1:], ""], strict=True):
+        if word == option:
+            return after
+        if word.startswith(f"{option}="):
+            return word.partition("=")[2]
+    return ""

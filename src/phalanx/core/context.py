@@ -1,0 +1,34 @@
+"""Who this thread is, when several workers share one process.
+
+A worker normally learns its rank from the environment of its process. Under the ``inprocess``
+launcher the workers are threads, so each thread is given its own variables and the memory hub
+that its siblings share.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class WorkerContext:
+    """The variables of one worker thread, and the hub (``sync.transport.memory.Hub``)."""
+
+    environment: Mapping[str, str]
+    hub: Any
+
+
+_local = threading.local()
+
+
+def enter(context: WorkerContext) -> None:
+    """Make the calling thread the worker that ``context`` describes."""
+    _local.context = context
+
+
+def current() -> WorkerContext | None:
+    """The context of the calling thread, or ``None`` in an ordinary process."""
+    return getattr(_local, "context", None)

@@ -1,0 +1,232 @@
+"""Datasets that make their samples one by one, and what a ``DataLoader`` says about them.
+
+A dataset's own random transforms (Python's, NumPy's and torch's generators) are seeded by
+(seed, epoch, sample), as augmentation is, so that they do not depend on who reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import random
+import signal
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    default_collate,
+)
+
+from phalanx.core.errors import InputError
+from phalanx.data.augment import Augment, Draws, hashed
+
+K = TypeVar("K")
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class LoaderOptions:
+    """What is kept of a script's DataLoader."""
+
+    shuffle: bool = True
+    batch: int | None = None
+    drop_last: bool = False
+    collate: Callable[[Any], Any] = default_collate
+    processes: int = 0
+    prefetch_factor: int | None = None
+    timeout: float = 0.0
+    context: Any = None
+    prepare_process: Callable[[int], None] | None = None
+
+
+def loader_options(loader: DataLoader[Any]) -> LoaderOptions:
+    """The options of ``loader``; one that decides itself who reads what is refused."""
+    if isinstance(loader.dataset, IterableDataset):
+        return LoaderOptions()
+    if type(loader.batch_sampler) is not BatchSampler:
+        raise _refused("a batch_sampler of its own" if loader.batch_sampler else "no batch size")
+    sampler = loader.sampler
+    if type(sampler) not in (RandomSampler, SequentialSampler):
+        raise _refused(f"a {type(sampler).__name__}")
+    if isinstance(sampler, RandomSampler) and (
+        sampler.replacement or sampler.num_samples != len(sampler.data_source)
+    ):
+        raise _refused("a RandomSampler that does not read each sample once")
+    return LoaderOptions(
+        shuffle=isinstance(sampler, RandomSampler),
+        batch=loader.batch_size,
+        drop_last=loader.drop_last,
+        collate=loader.collate_fn,
+        processes=loader.num_workers,
+        prefetch_factor=loader.prefetch_factor,
+        timeout=loader.timeout,
+        context=loader.multiprocessing_context,
+        prepare_process=loader.worker_init_fn,
+    )
+
+
+def _refused(what: str) -> InputError:
+    return InputError(
+        f"the DataLoader has {what}, but Phalanx decides which worker reads which sample",
+        "Make it with shuffle=True or shuffle=False only, or pass its dataset.",
+    )
+
+
+class LazyReader:
+    """A map-style dataset, read sample by sample.
+
+    Without loader processes it reads in the calling thread, as a DataLoader does: a dataset may
+    use generators that the training uses too.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        *,
+        seed: int = 0,
+        augment: Augment | None = None,
+        options: LoaderOptions | None = None,
+    ) -> None:
+        self._options = options or LoaderOptions()
+        self._seeded = Seeded(dataset, seed)
+        self._seed, self._augment = seed, augment
+        self._length = _length(dataset)
+        self.shuffle, self.batch = self._options.shuffle, self._options.batch
+        self.drop_last = self._options.drop_last
+        self.background = self._options.processes > 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def fetch(self, indices: Tensor, epoch: int) -> tuple[Any, ...]:
+        with kept_generators():
+            samples = self._seeded.__getitems__([(epoch, i) for i in indices.tolist()])
+        return self._finish(self._options.collate(samples), indices, epoch)
+
+    def stream(
+        self, orders: Iterable[tuple[K, Tensor]], epoch: int
+    ) -> Iterator[tuple[K, tuple[Any, ...] | None]]:
+        """See ``Reader``; the batches are made ahead by the loader's processes, if it has any."""
+        if self._options.processes == 0:
+            for key, indices in orders:
+                yield key, self.fetch(indices, epoch) if len(indices) else None
+            return
+        taken = _Taken(orders, epoch)
+        for batch in self._loader(taken):
+            yield from taken.without_indices()
+            key, indices = taken.waiting.popleft()
+            yield key, self._finish(batch, indices, epoch)
+        yield from taken.without_indices()
+
+    def _loader(self, taken: _Taken[Any]) -> DataLoader[Any]:
+        options = self._options
+        return DataLoader(
+            self._seeded,
+            batch_sampler=taken,
+            collate_fn=options.collate,
+            num_workers=options.processes,
+            prefetch_factor=options.prefetch_factor,
+            timeout=options.timeout,
+            multiprocessing_context=options.context,
+            worker_init_fn=_Prepare(options.prepare_process),
+            # Not drawn from the training's generator, which must not depend on who has loaders.
+            generator=torch.Generator().manual_seed(self._seed),
+        )
+
+    def _finish(self, batch: Any, indices: Tensor, epoch: int) -> tuple[Any, ...]:
+        parts = tuple(batch) if isinstance(batch, list | tuple) else (batch,)
+        if self._augment is None:
+            return parts
+        return (self._augment(parts[0], Draws(self._seed, epoch, indices)), *parts[1:])
+
+
+class Seeded(Dataset[Any]):
+    """A dataset whose keys are (epoch, sample); each sample has random numbers of its own."""
+
+    def __init__(self, dataset: Any, seed: int) -> None:
+        self.dataset = dataset
+        self.seed = seed
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitems__(self, keys: list[tuple[int, int]]) -> list[Any]:
+        return [self[key] for key in keys]
+
+    def __getitem__(self, key: tuple[int, int]) -> Any:
+        epoch, sample = key
+        word = int(hashed(np.array([sample], np.uint64), self.seed, epoch)[0])
+        random.seed(word)
+        np.random.seed(word & 0xFFFFFFFF)
+        torch.default_generator.manual_seed(word & (1 << 63) - 1)
+        return self.dataset[sample]
+
+
+@contextlib.contextmanager
+def kept_generators() -> Iterator[None]:
+    """The generators of Python, NumPy and torch's CPU are afterwards as they were before."""
+    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.set_rng_state(cpu)
+
+
+class _Taken(Generic[K]):
+    """The batches of (epoch, sample) keys that the loader's processes are to make."""
+
+    def __init__(self, orders: Iterable[tuple[K, Tensor]], epoch: int) -> None:
+        self.waiting: deque[tuple[K, Tensor]] = deque()
+        self._orders = orders
+        self._epoch = epoch
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        for key, indices in self._orders:
+            self.waiting.append((key, indices))
+            if len(indices):
+                yield [(self._epoch, i) for i in indices.tolist()]
+
+    def without_indices(self) -> Iterator[tuple[K, None]]:
+        """The next orders, as far as they ask for nothing."""
+        while self.waiting and not len(self.waiting[0][1]):
+            yield self.waiting.popleft()[0], None
+
+
+class _Prepare:
+    """First thing in a loader's process: die with the worker, then what the script asks for."""
+
+    def __init__(self, then: Callable[[int], None] | None) -> None:
+        self.then = then
+
+    def __call__(self, number: int) -> None:
+        # The handlers of the worker's orderly stop are inherited and mean nothing here.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if self.then is not None:
+            self.then(number)
+
+
+def _length(dataset: Any) -> int:
+    try:
+        length = len(dataset)
+    except TypeError as error:
+        raise InputError(
+            f"the dataset {type(dataset).__name__} has no length",
+            "Give it __len__ and __getitem__ (a map-style Dataset).",
+        ) from error
+    if length == 0:
+        raise InputError("the data is empty", "Training needs at least one sample.")
+    return length

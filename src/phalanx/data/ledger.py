@@ -1,0 +1,92 @@
+"""Who reads which samples: each exactly once per pass, whatever the workers' speeds.
+
+Pure functions and values. In lockstep every global batch is cut into shares, one per worker; a
+free-running worker instead takes the next chunk from a counter that all workers share. Either
+way a *pass* over the data is a stretch of positions ``0 … n`` in an order that all workers
+derive from the seed, and every position is given out once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Positions ``start … end`` of a pass; ``total`` samples take part in the whole step."""
+
+    start: int
+    end: int
+    total: int
+
+    @property
+    def samples(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of a pass that is trained under one phase of the strategy."""
+
+    start: int
+    end: int
+    phase: int
+
+
+def order(samples: int, seed: int, number: int, shuffle: bool = True) -> torch.Tensor:
+    """The order of pass ``number``; the same on every worker."""
+    if not shuffle:
+        return torch.arange(samples)
+    mixed = np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0]
+    generator = torch.Generator().manual_seed(int(mixed >> np.uint64(1)))
+    return torch.randperm(samples, generator=generator)
+
+
+def split(total: int, shares: Sequence[float]) -> list[int]:
+    """Cut ``total`` samples in proportion to ``shares``; returns the ends, the last is ``total``.
+
+    Rounding the running sum loses and repeats nothing.
+    """
+    whole, running, ends = sum(shares), 0.0, []
+    for share in shares:
+        running += share
+        ends.append(round(total * running / whole))
+    ends[-1] = total
+    return ends
+
+
+def lockstep(segment: Segment, batch: int, rank: int, shares: Sequence[float]) -> Iterator[Lease]:
+    """This worker's share of each global batch; an empty lease where it has none."""
+    for start in range(segment.start, segment.end, batch):
+        total = min(batch, segment.end - start)
+        ends = split(total, shares)
+        yield Lease(start + (ends[rank - 1] if rank else 0), start + ends[rank], total)
+
+
+@dataclass(frozen=True)
+class Counter:
+    """How far a free-running segment (``ticket``) has been given out."""
+
+    ticket: int
+    position: int
+
+
+def claim(
+    counter: Counter, ticket: int, segment: Segment, want: int
+) -> tuple[Counter, Lease | None]:
+    """Take the next ``want`` samples of ``segment``; ``None`` when they are all given out.
+
+    Tickets grow from segment to segment, and a worker enters one only after the one before has
+    been given out completely: so one counter is enough, and an old ticket means "finished".
+    """
+    if counter.ticket > ticket:
+        return counter, None
+    start = segment.start if counter.ticket < ticket else counter.position
+    if start >= segment.end:
+        return Counter(ticket, start), None
+    end = min(start + want, segment.end)
+    return Counter(ticket, end), Lease(start, end, end - start)

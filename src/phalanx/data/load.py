@@ -1,0 +1,100 @@
+"""``phalanx.data.load("mnist")``: ready-made data, by name."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from torch import Tensor
+
+from phalanx.core.context import current
+from phalanx.core.registry import Registry
+from phalanx.core.settings import SETTINGS, RunSettings
+
+FOLDER_VARIABLE = "PHALANX_DATA"
+
+# A source takes the folder of its files and returns (train, test, checksums of the files);
+# train and test are (x, y): x float32 in [0, 1], NCHW; y int64.
+SOURCES = Registry(
+    "data source",
+    {
+        "digits": "phalanx.data.sources.digits:digits",
+        "mnist": "phalanx.data.sources.idx:mnist",
+        "fashion-mnist": "phalanx.data.sources.idx:fashion_mnist",
+        "kmnist": "phalanx.data.sources.idx:kmnist",
+        "cifar-10": "phalanx.data.sources.cifar:cifar_10",
+    },
+)
+
+
+class Samples(NamedTuple):
+    """Images (float32 in [0, 1], NCHW) and their classes (int64)."""
+
+    x: Tensor
+    y: Tensor
+
+
+class Loaded(NamedTuple):
+    """``train, test = load(name)``."""
+
+    train: Samples
+    test: Samples
+
+
+@dataclass(frozen=True)
+class LoadRecord:
+    """One call of :func:`load`, for whoever observes the run."""
+
+    name: str
+    samples: int
+    checksums: Mapping[str, str]
+    seconds: float
+    began: float
+    """Seconds of the monotonic clock."""
+    thread: int
+    """Who loaded; workers may be threads of one process."""
+
+
+LOADED: list[LoadRecord] = []
+
+
+def load(name: str, *, folder: Path | None = None) -> Loaded:
+    """The data set ``name``, downloaded first when this machine does not have it.
+
+    Its files are looked for in ``folder``, else in the data folder of the run's settings, else in
+    ``$PHALANX_DATA/NAME``, else in the user's cache.
+    """
+    began = time.monotonic()
+    source = SOURCES.get(name)
+    train, test, checksums = source(data_folder(name, folder))
+    loaded = Loaded(Samples(*train), Samples(*test))
+    samples = len(loaded.train.y) + len(loaded.test.y)
+    seconds = time.monotonic() - began
+    LOADED.append(LoadRecord(name, samples, checksums, seconds, began, threading.get_ident()))
+    return loaded
+
+
+def data_folder(name: str, folder: Path | None = None) -> Path:
+    """Where the files of ``name`` are, or will be put."""
+    chosen = folder or _folder_of_the_run()
+    if chosen is not None:
+        inside = chosen.expanduser() / name
+        return inside if inside.is_dir() else chosen.expanduser()
+    home = os.environ.get(FOLDER_VARIABLE)
+    if home:
+        return Path(home).expanduser() / name
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser() / "phalanx" / "datasets" / name
+
+
+def _folder_of_the_run() -> Path | None:
+    context = current()
+    environment = context.environment if context else os.environ
+    text = environment.get(SETTINGS)
+    data = RunSettings.from_json(text).data if text else None
+    return Path(data) if data else None

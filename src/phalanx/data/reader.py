@@ -1,0 +1,168 @@
+"""One way to read whatever the script gives: tensors, arrays, a ``Dataset``, a ``DataLoader``.
+
+Who reads which samples is the ledger's business; a reader turns sample numbers into a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+    default_collate,
+)
+
+from phalanx.core.errors import InputError
+from phalanx.data.augment import Augment, Draws
+from phalanx.data.lazy import LazyReader, LoaderOptions, loader_options
+
+Batch = tuple[Any, ...]
+K = TypeVar("K")
+KINDS = "Give tensors (x, y), NumPy arrays, a map-style Dataset, or a DataLoader."
+
+
+@runtime_checkable
+class Reader(Protocol):
+    """Samples 0 to ``len - 1``, read by number."""
+
+    shuffle: bool
+    """Whether the order of the samples is free."""
+    background: bool
+    """Whether ``stream`` may run in a thread beside the training."""
+    batch: int | None
+    """The batch size that the script's DataLoader names."""
+    drop_last: bool
+    """Whether that DataLoader leaves out a last batch that is not full."""
+
+    def __len__(self) -> int: ...
+
+    def fetch(self, indices: Tensor, epoch: int) -> Batch: ...
+
+    def stream(
+        self, orders: Iterable[tuple[K, Tensor]], epoch: int
+    ) -> Iterator[tuple[K, Batch | None]]:
+        """The batch of each (key, indices), in order; ``None`` where there are no indices.
+
+        Orders may be taken ahead of time. Where ``background`` is true, this whole iterator may
+        run in a thread beside the training.
+        """
+
+
+class TensorReader:
+    """Tensors in memory, one row a sample."""
+
+    background = True
+
+    def __init__(
+        self,
+        tensors: Sequence[Tensor],
+        *,
+        seed: int = 0,
+        augment: Augment | None = None,
+        options: LoaderOptions | None = None,
+    ) -> None:
+        _check_rows([tuple(t.shape) for t in tensors])
+        options = options or LoaderOptions()
+        self.tensors = tuple(t.detach().contiguous() for t in tensors)
+        self.shuffle, self.batch = options.shuffle, options.batch
+        self.drop_last = options.drop_last
+        self._seed, self._augment = seed, augment
+
+    @property
+    def augmented(self) -> bool:
+        return self._augment is not None
+
+    def __len__(self) -> int:
+        return len(self.tensors[0])
+
+    def fetch(self, indices: Tensor, epoch: int) -> Batch:
+        # A gather, never a view: a script may change its batch in place.
+        rows = tuple(t.index_select(0, indices.to(t.device)) for t in self.tensors)
+        if self._augment is None:
+            return rows
+        return (self._augment(rows[0], Draws(self._seed, epoch, indices)), *rows[1:])
+
+    def stream(
+        self, orders: Iterable[tuple[K, Tensor]], epoch: int
+    ) -> Iterator[tuple[K, Batch | None]]:
+        for key, indices in orders:
+            yield key, self.fetch(indices, epoch) if len(indices) else None
+
+
+def as_reader(data: Any, *, seed: int = 0, augment: Augment | None = None) -> Reader:
+    """A :class:`Reader` of ``data``, or an :class:`InputError` that says why there is none."""
+    if isinstance(data, Reader) and augment is None:
+        return data
+    options = loader_options(data) if isinstance(data, DataLoader) else LoaderOptions()
+    source = data.dataset if isinstance(data, DataLoader) else data
+    if isinstance(source, IterableDataset):
+        raise InputError(
+            "an IterableDataset cannot be shared among workers: its samples have no numbers",
+            "Use a map-style Dataset (__len__ and __getitem__).",
+        )
+    tensors = tensors_of(source) if options.collate is default_collate else None
+    if tensors is not None:
+        return TensorReader(tensors, seed=seed, augment=augment, options=options)
+    if _is_map_style(source):
+        return LazyReader(source, seed=seed, augment=augment, options=options)
+    raise InputError(f"cannot read data of type {type(data).__name__}", KINDS)
+
+
+def tensors_of(data: Any) -> list[Tensor] | None:
+    """The tensors behind ``data`` when that is all it is, else ``None``."""
+    if isinstance(data, Tensor | np.ndarray):
+        return [_tensor(data)]
+    if type(data) is TensorDataset:
+        return list(data.tensors)
+    if type(data) is Subset:
+        return _rows_of(data)
+    if isinstance(data, list | tuple):
+        if not data or not all(isinstance(part, Tensor | np.ndarray) for part in data):
+            kinds = ", ".join(type(part).__name__ for part in data[:4])
+            raise InputError(f"cannot read data of ({kinds})", KINDS)
+        return [_tensor(part) for part in data]
+    return None
+
+
+def _rows_of(subset: Subset[Any]) -> list[Tensor] | None:
+    whole = tensors_of(subset.dataset)
+    if whole is None:
+        return None
+    rows = torch.as_tensor(subset.indices, dtype=torch.int64)
+    return [tensor.index_select(0, rows) for tensor in whole]
+
+
+def _tensor(data: Any) -> Tensor:
+    if isinstance(data, Tensor):
+        return data
+    try:
+        return torch.from_numpy(np.ascontiguousarray(data))
+    except TypeError as error:
+        raise InputError(
+            f"cannot read a NumPy array of {data.dtype}", "Convert it to numbers first."
+        ) from error
+
+
+def _is_map_style(data: Any) -> bool:
+    """A Dataset, or anything else with numbered samples."""
+    return hasattr(data, "__getitem__") and not isinstance(data, dict | str | bytes)
+
+
+def _check_rows(shapes: list[tuple[int, ...]]) -> None:
+    if any(not shape for shape in shapes):
+        raise InputError("the data has a tensor without dimensions", "One row is one sample.")
+    rows = {shape[0] for shape in shapes}
+    if len(rows) > 1:
+        raise InputError(
+            f"the tensors of the data differ in length: {', '.join(str(s[0]) for s in shapes)}",
+            "Each needs one row per sample.",
+        )
+    if rows == {0}:
+        raise InputError("the data is empty", "Training needs at least one sample.")

@@ -1,0 +1,132 @@
+"""Workers as threads of this process: for debuggers, and for replaying one interleaving.
+
+Threads share ``sys.argv``, ``sys.path`` and imported modules; each executes the script in a
+namespace of its own. A thread cannot be killed: one that stays inside a long call into native
+code ends with the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from phalanx.core import settings
+from phalanx.core.context import WorkerContext, enter
+from phalanx.core.errors import RunStopped
+from phalanx.core.run_paths import RunPaths
+from phalanx.launch.launcher import (
+    Job,
+    Launch,
+    WorkerCommand,
+    describe_launch,
+    log_name,
+    never,
+    slots_of,
+    worker_variables,
+)
+from phalanx.launch.script_runner import main_module, run_script
+from phalanx.launch.streams import RankStreams
+from phalanx.plan.plan import PlannedMachine, Slot
+
+if TYPE_CHECKING:
+    from phalanx.sync.transport.memory import Hub
+
+_TICK = 0.02
+_POLITE = 0.5
+"""Seconds that threads get to notice the aborted hub before they are interrupted."""
+
+
+class InProcessLauncher:
+    """Workers as daemon threads that share a memory hub."""
+
+    def __init__(self) -> None:
+        self._threads: dict[int, threading.Thread] = {}
+        self._codes: dict[int, int] = {}
+        self._streams = RankStreams()
+        self._hub: Hub | None = None
+        self._before: tuple[list[str], list[str]] | None = None
+
+    def prepare(self, job: Job, paths: RunPaths) -> Launch:
+        workers = [_command(job, paths, machine, slot) for machine, slot in slots_of(job.plan)]
+        return describe_launch(job, paths, workers)
+
+    def start(self, launch: Launch, paths: RunPaths) -> None:
+        from phalanx.sync.transport.memory import Hub
+
+        self._hub = Hub(len(launch.workers))
+        self._before = sys.argv, sys.path
+        sys.argv = [launch.script, *launch.arguments]
+        sys.path = [str(Path(launch.script).resolve().parent), *sys.path]
+        self._streams.install()
+        for worker in launch.workers:
+            thread = threading.Thread(
+                target=self._work,
+                args=(worker, launch.script, paths, self._hub),
+                name=f"phalanx-rank-{worker.rank}",
+                daemon=True,
+            )
+            self._threads[worker.rank] = thread
+            thread.start()
+
+    def poll(self) -> dict[int, int]:
+        return dict(self._codes)
+
+    def stop(self, grace: float, hurry: Callable[[], bool] = never) -> None:
+        if self._hub is not None and self._running():
+            self._hub.abort()
+            self._await_end(min(grace, _POLITE), hurry)
+            self._interrupt()
+            self._await_end(grace - _POLITE, hurry)
+        self._streams.remove()
+        if self._before is not None:
+            sys.argv, sys.path = self._before
+            self._before = None
+
+    def processes(self) -> list[int]:
+        return [os.getpid()] if self._running() else []
+
+    def _work(self, worker: WorkerCommand, script: str, paths: RunPaths, hub: Hub) -> None:
+        """The life of one thread."""
+        code = 1
+        try:
+            with (paths.folder / worker.log).open("a", buffering=1, encoding="utf-8") as log:
+                self._streams.assign(log)
+                env = {**worker.env, settings.STARTED: repr(time.monotonic())}
+                enter(WorkerContext(env, hub))
+                code = run_script(main_module(script), paths.traceback_of(worker.rank))
+        finally:
+            self._codes[worker.rank] = code
+            if code != 0:
+                hub.abort()
+
+    def _running(self) -> list[threading.Thread]:
+        return [thread for thread in self._threads.values() if thread.is_alive()]
+
+    def _interrupt(self) -> None:
+        """Raise ``RunStopped`` in the threads, at their next Python instruction."""
+        for thread in self._running():
+            identity = ctypes.c_ulong(thread.ident or 0)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, ctypes.py_object(RunStopped))
+
+    def _await_end(self, seconds: float, hurry: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + seconds
+        while self._running() and time.monotonic() < deadline and not hurry():
+            time.sleep(_TICK)
+
+
+def _command(job: Job, paths: RunPaths, machine: PlannedMachine, slot: Slot) -> WorkerCommand:
+    return WorkerCommand(
+        rank=slot.rank,
+        machine=machine.name,
+        argv=[str(job.script), *job.arguments],
+        env=worker_variables(job, paths, machine, slot),
+        cpus=[],
+        threads=slot.threads,
+        log=log_name(paths, slot.rank),
+    )

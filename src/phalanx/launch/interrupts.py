@@ -1,0 +1,52 @@
+"""Signals that ask the controller to stop, as a count that its loop looks at.
+
+An exception raised by a handler could strike between a process being started and being noted;
+a count cannot, so Ctrl-C is safe at any moment.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupts:
+    """Within the ``with`` block, counts SIGINT, SIGTERM and SIGHUP instead of obeying them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._before: dict[signal.Signals, Any] = {}
+
+    def asked(self) -> bool:
+        return self.count > 0
+
+    def insisted(self) -> bool:
+        """Asked more than once: no more patience."""
+        return self.count > 1
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is not threading.main_thread():
+            return self  # Python allows handlers in the main thread only
+        for number in _SIGNALS:
+            before = signal.getsignal(number)
+            if number == signal.SIGHUP and before == signal.SIG_IGN:
+                continue  # nohup
+            self._before[number] = signal.SIG_DFL if before is None else before
+            signal.signal(number, self._count)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _count(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1

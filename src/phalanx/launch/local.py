@@ -1,0 +1,158 @@
+"""One process per slot on this machine, each in a process group of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from phalanx.core import settings
+from phalanx.core.errors import InputError
+from phalanx.core.run_paths import RunPaths
+from phalanx.launch.launcher import (
+    Job,
+    Launch,
+    WorkerCommand,
+    describe_launch,
+    log_name,
+    never,
+    slots_of,
+    worker_variables,
+)
+from phalanx.plan.plan import Plan, PlannedMachine, Slot
+from phalanx.sync.transport import memfd
+
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_TICK = 0.02
+_AFTER_KILL = 2.0
+"""Seconds to wait for killed processes; one that the kernel cannot end is not waited for."""
+
+
+class LocalLauncher:
+    """Workers as child processes of the controller."""
+
+    def __init__(self) -> None:
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._codes: dict[int, int] = {}
+
+    def prepare(self, job: Job, paths: RunPaths) -> Launch:
+        _check_reach(job.plan)
+        workers = [_command(job, paths, machine, slot) for machine, slot in slots_of(job.plan)]
+        return describe_launch(job, paths, workers)
+
+    def start(self, launch: Launch, paths: RunPaths) -> None:
+        arena = _create_arena(len(launch.workers))
+        try:
+            for worker in launch.workers:
+                self._running[worker.rank] = _spawn(worker, paths, arena)
+        finally:
+            if arena is not None:
+                os.close(arena)  # the workers have their own copies
+
+    def poll(self) -> dict[int, int]:
+        for rank, process in list(self._running.items()):
+            if not _has_ended(process.pid):
+                continue
+            # Before the leader is reaped its group cannot be anybody else's.
+            _signal_group(process.pid, signal.SIGKILL)
+            code = process.poll()
+            if code is not None:
+                self._codes[rank] = code
+                del self._running[rank]
+        return dict(self._codes)
+
+    def stop(self, grace: float, hurry: Callable[[], bool] = never) -> None:
+        self._signal_all(signal.SIGTERM)
+        self._await_end(grace, hurry)
+        self._signal_all(signal.SIGKILL)
+        self._await_end(_AFTER_KILL, never)
+
+    def processes(self) -> list[int]:
+        return [process.pid for process in list(self._running.values())]
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        self.poll()
+        for process in self._running.values():
+            _signal_group(process.pid, number)
+
+    def _await_end(self, seconds: float, hurry: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + seconds
+        while self._running and time.monotonic() < deadline and not hurry():
+            time.sleep(_TICK)
+            self.poll()
+
+
+def _check_reach(plan: Plan) -> None:
+    if plan.remote:
+        raise InputError(
+            f"the launcher 'local' cannot reach {', '.join(plan.remote)}",
+            "It starts workers on this machine only: select those with 'host: here'.",
+        )
+    if plan.workers > memfd.MAX_WORKERS:
+        raise InputError(
+            f"{plan.workers} workers are too many for one machine",
+            f"Use --workers {memfd.MAX_WORKERS} or fewer.",
+        )
+
+
+def _command(job: Job, paths: RunPaths, machine: PlannedMachine, slot: Slot) -> WorkerCommand:
+    env = worker_variables(job, paths, machine, slot)
+    env[settings.CPUS] = ",".join(map(str, slot.cpus))
+    env.update(dict.fromkeys(_THREAD_VARIABLES, str(slot.threads)))
+    env["PYTHONUNBUFFERED"] = "1"
+    bootstrap = [sys.executable, "-m", "phalanx.launch.bootstrap"]
+    return WorkerCommand(
+        rank=slot.rank,
+        machine=machine.name,
+        argv=[*bootstrap, str(job.script), *job.arguments],
+        env=env,
+        cpus=list(slot.cpus),
+        threads=slot.threads,
+        log=log_name(paths, slot.rank),
+    )
+
+
+def _create_arena(workers: int) -> int | None:
+    """The shared memory of several workers; one worker needs none."""
+    return memfd.create(workers) if workers > 1 else None
+
+
+def _spawn(worker: WorkerCommand, paths: RunPaths, arena: int | None) -> subprocess.Popen[bytes]:
+    added = {
+        settings.STARTED: repr(time.monotonic()),
+        settings.CONTROLLER: str(os.getpid()),
+    }
+    if arena is not None:
+        added[settings.ARENA] = str(arena)
+    with (paths.folder / worker.log).open("ab") as log:
+        return subprocess.Popen(
+            worker.argv,
+            env={**_inherited(), **worker.env, **added},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=() if arena is None else (arena,),
+        )
+
+
+def _inherited() -> dict[str, str]:
+    """Our own environment, less a shared memory that is not this run's (a run within a run)."""
+    return {name: value for name, value in os.environ.items() if name != settings.ARENA}
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether our child has ended, without reaping it."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
+
+
+def _signal_group(group: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)

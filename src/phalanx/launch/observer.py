@@ -1,0 +1,26 @@
+"""Who watches a run while it happens: the progress display, a test, nobody."""
+
+from __future__ import annotations
+
+from phalanx.launch.launcher import Launch
+from phalanx.observe.events import Event, MachineSample
+from phalanx.observe.summary import Summary
+
+
+class Observer:
+    """Told everything in the controller's own thread; does nothing until overridden."""
+
+    def started(self, launch: Launch) -> None:
+        """The workers are about to start."""
+
+    def event(self, event: Event) -> None:
+        """A worker wrote an event."""
+
+    def output(self, rank: int, line: str) -> None:
+        """A line for the terminal: rank 0's output, or the traceback of the rank that failed."""
+
+    def sample(self, sample: MachineSample) -> None:
+        """The monitor read the machine."""
+
+    def finished(self, summary: Summary) -> None:
+        """Everything has ended and the summary is written."""

@@ -1,0 +1,51 @@
+"""Carries what workers and monitors produce to the observer."""
+
+from __future__ import annotations
+
+from phalanx.core.run_paths import RunPaths
+from phalanx.launch.observer import Observer
+from phalanx.observe.collect import EventTail, LineTail
+from phalanx.observe.events import Event, Finished, Joined
+from phalanx.observe.monitor import Monitor
+
+
+class Relay:
+    """Events of every rank, output of the first, samples of the machines."""
+
+    def __init__(
+        self, paths: RunPaths, ranks: list[int], monitors: list[Monitor], observer: Observer
+    ) -> None:
+        self.joined = False
+        """Whether any worker has joined the run."""
+        self.finished: set[int] = set()
+        """The ranks that have trained to the end."""
+        self._first = ranks[0]
+        self._events = EventTail(paths, ranks)
+        self._output = LineTail(paths.log_of(self._first))
+        self._monitors = monitors
+        self._observer = observer
+
+    def poll(self) -> None:
+        """Pass on what is new."""
+        self._pass_on(self._output.poll(), self._events.poll())
+
+    def drain(self) -> None:
+        """Pass on the rest, once the workers have ended."""
+        self._pass_on(self._output.drain(), self._events.drain())
+
+    def _pass_on(self, lines: list[bytes], events: list[Event]) -> None:
+        for line in lines:
+            self._observer.output(self._first, _as_shown(line))
+        for event in events:
+            self.joined = self.joined or isinstance(event, Joined)
+            if isinstance(event, Finished) and event.status == "done":
+                self.finished.add(event.rank)
+            self._observer.event(event)
+        for monitor in self._monitors:
+            for sample in monitor.take():
+                self._observer.sample(sample)
+
+
+def _as_shown(line: bytes) -> str:
+    """What a terminal would be left showing: progress bars overwrite themselves."""
+    return line.decode("utf-8", errors="replace").rstrip("\r").rpartition("\r")[2]

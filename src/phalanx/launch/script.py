@@ -1,0 +1,125 @@
+"""Looks at the user's script before anything is started."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from phalanx.core.errors import InputError
+
+_ENTRIES = {"fit", "join"}
+_CANNOT_TELL = {"importlib", "runpy", "exec", "__import__"}
+"""A script that uses one of these may reach phalanx in ways that cannot be read from it."""
+_MOST_FILES = 200
+
+
+def check_script(path: Path) -> Path:
+    """``path`` itself, if it is a script that can be run; syntax errors are left to the run."""
+    if path.is_dir():
+        raise InputError(f"'{path}' is a folder, not a script", _suggest_inside(path))
+    if not path.exists():
+        raise InputError(f"there is no script '{path}'", _suggest_near(path))
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"cannot read '{path}': {error.strerror}", "Check the permissions of the file."
+        ) from error
+    if not _may_reach_phalanx(path, source):
+        raise InputError(
+            f"'{path}' has no phalanx.fit or phalanx.join",
+            "Add, for example: phalanx.fit(model, optimizer=opt, loss=loss, train=train,"
+            " epochs=5, batch=128)",
+        )
+    return path
+
+
+def _may_reach_phalanx(script: Path, source: bytes) -> bool:
+    """Whether the script, or a module beside it that it imports, uses phalanx."""
+    folders = [script.resolve().parent, *_python_path()]
+    waiting, seen = [(script, source)], {script.resolve()}
+    while waiting and len(seen) < _MOST_FILES:
+        file, text = waiting.pop()
+        try:
+            tree = ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError):
+            return True
+        if _uses_phalanx(tree):
+            return True
+        for module in _neighbours(tree, [file.resolve().parent, *folders]):
+            if module not in seen:
+                seen.add(module)
+                waiting.append((module, module.read_bytes()))
+    return bool(waiting)
+
+
+def _uses_phalanx(tree: ast.AST) -> bool:
+    words = set(_words(tree))
+    return bool(words & _CANNOT_TELL) or ("phalanx" in words and bool(words & _ENTRIES))
+
+
+def _words(tree: ast.AST) -> Iterator[str]:
+    """Every name that the code mentions, the parts of dotted ones apart."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name):
+                yield name
+            case ast.Import(names=names):
+                for alias in names:
+                    yield from alias.name.split(".")
+            case ast.ImportFrom(module=module, names=names):
+                yield from (module or "").split(".")
+                for alias in names:
+                    yield from _ENTRIES if alias.name == "*" else {alias.name}
+            case ast.Constant(value=str() as text) if text in _ENTRIES:
+                yield text
+
+
+def _neighbours(tree: ast.AST, folders: list[Path]) -> Iterator[Path]:
+    """The files of imported modules that lie in ``folders``."""
+    for name in _imported(tree):
+        parts = name.split(".")
+        if parts[0] == "phalanx":
+            continue
+        for folder in folders:
+            for depth in range(1, len(parts) + 1):
+                base = folder.joinpath(*parts[:depth])
+                for file in (base.with_name(base.name + ".py"), base / "__init__.py"):
+                    if file.is_file() and os.access(file, os.R_OK):
+                        yield file.resolve()
+
+
+def _imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            prefix = f"{node.module}." if node.module else ""
+            yield from (prefix + alias.name for alias in node.names if alias.name != "*")
+            if node.module:
+                yield node.module
+
+
+def _python_path() -> list[Path]:
+    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return [Path(entry) for entry in entries if entry]
+
+
+def _suggest_near(path: Path) -> str:
+    folder = path.parent
+    if not folder.is_dir():
+        return f"There is no folder '{folder}' either."
+    scripts = sorted(file.name for file in folder.glob("*.py"))
+    near = difflib.get_close_matches(path.name, scripts, n=1)
+    near = near or [name for name in scripts if name == f"{path.name}.py"]
+    if near:
+        return f"Did you mean '{folder / near[0]}'?"
+    return "Check the path; it is relative to the folder you are in."
+
+
+def _suggest_inside(folder: Path) -> str:
+    scripts = sorted(folder.glob("*.py"))
+    return f"Name a file in it, such as '{scripts[0]}'." if scripts else "Name a .py file."

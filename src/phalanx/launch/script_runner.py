@@ -1,0 +1,76 @@
+"""Runs the user's script as ``__main__`` and turns its ending into an exit code.
+
+Both launchers use it: the bootstrap of a process and the threads of ``inprocess``. An exception
+is written to the rank's traceback file, without frames of ours above the user's; the controller
+tells it once and copies it to the log.
+"""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from types import ModuleType, TracebackType
+
+from phalanx.core.errors import BAD_INPUT, SCRIPT_FAILED, InputError, PeerLost, RunStopped
+
+STOPPED_CODE = 143
+"""What a shell says of a process ended by SIGTERM: the worker stopped because it was told to."""
+PEER_LOST_CODE = 75
+"""The worker ended because another one did, which is the one to be named."""
+
+
+def main_module(script: str) -> ModuleType:
+    """A fresh ``__main__`` for ``script``."""
+    module = ModuleType("__main__")
+    module.__file__ = str(Path(script).absolute())
+    return module
+
+
+def run_script(main: ModuleType, traceback_file: Path) -> int:
+    """Execute the script of ``main`` in it; its exit code."""
+    script = str(main.__file__)
+    try:
+        # The script must not inherit the __future__ imports of this module.
+        code = compile(Path(script).read_bytes(), script, "exec", dont_inherit=True)
+        exec(code, main.__dict__)
+    except SystemExit as ending:
+        return _code_of_exit(ending, traceback_file)
+    except RunStopped:
+        return STOPPED_CODE
+    except InputError as error:
+        _write(traceback_file, str(error) + "\n")
+        return BAD_INPUT
+    except BaseException as error:
+        _write(traceback_file, users_traceback(error))
+        return PEER_LOST_CODE if isinstance(error, PeerLost) else SCRIPT_FAILED
+    return 0
+
+
+def users_traceback(error: BaseException) -> str:
+    """The traceback as plain ``python script.py`` would print it."""
+    frames = _without_ours(error.__traceback__)
+    return "".join(traceback.format_exception(type(error), error, frames))
+
+
+def _without_ours(frames: TracebackType | None) -> TracebackType | None:
+    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next
+    return frames
+
+
+def _code_of_exit(ending: SystemExit, traceback_file: Path) -> int:
+    if ending.code is None:
+        return 0
+    if isinstance(ending.code, int):
+        return ending.code & 0xFF
+    _write(traceback_file, f"{ending.code}\n")
+    return SCRIPT_FAILED
+
+
+def _write(path: Path, text: str) -> None:
+    """A full disk must not hide that the script failed: the exit code still says so."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError:
+        print(text, flush=True)

@@ -1,0 +1,57 @@
+"""Which worker's failure is the cause, and how to tell it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+
+from phalanx.core.errors import BAD_INPUT, InputError, PhalanxError, ScriptError
+from phalanx.core.run_paths import RunPaths
+from phalanx.launch.script_runner import PEER_LOST_CODE, STOPPED_CODE
+
+
+def failures(codes: Mapping[int, int]) -> dict[int, int]:
+    return {rank: code for rank, code in sorted(codes.items()) if code != 0}
+
+
+def culprit(codes: Mapping[int, int]) -> int | None:
+    """The first rank that failed by itself, not for the loss of another."""
+    return next((r for r, code in failures(codes).items() if code != PEER_LOST_CODE), None)
+
+
+def explain(rank: int, code: int, paths: RunPaths) -> PhalanxError:
+    """The failure of ``rank`` in one line that names it and its log, with a remedy."""
+    told = told_by(rank, paths)
+    if code == BAD_INPUT and told:
+        return InputError(told[0], " ".join(told[1:]))
+    log = f"(log: {paths.log_of(rank)})"
+    if told:
+        return ScriptError(f"worker {rank} failed: {told[-1]} {log}")
+    if code < 0:
+        name = signal_name(-code)
+        return ScriptError(f"worker {rank} was killed by {name} {log}", _remedy_for(name))
+    if code == STOPPED_CODE:
+        return ScriptError(f"worker {rank} was told to stop, not by its controller {log}")
+    return ScriptError(f"worker {rank} exited with code {code} {log}")
+
+
+def told_by(rank: int, paths: RunPaths) -> list[str]:
+    """The lines of the traceback (or message) that ``rank`` left, if any."""
+    try:
+        text = paths.traceback_of(rank).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return text.rstrip().splitlines()
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _remedy_for(name: str) -> str:
+    if name == "SIGKILL":
+        return "If nobody killed it, memory ran out: use fewer workers or a smaller batch."
+    return ""

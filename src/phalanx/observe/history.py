@@ -1,0 +1,70 @@
+"""One row per epoch: the ranks combined, and whatever was logged beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from phalanx.observe.events import EpochDone
+from phalanx.observe.timeline import RankLog
+
+Row = dict[str, float | int | None]
+MEASURES = (
+    "train_loss",
+    "train_accuracy",
+    "test_loss",
+    "test_accuracy",
+    "validation_loss",
+    "validation_accuracy",
+)
+OWN_FIELDS = ("epoch", "seconds", "samples", "samples_per_second", "rate")
+
+
+def make_history(ranks: Sequence[RankLog], began: float | None) -> list[Row]:
+    """The rows of all epochs that a rank has finished, in order."""
+    by_epoch: dict[int, list[EpochDone]] = {}
+    for log in ranks:
+        for done in log.epochs:
+            by_epoch.setdefault(done.epoch, []).append(done)
+    logged = logged_values(ranks)
+    return [_row(parts, logged.get(epoch, {}), began) for epoch, parts in sorted(by_epoch.items())]
+
+
+def logged_values(ranks: Sequence[RankLog]) -> dict[int, dict[str, float | None]]:
+    """What was logged in each epoch; where ranks differ, the first rank is believed."""
+    values: dict[int, dict[str, float | None]] = {}
+    for log in reversed(ranks):
+        for event in log.logged:
+            values.setdefault(event.epoch, {}).update(event.values)
+    return values
+
+
+def last_value(history: Sequence[Row], name: str) -> float | None:
+    """The newest known value of ``name``."""
+    return next((row[name] for row in reversed(history) if row.get(name) is not None), None)
+
+
+def _row(parts: list[EpochDone], logged: dict[str, float | None], began: float | None) -> Row:
+    samples = sum(part.samples for part in parts)
+    longest = max(part.seconds for part in parts)
+    ended = max(part.time for part in parts)
+    row: Row = {
+        "epoch": parts[0].epoch,
+        "seconds": None if began is None else ended - began,
+        "samples": samples,
+        "samples_per_second": samples / longest if longest > 0 else None,
+        **dict.fromkeys(MEASURES),
+        "rate": next((part.rate for part in parts if part.rate is not None), None),
+    }
+    row["train_loss"] = _mean((part.train_loss, part.samples) for part in parts)
+    row["train_accuracy"] = _mean((part.train_accuracy, part.samples) for part in parts)
+    for name, value in logged.items():
+        if name not in OWN_FIELDS and row.get(name) is None:
+            row[name] = value
+    return row
+
+
+def _mean(pairs: Iterable[tuple[float | None, int]]) -> float | None:
+    """The mean, weighted by samples, of the values that are known."""
+    known = [(value, weight) for value, weight in pairs if value is not None and weight > 0]
+    weight = sum(weight for _, weight in known)
+    return sum(value * part for value, part in known) / weight if weight else None

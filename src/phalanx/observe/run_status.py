@@ -1,0 +1,50 @@
+"""Whether a run is running, done, failed, stopped or lost, told from its files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import psutil
+
+from phalanx.core.run_paths import RunPaths
+from phalanx.observe.records import ControllerRecord, read_record
+from phalanx.observe.timeline import RankLog
+
+RUNNING, DONE, FAILED, STOPPED, LOST = "running", "done", "failed", "stopped", "lost"
+
+
+class _Written(msgspec.Struct):
+    status: str | None = None
+    exit_codes: list[int | None] = []
+
+
+def controller_alive(paths: RunPaths) -> bool:
+    """Whether the process that controls this run still lives (not merely one of its id)."""
+    record = read_record(paths.controller, ControllerRecord)
+    if record is None or record.pid <= 0:
+        return False
+    try:
+        process = psutil.Process(record.pid)
+        return abs(process.create_time() - record.created) < 1.0 and process.is_running()
+    except psutil.Error:
+        return False
+
+
+def written_exit_codes(paths: RunPaths) -> list[int | None]:
+    """The exit codes that an earlier summary recorded."""
+    record = read_record(paths.summary, _Written)
+    return list(record.exit_codes) if record else []
+
+
+def status_of(paths: RunPaths, ranks: Sequence[RankLog], workers: int | None) -> str:
+    """The status, from the earlier summary, the workers' last words and the controller."""
+    record = read_record(paths.summary, _Written)
+    if record and record.status and record.status != RUNNING:
+        return record.status
+    words = [log.finished.status for log in ranks if log.finished]
+    if words and len(words) >= (workers or 1) and all(word == DONE for word in words):
+        return DONE
+    if controller_alive(paths):
+        return RUNNING
+    return next((word for word in (FAILED, STOPPED) if word in words), LOST)

@@ -1,0 +1,125 @@
+"""The fields of ``summary.json``. Stable: unknown is null, never absent."""
+
+from __future__ import annotations
+
+import msgspec
+
+from phalanx.observe.straggler import Straggler
+
+Number = float | int
+
+
+class Range(msgspec.Struct, kw_only=True):
+    avg: float | None = None
+    min: float | None = None
+    max: float | None = None
+
+
+class Resources(msgspec.Struct, kw_only=True):
+    cpu_percent: Range = msgspec.field(default_factory=Range)
+    memory_bytes: Range = msgspec.field(default_factory=Range)
+    network_bytes_per_second: Range = msgspec.field(default_factory=Range)
+
+
+class MachineSummary(msgspec.Struct, kw_only=True):
+    name: str
+    workers: int
+    resources: Resources = msgspec.field(default_factory=Resources)
+
+
+class Phases(msgspec.Struct, kw_only=True):
+    """Seconds of each phase: the slowest worker's."""
+
+    start: float | None = None
+    read: float | None = None
+    prepare: float | None = None
+    train: float | None = None
+    evaluate: float | None = None
+
+
+class TimeSplit(msgspec.Struct, kw_only=True):
+    """Where the steps' time went, in seconds per worker (the mean of the workers)."""
+
+    input: float | None = None
+    compute: float | None = None
+    communicate: float | None = None
+    wait: float | None = None
+    update: float | None = None
+
+
+class SwitchSummary(msgspec.Struct, kw_only=True, rename={"before": "from", "after": "to"}):
+    at_epoch: float
+    before: str
+    after: str
+    pause_seconds: float
+
+
+class WorkerSummary(msgspec.Struct, kw_only=True):
+    """One worker's part of the run."""
+
+    rank: int
+    machine: str | None = None
+    device: str | None = None
+    threads: int | None = None
+    samples: int = 0
+    steps: int = 0
+    samples_per_second: float | None = None
+    wait_share: float | None = None
+    mean_staleness: float | None = None
+    peak_memory_bytes: int | None = None
+
+
+class DataSummary(msgspec.Struct, kw_only=True):
+    name: str
+    samples: int
+    checksums: dict[str, str] = {}
+
+
+class Summary(msgspec.Struct, kw_only=True):
+    """What a run came to."""
+
+    run: str
+    status: str
+    strategy: str | None = None
+    system: str = "phalanx"
+    workers: int | None = None
+    machines: list[MachineSummary] = []
+    epochs: int | None = None
+    samples: int | None = None
+    seconds: float | None = None
+    samples_per_second: float | None = None
+    train_loss: float | None = None
+    train_accuracy: float | None = None
+    test_loss: float | None = None
+    test_accuracy: float | None = None
+    validation_loss: float | None = None
+    validation_accuracy: float | None = None
+    metrics: dict[str, float | None] = {}
+    precision: str | None = None
+    batch: int | None = None
+    seed: int | None = None
+    phases: Phases = msgspec.field(default_factory=Phases)
+    time: TimeSplit = msgspec.field(default_factory=TimeSplit)
+    resources: Resources = msgspec.field(default_factory=Resources)
+    bytes_sent: int | None = None
+    switches: list[SwitchSummary] = []
+    exit_codes: list[int | None] = []
+    predicted: dict[str, float | None] = msgspec.field(default_factory=lambda: {"seconds": None})
+    history: list[dict[str, float | int | None]] = []
+    # From here on, helpful but not promised: fields may come and go.
+    parameters: int | None = None
+    step_seconds: float | None = None
+    staleness: dict[int, int] = {}
+    per_worker: list[WorkerSummary] = []
+    straggler: Straggler | None = None
+    data: list[DataSummary] = []
+    notes: list[str] = []
+    versions: dict[str, str] = {}
+    files: list[str] = []
+
+    def to_json(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+
+def read_summary(text: str | bytes) -> Summary:
+    return msgspec.json.decode(text, type=Summary)

@@ -1,0 +1,84 @@
+"""Where the workers go: how many on each machine, and which cores and device each one gets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from phalanx.pool.machine import Machine
+
+
+class Slot(msgspec.Struct, frozen=True, kw_only=True):
+    """The place of one worker. No ``cpus`` means that it is not pinned."""
+
+    rank: int
+    cpus: list[int]
+    threads: int
+    device: str
+
+
+class PlannedMachine(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine that takes part, with its workers; ``cores`` is null when unknown."""
+
+    name: str
+    host: str
+    cores: int | None
+    gpus: int
+    slots: list[Slot]
+
+
+def natural_workers(machines: Sequence[Machine]) -> int:
+    """One for each GPU, and one for each machine that has none."""
+    return sum(max(1, m.gpus) for m in machines)
+
+
+def share_out(machines: Sequence[Machine], workers: int) -> list[int]:
+    """How many of ``workers`` each machine gets.
+
+    GPUs come first, one worker each, then machines without; what remains goes, one by one, to
+    the machine that has the fewest workers for its GPUs or cores.
+    """
+    counts = [0] * len(machines)
+    first_round = [i for i, m in enumerate(machines) for _ in range(m.gpus)]
+    first_round += [i for i, m in enumerate(machines) if not m.gpus]
+    for index in first_round[:workers]:
+        counts[index] += 1
+    for _ in range(workers - len(first_round)):
+        loads = [c / (m.gpus or m.cores or 1) for c, m in zip(counts, machines, strict=True)]
+        counts[loads.index(min(loads))] += 1
+    return counts
+
+
+def place(machine: Machine, workers: int, first_rank: int) -> PlannedMachine:
+    """``workers`` slots on ``machine``, of equal size, with ranks from ``first_rank`` on."""
+    threads = max(1, (machine.cores or 1) // workers)
+    slots = [
+        Slot(
+            rank=first_rank + i,
+            cpus=_cpus(machine, i, workers),
+            threads=threads,
+            device=f"cuda:{i % machine.gpus}" if machine.gpus else "cpu",
+        )
+        for i in range(workers)
+    ]
+    return PlannedMachine(
+        name=machine.name,
+        host=machine.host,
+        cores=machine.cores,
+        gpus=machine.gpus,
+        slots=slots,
+    )
+
+
+def crowded(machine: Machine, workers: int) -> bool:
+    """More workers than cores: pinning would only keep them from sharing what there is."""
+    return machine.cores is not None and workers > machine.cores
+
+
+def _cpus(machine: Machine, index: int, workers: int) -> list[int]:
+    """Equal shares, because in lockstep the smallest share sets the pace."""
+    share = len(machine.cpu_ids) // workers
+    if crowded(machine, workers):
+        return []
+    return sorted(machine.cpu_ids[index * share : (index + 1) * share])

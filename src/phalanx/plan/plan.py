@@ -1,0 +1,135 @@
+"""The plan of a run: machines, slots, strategy, batch, and the reasons (``plan.json``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from phalanx.core.errors import InputError
+from phalanx.core.spec import parse_spec
+from phalanx.plan.placement import (
+    PlannedMachine,
+    Slot,
+    crowded,
+    natural_workers,
+    place,
+    share_out,
+)
+from phalanx.pool.machine import HERE, Machine
+
+__all__ = ["MOST_WORKERS", "Plan", "PlannedMachine", "Slot", "make_plan"]
+
+MOST_WORKERS = 1024
+"""Of one machine: beyond this a number is a slip of the keyboard, and would exhaust the machine."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do, before anything is started."""
+
+    strategy: str
+    selection: str
+    machines: list[PlannedMachine]
+    workers: int
+    batch: int | None
+    """The global batch; null leaves it to the script."""
+    predicted: dict[str, float | None]
+    reasons: list[str]
+
+    @property
+    def remote(self) -> list[str]:
+        """The names of the machines that are not this one."""
+        return [m.name for m in self.machines if m.host != HERE]
+
+    def to_json(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    @staticmethod
+    def from_json(text: str | bytes) -> Plan:
+        try:
+            return msgspec.json.decode(text, type=Plan)
+        except msgspec.MsgspecError as error:
+            raise InputError(f"the plan cannot be read: {error}", "Make it anew.") from error
+
+
+def make_plan(
+    machines: Sequence[Machine],
+    *,
+    workers: int | None,
+    strategy: str,
+    selection: str,
+    batch: int | None,
+) -> Plan:
+    """Place ``workers`` (the total; one per GPU or per machine when ``None``) on ``machines``."""
+    if not machines:
+        raise InputError("there is no machine to plan for", "Select at least one.")
+    count, reasons = _count(machines, workers, strategy)
+    _check_batch(batch, count)
+    planned: list[PlannedMachine] = []
+    rank = 0
+    for machine, share in zip(machines, share_out(machines, count), strict=True):
+        reasons += _remarks(machine, share)
+        if share:
+            planned.append(place(machine, share, rank))
+            rank += share
+    return Plan(
+        strategy=strategy,
+        selection=selection,
+        machines=planned,
+        workers=count,
+        batch=batch,
+        predicted={"seconds": None},
+        reasons=reasons,
+    )
+
+
+def _count(
+    machines: Sequence[Machine], workers: int | None, strategy: str
+) -> tuple[int, list[str]]:
+    """The number of workers, and why it is that."""
+    if workers is not None and workers < 1:
+        raise InputError(f"--workers is {workers}: no worker, no training", "Use 1 or more.")
+    most = MOST_WORKERS * len(machines)
+    if workers is not None and workers > most:
+        raise InputError(f"--workers is {workers}, more than can be started", f"At most {most}.")
+    if parse_spec(strategy).phases[0].name == "single":
+        asked = workers is not None and workers > 1
+        return 1, [f"'single' has one worker; --workers {workers} does not apply"] if asked else []
+    if workers is not None:
+        return workers, [f"{_workers(workers)}, as asked"]
+    count = natural_workers(machines)
+    return count, [f"{_workers(count)}: one per GPU, one per machine without GPUs"]
+
+
+def _check_batch(batch: int | None, workers: int) -> None:
+    if batch is None:
+        return
+    if batch < 1:
+        raise InputError(f"--batch is {batch}", "Use 1 or more.")
+    if batch < workers:
+        raise InputError(
+            f"a batch of {batch} cannot be shared by {workers} workers",
+            f"Use --batch {workers} or more, or at most {_workers(batch)}.",
+        )
+
+
+def _remarks(machine: Machine, workers: int) -> list[str]:
+    name, cores = machine.name, machine.cores
+    if not workers:
+        return [f"{name} has no worker: the others take them all"]
+    if cores is None:
+        return [f"{name}: the number of cores is unknown, so one thread per worker, not pinned"]
+    if crowded(machine, workers):
+        return [f"{name}: {workers} workers on {_cores(cores)}, so one thread each, not pinned"]
+    idle = cores % workers
+    if idle:
+        return [f"{name}: {_cores(idle)} left over, because all workers get the same"]
+    return []
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker{'s' if count != 1 else ''}"
+
+
+def _cores(count: int) -> str:
+    return f"{count} core{'s' if count != 1 else ''}"

@@ -1,0 +1,97 @@
+"""Which machines of a pool take part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from phalanx.core.errors import InputError
+from phalanx.core.registry import did_you_mean
+from phalanx.pool.machine import Machine, Pool
+
+GROUPS = ("all", "cpus", "gpus", "energy")
+"""The selections that need no further word."""
+
+
+def select(pool: Pool, text: str) -> list[Machine]:
+    """The machines that ``text`` takes: a selection, a name, or several with commas between.
+
+    They come in the order in which they were asked for, each once; ``fastest:N`` puts the fastest
+    first, the other selections keep the order of the pool.
+    """
+    taken: dict[str, Machine] = {}
+    for part in text.split(","):
+        for machine in _part(pool, part.strip(), text):
+            taken.setdefault(machine.name, machine)
+    return list(taken.values())
+
+
+def by_speed(pool: Pool) -> list[Machine]:
+    """Fastest first: by ``speed`` where every machine has one, else by GPUs, then cores."""
+    if all(m.speed is not None for m in pool.machines):
+        return sorted(pool.machines, key=lambda m: -(m.speed or 0.0))
+    return sorted(pool.machines, key=lambda m: (-m.gpus, -(m.cores or 0)))
+
+
+def _part(pool: Pool, word: str, text: str) -> list[Machine]:
+    if not word:
+        raise InputError(f"the selection '{text}' has an empty part", "For example: --machines all")
+    if word == "auto":
+        raise InputError(
+            "the selection 'auto' is not built yet", f"Use {', '.join(GROUPS)}, fastest:N or names."
+        )
+    if word in GROUPS:
+        return _group(pool, word)
+    name, colon, number = word.partition(":")
+    if name == "fastest":
+        return _fastest(pool, word, number)
+    named = {m.name: m for m in pool.machines}
+    if colon or word not in named:
+        known = [*named, *GROUPS, "fastest:N"]
+        raise InputError(f"'{word}' is no machine and no selection", did_you_mean(word, known))
+    return [named[word]]
+
+
+def _group(pool: Pool, word: str) -> list[Machine]:
+    tests: dict[str, Callable[[Machine], bool]] = {
+        "all": lambda m: True,
+        "cpus": lambda m: m.gpus == 0,
+        "gpus": lambda m: m.gpus > 0,
+        "energy": lambda m: m.energy_efficient,
+    }
+    found = [m for m in pool.machines if tests[word](m)]
+    if not found:
+        raise InputError(f"the selection '{word}' takes no machine", f"The pool has {_has(pool)}.")
+    return found
+
+
+def _fastest(pool: Pool, word: str, number: str) -> list[Machine]:
+    # isdecimal alone would let other scripts' digits pass.
+    if not (number.isascii() and number.isdecimal() and int(number[:9]) >= 1):
+        raise InputError(
+            f"'{word}' needs a whole number of machines, 1 or more", "For example: fastest:2"
+        )
+    wanted = int(number[:9])
+    if wanted > len(pool.machines):
+        raise InputError(f"'{word}' takes {number[:9]} machines", f"The pool has {_has(pool)}.")
+    return by_speed(pool)[:wanted]
+
+
+def _has(pool: Pool) -> str:
+    """The pool in a few words: ``3 machines: here (2 cores), alpha (1 GPU), …``."""
+    if not pool.machines:
+        return "no machines"
+    count = len(pool.machines)
+    shown = ", ".join(_describe(m) for m in pool.machines[:6])
+    more = f", and {count - 6} more" if count > 6 else ""
+    return f"{count} machine{'s' if count > 1 else ''}: {shown}{more}"
+
+
+def _describe(machine: Machine) -> str:
+    facts = []
+    if machine.gpus:
+        facts.append(f"{machine.gpus} GPU{'s' if machine.gpus > 1 else ''}")
+    elif machine.cores:
+        facts.append(f"{machine.cores} core{'s' if machine.cores > 1 else ''}")
+    if machine.energy_efficient:
+        facts.append("efficient")
+    return f"{machine.name} ({', '.join(facts)})" if facts else machine.name

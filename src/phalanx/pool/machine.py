@@ -1,0 +1,141 @@
+"""A machine and a pool of them: what a blueprint is read into.
+
+The description of each field is also the sentence that a wrong value is answered with
+("gpus must be a whole number, 0 or more").
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    SecretStr,
+)
+
+from phalanx.pool.credential import Credential, read_credential
+
+HERE = "here"
+"""As a ``host``: the machine that the command runs on."""
+
+SELECTION_WORDS = ("all", "cpus", "gpus", "energy", "fastest", "auto")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_HOST = re.compile(r"[A-Za-z0-9\[:][A-Za-z0-9._:%\[\]-]{0,252}")
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}\$?")
+_FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}=?")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])(i?)B?", re.IGNORECASE)
+
+
+def _matching(pattern: re.Pattern[str]) -> AfterValidator:
+    def check(value: str) -> str:
+        if not pattern.fullmatch(value):
+            raise ValueError("not allowed")
+        return value
+
+    return AfterValidator(check)
+
+
+def _check_name(value: str) -> str:
+    if value in SELECTION_WORDS:
+        raise ValueError("a word of selections")
+    return value
+
+
+def _check_path(value: str) -> str:
+    # A leading dash would be read as an option by the command that it is an argument of.
+    if not value.strip() or value.startswith("-") or not value.isprintable():
+        raise ValueError("not a path")
+    return value
+
+
+def read_size(value: object) -> object:
+    """``16GB`` or ``16GiB`` into bytes. A number without a unit is ambiguous, so refused."""
+    if not isinstance(value, str):
+        return value
+    found = _SIZE.fullmatch(value.strip())
+    if not found:
+        raise ValueError("not a size")
+    number, unit, binary = found.groups()
+    power = "KMGT".index(unit.upper()) + 1
+    return int(float(number) * (1024 if binary else 1000) ** power)
+
+
+FilePath = Annotated[str, AfterValidator(_check_path)]
+
+
+class Machine(BaseModel):
+    """One host and what is known about it; ``None`` is unknown."""
+
+    # Inputs are hidden because one of them may be a password.
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False
+    )
+
+    name: Annotated[str, _matching(_NAME), AfterValidator(_check_name)] = Field(
+        description="letters, digits and . _ - that do not form a word of selections "
+        f"({', '.join(SELECTION_WORDS)})"
+    )
+    host: Annotated[str, _matching(_HOST)] = Field(
+        description="an address, a host name, or 'here' for this machine"
+    )
+    port: int = Field(default=22, ge=1, le=65535, description="a port number, 1 to 65535")
+    user: Annotated[str, _matching(_USER)] | None = Field(default=None, description="a user's name")
+    key: FilePath | None = Field(default=None, description="the path of a private key")
+    password: Annotated[
+        Credential | None, BeforeValidator(read_credential), PlainSerializer(str)
+    ] = Field(default=None, description="env:NAME, key:PATH, agent or prompt")
+    python: FilePath = Field(default="python3", description="the path or name of a Python")
+    gpus: int = Field(default=0, ge=0, le=1024, description="a whole number, 0 or more")
+    cores: int | None = Field(default=None, ge=1, le=65536, description="a whole number, 1 or more")
+    memory: Annotated[int | None, BeforeValidator(read_size)] = Field(
+        default=None, gt=0, description="a size with its unit, such as 16GB or 16GiB"
+    )
+    watts: float | None = Field(default=None, ge=0, description="a number, 0 or more")
+    price_per_hour: float | None = Field(default=None, ge=0, description="a number, 0 or more")
+    energy_efficient: bool = Field(default=False, description="yes or no")
+    data: FilePath | None = Field(default=None, description="the path of the data on that machine")
+    host_key: Annotated[str, _matching(_FINGERPRINT)] | None = Field(
+        default=None,
+        description="a fingerprint, SHA256: and 43 characters, as ssh-keygen -lf prints it",
+    )
+    speed: float | None = Field(
+        default=None, gt=0, description="a number above 0, relative to the others"
+    )
+    emulated: bool = Field(default=False, description="yes or no")
+    cpu_ids: tuple[int, ...] = Field(
+        default=(), description="the cores that may be used, by number"
+    )
+    """Known of this machine only; siblings of one physical core are neighbours in it."""
+
+    @property
+    def is_here(self) -> bool:
+        return self.host == HERE
+
+    @property
+    def address(self) -> str:
+        return self.host if self.is_here or self.port == 22 else f"{self.host}:{self.port}"
+
+    @property
+    def inline_password(self) -> SecretStr | None:
+        return self.password.secret if self.password else None
+
+
+MEASURED = frozenset({"name", "cpu_ids"})
+FILE_FIELDS = tuple(f for f in Machine.model_fields if f not in MEASURED)
+"""The fields of a machine that a blueprint may give."""
+
+
+class Pool(BaseModel):
+    """The machines that exist, and where that is known from."""
+
+    model_config = ConfigDict(frozen=True)
+
+    machines: tuple[Machine, ...]
+    source: str
+    warnings: tuple[str, ...] = ()

@@ -1,0 +1,246 @@
+"""Who won, and by how much, in words that agree with the numbers. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from phalanx.report import words
+from phalanx.report.load import Spread, StudyData, train_seconds
+from phalanx.report.noise import Difference, judge_quality, judge_times
+from phalanx.report.quality import Quality
+
+
+@dataclass(frozen=True)
+class Competitor:
+    """One row of the comparison."""
+
+    label: str
+    strategy: str
+    batch: int | None
+    seconds: Spread
+    quality: Spread | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The sentence, what it claims, and what should be known beside it."""
+
+    sentence: str
+    fastest: tuple[str, ...] = ()
+    best: tuple[str, ...] = ()
+    time: Difference = Difference.NOISE
+    quality: Difference = Difference.NOISE
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The front-runner, those that cannot be told from it, and the nearest that can."""
+
+    front: tuple[Competitor, ...]
+    rival: Competitor | None
+    difference: Difference
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(competitor.label for competitor in self.front)
+
+
+def rank_times(rows: Sequence[Competitor]) -> Ranking:
+    ordered = sorted(rows, key=lambda row: row.seconds.middle)
+    return _rank(ordered, lambda a, b: judge_times(a.seconds, b.seconds))
+
+
+def rank_quality(rows: Sequence[Competitor], quality: Quality) -> Ranking | None:
+    known = [row for row in rows if row.quality]
+    if len(known) < 2:
+        return None
+
+    def judge(a: Competitor, b: Competitor) -> Difference:
+        assert a.quality and b.quality
+        return judge_quality(a.quality, b.quality, quality)
+
+    sign = -1 if quality.higher_is_better else 1
+    ordered = sorted(known, key=lambda row: sign * row.quality.middle if row.quality else 0.0)
+    return _rank(ordered, judge)
+
+
+def _rank(
+    ordered: Sequence[Competitor], judge: Callable[[Competitor, Competitor], Difference]
+) -> Ranking:
+    front: list[Competitor] = [ordered[0]]
+    rest: list[Competitor] = []
+    for row in ordered[1:]:
+        (front if judge(ordered[0], row) is Difference.NOISE else rest).append(row)
+    rival = rest[0] if rest else None
+    difference = judge(ordered[0], rival) if rival else Difference.NOISE
+    return Ranking(tuple(front), rival, difference)
+
+
+def decide(rows: Sequence[Competitor], quality: Quality) -> Verdict:
+    """The verdict on the finished rows."""
+    if not rows:
+        return Verdict("No run finished, so there is nothing to compare.")
+    if len(rows) == 1:
+        return Verdict(_alone(rows[0], quality), (rows[0].label,), (rows[0].label,))
+    times, ranks = rank_times(rows), rank_quality(rows, quality)
+    return Verdict(
+        sentence=_sentence(times, ranks, quality, rows),
+        fastest=times.labels,
+        best=ranks.labels if ranks else (),
+        time=times.difference,
+        quality=ranks.difference if ranks else Difference.NOISE,
+        remarks=tuple(_remarks(rows, quality)),
+    )
+
+
+def _alone(row: Competitor, quality: Quality) -> str:
+    reached = f" and reached {quality.say(row.quality.middle)}" if row.quality else ""
+    return f"{row.label} trained in {words.seconds(row.seconds.middle)}{reached}."
+
+
+def _sentence(
+    times: Ranking, ranks: Ranking | None, quality: Quality, rows: Sequence[Competitor]
+) -> str:
+    if ranks is None:
+        return f"{_time_clause(times)}."
+    if times.rival is None and ranks.rival is None:
+        return (
+            f"The difference is noise: {words.listed([row.label for row in rows])} all took "
+            f"{_range(times.front)} and reached {_quality_range(ranks.front, quality)}."
+        )
+    return f"{_time_clause(times)}{_quality_clause(times, ranks, quality)}."
+
+
+def _time_clause(times: Ranking) -> str:
+    first = times.front[0]
+    if times.rival is None:
+        return f"No measurable difference in time ({_range(times.front)}: noise)"
+    verb = _verb(times, "was", "were")
+    took, rival = words.seconds(first.seconds.middle), times.rival
+    gain = f"{_faster(first.seconds.middle, rival.seconds.middle)} than {rival.label}"
+    against = words.seconds(rival.seconds.middle)
+    if len(times.front) == 1:
+        return f"{first.label} {verb} fastest: {gain} ({took} against {against})"
+    alike = f"alike within noise ({_range(times.front)})"
+    return (
+        f"{words.listed(times.labels)} {verb} fastest, {alike}: {gain} ({took} against {against})"
+    )
+
+
+def _verb(ranking: Ranking, one: str, many: str) -> str:
+    """A difference that one run each cannot prove only *looks* like one."""
+    if ranking.difference is Difference.TENTATIVE:
+        return "looks" if len(ranking.front) == 1 else "look"
+    return one if len(ranking.front) == 1 else many
+
+
+def _faster(short: float, long: float) -> str:
+    if short > 0 and long / short >= 2:
+        return f"{long / short:.1f} × less time"
+    return f"{words.percent(100 * (1 - short / long))} less time"
+
+
+def _range(rows: Sequence[Competitor]) -> str:
+    low = words.seconds(min(row.seconds.middle for row in rows))
+    high = words.seconds(max(row.seconds.middle for row in rows))
+    return low if low == high else words.span(low, high)
+
+
+def _quality_range(rows: Sequence[Competitor], quality: Quality) -> str:
+    values = [row.quality.middle for row in rows if row.quality]
+    low, high = quality.number(min(values)), quality.number(max(values))
+    return f"{low if low == high else words.span(low, high)} {quality.name}"
+
+
+def _quality_clause(times: Ranking, ranks: Ranking, quality: Quality) -> str:
+    """What the fastest cost or gained, or, where none was fastest, who was best."""
+    if ranks.rival is None:
+        return f"; {_quality_range(ranks.front, quality)}: no difference beyond noise"
+    fastest, best = times.front[0], ranks.front[0]
+    assert best.quality and ranks.rival.quality
+    if times.rival is None or fastest.quality is None:
+        gap = quality.gap(best.quality.middle, ranks.rival.quality.middle)
+        verb = {Difference.CLEAR: "had", Difference.TENTATIVE: "seems to have had"}
+        told = f"{best.label} {verb[ranks.difference]} the best {quality.name}"
+        return f"; {told} ({quality.number(best.quality.middle)}, {gap} than {ranks.rival.label})"
+    if fastest in ranks.front:
+        return f", and its {quality.name} is {_among(fastest, ranks, quality)}"
+    gap = quality.gap(fastest.quality.middle, best.quality.middle)
+    own, other = fastest.quality.middle, best.quality.middle
+    return (
+        f", but its {quality.name} is {gap} than that of {best.label} "
+        f"({quality.number(own)} against {quality.number(other)})"
+    )
+
+
+def _among(fastest: Competitor, ranks: Ranking, quality: Quality) -> str:
+    assert fastest.quality and ranks.rival and ranks.rival.quality
+    own = quality.number(fastest.quality.middle)
+    if len(ranks.front) > 1:
+        return f"as good as the best within noise ({own})"
+    gap = quality.gap(fastest.quality.middle, ranks.rival.quality.middle)
+    return f"the best: {own}, {gap} than {ranks.rival.label}"
+
+
+def _remarks(rows: Sequence[Competitor], quality: Quality) -> list[str]:
+    remarks = [worth] if (worth := worth_distributing(rows, quality)) else []
+    repeats = min(len(row.seconds.values) for row in rows)
+    if repeats == 1:
+        remarks.append(
+            "Each ran once. Identical runs on small machines differ by up to 30 %, so a "
+            "difference below that needs --repeat 3 to be trusted, and one below 5 % cannot be "
+            "told from noise."
+        )
+    else:
+        remarks.append(f"Medians of at least {repeats} runs each.")
+    return remarks
+
+
+def worth_distributing(rows: Sequence[Competitor], quality: Quality) -> str | None:
+    """Whether many workers beat one, when ``single`` is among the rows."""
+    alone = [row for row in rows if row.strategy == "single"]
+    others = [row for row in rows if row.strategy != "single"]
+    if not alone or not others:
+        return None
+    single = min(alone, key=lambda row: row.seconds.middle)
+    best = min(others, key=lambda row: row.seconds.middle)
+    one, many = single.seconds.middle, best.seconds.middle
+    figures = f"({words.seconds(many)} against {words.seconds(one)})"
+    difference = judge_times(single.seconds, best.seconds)
+    if difference is Difference.NOISE:
+        return (
+            f"Distributing made no measurable difference: {best.label} and {single.label} "
+            f"took the same time within noise {figures}."
+        )
+    hedge = "seems to have paid" if difference is Difference.TENTATIVE else "paid"
+    if many < one:
+        return (
+            f"Distributing {hedge}: {best.label} took {_faster(many, one)} than {single.label} "
+            f"{figures}{_price(single, best, quality)}."
+        )
+    hedge = "does not seem to have paid" if difference is Difference.TENTATIVE else "did not pay"
+    return (
+        f"Distributing {hedge} here: {best.label}, the fastest of the distributed runs, took "
+        f"{words.percent(100 * (many / one - 1))} longer than {single.label} {figures}."
+    )
+
+
+def _price(single: Competitor, best: Competitor, quality: Quality) -> str:
+    if not single.quality or not best.quality:
+        return ""
+    if judge_quality(single.quality, best.quality, quality) is Difference.NOISE:
+        return f", at the same {quality.name} within noise"
+    return f", with {quality.gap(best.quality.middle, single.quality.middle)} {quality.name}"
+
+
+def competitors(study: StudyData, quality: Quality) -> list[Competitor]:
+    """The groups that have a finished run and a known time."""
+    rows = []
+    for group in study.groups:
+        spread = group.spread(train_seconds) if group.done else None
+        if spread:
+            score = group.spread(quality.get)
+            rows.append(Competitor(group.label, group.strategy, group.batch, spread, score))
+    return rows

@@ -1,0 +1,102 @@
+"""``report.html``: one file, nothing to fetch, no script; and its figures as files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup
+
+from phalanx import __version__
+from phalanx.core.errors import InputError
+from phalanx.core.run_paths import RunPaths
+from phalanx.report.load import StudyData, load_study
+from phalanx.report.sections import Plot, Section, make_sections
+from phalanx.report.verdict import verdict_on
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A plot, drawn once for the page and for its files."""
+
+    plot: Plot
+    svg: str
+
+    def inline(self) -> Markup:
+        from phalanx.report.drawing import inline_svg
+
+        # The drawing library escapes the labels it writes, so its SVG is safe as it is.
+        return Markup(inline_svg(self.svg, self.plot.name, self.plot.caption))
+
+
+def write_report(paths: RunPaths) -> Path:
+    """Write the report of a run or a study, whatever state it is in; where it was written."""
+    study = load_study(paths)
+    sections = make_sections(study)
+    drawn = draw(sections)
+    text = render(study, sections, drawn)
+    try:
+        _write_whole(paths.report, text)
+        _write_figures(paths.figures, drawn)
+    except OSError as error:
+        raise InputError(
+            f"cannot write the report {paths.report}: {error.strerror}",
+            "Check that the run's folder may be written to.",
+        ) from error
+    return paths.report
+
+
+def draw(sections: Sequence[Section]) -> dict[str, Drawn]:
+    """Every plot of the sections, by name."""
+    plots = [plot for section in sections for plot in section.plots]
+    if not plots:
+        return {}
+    from phalanx.report.drawing import svg_of
+
+    return {plot.name: Drawn(plot, svg_of(plot.figure)) for plot in plots}
+
+
+def render(study: StudyData, sections: Sequence[Section], drawn: dict[str, Drawn]) -> str:
+    """The page, as text."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        trim_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    return environment.get_template("report.html").render(
+        title=study.title,
+        kind="comparison" if study.paths.study.exists() else "run",
+        verdict=verdict_on(study),
+        script=study.script,
+        started=_moment(study.started_wall),
+        sections=sections,
+        drawn=drawn,
+        many=len(study.runs) != 1,
+        version=__version__,
+        style=Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8")),
+    )
+
+
+def _moment(wall: float | None) -> str:
+    return "" if wall is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(wall))
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """All of the file or none of it: someone may be looking at the old one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def _write_figures(folder: Path, drawn: dict[str, Drawn]) -> None:
+    for name, one in drawn.items():
+        from phalanx.report.drawing import save_figure
+
+        save_figure(one.plot.figure, one.svg, folder, name)

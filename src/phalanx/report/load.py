@@ -1,0 +1,175 @@
+"""The runs that a report is about, read from their folders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from statistics import median
+
+from phalanx.core.run_paths import RunPaths
+from phalanx.observe.records import LaunchRecord, StudyRecord, read_record
+from phalanx.observe.run_status import DONE, RUNNING
+from phalanx.observe.summary import RunFiles, Summary, read_run, summarise_files
+
+Getter = Callable[[Summary], float | None]
+
+
+@dataclass(frozen=True)
+class RunData:
+    """One run: its summary, and its events and machine readings when they are asked for."""
+
+    paths: RunPaths
+    summary: Summary
+
+    @cached_property
+    def files(self) -> RunFiles:
+        return read_run(self.paths)
+
+    @cached_property
+    def launch(self) -> LaunchRecord:
+        return read_record(self.paths.launch, LaunchRecord) or LaunchRecord()
+
+    @property
+    def done(self) -> bool:
+        return self.summary.status == DONE
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One quantity over the repeats of a run."""
+
+    values: tuple[float, ...]
+
+    @property
+    def middle(self) -> float:
+        return median(self.values)
+
+    @property
+    def low(self) -> float:
+        return min(self.values)
+
+    @property
+    def high(self) -> float:
+        return max(self.values)
+
+    @property
+    def width(self) -> float:
+        return self.high - self.low
+
+
+def spread_of(summaries: Sequence[Summary], get: Getter) -> Spread | None:
+    values = tuple(value for s in summaries if (value := get(s)) is not None)
+    return Spread(values) if values else None
+
+
+@dataclass(frozen=True)
+class Group:
+    """The repeats of one strategy with one batch and one number of workers."""
+
+    label: str
+    strategy: str
+    batch: int | None
+    workers: int | None
+    runs: tuple[RunData, ...]
+
+    @property
+    def done(self) -> list[RunData]:
+        return [run for run in self.runs if run.done]
+
+    @property
+    def shown(self) -> RunData:
+        """The run whose details stand for the group: the one of middling speed."""
+        runs = sorted(self.done or self.runs, key=lambda run: train_seconds(run.summary) or 0.0)
+        return runs[len(runs) // 2]
+
+    def spread(self, get: Getter) -> Spread | None:
+        """Over the finished repeats; a group that has none shows what it reached."""
+        return spread_of([run.summary for run in self.done or self.runs], get)
+
+
+@dataclass(frozen=True)
+class StudyData:
+    """What is reported: the runs of a study, or a single run."""
+
+    paths: RunPaths
+    title: str
+    command: list[str]
+    script: str | None
+    runs: tuple[RunData, ...]
+    started_wall: float | None = None
+    missing: tuple[str, ...] = ()
+    failures: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """The runs, repeats together, in the order of their first appearance."""
+        keys: dict[tuple[str, int | None, int | None], list[RunData]] = {}
+        for run in self.runs:
+            s = run.summary
+            keys.setdefault((s.strategy or "unknown", s.batch, s.workers), []).append(run)
+        shown = _labels(list(keys))
+        return [Group(label, *key, tuple(keys[key])) for key, label in shown.items()]
+
+    @property
+    def repeats(self) -> int:
+        return max((len(group.runs) for group in self.groups), default=0)
+
+
+def train_seconds(summary: Summary) -> float | None:
+    """The time that strategies are compared by: training alone, or all when that is unknown."""
+    train = summary.phases.train
+    return summary.seconds if train is None else train
+
+
+def load_study(paths: RunPaths) -> StudyData:
+    """The study in ``paths``; a plain run is a study of one."""
+    record = read_record(paths.study, StudyRecord)
+    if record is None:
+        run = load_run(paths)
+        launch = run.launch
+        return StudyData(
+            paths, paths.id, launch.command, launch.script, (run,), launch.started_wall
+        )
+    home = paths.folder.parent
+    folders = [RunPaths(home / name) for name in record.runs]
+    found = tuple(load_run(folder) for folder in folders if folder.folder.is_dir())
+    missing = tuple(folder.id for folder in folders if not folder.folder.is_dir())
+    return StudyData(
+        paths=paths,
+        title=record.study or paths.id,
+        command=record.command,
+        script=record.script,
+        runs=found,
+        started_wall=record.started_wall,
+        missing=missing,
+        failures=record.failures,
+    )
+
+
+def load_run(paths: RunPaths) -> RunData:
+    """The run in ``paths``: its written summary, or one made now if it has none that is final."""
+    summary = read_record(paths.summary, Summary)
+    if summary is not None and summary.status != RUNNING:
+        return RunData(paths, summary)
+    files = read_run(paths)
+    run = RunData(paths, summarise_files(files))
+    run.__dict__["files"] = files
+    return run
+
+
+def _labels(
+    keys: Sequence[tuple[str, int | None, int | None]],
+) -> dict[tuple[str, int | None, int | None], str]:
+    """The strategy, with batch and workers only where the strategy alone would be ambiguous."""
+    labels = {}
+    for key in keys:
+        strategy, batch, workers = key
+        alike = [other for other in keys if other[0] == strategy]
+        parts = [strategy]
+        if len({other[1] for other in alike}) > 1:
+            parts.append(f"batch {batch}" if batch else "own batch")
+        if len({other[2] for other in alike}) > 1:
+            parts.append(f"{workers or '?'} workers")
+        labels[key] = ", ".join(parts)
+    return labels

@@ -1,0 +1,58 @@
+"""Whether two measurements differ, or only seem to.
+
+Repeated runs are told apart when their ranges do not overlap and their medians are further apart
+than either range is wide. Runs that were not repeated are judged by what identical runs are known
+to do: below :data:`NOISE` nothing can be said, below :data:`TENTATIVE` it is said with a caution.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from phalanx.report.load import Spread
+from phalanx.report.quality import Quality
+
+NOISE = 0.05
+TENTATIVE = 0.30
+NOISE_POINTS = 0.005
+TENTATIVE_POINTS = 0.02
+
+
+class Difference(Enum):
+    """What may be said about two measurements."""
+
+    NOISE = "noise"
+    TENTATIVE = "tentative"
+    CLEAR = "clear"
+
+
+def judge_times(a: Spread, b: Spread) -> Difference:
+    """Whether two times differ."""
+    apart = abs(a.middle - b.middle)
+    if min(len(a.values), len(b.values)) > 1:
+        return _judge_repeated(a, b, apart)
+    longer = max(a.middle, b.middle)
+    return _by_size(apart / longer if longer else 0.0, NOISE, TENTATIVE)
+
+
+def judge_quality(a: Spread, b: Spread, quality: Quality) -> Difference:
+    """Whether two accuracies (in points) or losses (relative) differ."""
+    apart = abs(a.middle - b.middle)
+    if min(len(a.values), len(b.values)) > 1:
+        return _judge_repeated(a, b, apart)
+    if quality.is_share:
+        return _by_size(apart, NOISE_POINTS, TENTATIVE_POINTS)
+    largest = max(abs(a.middle), abs(b.middle))
+    return _by_size(apart / largest if largest else 0.0, NOISE, TENTATIVE)
+
+
+def _judge_repeated(a: Spread, b: Spread, apart: float) -> Difference:
+    overlap = a.low <= b.high and b.low <= a.high
+    noise = overlap or apart <= max(a.width, b.width)
+    return Difference.NOISE if noise else Difference.CLEAR
+
+
+def _by_size(apart: float, noise: float, tentative: float) -> Difference:
+    if apart < noise:
+        return Difference.NOISE
+    return Difference.TENTATIVE if apart < tentative else Difference.CLEAR

@@ -1,0 +1,71 @@
+"""The sections of a report: each is one function, in a file of its own, and a line here.
+
+A section is ``(study) -> Section | None``; ``None`` leaves it out. Sections are shown by their
+``place``, so one that is added from outside can stand wherever it belongs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from phalanx.core.registry import Registry
+from phalanx.report.load import StudyData
+from phalanx.report.tables import Cell
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+REPORT_SECTIONS = Registry(
+    "report section",
+    {
+        "results": "phalanx.report.sections.results:section",
+        "accuracy": "phalanx.report.sections.accuracy:section",
+        "loss": "phalanx.report.sections.loss:section",
+        "time": "phalanx.report.sections.time_split:section",
+        "timeline": "phalanx.report.sections.timeline:section",
+        "staleness": "phalanx.report.sections.staleness:section",
+        "workers": "phalanx.report.sections.workers:section",
+        "machines": "phalanx.report.sections.machines:section",
+        "rerun": "phalanx.report.sections.rerun:section",
+    },
+)
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A figure, and how to read it."""
+
+    name: str
+    """Also the name of its files."""
+    caption: str
+    figure: Figure
+    wide: bool = False
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table. A row begins with its name; its cells are plain text or :class:`Cell`."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str | Cell, ...], ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    title: str
+    place: int = 500
+    lead: str = ""
+    plots: tuple[Plot, ...] = ()
+    grids: tuple[Grid, ...] = ()
+    facts: tuple[tuple[str, str], ...] = ()
+    """Pairs of a term and what it is; the text is shown as it was typed."""
+    lines: tuple[str, ...] = field(default=())
+
+
+def make_sections(study: StudyData) -> list[Section]:
+    """Every registered section that has something to say about ``study``, in order."""
+    made = [REPORT_SECTIONS.get(name)(study) for name in REPORT_SECTIONS.names()]
+    found: list[Section] = [section for section in made if section is not None]
+    return sorted(found, key=lambda section: section.place)

@@ -1,0 +1,69 @@
+"""What it takes to do this again: command, versions, seeds, data."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from phalanx.report import words
+from phalanx.report.load import StudyData
+from phalanx.report.sections import Grid, Section
+
+
+def section(study: StudyData) -> Section | None:
+    """The exact command, and everything that the numbers depend on."""
+    return Section(
+        "To run it again",
+        900,
+        facts=tuple(_facts(study)),
+        grids=tuple(_switches(study)),
+    )
+
+
+def _facts(study: StudyData) -> Iterator[tuple[str, str]]:
+    summaries = [run.summary for run in study.runs]
+    if study.command:
+        yield "command", shlex.join(study.command)
+    if study.script:
+        yield "script", study.script
+    versions = {name: text for s in summaries for name, text in s.versions.items()}
+    if versions:
+        yield "versions", ", ".join(f"{name} {text}" for name, text in sorted(versions.items()))
+    seeds = sorted({s.seed for s in summaries if s.seed is not None})
+    if seeds:
+        yield "seeds", ", ".join(map(str, seeds))
+    precisions = sorted({s.precision for s in summaries if s.precision})
+    if precisions:
+        yield "precision", ", ".join(precisions)
+    parameters = sorted({s.parameters for s in summaries if s.parameters})
+    if parameters:
+        yield "parameters", ", ".join(words.count(number) for number in parameters)
+    yield from _data(study)
+    for group in study.groups:
+        if notes := group.shown.summary.notes:
+            yield f"notes, {group.label}", "\n".join(notes)
+    if study.runs:
+        yield "runs", "\n".join(run.paths.id for run in study.runs)
+
+
+def _data(study: StudyData) -> Iterator[tuple[str, str]]:
+    seen = {d.name: d for run in study.runs for d in run.summary.data}
+    for name, data in sorted(seen.items()):
+        sums = [f"{file}  {checksum}" for file, checksum in sorted(data.checksums.items())]
+        yield f"data, {name}", "\n".join([f"{words.count(data.samples)} samples", *sums])
+
+
+def _switches(study: StudyData) -> Iterator[Grid]:
+    rows = tuple(
+        (
+            group.label,
+            f"{switch.at_epoch:g}",
+            switch.before,
+            switch.after,
+            words.seconds(switch.pause_seconds),
+        )
+        for group in study.groups
+        for switch in group.shown.summary.switches
+    )
+    if rows:
+        yield Grid(("strategy", "switch at epoch", "from", "to", "pause"), rows)

@@ -1,0 +1,25 @@
+"""The table."""
+
+from __future__ import annotations
+
+from phalanx.report.load import StudyData
+from phalanx.report.sections import Grid, Section
+from phalanx.report.tables import Cell, table_lines
+
+
+def section(study: StudyData) -> Section | None:
+    """One row per strategy, the best marked where the difference is more than noise."""
+    lines = table_lines(study)
+    if not lines:
+        return None
+    rows: tuple[tuple[str | Cell, ...], ...] = tuple(
+        (group.label, *(line.cells[i] for line in lines)) for i, group in enumerate(study.groups)
+    )
+    several = len(study.groups) > 1
+    note = (
+        "Green: the best, and those that noise cannot tell from it. " if several else ""
+    ) + "Training time is the slowest worker's; elapsed adds starting, reading and evaluating."
+    if study.repeats > 1:
+        note += " Medians; the range of the repeats below them."
+    grid = Grid(("strategy", *(line.name for line in lines)), rows, note)
+    return Section("Results", 100, grids=(grid,))

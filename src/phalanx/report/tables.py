@@ -1,0 +1,188 @@
+"""The table of a study: one column per strategy, as published comparisons have it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from phalanx.observe.summary import Summary
+from phalanx.report import words
+from phalanx.report.load import Getter, Group, Spread, StudyData, train_seconds
+from phalanx.report.noise import Difference, judge_quality, judge_times
+from phalanx.report.quality import CANDIDATES, Quality
+
+BASELINE = "allreduce"
+
+
+@dataclass(frozen=True)
+class Cell:
+    text: str
+    note: str = ""
+    """The range over the repeats."""
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Line:
+    """One quantity, a cell per group."""
+
+    name: str
+    cells: tuple[Cell, ...]
+
+
+def table_lines(study: StudyData) -> list[Line]:
+    """The quantities that are worth a line for these runs."""
+    groups = study.groups
+    lines = [*_settings(study), *_qualities(groups)]
+    times = _line("training time", groups, train_seconds, words.seconds)
+    lines.append(_mark(times, groups, train_seconds, judge_times, lower=True))
+    lines.append(_line("elapsed in all", groups, lambda s: s.seconds, words.seconds))
+    lines.append(_line("samples/s", groups, lambda s: s.samples_per_second, words.count))
+    if any(_is_baseline(group) for group in groups) and len(groups) > 1:
+        cells = tuple(Cell(words.ratio(ratio_to_baseline(group, groups))) for group in groups)
+        lines.append(Line(f"time ÷ {BASELINE}", cells))
+    lines.append(_line("time waiting", groups, wait_share, words.rough_share))
+    return [line for line in lines if any(cell.text != words.UNKNOWN for cell in line.cells)]
+
+
+def _settings(study: StudyData) -> Iterator[Line]:
+    groups = study.groups
+    if not all(run.done for run in study.runs):
+        yield Line("status", tuple(Cell(_status(group)) for group in groups))
+    yield Line("workers", tuple(Cell(words.count(group.workers)) for group in groups))
+    yield Line("global batch", tuple(Cell(words.count(group.batch)) for group in groups))
+    yield _line("epochs", groups, lambda s: s.epochs, words.count)
+
+
+def _status(group: Group) -> str:
+    states = [run.summary.status for run in group.runs]
+    if len(states) == 1 or len(set(states)) == 1:
+        return states[0]
+    return f"{len(group.done)} of {len(states)} done"
+
+
+def _qualities(groups: Sequence[Group]) -> Iterator[Line]:
+    order = sorted(CANDIDATES, key=lambda name: ("loss" in name, not name.startswith("train")))
+    for name in order:
+        quality = Quality(name)
+        line = _line(quality.name, groups, quality.get, quality.number)
+
+        def judge(a: Spread, b: Spread, quality: Quality = quality) -> Difference:
+            return judge_quality(a, b, quality)
+
+        trained = name.startswith("train")
+        lower = not quality.higher_is_better
+        yield line if trained else _mark(line, groups, quality.get, judge, lower=lower)
+    names = dict.fromkeys(n for g in groups for run in g.runs for n in run.summary.metrics)
+    for name in names:
+        yield _line(name, groups, _metric(name), lambda value: f"{value:.4g}")
+
+
+def _metric(name: str) -> Getter:
+    return lambda summary: summary.metrics.get(name)
+
+
+def _line(name: str, groups: Sequence[Group], get: Getter, say: Callable[[float], str]) -> Line:
+    return Line(name, tuple(_cell(group.spread(get), say) for group in groups))
+
+
+def _cell(spread: Spread | None, say: Callable[[float], str]) -> Cell:
+    if spread is None:
+        return Cell(words.UNKNOWN)
+    text = say(spread.middle)
+    if len(spread.values) == 1 or say(spread.low) == say(spread.high):
+        return Cell(text)
+    return Cell(text, words.span(say(spread.low), say(spread.high)))
+
+
+def _mark(
+    line: Line,
+    groups: Sequence[Group],
+    get: Getter,
+    judge: Callable[[Spread, Spread], Difference],
+    *,
+    lower: bool,
+) -> Line:
+    """Mark the best cells: the front-runner and those that noise cannot tell from it.
+
+    Nothing is marked when that would be all of them.
+    """
+    spreads = [group.spread(get) if group.done else None for group in groups]
+    known = [spread for spread in spreads if spread]
+    if len(known) < 2:
+        return line
+    front = (min if lower else max)(known, key=lambda spread: spread.middle)
+    best = [s is not None and (s is front or judge(front, s) is Difference.NOISE) for s in spreads]
+    if sum(best) == len(known):
+        return line
+    marked = zip(line.cells, best, strict=True)
+    return Line(line.name, tuple(Cell(cell.text, cell.note, mark) for cell, mark in marked))
+
+
+def _is_baseline(group: Group) -> bool:
+    return group.strategy == BASELINE and bool(group.done)
+
+
+def ratio_to_baseline(group: Group, groups: Sequence[Group]) -> float | None:
+    """Training time as a multiple of all-reduce's: with the same batch, if that was run."""
+    bases = [other for other in groups if _is_baseline(other)]
+    same_batch = [base for base in bases if base.batch == group.batch]
+    same = [base for base in same_batch if base.workers == group.workers] or same_batch or bases
+    own = group.spread(train_seconds) if group.done else None
+    base = same[0].spread(train_seconds) if same else None
+    return own.middle / base.middle if own and base and base.middle > 0 else None
+
+
+def wait_share(summary: Summary) -> float | None:
+    """The part of the steps' time that workers spent waiting for each other."""
+    time = summary.time
+    parts = (time.input, time.compute, time.communicate, time.wait, time.update)
+    known = [part for part in parts if part is not None]
+    total = sum(known)
+    return time.wait / total if time.wait is not None and total > 0 else None
+
+
+def print_table(study: StudyData, console: Console) -> None:
+    """The table, fitted to the console's width."""
+    lines = table_lines(study)
+    for block in _blocks([group.label for group in study.groups], lines, console.width):
+        console.print(_rich_table(study, lines, block))
+
+
+def _blocks(labels: list[str], lines: list[Line], width: int) -> Iterator[list[int]]:
+    """Columns, as many at a time as fit."""
+    name_width = max((len(line.name) for line in lines), default=0) + 2
+    block: list[int] = []
+    used = name_width
+    for index, label in enumerate(labels):
+        cells = (line.cells[index] for line in lines)
+        texts = [label, *(text for cell in cells for text in (cell.text, cell.note))]
+        needed = max(len(text) for text in texts) + 2
+        if block and used + needed > width:
+            yield block
+            block, used = [], name_width
+        block.append(index)
+        used += needed
+    if block:
+        yield block
+
+
+def _rich_table(study: StudyData, lines: list[Line], block: list[int]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("")
+    for index in block:
+        table.add_column(Text(study.groups[index].label), justify="right")
+    for line in lines:
+        cells = [line.cells[index] for index in block]
+        table.add_row(Text(line.name, style="dim"), *(_rich_cell(cell) for cell in cells))
+        if any(cell.note for cell in cells):
+            table.add_row("", *(Text(cell.note, style="dim") for cell in cells))
+    return table
+
+
+def _rich_cell(cell: Cell) -> Text:
+    return Text(cell.text, style="bold green" if cell.best else "")

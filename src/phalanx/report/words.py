@@ -1,0 +1,78 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+UNKNOWN = "–"
+
+
+def seconds(value: float | None) -> str:
+    """``9.12 s``, ``3 min 25 s``, ``7:38:25 h``."""
+    if value is None:
+        return UNKNOWN
+    if value < 1:
+        return f"{value * 1000:.3g} ms"
+    if value < 99.95:
+        return f"{value:.1f} s" if value >= 9.995 else f"{value:.2f} s"
+    whole = round(value)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600}:{whole % 3600 // 60:02d}:{whole % 60:02d} h"
+
+
+def share(value: float | None) -> str:
+    """A part of one, as a percentage."""
+    return UNKNOWN if value is None else f"{100 * value:.2f} %"
+
+
+def rough_share(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{100 * value:.0f} %"
+
+
+def loss(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.4g}" if abs(value) >= 100 else f"{value:.4f}"
+
+
+def count(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:,.0f}"
+
+
+def ratio(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.2f}"
+
+
+def percent(value: float) -> str:
+    """A percentage of at least zero: a whole number when it is large enough for one."""
+    return f"{value:.0f} %" if value >= 2.95 else f"{value:.1f} %"
+
+
+def points(value: float) -> str:
+    """A difference of two shares, in percentage points."""
+    return f"{100 * value:.2f} points"
+
+
+def size(value: float | None) -> str:
+    """Bytes."""
+    if value is None:
+        return UNKNOWN
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000 or unit == "GB":
+            break
+        value /= 1000
+    return f"{value:.3g} {unit}" if value < 1000 else f"{value:,.0f} {unit}"
+
+
+def span(low: str, high: str) -> str:
+    """``97.6 to 97.9 %``: a unit that both share is said once."""
+    unit = high[high.rfind(" ") :] if " " in high else ""
+    if unit and low.endswith(unit) and low.count(" ") == 1:
+        low = low.removesuffix(unit)
+    return f"{low} to {high}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    if len(names) < 2:
+        return "".join(names)
+    return f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,154 @@
+"""Synchronous data parallelism in shared memory: reduce-scatter, update, and nothing to gather.
+
+Each worker sums one slice of everybody's gradients and updates that slice of the parameters,
+which all workers see. It is the reduce-scatter and all-gather of Rabenseifner, "Optimization of
+collective reduction operations" (2004), where the gather costs nothing because the memory is
+shared, with the optimizer sharded between the halves as in Rajbhandari et al., "ZeRO" (2020).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from phalanx.sync.clipping import clip_factor
+from phalanx.sync.shared_state import State
+from phalanx.sync.strategy import StrategyContext, Timing
+
+
+class AllReduce:
+    """Two barriers a step: gradients are there; parameters are updated."""
+
+    def __init__(self, context: StrategyContext) -> None:
+        self._replica, self._shared = context.replica, context.shared
+        self._arena, self._clock = context.arena, context.clock
+        rank, layouts = self._arena.rank, self._replica.layouts
+        self._bounds = [n.bounds(rank) for n in layouts]
+        self._mine = [n[rank] for n in self._shared.gradients]
+        self._slices = [
+            [g[low:high] for g in gradients]
+            for (low, high), gradients in zip(self._bounds, self._shared.gradients, strict=True)
+        ]
+        self._reduced = [
+            torch.empty(high - low, dtype=n.dtype)
+            for (low, high), n in zip(self._bounds, layouts, strict=True)
+        ]
+        self._bytes = sum(n.size * n.dtype.itemsize for n in layouts)
+        self._staged = [] if self._replica.device.type == "cpu" else self._replica.private_flats()
+        if self._shared.elementwise:
+            self._optimizers = [
+                self._shared.optimizer_of(i, rank) for i in range(len(layouts))
+            ]
+
+    def begin(self) -> None:
+        self._replica.bind(self._staged or self._shared.parameters)
+        self._fetch()
+        self._arena.barrier()
+
+    def exchange(self, weight: float, clip: float | None = None) -> Timing:
+        now, ready = self._clock.now, self._clock.now()
+        self._publish(weight)
+        sent = now()
+        self._arena.barrier()
+        admitted = now()
+        used = self._reduce(clip)
+        reduced = now()
+        if self._shared.elementwise:
+            self._update(used)
+        else:
+            self._update_whole(used)
+        updated = now()
+        self._arena.barrier()
+        self._fetch()
+        settled = now()
+        return Timing(
+            send=sent - ready,
+            wait=admitted - sent,
+            reduce=reduced - admitted,
+            update=updated - reduced,
+            settle=settled - updated,
+            bytes_sent=self._bytes,
+        )
+
+    def refresh(self) -> None:
+        self._fetch()
+
+    def drain(self) -> None:
+        self._arena.barrier()
+
+    def export_state(self) -> State:
+        return self._shared.export_state()
+
+    def import_state(self, state: State) -> None:
+        if self._arena.rank == 0:
+            self._shared.import_state(state)
+        self._arena.barrier()
+
+    def _publish(self, weight: float) -> None:
+        rank, shared = self._arena.rank, self._shared
+        masks = self._replica.collect(self._mine)
+        shared.weights[rank] = weight
+        shared.complete[rank] = all(mask is None for mask in masks)
+        if not shared.complete[rank]:
+            for table, mask in zip(shared.used, masks, strict=True):
+                table[rank] = 1 if mask is None else list(mask)
+
+    def _reduce(self, clip: float | None) -> list[bytes | None]:
+        """Sum this worker's slices; returns which parameters anybody used."""
+        total = float(self._shared.weights.sum())
+        for slices, out in zip(self._slices, self._reduced, strict=True):
+            _sum(slices, out)
+            if total not in (0.0, 1.0):
+                out.mul_(1.0 / total)
+        if clip is not None:
+            self._clip(clip)
+        if self._shared.complete.all():
+            return [None] * len(self._slices)
+        return [table.max(axis=0).tobytes() for table in self._shared.used]
+
+    def _clip(self, limit: float) -> None:
+        squares = sum(float(torch.linalg.vector_norm(out)) ** 2 for out in self._reduced)
+        self._shared.norms[self._arena.rank] = squares
+        self._arena.barrier()
+        factor = clip_factor(float(self._shared.norms.sum()), limit)
+        if factor < 1.0:
+            for out in self._reduced:
+                out.mul_(factor)
+
+    def _update(self, used: list[bytes | None]) -> None:
+        for optimizer, gradient, mask in zip(self._optimizers, self._reduced, used, strict=True):
+            optimizer.update(gradient, mask)
+
+    def _update_whole(self, used: list[bytes | None]) -> None:
+        """An optimizer that is not element-wise runs on the first worker, for everyone."""
+        whole = [gradients[0] for gradients in self._shared.gradients]
+        for flat, (low, high), out in zip(whole, self._bounds, self._reduced, strict=True):
+            flat[low:high] = out
+        self._arena.barrier()
+        if self._arena.rank == 0:
+            self._step_users_optimizer(whole, used)
+
+    def _step_users_optimizer(self, whole: list[Tensor], used: list[bytes | None]) -> None:
+        replica = self._replica
+        for i, layout in enumerate(replica.layouts):
+            for n, (place, parameter) in enumerate(
+                zip(layout.places, replica.parameters[i], strict=True)
+            ):
+                mask = used[i]
+                if mask is None or mask[n]:
+                    parameter.grad = place.view(whole[i]).to(parameter.device)
+        replica.optimizer.step()
+        replica.optimizer.zero_grad(set_to_none=True)
+        if self._staged:
+            replica.copy_out(self._shared.parameters)
+
+    def _fetch(self) -> None:
+        """A model on an accelerator has its own copy of the parameters."""
+        for staged, shared in zip(self._staged, self._shared.parameters, strict=False):
+            staged.copy_(shared)
+
+
+def _sum(parts: list[Tensor], out: Tensor) -> None:
+    torch.add(parts[0], parts[1], out=out)
+    for part in parts[2:]:
+        out.add_(part)

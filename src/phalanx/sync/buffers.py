@@ -1,0 +1,101 @@
+"""Batch-norm statistics and other buffers: part of the state, averaged, never forgotten.
+
+Running averages are linear, so averaging them only when somebody reads them (evaluation, the end)
+gives the same as averaging them in every step. Each worker's buffers lie in memory that all can
+read; integers, and whatever is not a batch-norm statistic, come from the first worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from phalanx.sync.transport.arena import Arena
+
+AVERAGED = ("running_mean", "running_var")
+
+
+def _averaged_buffers(models: Sequence[nn.Module]) -> set[int]:
+    norms = (m for model in models for m in model.modules() if hasattr(m, "running_mean"))
+    found = (getattr(m, name, None) for m in norms for name in AVERAGED)
+    return {id(b) for b in found if isinstance(b, Tensor) and b.is_floating_point()}
+
+
+def _unique(buffers: Iterator[Tensor]) -> list[Tensor]:
+    seen: dict[int, Tensor] = {}
+    for buffer in buffers:
+        seen.setdefault(id(buffer), buffer)
+    return list(seen.values())
+
+
+class SharedBuffers:
+    """The buffers of all models, one row per worker."""
+
+    def __init__(self, arena: Arena, models: Sequence[nn.Module], policy: str = "auto") -> None:
+        self._arena = arena
+        everything = _unique(b for model in models for b in model.buffers())
+        averaged = _averaged_buffers(models)
+        if policy == "average":
+            averaged = {id(b) for b in everything if b.is_floating_point()}
+        elif policy == "first":
+            averaged = set()
+        self._average = [b for b in everything if id(b) in averaged]
+        self._first = [b for b in everything if id(b) not in averaged]
+        width = sum(b.numel() for b in self._average)
+        self._rows = arena.region("buffers", arena.workers * width, torch.float64).view(
+            arena.workers, width
+        )
+        self._firsts = [
+            arena.region(f"buffer.{i}", b.numel(), b.dtype) for i, b in enumerate(self._first)
+        ]
+        self._samples = arena.region("samples", arena.workers, torch.float64)
+        self._seen = self._samples.numpy()
+        self.publish()
+        arena.barrier()
+        self.load_first()
+        arena.barrier()
+
+    @property
+    def any(self) -> bool:
+        return bool(self._average or self._first)
+
+    def count(self, samples: int) -> None:
+        """These samples have passed through this worker's statistics."""
+        self._seen[self._arena.rank] += samples
+
+    def publish(self) -> None:
+        """Show this worker's buffers to the others."""
+        if self._average:
+            row = self._rows[self._arena.rank]
+            torch.cat([b.detach().reshape(-1).double().cpu() for b in self._average], out=row)
+        if self._arena.rank == 0:
+            for region, buffer in zip(self._firsts, self._first, strict=True):
+                region.copy_(buffer.detach().reshape(-1))
+
+    def read(self) -> tuple[Tensor, list[Tensor]]:
+        """The averages over workers, weighted by their samples, and the first worker's others."""
+        weights = self._samples.clone()
+        if not bool(weights.sum() > 0):
+            weights.fill_(1.0)
+        return (weights / weights.sum()) @ self._rows, [r.clone() for r in self._firsts]
+
+    def save(self) -> list[Tensor]:
+        return [b.detach().clone() for b in (*self._average, *self._first)]
+
+    def restore(self, saved: list[Tensor]) -> None:
+        for buffer, value in zip((*self._average, *self._first), saved, strict=True):
+            buffer.copy_(value)
+
+    def load(self, averages: Tensor, firsts: list[Tensor]) -> None:
+        sizes = [b.numel() for b in self._average]
+        for buffer, part in zip(self._average, averages.split(sizes) if sizes else (), strict=True):
+            buffer.copy_(part.reshape(buffer.shape))
+        for buffer, value in zip(self._first, firsts, strict=True):
+            buffer.copy_(value.reshape(buffer.shape))
+
+    def load_first(self) -> None:
+        """Take the first worker's buffers, as every worker takes its weights."""
+        self.load(self._rows[0], self._firsts)
+

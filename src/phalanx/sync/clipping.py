@@ -1,0 +1,7 @@
+"""The factor that limits a gradient's norm, as ``torch.nn.utils.clip_grad_norm_`` does it."""
+
+from __future__ import annotations
+
+
+def clip_factor(squared_norm: float, limit: float) -> float:
+    return min(1.0, limit / (squared_norm**0.5 + 1e-6))

@@ -1,0 +1,132 @@
+"""What the workers of one host share of an optimizer: parameters, gradients, slots, counts."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from phalanx.sync.replica import Replica
+from phalanx.sync.shard_optimizer import ShardOptimizer, discover_slots, is_elementwise
+from phalanx.sync.transport.arena import Arena
+
+State = dict[str, Tensor]
+
+
+class SharedState:
+    """One segment of memory per optimizer; every strategy of the run works on the same one.
+
+    That is why a switch moves nothing: the next strategy finds parameters and slots where the
+    last one left them.
+    """
+
+    def __init__(self, arena: Arena, replica: Replica, tag: str) -> None:
+        self.arena, self.replica = arena, replica
+        layouts = replica.layouts
+        self.elementwise = is_elementwise(replica.optimizer)
+        names = discover_slots(replica.optimizer) if self.elementwise else None
+        self._scalars = names.scalar if names else ()
+        self.parameters = [
+            arena.region(f"{tag}.parameters.{i}", n.size, n.dtype) for i, n in enumerate(layouts)
+        ]
+        self.gradients = [
+            [
+                arena.region(f"{tag}.gradients.{i}.{rank}", n.size, n.dtype)
+                for rank in range(arena.workers)
+            ]
+            for i, n in enumerate(layouts)
+        ]
+        self.slots = [
+            {s: arena.region(f"{tag}.{s}.{i}", n.size, n.dtype) for s in names.flat}
+            if names
+            else {}
+            for i, n in enumerate(layouts)
+        ]
+        self.steps = [
+            [
+                arena.region(f"{tag}.steps.{i}.{shard}", len(pieces), torch.float32)
+                for shard, pieces in enumerate(n.shards)
+            ]
+            for i, n in enumerate(layouts)
+        ]
+        self.weights = arena.region(f"{tag}.weights", arena.workers, torch.float64).numpy()
+        self.norms = arena.region(f"{tag}.norms", arena.workers, torch.float64).numpy()
+        self.versions = arena.region(f"{tag}.versions", arena.workers, torch.int64).numpy()
+        self.complete = arena.region(f"{tag}.complete", arena.workers, torch.uint8).numpy()
+        self.used = [
+            arena.region(f"{tag}.used.{i}", arena.workers * len(n.places), torch.uint8)
+            .view(arena.workers, len(n.places))
+            .numpy()
+            for i, n in enumerate(layouts)
+        ]
+        self._share_first_weights()
+
+    def _share_first_weights(self) -> None:
+        """Every worker begins with the first one's weights and optimizer state."""
+        if self.arena.rank == 0:
+            self.replica.copy_out(self.parameters)
+            if self.elementwise:
+                self._read_optimizer()
+        self.arena.barrier()
+
+    def optimizer_of(self, layout: int, shard: int) -> ShardOptimizer:
+        return ShardOptimizer(
+            self.replica.optimizer,
+            self.replica.layouts[layout],
+            shard,
+            self.parameters[layout],
+            self.slots[layout],
+            self.steps[layout][shard],
+            self._scalars,
+        )
+
+    def export_state(self) -> State:
+        """Everything that an update reads or writes, as views."""
+        state: State = {}
+        for i, parameters in enumerate(self.parameters):
+            state[f"parameters.{i}"] = parameters
+            state.update({f"{name}.{i}": slot for name, slot in self.slots[i].items()})
+            state.update({f"steps.{i}.{n}": steps for n, steps in enumerate(self.steps[i])})
+        return state
+
+    def import_state(self, state: State) -> None:
+        """Take over ``state``; what already is this memory is left as it is."""
+        for name, target in self.export_state().items():
+            if state[name].data_ptr() != target.data_ptr():
+                target.copy_(state[name])
+
+    def _read_optimizer(self) -> None:
+        """Continue from state that the user's optimizer already has."""
+        for i, layout in enumerate(self.replica.layouts):
+            for shard, pieces in enumerate(layout.shards):
+                for n, piece in enumerate(pieces):
+                    parameter = self.replica.parameters[i][piece.parameter]
+                    state = self.replica.optimizer.state.get(parameter, {})
+                    if any(isinstance(state.get(s), Tensor) for s in self.slots[i]):
+                        step = state.get("step", 1)
+                        self.steps[i][shard][n] = float(step)
+            for index, place in enumerate(layout.places):
+                state = self.replica.optimizer.state.get(self.replica.parameters[i][index], {})
+                for name, slot in self.slots[i].items():
+                    if isinstance(state.get(name), Tensor):
+                        place.view(slot).copy_(state[name])
+
+    def write_optimizer(self) -> None:
+        """Give the user's optimizer the state, in ordinary tensors, as if it had done the steps."""
+        for i, layout in enumerate(self.replica.layouts):
+            counts = {
+                piece.parameter: float(self.steps[i][shard][n])
+                for shard, pieces in enumerate(layout.shards)
+                for n, piece in enumerate(pieces)
+            }
+            for index, place in enumerate(layout.places):
+                if not counts.get(index):
+                    continue
+                parameter = self.replica.parameters[i][index]
+                state: dict[str, Tensor] = {
+                    name: place.view(slot).clone().to(parameter.device)
+                    for name, slot in self.slots[i].items()
+                }
+                for name in self._scalars:
+                    state[name] = torch.tensor(counts[index])
+                if state:
+                    self.replica.optimizer.state[parameter] = state

@@ -1,0 +1,125 @@
+"""Asynchronous data parallelism: one versioned store of shards that workers update in turn.
+
+A push and the pull after it are one visit per shard: lock it, run the optimizer on it, copy the
+new parameters out. Nobody waits for anybody else's step (Dean et al., "Large scale distributed
+deep networks", 2012; Li et al., "Scaling distributed machine learning with the parameter
+server", 2014). Here the store is memory that all workers share, so there is no server process.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from phalanx.core.errors import InputError
+from phalanx.sync.clipping import clip_factor
+from phalanx.sync.shard_optimizer import ELEMENTWISE
+from phalanx.sync.shared_state import State
+from phalanx.sync.strategy import StrategyContext, Timing
+
+FIRST_LOCK = 8  # the ones below belong to the ledger and the evaluation
+
+
+class Store:
+    """Workers take turns shard by shard, each beginning with another one."""
+
+    def __init__(self, context: StrategyContext) -> None:
+        self._replica, self._shared = context.replica, context.shared
+        self._arena, self._clock = context.arena, context.clock
+        if not self._shared.elementwise:
+            kinds = ", ".join(kind.__name__ for kind in ELEMENTWISE)
+            raise InputError(
+                f"the optimizer {type(self._replica.optimizer).__name__} cannot run in the store",
+                f"Use one of {kinds}, or --strategy allreduce, which takes any optimizer.",
+            )
+        self._rate_factor = 1.0 / context.rate_divisor
+        workers, rank, layouts = self._arena.workers, self._arena.rank, self._replica.layouts
+        self._order = [(rank + i) % workers for i in range(workers)]
+        self._gradients = self._replica.private_flats()
+        self._wire = self._gradients if self._on_host() else self._host_flats()
+        self._local = self._replica.private_flats()
+        self._bounds = [[n.bounds(shard) for shard in range(workers)] for n in layouts]
+        self._shards = [
+            [flat[low:high] for low, high in bounds]
+            for flat, bounds in zip(self._wire, self._bounds, strict=True)
+        ]
+        self._optimizers = [
+            [self._shared.optimizer_of(i, shard) for shard in range(workers)]
+            for i in range(len(layouts))
+        ]
+        self._seen = [0] * workers
+        self._bytes = 2 * sum(n.size * n.dtype.itemsize for n in layouts)
+
+    def _on_host(self) -> bool:
+        return self._replica.device.type == "cpu"
+
+    def _host_flats(self) -> list[Tensor]:
+        return [torch.empty(n.size, dtype=n.dtype) for n in self._replica.layouts]
+
+    def begin(self) -> None:
+        self._replica.bind(self._local)
+        self.refresh()
+        self._arena.barrier()
+
+    def exchange(self, weight: float, clip: float | None = None) -> Timing:
+        now, ready = self._clock.now, self._clock.now()
+        used = self._replica.collect(self._gradients)
+        if weight <= 0.0:
+            return Timing(send=now() - ready)
+        self._normalise(weight, clip)
+        timing = Timing(send=now() - ready, bytes_sent=self._bytes)
+        for shard in self._order:
+            self._visit(shard, used, timing)
+        return timing
+
+    def _normalise(self, weight: float, clip: float | None) -> None:
+        factor = 1.0 / weight
+        if clip is not None:
+            squares = sum(float(torch.linalg.vector_norm(g)) ** 2 for g in self._gradients)
+            factor *= clip_factor(squares * factor**2, clip)
+        for gradient, wire in zip(self._gradients, self._wire, strict=True):
+            if factor != 1.0:
+                gradient.mul_(factor)
+            if wire is not gradient:
+                wire.copy_(gradient)
+
+    def _visit(self, shard: int, used: list[bytes | None], timing: Timing) -> None:
+        now, asked = self._clock.now, self._clock.now()
+        with self._arena.lock(self._lock(shard)):
+            admitted = now()
+            version = int(self._shared.versions[shard])
+            timing.staleness = max(timing.staleness, version - self._seen[shard])
+            for i, optimizers in enumerate(self._optimizers):
+                optimizers[shard].update(self._shards[i][shard], used[i], self._rate_factor)
+            self._seen[shard] = version + 1
+            self._shared.versions[shard] = version + 1
+            updated = now()
+            self._pull(shard)
+        timing.wait += admitted - asked
+        timing.update += updated - admitted
+        timing.reduce += now() - updated
+
+    def _pull(self, shard: int) -> None:
+        for i, local in enumerate(self._local):
+            low, high = self._bounds[i][shard]
+            local[low:high].copy_(self._shared.parameters[i][low:high])
+
+    def _lock(self, shard: int) -> int:
+        return FIRST_LOCK + shard % 48
+
+    def refresh(self) -> None:
+        for shard in self._order:
+            with self._arena.lock(self._lock(shard)):
+                self._seen[shard] = int(self._shared.versions[shard])
+                self._pull(shard)
+
+    def drain(self) -> None:
+        self._arena.barrier()
+
+    def export_state(self) -> State:
+        return self._shared.export_state()
+
+    def import_state(self, state: State) -> None:
+        if self._arena.rank == 0:
+            self._shared.import_state(state)
+        self._arena.barrier()

@@ -1,0 +1,70 @@
+"""The shared memory of one run on one host, as the controller makes it (no torch here).
+
+A memfd has no name: the controller's workers inherit the descriptor, nobody else can open it,
+and the kernel frees it with the last process, so nothing can leak. It begins with a control
+block of semaphores and mutexes; the workers grow it behind that when they know their model.
+
+Semaphores and mutexes are the C library's own, process-shared, reached through ctypes: they
+carry the acquire and release fences that weakly ordered processors (ARM) need, sleep in the
+kernel, and a robust mutex is handed on when its owner dies.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import mmap
+import os
+
+CELL = 64  # one primitive per cache line; glibc's and musl's are all smaller
+LOCKS = 64
+ROUNDS = 6  # of the dissemination barrier, enough for 64 workers
+MAX_WORKERS = 1 << ROUNDS
+ABORT = 0  # byte that is set when the run is to end
+LOCKS_AT = mmap.PAGESIZE
+BARRIER_AT = LOCKS_AT + LOCKS * CELL
+CONTROL_BYTES = -(-(BARRIER_AT + MAX_WORKERS * ROUNDS * CELL) // mmap.PAGESIZE) * mmap.PAGESIZE
+
+_PTHREAD_PROCESS_SHARED = 1
+_PTHREAD_MUTEX_ROBUST = 1
+
+
+def barrier_cell(rank: int, barrier_round: int) -> int:
+    return BARRIER_AT + (rank * ROUNDS + barrier_round) * CELL
+
+
+def lock_cell(index: int) -> int:
+    return LOCKS_AT + index * CELL
+
+
+def create(workers: int) -> int:
+    """A new arena for ``workers`` processes; returns its descriptor, to be inherited."""
+    descriptor = os.memfd_create("phalanx", os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(descriptor, CONTROL_BYTES)
+        block = mmap.mmap(descriptor, CONTROL_BYTES)
+        _initialise(ctypes.addressof(ctypes.c_char.from_buffer(block)), workers)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _initialise(base: int, workers: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    for rank in range(workers):
+        for barrier_round in range(ROUNDS):
+            cell = ctypes.c_void_p(base + barrier_cell(rank, barrier_round))
+            _check(libc.sem_init(cell, 1, 0))
+    attributes = ctypes.create_string_buffer(CELL)
+    _check(libc.pthread_mutexattr_init(attributes))
+    _check(libc.pthread_mutexattr_setpshared(attributes, _PTHREAD_PROCESS_SHARED))
+    _check(libc.pthread_mutexattr_setrobust(attributes, _PTHREAD_MUTEX_ROBUST))
+    for index in range(LOCKS):
+        _check(libc.pthread_mutex_init(ctypes.c_void_p(base + lock_cell(index)), attributes))
+
+
+def _check(code: int) -> None:
+    if code != 0:
+        error = code if code > 0 else ctypes.get_errno()
+        raise OSError(error, os.strerror(error))

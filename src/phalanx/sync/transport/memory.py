@@ -1,0 +1,80 @@
+"""An arena for workers that are threads of one process (debugging and tests)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from phalanx.core.errors import InputError, PeerLost
+
+
+class Hub:
+    """What the threads of one run share; :meth:`arena` gives each rank its view."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self.aborted = False
+        self._barrier = threading.Barrier(workers)
+        self._regions: dict[str, torch.Tensor] = {}
+        self._locks: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
+        self._guard = threading.Lock()
+
+    def arena(self, rank: int) -> ThreadArena:
+        return ThreadArena(self, rank, self.workers)
+
+    def abort(self) -> None:
+        self.aborted = True
+        self._barrier.abort()
+
+    def wait(self) -> None:
+        try:
+            self._barrier.wait()
+        except threading.BrokenBarrierError:
+            raise PeerLost("another worker ended before this one") from None
+
+    def region(self, name: str, count: int, dtype: torch.dtype) -> torch.Tensor:
+        with self._guard:
+            found = self._regions.setdefault(name, torch.zeros(count, dtype=dtype))
+        if found.numel() != count or found.dtype != dtype:
+            raise InputError("the workers built different models", "Build the same one on each.")
+        return found
+
+    def lock(self, index: int) -> threading.Lock:
+        with self._guard:
+            return self._locks[index]
+
+
+@dataclass
+class ThreadArena:
+    """One rank's view of a :class:`Hub`."""
+
+    hub: Hub
+    rank: int
+    workers: int
+
+    def region(self, name: str, count: int, dtype: torch.dtype) -> torch.Tensor:
+        return self.hub.region(name, count, dtype)
+
+    def barrier(self) -> None:
+        self.hub.wait()
+
+    @contextmanager
+    def lock(self, index: int) -> Iterator[None]:
+        if self.hub.aborted:
+            raise PeerLost("another worker ended before this one")
+        with self.hub.lock(index):
+            yield
+
+    def pause(self) -> None:
+        if self.hub.aborted:
+            raise PeerLost("another worker ended before this one")
+        time.sleep(0.001)
+
+    def abort(self) -> None:
+        self.hub.abort()

@@ -1,0 +1,141 @@
+"""An arena for workers that are processes of one host, over an inherited memfd."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import mmap
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from phalanx.core.errors import InputError, PeerLost
+from phalanx.sync.transport import memfd
+
+SPIN_SECONDS = 50e-6  # longer would burn the cores and quota of other workers
+SLICE_SECONDS = 0.1  # a sleeping worker looks up this often whether the run was aborted
+_EBUSY, _ETIMEDOUT, _EOWNERDEAD = 16, 110, 130
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+def _deadline(seconds: float) -> _Timespec:
+    at = time.time() + seconds  # sem_timedwait and mutex_timedlock use CLOCK_REALTIME
+    return _Timespec(int(at), int((at % 1) * 1e9))
+
+
+class ShmArena:
+    """Regions behind the control block; a dissemination barrier; robust mutexes.
+
+    The barrier is that of Hensgen, Finkel and Manber, "Two algorithms for barrier
+    synchronization" (1988): log2(n) rounds, in each of which a worker posts one semaphore and
+    waits for one, so that a worker only ever touches its partners' cache lines.
+    """
+
+    def __init__(self, descriptor: int, rank: int, workers: int) -> None:
+        if workers > memfd.MAX_WORKERS:
+            raise InputError(
+                f"{workers} workers are too many for one machine",
+                f"Shared memory serves at most {memfd.MAX_WORKERS}.",
+            )
+        self.rank, self.workers = rank, workers
+        self._descriptor = descriptor
+        self._end = memfd.CONTROL_BYTES
+        self._control = mmap.mmap(descriptor, memfd.CONTROL_BYTES)
+        self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._control))
+        # Calls that cannot block keep the interpreter lock, the ones that can give it up.
+        self._quick, self._slow = ctypes.PyDLL(None), ctypes.CDLL(None)
+        self._spin = SPIN_SECONDS if workers <= (os.cpu_count() or 1) else 0.0
+        self._partners = list(self._rounds())
+        self._locks = [
+            ctypes.c_void_p(self._base + memfd.lock_cell(i)) for i in range(memfd.LOCKS)
+        ]
+        self._agreement = self._map(workers * 32)
+
+    def _rounds(self) -> Iterator[tuple[ctypes.c_void_p, ctypes.c_void_p]]:
+        """For each round of the barrier: whom to post, and what to wait for."""
+        barrier_round, distance = 0, 1
+        while distance < self.workers:
+            partner = (self.rank + distance) % self.workers
+            yield (
+                ctypes.c_void_p(self._base + memfd.barrier_cell(partner, barrier_round)),
+                ctypes.c_void_p(self._base + memfd.barrier_cell(self.rank, barrier_round)),
+            )
+            barrier_round, distance = barrier_round + 1, distance * 2
+
+    def region(self, name: str, count: int, dtype: torch.dtype) -> torch.Tensor:
+        self._agree(f"{name} {count} {dtype}")
+        if count == 0:
+            return torch.empty(0, dtype=dtype)
+        return torch.frombuffer(self._map(count * dtype.itemsize), dtype=dtype, count=count)
+
+    def _map(self, size: int) -> mmap.mmap:
+        pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        if self.rank == 0:  # only one may change the size: shrinking would pull pages away
+            os.ftruncate(self._descriptor, self._end + pages)
+        self.barrier()
+        block = mmap.mmap(self._descriptor, pages, offset=self._end)
+        self._end += pages
+        return block
+
+    def _agree(self, what: str) -> None:
+        """All workers ask for the same memory, or their models differ."""
+        start = self.rank * 32
+        self._agreement[start : start + 32] = hashlib.sha256(what.encode()).digest()
+        self.barrier()
+        first = self._agreement[:32]
+        same = all(self._agreement[r * 32 : r * 32 + 32] == first for r in range(self.workers))
+        self.barrier()
+        if not same:
+            raise InputError(
+                "the workers built different models",
+                "Every worker has to build the same model, with the same optimizer.",
+            )
+
+    def barrier(self) -> None:
+        for post, wait in self._partners:
+            self._quick.sem_post(post)
+            self._wait(wait)
+
+    def _wait(self, cell: ctypes.c_void_p) -> None:
+        if self._quick.sem_trywait(cell) == 0:
+            return
+        give_up = time.perf_counter() + self._spin
+        while time.perf_counter() < give_up:
+            if self._quick.sem_trywait(cell) == 0:
+                return
+        while self._slow.sem_timedwait(cell, ctypes.byref(_deadline(SLICE_SECONDS))) != 0:
+            self._check_abort()
+
+    @contextmanager
+    def lock(self, index: int) -> Iterator[None]:
+        cell = self._locks[index]
+        code = self._quick.pthread_mutex_trylock(cell)
+        while code in (_EBUSY, _ETIMEDOUT):
+            self._check_abort()
+            limit = ctypes.byref(_deadline(SLICE_SECONDS))
+            code = self._slow.pthread_mutex_timedlock(cell, limit)
+        if code == _EOWNERDEAD:
+            raise PeerLost("a worker died while it was updating the parameters")
+        if code != 0:
+            raise PeerLost(f"a lock of the shared memory failed: {os.strerror(code)}")
+        try:
+            yield
+        finally:
+            self._quick.pthread_mutex_unlock(cell)
+
+    def pause(self) -> None:
+        self._check_abort()
+        time.sleep(0.001)
+
+    def abort(self) -> None:
+        self._control[memfd.ABORT] = 1
+
+    def _check_abort(self) -> None:
+        if self._control[memfd.ABORT]:
+            raise PeerLost("the run was ended while this worker waited for the others")

@@ -1,0 +1,81 @@
+"""Where this worker finds itself: started by Phalanx, or alone by plain ``python``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from phalanx.core import context, settings
+from phalanx.core.errors import InputError
+from phalanx.core.run_paths import RunPaths
+from phalanx.core.settings import RunSettings
+from phalanx.sync.transport.arena import Arena
+from phalanx.sync.transport.memory import Hub
+from phalanx.sync.transport.shm import ShmArena
+
+
+@dataclass(frozen=True)
+class Environment:
+    """One worker's place in the run; ``paths`` is ``None`` outside a run."""
+
+    rank: int = 0
+    workers: int = 1
+    machine: str = "here"
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    paths: RunPaths | None = None
+    settings: RunSettings = field(default_factory=RunSettings)
+    started: float | None = None
+    arena: Arena | None = None
+    thread: bool = False
+
+    @property
+    def launched(self) -> bool:
+        return self.paths is not None
+
+
+def detect() -> Environment:
+    """Read this worker's variables (its thread's, or its process's)."""
+    inside = context.current()
+    variables: Mapping[str, str] = inside.environment if inside else os.environ
+    if settings.RANK not in variables:
+        return Environment(device=_best_device())
+    rank, workers = int(variables[settings.RANK]), int(variables[settings.WORKERS])
+    started = variables.get(settings.STARTED)
+    return Environment(
+        rank=rank,
+        workers=workers,
+        machine=variables.get(settings.MACHINE, "here"),
+        device=_device(variables.get(settings.DEVICE, "cpu")),
+        paths=RunPaths(Path(variables[settings.RUN_FOLDER])),
+        settings=RunSettings.from_json(variables.get(settings.SETTINGS, "{}")),
+        started=float(started) if started else None,
+        arena=_arena(inside.hub if inside else None, variables, rank, workers),
+        thread=inside is not None,
+    )
+
+
+def _arena(
+    hub: Hub | None, variables: Mapping[str, str], rank: int, workers: int
+) -> Arena | None:
+    if workers == 1:
+        return None
+    if hub is not None:
+        return hub.arena(rank)
+    return ShmArena(int(variables[settings.ARENA]), rank, workers)
+
+
+def _best_device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _device(name: str) -> torch.device:
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError(
+            f"the plan gives this worker {name}, but torch sees no GPU here",
+            "Check the driver and the torch build (phalanx doctor), or use --machines cpus.",
+        )
+    return torch.device(name)

@@ -1,0 +1,192 @@
+"""``fit``: the whole training loop, for models that need nothing special."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from phalanx.core.errors import InputError
+from phalanx.data.reader import Reader, as_reader
+from phalanx.train.join import join_with
+from phalanx.train.metrics import Metric, accuracy, is_classification
+from phalanx.train.precision import Trial, autocast
+from phalanx.train.run import Run
+from phalanx.train.validation import hold_out
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass
+class _Loop:
+    """What one epoch needs."""
+
+    run: Run
+    model: nn.Module
+    loss: Loss
+    optimizer: torch.optim.Optimizer
+    batch: int
+    clip: float | None
+    accumulate: int
+    augment: Any
+    metrics: Mapping[str, Metric]
+    classifies: bool | None = None
+
+    def train(self, data: Any) -> None:
+        self.model.train()
+        waiting = 0
+        sums = self.run._watch_steps.sums
+        for x, y in self.run.batches(data, self.batch, augment=self.augment):
+            with self.run.autocast():
+                outputs = self.model(x)
+                error = self.loss(outputs, y)
+            self.run.backward(error)
+            if self.classifies is None:
+                self.classifies = is_classification(outputs, y)
+            if self.classifies:
+                sums.correct = sums.correct + (outputs.detach().argmax(1) == y).sum()
+                sums.judged += len(y)
+            waiting += 1
+            if waiting == self.accumulate:
+                self.run.step(clip=self.clip)
+                waiting = 0
+        if waiting:
+            self.run.step(clip=self.clip)
+
+    def means(self, outputs: Tensor, y: Tensor) -> list[Tensor | float]:
+        outputs = outputs.float() if outputs.is_floating_point() else outputs
+        found: dict[str, Tensor | float] = {"loss": self.loss(outputs, y)}
+        if is_classification(outputs, y):
+            found["accuracy"] = accuracy(outputs, y)
+        found |= {name: metric(outputs, y) for name, metric in self.metrics.items()}
+        return list(found.values())
+
+    def measure(self, data: Any, prefix: str, wait: bool) -> dict[str, float]:
+        values = self.run.measure(self.means, data, wait=wait)
+        if values is None:
+            return {}
+        # By their number: the worker that waited for another's figures has not seen the outputs.
+        names = ["loss", "accuracy"][: len(values) - len(self.metrics)] + list(self.metrics)
+        return {f"{prefix}_{n}": v for n, v in zip(names, values, strict=True)}
+
+
+def fit(
+    model: nn.Module,
+    *,
+    optimizer: torch.optim.Optimizer,
+    loss: Loss,
+    train: Any,
+    test: Any = None,
+    epochs: int = 10,
+    batch: int = 128,
+    validation: Any = None,
+    scheduler: Any = None,
+    clip: float | None = None,
+    accumulate: int = 1,
+    augment: Any = None,
+    metrics: Mapping[str, Metric] | None = None,
+    best: str | None = None,
+    patience: int | None = None,
+) -> Run:
+    """Train ``model`` on ``train`` and evaluate it on ``test`` after every epoch.
+
+    ``batch`` is the global batch, shared among the workers; a step takes ``accumulate`` of them.
+    ``validation`` is a share of ``train`` to hold out, or data of its own. ``best`` names the
+    figure by which the best weights are kept (``"test_accuracy"``); training stops after
+    ``patience`` epochs without a better one. Any worker count, any strategy, same arguments.
+    """
+    _check(batch, accumulate, clip, patience)
+    held: Any = None
+    if validation is not None:
+        train, held = hold_out(train, validation)
+    reader = as_reader(train, augment=augment)
+    run = join_with(model, optimizer, trial=_trial(model, loss, reader, batch))
+    loop = _Loop(run, model, loss, optimizer, batch, clip, accumulate, augment, metrics or {})
+    watched = best or _default_watch(patience, held, test)
+    if watched:
+        run.save_best(watched, patience)
+    scheduler = scheduler(optimizer) if _is_factory(scheduler) else scheduler
+    plateau = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
+    for epoch in run.epochs(epochs):
+        loop.train(train)
+        figures: dict[str, float] = {}
+        for prefix, data in (("validation", held), ("test", test)):
+            if data is not None:
+                figures |= loop.measure(data, prefix, wait=plateau)
+        if figures:
+            run.log(**figures)
+        _tell(run, epoch, figures)
+        _advance(scheduler, figures)
+    return run
+
+
+def _check(batch: int, accumulate: int, clip: float | None, patience: int | None) -> None:
+    for name, value in (("batch", batch), ("accumulate", accumulate), ("patience", patience)):
+        if value is not None and value < 1:
+            raise InputError(f"fit: {name}={value}", f"{name} is a whole number from 1.")
+    if clip is not None and clip <= 0:
+        raise InputError(f"fit: clip={clip}", "clip is the largest norm allowed, above 0.")
+
+
+def _default_watch(patience: int | None, held: Any, test: Any) -> str | None:
+    if patience is None:
+        return None
+    if held is None and test is None:
+        raise InputError("fit: patience needs something to watch", "Give validation= or test=.")
+    return "validation_loss" if held is not None else "test_loss"
+
+
+def _is_factory(scheduler: Any) -> bool:
+    return callable(scheduler) and not hasattr(scheduler, "step")
+
+
+def _advance(scheduler: Any, figures: dict[str, float]) -> None:
+    if scheduler is None:
+        return
+    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        name = "validation_loss" if "validation_loss" in figures else "test_loss"
+        if name not in figures:
+            raise InputError("ReduceLROnPlateau needs a figure", "Give validation= or test=.")
+        scheduler.step(figures[name])
+    else:
+        scheduler.step()
+
+
+def _tell(run: Run, epoch: int, figures: dict[str, float]) -> None:
+    """Outside a run nobody else shows progress."""
+    if run.environment.launched:
+        return
+    loss = run._watch_steps.sums.mean_loss()
+    shown = {"train_loss": loss, "train_accuracy": run._watch_steps.sums.accuracy(), **figures}
+    words = "  ".join(f"{k} {v:.4f}" for k, v in shown.items() if v is not None)
+    print(f"epoch {epoch + 1}/{run.total_epochs}  {words}", file=sys.stderr, flush=True)
+
+
+def _trial(model: nn.Module, loss: Loss, reader: Reader, batch: int) -> Trial:
+    """One forward and backward pass in a given precision that leaves no trace."""
+
+    def attempt(precision: str) -> None:
+        device = next(model.parameters()).device
+        x, y = reader.fetch(torch.arange(min(batch, len(reader))), 0)
+        x, y = x.to(device), y.to(device)
+        if precision == "bfloat16" and x.ndim == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        state = {k: v.clone() for k, v in model.named_buffers()}
+        random = torch.get_rng_state()
+        with autocast(precision, device):
+            error = loss(model(x), y)
+        error.backward()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        for name, buffer in model.named_buffers():
+            buffer.copy_(state[name])
+        torch.set_rng_state(random)
+        model.zero_grad(set_to_none=True)
+
+    return attempt
+
+

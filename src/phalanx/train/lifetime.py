@@ -1,0 +1,120 @@
+"""From joining to the last word: what a worker tells about itself, and how it is stopped."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import platform
+import resource
+import signal
+import threading
+import time
+from types import FrameType
+
+import torch
+
+import phalanx
+from phalanx.core.errors import RunStopped
+from phalanx.data.load import LOADED
+from phalanx.observe.emit import EventWriter
+from phalanx.observe.events import Data, Finished, Joined, PhaseDone
+from phalanx.sync.clock import Clock
+from phalanx.train.environment import Environment
+
+
+class Lifetime:
+    """Emits the events around training: joined, the phases, finished."""
+
+    def __init__(self, environment: Environment, writer: EventWriter, clock: Clock) -> None:
+        self.over = False
+        self._environment, self._writer, self._clock = environment, writer, clock
+        self._began = clock.now()
+        self._train = self._evaluate = 0.0
+        self._stopped = False
+        if environment.launched:
+            atexit.register(self._at_exit)
+            if not environment.thread and threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, self._on_terminate)
+
+    def joined(self, *, precision: str, strategy: str, parameters: int, notes: list[str]) -> None:
+        environment, now = self._environment, self._clock.now()
+        self._tell_reading()
+        started = environment.started or self._began
+        read = sum(r.seconds for r in LOADED if r.thread == threading.get_ident())
+        self._phase("start", max(0.0, self._began - started - read))
+        self._phase("prepare", now - self._began)
+        self._writer.emit(
+            Joined(
+                time=now,
+                wall=time.time(),
+                rank=environment.rank,
+                workers=environment.workers,
+                machine=environment.machine,
+                pid=os.getpid(),
+                device=str(environment.device),
+                threads=torch.get_num_threads(),
+                precision=precision,
+                strategy=strategy,
+                parameters=parameters,
+                seed=environment.settings.seed,
+                versions={
+                    "phalanx": phalanx.__version__,
+                    "torch": str(torch.__version__),
+                    "python": platform.python_version(),
+                },
+                notes=notes,
+            )
+        )
+
+    def _tell_reading(self) -> None:
+        mine = [r for r in LOADED if r.thread == threading.get_ident()]
+        for record in mine:
+            self._writer.emit(
+                Data(
+                    time=record.began,
+                    rank=self._environment.rank,
+                    name=record.name,
+                    samples=record.samples,
+                    checksums=dict(record.checksums),
+                )
+            )
+        self._phase("read", sum(r.seconds for r in mine))
+
+    def trained(self, seconds: float) -> None:
+        self._train += seconds
+
+    def evaluated(self, seconds: float) -> None:
+        self._evaluate += seconds
+
+    def _phase(self, name: str, seconds: float) -> None:
+        self._writer.emit(
+            PhaseDone(
+                time=self._clock.now(), rank=self._environment.rank, phase=name, seconds=seconds
+            )
+        )
+
+    def end(self, status: str, bytes_sent: int = 0) -> None:
+        """The last events; everything is on disk when this returns."""
+        if self.over:
+            return
+        self.over = True
+        self._phase("train", self._train)
+        self._phase("evaluate", self._evaluate)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        self._writer.emit(
+            Finished(
+                time=self._clock.now(),
+                rank=self._environment.rank,
+                status=status,
+                bytes_sent=bytes_sent,
+                peak_memory=peak,
+            )
+        )
+        self._writer.close()
+
+    def _at_exit(self) -> None:
+        self.end("stopped" if self._stopped else "failed")
+
+    def _on_terminate(self, _signal: int, _frame: FrameType | None) -> None:
+        self._stopped = True
+        raise RunStopped

@@ -1,0 +1,107 @@
+"""Passes over data: from segments and leases to batches on this worker's device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from phalanx.core.errors import InputError
+from phalanx.data.ledger import Lease, Segment, lockstep, order, split
+from phalanx.data.prefetch import move, prefetch, prefetch_to
+from phalanx.data.reader import Reader, TensorReader
+from phalanx.train.engine import Engine, SharedEngine
+
+SEGMENTS_PER_PASS = 64  # tickets of one pass; a spec with more phases is refused by its length
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One way through the data: which, in what order, in batches of what size."""
+
+    number: int
+    epoch: int
+    reader: Reader
+    samples: int
+    batch: int
+    order: Tensor
+
+    def indices(self, lease: Lease) -> Tensor:
+        return self.order[lease.start : lease.end]
+
+
+def new_pass(number: int, epoch: int, reader: Reader, batch: int, seed: int) -> Pass:
+    samples = len(reader) // batch * batch if reader.drop_last else len(reader)
+    return Pass(
+        number, epoch, reader, samples, batch, order(len(reader), seed, number, reader.shuffle)
+    )
+
+
+def check_sizes(samples: int, batch: int, workers: int) -> None:
+    if samples < workers:
+        raise InputError(
+            f"{workers} workers are more than the {samples} samples", "Use fewer --workers."
+        )
+    if batch < workers:
+        raise InputError(
+            f"the batch of {batch} is smaller than the {workers} workers",
+            "The batch is shared among all workers: use a larger --batch or fewer --workers.",
+        )
+
+
+def leases(engine: Engine, current: Pass, index: int, segment: Segment) -> Iterator[Lease]:
+    """What this worker reads of ``segment``: its shares, or what it can claim."""
+    shares = [1.0] * engine.workers
+    if engine.lockstep:
+        yield from lockstep(segment, current.batch, engine.rank, shares)
+        return
+    assert isinstance(engine, SharedEngine)
+    ends = split(current.batch, shares)
+    want = max(1, ends[engine.rank] - (ends[engine.rank - 1] if engine.rank else 0))
+    ticket = current.number * SEGMENTS_PER_PASS + index
+    while (lease := engine.claims.next(ticket, segment, want)) is not None:
+        yield lease
+
+
+def loaded(
+    current: Pass, found: Iterator[Lease], device: torch.device, channels_last: bool
+) -> Iterator[tuple[Lease, Any]]:
+    """Each lease with its batch (``None`` for an empty one), prepared ahead where that pays.
+
+    A plain gather from memory is done in the training thread: a thread beside it would only take
+    turns with it on a pinned core. Measured, MLP, batch 128: 3 % slower with the thread.
+    """
+    ready = _fetched(current, found)
+    if device.type == "cuda":
+        ready = prefetch_to(device, prefetch(ready))
+    elif not _is_plain(current.reader):
+        ready = prefetch(ready)
+    for lease, batch in ready:
+        yield lease, _formatted(batch, channels_last)
+
+
+def _is_plain(reader: Reader) -> bool:
+    return not reader.background or (isinstance(reader, TensorReader) and not reader.augmented)
+
+
+def _fetched(current: Pass, found: Iterator[Lease]) -> Iterator[tuple[Lease, Any]]:
+    for lease in found:
+        if lease.samples:
+            yield lease, current.reader.fetch(current.indices(lease), current.epoch)
+        else:
+            yield lease, None
+
+
+def _formatted(batch: Any, channels_last: bool) -> Any:
+    if channels_last and isinstance(batch, tuple | list) and isinstance(batch[0], Tensor):
+        first = batch[0]
+        if first.ndim == 4:
+            return (first.contiguous(memory_format=torch.channels_last), *batch[1:])
+    return batch
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    return move(batch, device)

@@ -1,0 +1,81 @@
+"""Stamps of the step under way, and the sums of the epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from phalanx.observe.emit import EventWriter
+from phalanx.sync.clock import Clock
+from phalanx.sync.strategy import Timing
+
+
+@dataclass
+class EpochSums:
+    """What this rank saw of an epoch."""
+
+    samples: int = 0
+    losses: int = 0
+    loss: float | Tensor = 0.0
+    judged: int = 0
+    correct: float | Tensor = 0.0
+
+    def mean_loss(self) -> float | None:
+        return float(self.loss) / self.losses if self.losses else None
+
+    def accuracy(self) -> float | None:
+        return float(self.correct) / self.judged if self.judged else None
+
+
+@dataclass
+class Stopwatch:
+    """One step begins when data are asked for and ends when the parameters are updated."""
+
+    clock: Clock
+    writer: EventWriter
+    epoch: int = 0
+    sums: EpochSums = field(default_factory=EpochSums)
+    bytes_sent: int = 0
+    _began: float | None = None
+    _input: float = 0.0
+    _samples: int = 0
+    _loss: float | None = None
+    _last: float = 0.0
+
+    def asked(self) -> float:
+        """The worker asks for its next batch."""
+        now = self.clock.now()
+        if self._began is None:
+            self._began = now
+        return now
+
+    def received(self, asked: float, samples: int) -> None:
+        self._input += self.clock.now() - asked
+        self._samples += samples
+        self.sums.samples += samples
+
+    def loss(self, error: Tensor, samples: int) -> None:
+        value = error.detach()
+        self.sums.losses += samples
+        if value.device.type == "cpu":  # reading it elsewhere would make the host wait
+            self._loss = float(value)
+            self.sums.loss += self._loss * samples
+        else:
+            self.sums.loss = torch.add(value * samples, self.sums.loss)
+
+    def stepped(self, ready: float, timing: Timing) -> None:
+        """The exchange that began at ``ready`` (the gradient is there) is over."""
+        began = self._last if self._began is None else self._began
+        compute = max(0.0, ready - began - self._input)
+        self.writer.step((
+            self.epoch, began, self._samples, self._input, compute, timing.send, timing.wait,
+            timing.reduce, timing.update, timing.settle, timing.staleness, self._loss,
+        ))  # fmt: skip
+        self.bytes_sent += timing.bytes_sent
+        self._last = self.clock.now()
+        self._began, self._input, self._samples, self._loss = None, 0.0, 0, None
+
+    def next_epoch(self, epoch: int) -> None:
+        self.epoch, self.sums = epoch, EpochSums()

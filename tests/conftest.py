@@ -1,0 +1,23 @@
+"""What all tests share."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent / "support"))
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    """Ranks are threads in most tests: each computes on one core, and sums in one order."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _own_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test writes into the working folder."""
+    monkeypatch.setenv("PHALANX_RUNS", str(tmp_path / "runs"))

@@ -1,0 +1,141 @@
+"""Any number of workers under ``allreduce`` ends where one process ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ranks import as_ranks
+from torch import Tensor, nn
+
+import phalanx
+from phalanx.core.settings import RunSettings
+
+SAMPLES = 103  # 16 does not divide it: the last batch is uneven, and one worker may have none
+Optimizers = dict[str, Callable[[nn.Module], torch.optim.Optimizer]]
+
+
+def _two_groups(model: nn.Module) -> torch.optim.Optimizer:
+    weights = [p for p in model.parameters() if p.ndim > 1]
+    biases = [p for p in model.parameters() if p.ndim == 1]
+    groups = [{"params": weights, "weight_decay": 0.1}, {"params": biases, "lr": 3e-3}]
+    return torch.optim.AdamW(groups, lr=1e-2)
+
+
+OPTIMIZERS: Optimizers = {
+    "sgd": lambda m: torch.optim.SGD(m.parameters(), lr=0.1),
+    "momentum": lambda m: torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9, nesterov=True),
+    "dampened": lambda m: torch.optim.SGD(
+        m.parameters(), lr=0.05, momentum=0.9, dampening=0.3, weight_decay=1e-3
+    ),
+    "adamw-two-groups": _two_groups,
+    "adam-amsgrad": lambda m: torch.optim.Adam(m.parameters(), lr=1e-2, amsgrad=True),
+    "adadelta": lambda m: torch.optim.Adadelta(m.parameters()),
+    "adagrad": lambda m: torch.optim.Adagrad(m.parameters(), lr=0.05),
+    "rmsprop": lambda m: torch.optim.RMSprop(m.parameters(), lr=1e-3, momentum=0.5),
+}
+
+
+def _model(dtype: torch.dtype) -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(12, 17), nn.Tanh(), nn.Linear(17, 5)).to(dtype)
+
+
+def _data(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(SAMPLES, 12, generator=generator, dtype=torch.float64).to(dtype)
+    return x, torch.randint(0, 5, (SAMPLES,), generator=generator)
+
+
+def _trained(
+    workers: int, folder: Path, dtype: torch.dtype, optimizer: str, **options: Any
+) -> tuple[list[dict[str, Tensor]], list[dict[str, Any]]]:
+    models = [_model(dtype) for _ in range(workers)]
+    optimizers = [OPTIMIZERS[optimizer](m) for m in models]
+    gamma = options.pop("gamma", None)
+
+    def work(rank: int) -> None:
+        scheduler = gamma and torch.optim.lr_scheduler.ExponentialLR(optimizers[rank], gamma)
+        phalanx.fit(
+            models[rank],
+            optimizer=optimizers[rank],
+            loss=nn.functional.cross_entropy,
+            train=_data(dtype),
+            epochs=2,
+            batch=16,
+            scheduler=scheduler,
+            **options,
+        )
+
+    strategy = "allreduce" if workers > 1 else "single"
+    as_ranks(workers, folder, work, RunSettings(strategy=strategy, seed=11))
+    return [m.state_dict() for m in models], [o.state_dict() for o in optimizers]
+
+
+def _assert_same(a: dict[str, Tensor], b: dict[str, Tensor], tolerance: float) -> None:
+    for name, expected in a.items():
+        difference = (expected - b[name]).norm() / expected.norm()
+        assert difference <= tolerance, f"{name}: {float(difference):.1e}"
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_ends_where_one_process_ends(
+    tmp_path: Path, workers: int, dtype: torch.dtype, optimizer: str
+) -> None:
+    alone, _ = _trained(1, tmp_path / "one", dtype, optimizer)
+    together, _ = _trained(workers, tmp_path / "many", dtype, optimizer)
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-12
+    for state in together:
+        _assert_same(alone[0], state, tolerance)
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize(
+    "options",
+    [{"gamma": 0.5}, {"clip": 0.05}, {"accumulate": 3}, {"gamma": 0.5, "clip": 0.05, "accumulate": 2}],
+    ids=["scheduler", "clip", "accumulate", "all"],
+)
+def test_schedules_clipping_and_accumulation_are_exact(
+    tmp_path: Path, workers: int, options: dict[str, Any]
+) -> None:
+    alone, _ = _trained(1, tmp_path / "one", torch.float64, "momentum", **options)
+    together, _ = _trained(workers, tmp_path / "many", torch.float64, "momentum", **options)
+    plain, _ = _trained(1, tmp_path / "plain", torch.float64, "momentum")
+    _assert_same(alone[0], together[-1], 1e-12)
+    assert not torch.allclose(alone[0]["0.weight"], plain[0]["0.weight"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adamw-two-groups"])
+def test_the_users_optimizer_ends_with_the_state_of_one_process(
+    tmp_path: Path, optimizer: str
+) -> None:
+    _, alone = _trained(1, tmp_path / "one", torch.float64, optimizer)
+    _, together = _trained(2, tmp_path / "many", torch.float64, optimizer)
+    for number, expected in alone[0]["state"].items():
+        for name, value in expected.items():
+            if isinstance(value, Tensor):
+                found = together[1]["state"][number][name]
+                assert torch.allclose(value.double(), found.double(), rtol=1e-9), name
+
+
+def test_an_optimizer_that_is_not_elementwise_runs_under_allreduce(tmp_path: Path) -> None:
+    class Normalised(torch.optim.SGD):
+        """Divides each gradient by its norm: not element-wise."""
+
+        def step(self, closure: Any = None) -> Any:
+            for group in self.param_groups:
+                for p in group["params"]:
+                    if p.grad is not None:
+                        p.grad = p.grad / p.grad.norm()
+            return super().step(closure)
+
+    OPTIMIZERS["normalised"] = lambda m: Normalised(m.parameters(), lr=0.05, momentum=0.9)
+    alone, _ = _trained(1, tmp_path / "one", torch.float64, "normalised")
+    together, _ = _trained(3, tmp_path / "many", torch.float64, "normalised")
+    for state in together:
+        _assert_same(alone[0], state, 1e-12)

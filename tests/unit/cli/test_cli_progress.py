@@ -1,0 +1,222 @@
+"""The progress display, from made events: what it says, and that it fits 80 columns."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from phalanx.cli.progress import LiveProgress, PlainProgress, epoch_line
+from phalanx.cli.progress_state import ProgressState
+from phalanx.observe.events import EpochDone, Event, Finished, Joined, Logged, Planned, Steps
+
+
+def joined(
+    rank: int, workers: int = 2, machine: str = "here", notes: tuple[str, ...] = ()
+) -> Joined:
+    return Joined(
+        time=10.0, wall=0.0, rank=rank, workers=workers, machine=machine, pid=1, device="cpu",
+        threads=1, precision="float32", strategy="async", parameters=1, seed=0, versions={},
+        notes=list(notes),
+    )  # fmt: skip
+
+
+def planned(rank: int, epochs: int | None = 2, samples: int = 400) -> Planned:
+    return Planned(time=10.0, rank=rank, epochs=epochs, samples=samples, batch=20)
+
+
+def steps(
+    rank: int,
+    began: float,
+    *,
+    epoch: int = 0,
+    wait: float = 0.25,
+    samples: int = 10,
+    count: int = 10,
+) -> Steps:
+    """``count`` steps of one second each, a share ``wait`` of it spent waiting."""
+    return Steps(
+        rank=rank, epoch=epoch, first=0, began=[began + i for i in range(count)],
+        samples=[samples] * count, input=[0.0] * count, compute=[1 - wait] * count,
+        send=[0.0] * count, wait=[wait / 2] * count, reduce=[0.0] * count, update=[0.0] * count,
+        settle=[wait / 2] * count, staleness=[rank] * count, loss=[0.5] * (count - 1) + [None],
+    )  # fmt: skip
+
+
+def epoch_done(rank: int, epoch: int, *, loss: float | None = 0.5, samples: int = 200) -> EpochDone:
+    return EpochDone(
+        time=20.0 + 10 * epoch, rank=rank, epoch=epoch, seconds=10.0, samples=samples,
+        train_loss=loss, train_accuracy=0.8, rate=0.1,
+    )  # fmt: skip
+
+
+def logged(epoch: int, **values: float) -> Logged:
+    return Logged(time=20.0, rank=0, epoch=epoch, values=values)
+
+
+def finished(rank: int) -> Finished:
+    return Finished(time=30.0, rank=rank, status="done", bytes_sent=0, peak_memory=0)
+
+
+def state_after(*events: Event) -> ProgressState:
+    state = ProgressState()
+    for event in events:
+        state.take(event)
+    return state
+
+
+def test_a_worker_s_figures_are_those_of_its_steps() -> None:
+    state = state_after(joined(1), planned(0), steps(1, 10.0))
+    worker = state.workers[1]
+
+    assert worker.rate == pytest.approx(10.0)
+    assert worker.waiting == pytest.approx(0.25)
+    assert worker.staleness == pytest.approx(1.0)
+    assert worker.loss == 0.5
+
+
+def test_figures_forget_what_is_long_past() -> None:
+    slow, fast = steps(0, 10.0, samples=1), steps(0, 40.0, samples=100)
+    state = state_after(joined(0), slow, fast)
+
+    assert state.workers[0].rate == pytest.approx(100.0)
+    assert state.workers[0].samples == 10 + 1000
+
+
+def test_the_share_done_and_the_time_to_go() -> None:
+    state = state_after(
+        joined(0), joined(1), planned(0), planned(1), steps(0, 10.0), steps(1, 10.0)
+    )
+
+    assert state.share == pytest.approx(200 / 800)
+    assert state.elapsed == pytest.approx(10.0)
+    assert state.remaining == pytest.approx(30.0)
+
+
+def test_without_a_number_of_epochs_there_is_no_time_to_go() -> None:
+    state = state_after(joined(0), planned(0, epochs=None), steps(0, 10.0))
+
+    assert state.share is None
+    assert state.remaining is None
+
+
+@given(st.lists(st.integers(0, 3), max_size=40), st.integers(1, 4))
+def test_the_share_stays_between_none_and_all(ranks: list[int], workers: int) -> None:
+    state = state_after(planned(0))
+    for number, rank in enumerate(ranks):
+        state.take(steps(rank % workers, 10.0 + number))
+        share = state.share
+        assert share is not None
+        assert 0 <= share <= 1
+        assert state.remaining is not None
+        assert state.remaining >= 0
+
+
+def test_an_epoch_is_told_once_when_everyone_is_done() -> None:
+    state = state_after(joined(0), joined(1), planned(0))
+    state.take(epoch_done(0, 0, loss=1.0, samples=300))
+    state.take(logged(0, test_accuracy=0.9))
+    assert state.finished_epochs() == []
+
+    state.take(epoch_done(1, 0, loss=0.0, samples=100))
+    (line,) = state.finished_epochs()
+    assert line.epoch == 1
+    assert line.loss == pytest.approx(0.75), "weighted by samples"
+    assert (line.accuracy, line.accuracy_name) == (0.9, "test accuracy")
+    assert line.rate == pytest.approx(40.0)
+    assert state.finished_epochs() == []
+
+
+def test_a_worker_that_reads_nothing_does_not_hold_the_line_back() -> None:
+    state = state_after(joined(0), joined(1), planned(0))
+    for epoch in range(3):
+        state.take(epoch_done(0, epoch))
+
+    assert [line.epoch for line in state.finished_epochs()] == [1]
+    assert [line.epoch for line in state.finished_epochs(ended=True)] == [2, 3]
+
+
+def test_epochs_without_logged_values_show_the_training_accuracy() -> None:
+    state = state_after(joined(0), planned(0), epoch_done(0, 0, loss=None), epoch_done(0, 1))
+
+    (line,) = state.finished_epochs()
+    assert epoch_line(line, 12) == "epoch  1/12  loss –  train accuracy 80.00 %  20 samples/s  0:10"
+
+
+@given(st.permutations([0] * 4 + [1] * 4))
+def test_every_epoch_is_told_exactly_once_and_in_order(ranks: list[int]) -> None:
+    state = state_after(joined(0), joined(1))
+    told: list[int] = []
+    epochs = [0, 0]
+    for rank in ranks:
+        state.take(epoch_done(rank, epochs[rank]))
+        epochs[rank] += 1
+        told += [line.epoch for line in state.finished_epochs()]
+    told += [line.epoch for line in state.finished_epochs(ended=True)]
+
+    assert told == [1, 2, 3, 4]
+
+
+def screen(*events: Event, width: int = 80, title: str = "20250131-101500-train-async") -> str:
+    console = Console(width=width, file=io.StringIO(), force_terminal=True, color_system=None)
+    display = LiveProgress(console, title)
+    for event in events:
+        display.event(event)
+    with console.capture() as capture:
+        console.print(display.render())
+    return capture.get()
+
+
+def test_the_display_says_it_all_within_80_columns() -> None:
+    shown = screen(
+        joined(0), joined(1, machine="a-machine-with-a-very-long-name"), planned(0), planned(1),
+        steps(0, 10.0, samples=123_456), steps(1, 10.0, wait=0.5), logged(0, test_accuracy=0.9731),
+    )  # fmt: skip
+    lines = shown.splitlines()
+
+    assert max(map(len, lines)) <= 80
+    assert "train-async" in lines[0]
+    assert "test accuracy 97.31 %" in lines[0]
+    assert "epoch 1/2" in lines[1]
+    assert "123,466 samples/s" in lines[1]
+    assert "to go" in lines[1]
+    assert lines[2].split() == ["worker", "epoch", "samples/s", "loss", "waiting", "staleness"]
+    assert lines[3].split() == ["0", "here", "1/2", "123,456", "0.5000", "25", "%", "0.0"]
+    assert lines[4].split()[-5:] == ["10", "0.5000", "50", "%", "1.0"]
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    events: list[Event] = [planned(0)]
+    for rank in range(40):
+        events += [joined(rank, 40), steps(rank, 10.0)]
+    shown = screen(*events, finished(0), width=width, title="a-run-with-a-long-name-" * 5)
+
+    assert max(map(len, shown.splitlines())) <= width
+    assert len(shown.splitlines()) <= 24
+
+
+def test_before_the_workers_join_it_says_what_it_waits_for() -> None:
+    assert "starting workers" in screen()
+
+
+def test_plain_lines_keep_the_script_s_output_apart() -> None:
+    script, errors = io.StringIO(), io.StringIO()
+    display = PlainProgress(
+        Console(file=script, markup=False, soft_wrap=True), Console(file=errors, markup=False)
+    )
+    for event in (joined(0, 1, notes=("rate ÷ 2",)), planned(0), steps(0, 10.0)):
+        display.event(event)
+    display.output(0, "loss [red] 0.5\n")
+    display.event(epoch_done(0, 0))
+    display.event(logged(0, test_accuracy=0.9))
+    display.event(finished(0))
+
+    assert script.getvalue() == "loss [red] 0.5\n"
+    assert errors.getvalue().splitlines() == [
+        "note: rate ÷ 2",
+        "epoch 1/2  loss 0.5000  test accuracy 90.00 %  20 samples/s  0:10",
+    ]

@@ -1,0 +1,159 @@
+"""``run`` and ``compare`` with a script that pretends to train, in real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+from cli_support import Shell
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.cli.compare import rows
+from phalanx.cli.study import matrix
+from phalanx.core.run_paths import RunPaths
+from phalanx.core.spec import parse_specs
+
+STRATEGIES = st.lists(st.sampled_from(["single", "allreduce", "async"]), min_size=1, unique=True)
+BATCHES = st.lists(st.sampled_from([64, 128, 256]), min_size=1, unique=True)
+
+
+@given(STRATEGIES, BATCHES, st.integers(1, 4))
+def test_the_matrix_has_every_combination_once_per_repeat(
+    strategies: list[str], batches: list[int], repeat: int
+) -> None:
+    cells = matrix(strategies, list(batches), repeat)
+
+    assert Counter((c.strategy, c.batch, c.repeat) for c in cells) == Counter(
+        (s, b, r) for s in strategies for b in batches for r in range(repeat)
+    )
+    assert [c.repeat for c in cells] == sorted(c.repeat for c in cells), "repeat is the outer loop"
+    size = len(strategies) * len(batches)
+    order = [
+        [(c.strategy, c.batch) for c in cells[i * size : (i + 1) * size]] for i in range(repeat)
+    ]
+    assert all(later == earlier[::-1] for earlier, later in pairwise(order))
+
+
+def test_single_is_the_first_row_unless_it_is_left_out() -> None:
+    assert rows(parse_specs("async,single"), single=True) == ["single", "async"]
+    assert rows(parse_specs("allreduce,async"), single=True) == ["single", "allreduce", "async"]
+    assert rows(parse_specs("allreduce,async"), single=False) == ["allreduce", "async"]
+
+
+def test_run_gives_words_to_the_script_and_its_summary_to_json(shell: Shell) -> None:
+    answer = shell(
+        "run", shell.script(), "--workers", "2", "--epochs", "3", "--json", "--", "--json", "x y"
+    )
+
+    assert answer.code == 0
+    assert len(answer.out.splitlines()) == 1
+    assert answer.json["status"] == "done"
+    assert answer.json["workers"] == 2
+    assert answer.json["epochs"] == 3
+    assert answer.json["test_accuracy"] == 0.75
+    assert "words: ['--json', 'x y']" in answer.err
+    assert "epoch 3/3" in answer.err
+    assert "note: rate divided by the workers" in answer.err
+    launch = json.loads(RunPaths(shell.runs / answer.json["run"]).launch.read_text())
+    assert launch["command"][-3:] == ["--", "--json", "x y"]
+
+
+def test_a_dry_run_starts_and_writes_nothing(shell: Shell) -> None:
+    answer = shell("run", shell.script(), "--workers", "2", "--dry-run", "--json", "--", "deep")
+
+    assert answer.code == 0
+    (launch,) = answer.json["launches"]
+    assert [w["rank"] for w in launch["workers"]] == [0, 1]
+    assert all(w["argv"][-2:] == ["train.py", "deep"] for w in launch["workers"])
+    assert all(" ".join(w["argv"]) in answer.err for w in launch["workers"])
+    assert not shell.runs.exists()
+
+
+def test_a_script_that_raises_is_told_once_with_its_rank(shell: Shell) -> None:
+    answer = shell("run", shell.script(), "--json", "--", "fail-allreduce")
+
+    assert answer.code == 1
+    assert answer.json["status"] == "failed"
+    assert answer.json["exit_code"] == 1
+    assert answer.err.count("Traceback") == 1
+    assert answer.err.count("\nValueError: as asked\n") == 1
+    assert "worker 0 failed: ValueError: as asked" in answer.json["error"]
+
+
+def test_compare_marks_what_failed_and_goes_on(shell: Shell) -> None:
+    answer = shell(
+        "compare", shell.script(), "--strategies", "allreduce,async", "--workers", "2",
+        "--json", "--", "fail-allreduce",
+    )  # fmt: skip
+
+    assert answer.code == 1
+    found = [(run["strategy"], run["status"]) for run in answer.json["runs"]]
+    assert found == [("single", "done"), ("allreduce", "failed"), ("async", "done")]
+    (failed,) = answer.json["failures"]
+    assert "allreduce" in failed
+    assert "as asked" in answer.json["failures"][failed]
+
+    study = json.loads(RunPaths(shell.runs / answer.json["study"]).study.read_text())
+    assert study["runs"] == [run["run"] for run in answer.json["runs"]]
+    assert study["command"][:3] == ["phalanx", "compare", "train.py"]
+    assert Path(answer.json["report"]).exists()
+
+
+def test_every_row_has_the_same_global_batch_and_every_repeat_its_seed(shell: Shell) -> None:
+    answer = shell(
+        "compare", shell.script(), "--strategies", "async", "--workers", "3",
+        "--batch-per-worker", "16", "--repeat", "2", "--seed", "5", "--dry-run", "--json",
+    )  # fmt: skip
+
+    settings = [launch["settings"] for launch in answer.json["launches"]]
+    assert {s["batch"] for s in settings} == {48}
+    assert {s["batch_per_worker"] for s in settings} == {None}
+    assert [(s["strategy"], s["seed"]) for s in settings] == [
+        ("single", 5), ("async", 5), ("async", 6), ("single", 6),
+    ]  # fmt: skip
+
+
+def test_ctrl_c_ends_a_study_with_a_report_of_what_there_is(shell: Shell) -> None:
+    words = ["compare", shell.script(), "--workers", "2", "--json", "--", "hang"]
+    code = "import sys; from phalanx.cli.main import main; main(sys.argv[1:])"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=shell.folder,
+    )
+    try:
+        deadline = time.monotonic() + 30
+        while not list(shell.runs.glob("*/events/rank-0.jsonl")):
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.05)
+        os.kill(process.pid, signal.SIGINT)
+        out, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+
+    assert process.returncode == 130
+    answer = json.loads(out.splitlines()[-1])
+    assert [run["status"] for run in answer["runs"]] == ["stopped"]
+    assert Path(answer["report"]).exists()
+    assert "Traceback" not in errors
+
+
+def test_the_demo_compares_single_first_with_two_workers(shell: Shell) -> None:
+    answer = shell("demo", "--dry-run", "--json")
+
+    found = [(x["settings"]["strategy"], len(x["workers"])) for x in answer.json["launches"]]
+    assert found == [("single", 1), ("allreduce", 2), ("async", 2), ("switch:at=0.5", 2)]
+    script = Path(answer.json["launches"][0]["script"])
+    assert "phalanx.fit(" in script.read_text()

@@ -1,0 +1,119 @@
+"""Prefetching changes when items are made, never which, and leaves no thread behind."""
+
+from __future__ import annotations
+
+import threading
+from collections import namedtuple
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phalanx.data.prefetch import move, prefetch, prefetch_to
+
+
+def threads() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name == "phalanx-prefetch"]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.one_of(st.none(), st.integers()), max_size=20), st.integers(1, 4))
+def test_same_items_in_the_same_order(items: list[int | None], depth: int) -> None:
+    assert list(prefetch(items, depth)) == items
+    assert not threads()
+
+
+def test_items_are_made_ahead_but_not_without_limit() -> None:
+    made: list[int] = []
+    changed = threading.Condition()
+
+    def source() -> Iterator[int]:
+        for number in range(100):
+            with changed:
+                made.append(number)
+                changed.notify_all()
+            yield number
+
+    items = prefetch(source(), depth=3)
+    assert next(items) == 0
+    with changed:  # 0 was taken; 1, 2, 3 wait in the queue and 4 waits for room
+        assert changed.wait_for(lambda: len(made) == 5, timeout=10)
+        assert not changed.wait_for(lambda: len(made) > 5, timeout=0.2)
+    items.close()  # type: ignore[attr-defined]
+
+
+def test_an_exception_arrives_after_the_items_before_it() -> None:
+    def source() -> Iterator[int]:
+        yield 1
+        raise ValueError("broken sample")
+
+    items = prefetch(source())
+    assert next(items) == 1
+    with pytest.raises(ValueError, match="broken sample"):
+        next(items)
+    assert not threads()
+
+
+def test_closing_ends_the_thread_and_the_source() -> None:
+    ended = threading.Event()
+
+    def source() -> Iterator[int]:
+        try:
+            while True:
+                yield 0
+        finally:
+            ended.set()
+
+    items = prefetch(source())
+    next(items)
+    assert threads()
+    items.close()  # type: ignore[attr-defined]
+    assert ended.is_set() and not threads()
+
+
+def test_leaving_a_loop_early_ends_the_thread() -> None:
+    items = prefetch(iter(range(10**9)))
+    for item in items:
+        if item == 3:
+            break
+    del items
+    assert not threads()
+
+
+def test_a_source_that_cannot_be_iterated() -> None:
+    with pytest.raises(TypeError):
+        list(prefetch(3))  # type: ignore[arg-type]
+
+
+def test_prefetch_to_the_cpu_passes_through() -> None:
+    x = torch.ones(2)
+    ((same, label),) = list(prefetch_to("cpu", [(x, "label")]))
+    assert same is x and label == "label"
+
+
+def test_prefetch_to_closes_its_source() -> None:
+    items = prefetch_to("cpu", prefetch(iter(range(10**9))))
+    next(items)
+    items.close()  # type: ignore[attr-defined]
+    assert not threads()
+
+
+def test_move_reaches_into_structures() -> None:
+    pair = namedtuple("pair", "x y")
+    value = {"a": [torch.ones(1), 2], "b": pair(torch.ones(2), (torch.ones(3),))}
+    moved = move(value, torch.device("meta"))
+    assert moved["a"][0].is_meta and moved["a"][1] == 2
+    assert isinstance(moved["b"], pair) and moved["b"].y[0].is_meta
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_prefetch_to_a_gpu_delivers_every_item_whole() -> None:
+    batches = [(torch.full((64, 1000), float(n)), torch.tensor([n])) for n in range(20)]
+    seen = []
+    for x, n in prefetch_to("cuda:0", prefetch(batches)):
+        assert x.is_cuda and float(x.mean()) == float(n)
+        seen.append(int(n))
+    assert seen == list(range(20))

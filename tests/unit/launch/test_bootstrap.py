@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from phalanx.core.run_paths import RunPaths
+
+SHOW = """
+import json, os, sys
+from dataclasses import dataclass
+import beside
+@dataclass
+class Local:
+    x: "int"
+print(json.dumps({
+    "name": __name__, "file": __file__, "argv": sys.argv, "path": sys.path[0],
+    "main": sys.modules["__main__"].Local is Local, "annotation": Local.__annotations__["x"],
+    "beside": beside.VALUE, "torch": "torch" in sys.modules,
+    "cpus": sorted(os.sched_getaffinity(0)),
+}))
+"""
+
+
+def bootstrap(
+    folder: Path, text: str, **variables: str
+) -> tuple[subprocess.CompletedProcess[str], RunPaths]:
+    folder.joinpath("script.py").write_text(text)
+    folder.joinpath("beside.py").write_text("VALUE = 42\n")
+    paths = RunPaths(folder / "run").make()
+    env = {**os.environ, "PHALANX_RANK": "0", "PHALANX_RUN": str(paths.folder), **variables}
+    done = subprocess.run(
+        [sys.executable, "-m", "phalanx.launch.bootstrap", "script.py", "a", "b c"],
+        env=env,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done, paths
+
+
+def test_the_script_runs_as_plain_python_would_run_it(tmp_path: Path) -> None:
+    core = min(os.sched_getaffinity(0))
+    done, _ = bootstrap(tmp_path, SHOW, PHALANX_CPUS=str(core))
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert seen["cpus"] == [core]
+    plain = subprocess.run(
+        [sys.executable, "script.py", "a", "b c"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    expected = json.loads(plain.stdout)
+    del seen["cpus"], expected["cpus"]
+    assert seen == expected
+
+
+def test_a_core_that_does_not_exist_is_not_fatal(tmp_path: Path) -> None:
+    done, _ = bootstrap(tmp_path, "print('ran')", PHALANX_CPUS="1000")
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    assert "cannot pin" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("pass", 0),
+        ("raise SystemExit", 0),
+        ("raise SystemExit(7)", 7),
+        ("raise SystemExit(-1)", 255),
+    ],
+)
+def test_exit_codes_pass_through(tmp_path: Path, text: str, code: int) -> None:
+    done, paths = bootstrap(tmp_path, text)
+    assert done.returncode == code
+    assert not paths.traceback_of(0).exists()
+
+
+def test_a_stop_is_143_without_traceback(tmp_path: Path) -> None:
+    text = "from phalanx.core.errors import RunStopped\nraise RunStopped"
+    done, paths = bootstrap(tmp_path, text)
+    assert done.returncode == 143
+    assert not paths.traceback_of(0).exists()
+
+
+def test_the_traceback_is_the_users_own(tmp_path: Path) -> None:
+    done, paths = bootstrap(tmp_path, "def f():\n    1 / 0\nf()\n")
+    assert done.returncode == 1
+    plain = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert paths.traceback_of(0).read_text() == plain.stderr
+
+
+def test_a_failed_script_with_an_endless_thread_still_ends(tmp_path: Path) -> None:
+    text = """
+import sys, threading, time
+threading.Thread(target=time.sleep, args=(1000,)).start()
+sys._getframe(2).f_globals["_LAST_WORDS"] = 0.2  # main() of the bootstrap
+raise ValueError("and a thread that never ends")
+"""
+    done, paths = bootstrap(tmp_path, text)
+    assert done.returncode == 1
+    assert "never ends" in paths.traceback_of(0).read_text()
+
+
+def test_without_its_controller_a_worker_does_not_begin(tmp_path: Path) -> None:
+    done, _ = bootstrap(tmp_path, "print('ran')", PHALANX_CONTROLLER="999999999")
+    assert done.returncode == 1 and done.stdout == ""

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from phalanx.core.errors import InputError
+from phalanx.launch.script import check_script
+
+
+def make(folder: Path, **files: str) -> Path:
+    for name, text in files.items():
+        path = folder / (name.replace("__", "/") + ".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder / "train.py"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import phalanx\nphalanx.fit(1)",
+        "import phalanx as p\nrun = p.join(1, 2)",
+        "from phalanx import fit\nfit(1)",
+        "from phalanx import *\njoin(1)",
+        "from phalanx.train.fit import fit as train\ntrain()",
+        "import phalanx\ngetattr(phalanx, 'fit')()",
+        "import importlib\nimportlib.import_module('whatever')",
+        "def broken(:",
+        "\0",
+    ],
+)
+def test_accepted(tmp_path: Path, text: str) -> None:
+    script = make(tmp_path, train=text)
+    assert check_script(script) == script
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "print(', '.join('ab'))",
+        "# phalanx.fit\n'''phalanx.fit'''\nx = 1",
+        "import phalanx\nprint(phalanx.__version__)",
+        "import missing_module",
+    ],
+)
+def test_a_script_without_fit_or_join(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InputError) as caught:
+        check_script(make(tmp_path, train=text))
+    assert "has no phalanx.fit or phalanx.join" in caught.value.cause
+    assert "phalanx.fit(model" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"train": "import helper", "helper": "import phalanx\nphalanx.fit()"},
+        {"train": "from a import b", "a": "import c", "c": "import a, phalanx\nphalanx.fit()"},
+        {"train": "import p.q", "p____init__": "", "p__q": "from phalanx import fit"},
+        {
+            "train": "from p import q",
+            "p____init__": "",
+            "p__q": "from . import r",
+            "p__r": "from phalanx import fit",
+        },
+    ],
+)
+def test_modules_beside_the_script_count(tmp_path: Path, files: dict[str, str]) -> None:
+    check_script(make(tmp_path, **files))
+
+
+def test_modules_that_import_each_other_and_never_phalanx(tmp_path: Path) -> None:
+    with pytest.raises(InputError):
+        check_script(make(tmp_path, train="import a", a="import b", b="import a, train"))
+
+
+def test_a_missing_script_suggests_the_near_one(tmp_path: Path) -> None:
+    script = make(tmp_path, train="")
+    for wrong in ("trian.py", "train"):
+        with pytest.raises(InputError) as caught:
+            check_script(tmp_path / wrong)
+        assert "there is no script" in caught.value.cause
+        assert str(script) in caught.value.remedy
+    with pytest.raises(InputError) as caught:
+        check_script(tmp_path / "nowhere" / "train.py")
+    assert "no folder" in caught.value.remedy
+
+
+def test_a_folder_is_not_a_script(tmp_path: Path) -> None:
+    script = make(tmp_path, train="")
+    with pytest.raises(InputError) as caught:
+        check_script(tmp_path)
+    assert "is a folder" in caught.value.cause and str(script) in caught.value.remedy
+
+
+def test_an_unreadable_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = make(tmp_path, train="")
+
+    def refuse(self: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)  # root may read everything
+    with pytest.raises(InputError, match="Permission denied"):
+        check_script(script)

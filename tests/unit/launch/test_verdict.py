@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.core.errors import InputError, ScriptError
+from phalanx.core.run_paths import RunPaths
+from phalanx.launch.script_runner import PEER_LOST_CODE
+from phalanx.launch.verdict import culprit, explain, failures
+
+CODES = st.dictionaries(st.integers(0, 9), st.sampled_from([0, 1, 2, -9, PEER_LOST_CODE]))
+
+
+@given(CODES)
+def test_the_culprit_failed_by_itself(codes: dict[int, int]) -> None:
+    rank = culprit(codes)
+    by_themselves = {r for r, c in codes.items() if c not in (0, PEER_LOST_CODE)}
+    assert rank == min(by_themselves, default=None)
+    assert set(failures(codes)) == {r for r, c in codes.items() if c}
+
+
+def test_words(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path).make()
+    killed = explain(1, -9, paths)
+    assert "worker 1 was killed by SIGKILL" in killed.cause and "memory" in killed.remedy
+    assert "rank-1.log" in killed.cause
+    assert "SIGSEGV" in explain(0, -11, paths).cause
+    assert "signal 63" in explain(0, -63, paths).cause
+    assert "told to stop" in explain(0, 143, paths).cause
+    plain = explain(0, 2, paths)
+    assert isinstance(plain, ScriptError) and "code 2" in plain.cause
+    paths.traceback_of(0).write_text("what\ndo this\n")
+    assert isinstance(explain(0, 2, paths), InputError)
+    assert "worker 0 failed: do this" in explain(0, 1, paths).cause

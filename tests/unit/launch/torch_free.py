@@ -1,0 +1,11 @@
+"""A plugin for the launch tests: workers of torch-free scripts start without importing torch."""
+
+from __future__ import annotations
+
+from phalanx.core.startup import STARTUP
+
+STARTUP.add("seed", "torch_free:nothing")
+
+
+def nothing() -> None:
+    pass

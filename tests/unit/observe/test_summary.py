@@ -1,0 +1,224 @@
+"""The summary is a pure function of the run's files, whatever state they are in."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+from made_runs import write_run
+
+from phalanx.core.run_paths import RunPaths
+from phalanx.observe import events as ev
+from phalanx.observe.summary import summarise
+from phalanx.observe.summary_fields import read_summary
+
+STABLE = [
+    "run",
+    "status",
+    "strategy",
+    "system",
+    "workers",
+    "machines",
+    "epochs",
+    "samples",
+    "seconds",
+    "samples_per_second",
+    "train_loss",
+    "train_accuracy",
+    "test_loss",
+    "test_accuracy",
+    "validation_loss",
+    "validation_accuracy",
+    "metrics",
+    "precision",
+    "batch",
+    "seed",
+    "phases",
+    "time",
+    "resources",
+    "bytes_sent",
+    "switches",
+    "exit_codes",
+    "predicted",
+    "history",
+]
+
+
+def as_json(paths: RunPaths) -> dict[str, object]:
+    loaded = json.loads(summarise(paths).to_json())
+    assert isinstance(loaded, dict)
+    return loaded
+
+
+def keep(paths: RunPaths, rank: int, *kinds: type) -> None:
+    """Only events of these kinds are left of a rank."""
+    path = paths.events_of(rank)
+    kept = [event for event in ev.read_events(path) if isinstance(event, kinds)]
+    path.write_bytes(b"".join(map(ev.encode, kept)))
+
+
+@pytest.mark.parametrize("empty", [True, False])
+def test_every_stable_field_is_always_there(tmp_path: Path, empty: bool) -> None:
+    paths = RunPaths(tmp_path / "nothing") if empty else write_run(tmp_path, "run")
+    found = as_json(paths)
+    assert [name for name in STABLE if name not in found] == []
+    assert set(found["phases"]) == {"start", "read", "prepare", "train", "evaluate"}
+    assert set(found["time"]) == {"input", "compute", "communicate", "wait", "update"}
+    for use in found["resources"].values():
+        assert set(use) == {"avg", "min", "max"}
+    assert "seconds" in found["predicted"]
+
+
+def test_a_run_without_any_event_is_lost_and_null(tmp_path: Path) -> None:
+    summary = summarise(RunPaths(tmp_path / "nothing"))
+    assert summary.status == "lost"
+    assert (summary.seconds, summary.samples, summary.epochs) == (None, None, None)
+    assert summary.history == [] and summary.straggler is None
+
+
+def test_counts_and_rates_agree(tmp_path: Path) -> None:
+    summary = summarise(write_run(tmp_path, "run", epochs=3, steps=6, batch=128))
+    assert summary.status == "done"
+    assert summary.samples == 3 * 6 * 128
+    assert summary.epochs == len(summary.history) == 3
+    assert summary.phases.train and summary.samples_per_second
+    assert summary.samples_per_second == pytest.approx(summary.samples / summary.phases.train)
+    assert summary.seconds and summary.seconds > summary.phases.train
+    assert summary.history[-1]["test_accuracy"] == summary.test_accuracy
+    assert sum(worker.samples for worker in summary.per_worker) == summary.samples
+    seconds = [row["seconds"] for row in summary.history]
+    assert seconds == sorted(seconds)
+
+
+def test_the_parts_of_time_are_seconds_per_worker(tmp_path: Path) -> None:
+    paths = write_run(tmp_path, "run", workers=2, slow={1: 3.0}, noise=0.0, compute=0.01)
+    time = summarise(paths).time
+    steps = 3 * 6
+    assert time.compute == pytest.approx(steps * (0.01 + 0.03) / 2)
+    assert time.wait == pytest.approx(steps * 0.02 / 2)
+    assert time.communicate == pytest.approx(steps * 0.0005)
+
+
+def test_ranks_are_weighted_by_their_samples(tmp_path: Path) -> None:
+    paths = write_run(tmp_path, "run", workers=2, epochs=1)
+    for rank, (samples, loss) in enumerate([(30, 1.0), (10, 5.0)]):
+        keep(paths, rank, ev.Joined)
+        done = ev.EpochDone(
+            time=1003.0, rank=rank, epoch=0, seconds=1.0, samples=samples,
+            train_loss=loss, train_accuracy=None, rate=None,
+        )  # fmt: skip
+        with paths.events_of(rank).open("ab") as file:
+            file.write(ev.encode(done))
+    summary = summarise(paths)
+    assert summary.train_loss == pytest.approx(2.0)
+    assert summary.train_accuracy is None
+    assert summary.history[0]["samples_per_second"] == pytest.approx(40.0)
+
+
+def test_logged_names_become_fields_or_metrics(tmp_path: Path) -> None:
+    paths = write_run(tmp_path, "run", logged={"validation_accuracy": 0.5, "bleu": 31.0})
+    summary = summarise(paths)
+    assert summary.validation_accuracy == 0.5
+    assert summary.metrics == {"bleu": 31.0}
+    assert summary.history[0]["bleu"] == 31.0
+
+
+def test_a_logged_name_cannot_replace_the_clock(tmp_path: Path) -> None:
+    honest = summarise(write_run(tmp_path / "a", "run"))
+    forged = summarise(write_run(tmp_path / "b", "run", logged={"seconds": -1.0, "epoch": 99.0}))
+    assert [row["epoch"] for row in forged.history] == [0, 1, 2]
+    assert forged.history[0]["seconds"] == honest.history[0]["seconds"]
+
+
+def test_a_cut_last_line_and_a_missing_rank_do_no_harm(tmp_path: Path) -> None:
+    paths = write_run(tmp_path, "run", status=None)
+    whole = paths.events_of(0).read_bytes()
+    paths.events_of(0).write_bytes(whole[: len(whole) // 2])
+    paths.events_of(1).unlink()
+    summary = summarise(paths, status="stopped", exit_codes=[143, None])
+    assert summary.status == "stopped" and summary.exit_codes == [143, None]
+    assert summary.samples and summary.phases.train
+
+
+def test_status_from_files_alone(tmp_path: Path) -> None:
+    assert summarise(write_run(tmp_path, "done")).status == "done"
+    assert summarise(write_run(tmp_path, "failed", status="failed")).status == "failed"
+    assert summarise(write_run(tmp_path, "stopped", status="stopped")).status == "stopped"
+    silent = write_run(tmp_path, "silent", status=None)
+    assert summarise(silent).status == "lost"
+    half = write_run(tmp_path, "half")
+    keep(half, 1, ev.Joined, ev.Steps)
+    assert summarise(half).status == "lost"
+
+
+def test_running_means_that_the_very_controller_lives(tmp_path: Path) -> None:
+    paths = write_run(tmp_path, "run", status=None)
+    created = psutil.Process().create_time()
+    paths.controller.write_bytes(msgspec.json.encode({"pid": os.getpid(), "created": created}))
+    assert summarise(paths).status == "running"
+    # Another process that was given the same id later is not the controller.
+    reused = {"pid": os.getpid(), "created": created - 3600}
+    paths.controller.write_bytes(msgspec.json.encode(reused))
+    assert summarise(paths).status == "lost"
+
+
+def test_what_a_summary_said_is_kept_when_it_is_made_again(tmp_path: Path) -> None:
+    paths = write_run(tmp_path, "run", status=None)
+    first = summarise(paths, status="failed", exit_codes=[1, -9])
+    paths.summary.write_text(first.to_json())
+    again = summarise(paths)
+    assert again.status == "failed" and again.exit_codes == [1, -9]
+    assert read_summary(again.to_json()) == again == first
+
+
+def test_a_broken_file_reads_as_unknown(tmp_path: Path) -> None:
+    paths = write_run(tmp_path, "run")
+    paths.plan.write_text("{")
+    paths.launch.write_text('{"settings": 3}')
+    summary = summarise(paths)
+    assert summary.strategy == "allreduce" and summary.workers == 2
+    assert summary.batch == 128  # seen in the steps themselves
+
+
+def test_a_switch_is_told_and_only_free_steps_are_stale(tmp_path: Path) -> None:
+    paths = write_run(tmp_path, "run", strategy="switch:at=0.5", epochs=4, steps=10)
+    summary = summarise(paths)
+    (switch,) = json.loads(summary.to_json())["switches"]
+    assert (switch["from"], switch["to"], switch["at_epoch"]) == ("allreduce", "async", 2.0)
+    assert sum(summary.staleness.values()) == 2 * 10 * 2
+
+
+def test_the_straggler_is_who_comes_last_not_who_waits(tmp_path: Path) -> None:
+    slow = write_run(tmp_path, "slow", workers=3, slow={2: 2.0})
+    straggler = summarise(slow).straggler
+    assert straggler is not None
+    assert (straggler.rank, straggler.share) == (2, 1.0)
+    assert straggler.seconds > 0
+    after_async = write_run(
+        tmp_path, "back", strategy="async@0.5/allreduce", epochs=4, slow={1: 2.0}
+    )
+    found = summarise(after_async).straggler
+    assert found is not None and found.rank == 1
+
+
+@pytest.mark.parametrize(("strategy", "workers"), [("allreduce", 2), ("async", 2), ("single", 1)])
+def test_no_straggler_without_a_clear_one(tmp_path: Path, strategy: str, workers: int) -> None:
+    paths = write_run(tmp_path, "run", strategy=strategy, workers=workers, noise=0.001, steps=50)
+    assert summarise(paths).straggler is None
+
+
+def test_machines_have_their_own_resources(tmp_path: Path) -> None:
+    paths = write_run(tmp_path, "run")
+    paths.machine("other").write_bytes(paths.machine("here").read_bytes())
+    summary = summarise(paths)
+    here, other = summary.machines
+    assert (here.name, here.workers, other.name, other.workers) == ("here", 2, "other", 0)
+    cpu = summary.resources.cpu_percent
+    assert cpu.avg == pytest.approx(here.resources.cpu_percent.avg)
+    assert cpu.min <= cpu.avg <= cpu.max  # type: ignore[operator]
+    together = summary.resources.memory_bytes.avg
+    assert together == pytest.approx(2 * here.resources.memory_bytes.avg)

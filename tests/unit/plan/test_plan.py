@@ -1,0 +1,211 @@
+"""Plans: how many workers, where each one goes, and why."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.core.errors import BAD_INPUT, InputError
+from phalanx.plan.placement import share_out
+from phalanx.plan.plan import MOST_WORKERS, Plan, Slot, make_plan
+from phalanx.pool.machine import Machine
+
+
+def here(cores: int, gpus: int = 0, ids: tuple[int, ...] | None = None) -> Machine:
+    cpu_ids = tuple(range(cores)) if ids is None else ids
+    return Machine(name="here", host="here", cores=cores, gpus=gpus, cpu_ids=cpu_ids)
+
+
+def remote(name: str, cores: int | None = None, gpus: int = 0) -> Machine:
+    return Machine(name=name, host=f"{name}.example", cores=cores, gpus=gpus)
+
+
+def plan(
+    *machines: Machine,
+    workers: int | None = None,
+    strategy: str = "allreduce",
+    batch: int | None = None,
+) -> Plan:
+    return make_plan(machines, workers=workers, strategy=strategy, selection="all", batch=batch)
+
+
+def slots(plan: Plan) -> list[Slot]:
+    return [slot for machine in plan.machines for slot in machine.slots]
+
+
+def test_one_machine_without_gpus_has_one_worker_with_everything() -> None:
+    made = plan(here(4, ids=(1, 3, 5, 7)))
+    assert made.workers == 1
+    assert slots(made) == [Slot(rank=0, cpus=[1, 3, 5, 7], threads=4, device="cpu")]
+    assert made.remote == []
+    assert made.predicted == {"seconds": None}
+
+
+def test_cores_are_divided() -> None:
+    made = plan(here(4, ids=(0, 2, 1, 3)), workers=2)
+    assert [(s.cpus, s.threads) for s in slots(made)] == [([0, 2], 2), ([1, 3], 2)]
+    assert made.reasons == ["2 workers, as asked"]
+
+
+def test_shares_are_equal_and_the_rest_is_said() -> None:
+    made = plan(here(5), workers=2)
+    assert [(s.cpus, s.threads) for s in slots(made)] == [([0, 1], 2), ([2, 3], 2)]
+    assert "here: 1 core left over, because all workers get the same" in made.reasons
+
+
+def test_more_workers_than_cores_are_not_pinned() -> None:
+    made = plan(here(2), workers=3)
+    assert [(s.cpus, s.threads) for s in slots(made)] == [([], 1)] * 3
+    assert "here: 3 workers on 2 cores, so one thread each, not pinned" in made.reasons
+
+
+def test_under_a_quota_threads_follow_the_quota_and_cores_the_machine() -> None:
+    made = plan(here(2, ids=(0, 1, 2, 3)), workers=2)
+    assert [(s.cpus, s.threads) for s in slots(made)] == [([0, 1], 1), ([2, 3], 1)]
+
+
+def test_one_worker_per_gpu_and_round_robin_beyond() -> None:
+    assert [s.device for s in slots(plan(here(8, gpus=2)))] == ["cuda:0", "cuda:1"]
+    made = plan(here(8, gpus=2), workers=5)
+    assert [s.device for s in slots(made)] == ["cuda:0", "cuda:1", "cuda:0", "cuda:1", "cuda:0"]
+
+
+@pytest.mark.parametrize(
+    ("workers", "counts"),
+    [(1, [0, 1, 0]), (2, [0, 2, 0]), (3, [1, 2, 0]), (4, [1, 2, 1]), (7, [1, 2, 4])],
+)
+def test_gpus_first_then_machines_then_where_there_is_room(workers: int, counts: list[int]) -> None:
+    machines = [remote("small", cores=2), remote("gpu", cores=8, gpus=2), remote("big", cores=16)]
+    assert share_out(machines, workers) == counts
+
+
+def test_several_machines() -> None:
+    made = plan(remote("a", cores=4), remote("b", cores=8, gpus=2), here(2))
+    assert made.workers == 4
+    assert [(m.name, [s.rank for s in m.slots]) for m in made.machines] == [
+        ("a", [0]),
+        ("b", [1, 2]),
+        ("here", [3]),
+    ]
+    assert made.remote == ["a", "b"]
+    assert [s.cpus for s in slots(made)] == [[], [], [], [0, 1]]
+
+
+def test_a_machine_without_a_worker_is_left_out_and_said() -> None:
+    made = plan(here(2), remote("b", cores=1), workers=1)
+    assert [m.name for m in made.machines] == ["here"]
+    assert "b has no worker: the others take them all" in made.reasons
+
+
+def test_unknown_cores() -> None:
+    made = plan(remote("a"), workers=2)
+    assert [(s.cpus, s.threads) for s in slots(made)] == [([], 1)] * 2
+    assert made.machines[0].cores is None
+    assert any("the number of cores is unknown" in r for r in made.reasons)
+
+
+def test_single_has_one_worker() -> None:
+    made = plan(here(4), workers=3, strategy="single", batch=1)
+    assert [(s.cpus, s.threads) for s in slots(made)] == [([0, 1, 2, 3], 4)]
+    assert made.workers == 1
+    assert made.reasons == ["'single' has one worker; --workers 3 does not apply"]
+    assert plan(here(4), strategy="single").reasons == []
+    assert slots(plan(here(4), here(4, gpus=2), strategy="single"))[0].device == "cuda:0"
+
+
+@pytest.mark.parametrize("workers", [0, -1])
+def test_no_workers(workers: int) -> None:
+    with pytest.raises(InputError, match=f"--workers is {workers}") as caught:
+        plan(here(2), workers=workers)
+    assert caught.value.exit_code == BAD_INPUT
+    with pytest.raises(InputError):
+        plan(here(2), workers=workers, strategy="single")
+
+
+def test_absurdly_many_workers() -> None:
+    with pytest.raises(InputError, match="more than can be started"):
+        plan(here(2), workers=10**12)
+    assert plan(here(2), workers=MOST_WORKERS).workers == MOST_WORKERS
+
+
+def test_batch_smaller_than_workers() -> None:
+    with pytest.raises(InputError, match="a batch of 2 cannot be shared by 3 workers") as caught:
+        plan(here(4), workers=3, batch=2)
+    assert caught.value.exit_code == BAD_INPUT
+    assert "--batch 3 or more, or at most 2 workers" in caught.value.remedy
+    assert plan(here(4), workers=3, batch=3).batch == 3
+
+
+@pytest.mark.parametrize("batch", [0, -5])
+def test_no_batch(batch: int) -> None:
+    with pytest.raises(InputError, match=f"--batch is {batch}"):
+        plan(here(2), batch=batch)
+
+
+def test_no_machines() -> None:
+    with pytest.raises(InputError, match="no machine"):
+        plan()
+
+
+def test_an_unknown_strategy() -> None:
+    with pytest.raises(InputError, match="unknown strategy 'allreduc'"):
+        plan(here(2), strategy="allreduc")
+
+
+def test_json_there_and_back() -> None:
+    made = plan(here(4), remote("b", gpus=1), workers=3, strategy="switch:at=0.5", batch=64)
+    assert Plan.from_json(made.to_json()) == made
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"strategy": 1}', "\x00"])
+def test_a_damaged_plan(text: str) -> None:
+    with pytest.raises(InputError, match="the plan cannot be read"):
+        Plan.from_json(text)
+
+
+@given(
+    ids=st.sets(st.integers(0, 255), min_size=1, max_size=48),
+    quota=st.integers(1, 48),
+    workers=st.integers(1, 64),
+    gpus=st.integers(0, 4),
+)
+def test_slots_of_one_machine(ids: set[int], quota: int, workers: int, gpus: int) -> None:
+    cores = min(quota, len(ids))
+    found = slots(plan(here(cores, gpus, tuple(ids)), workers=workers))
+    assert [s.rank for s in found] == list(range(workers))
+    assert all(s.threads >= 1 for s in found)
+    assert sum(s.threads for s in found) <= max(cores, workers)
+    used = [cpu for s in found for cpu in s.cpus]
+    if workers <= cores:
+        assert len(used) == len(set(used)) and set(used) <= ids
+        assert all(len(s.cpus) >= s.threads for s in found)
+        assert len({len(s.cpus) for s in found}) == 1
+    else:
+        assert used == []
+    per_device = [sum(s.device == f"cuda:{g}" for s in found) for g in range(gpus)]
+    if gpus:
+        assert sum(per_device) == workers and max(per_device) - min(per_device) <= 1
+    else:
+        assert {s.device for s in found} == {"cpu"}
+
+
+@given(
+    facts=st.lists(
+        st.tuples(st.one_of(st.none(), st.integers(1, 32)), st.integers(0, 4)),
+        min_size=1,
+        max_size=8,
+    ),
+    workers=st.one_of(st.none(), st.integers(1, 40)),
+)
+def test_every_rank_once_over_any_pool(
+    facts: list[tuple[int | None, int]], workers: int | None
+) -> None:
+    machines = [remote(f"m{i}", cores, gpus) for i, (cores, gpus) in enumerate(facts)]
+    made = plan(*machines, workers=workers)
+    assert [s.rank for s in slots(made)] == list(range(made.workers))
+    assert made.workers == (workers or sum(max(1, gpus) for _, gpus in facts))
+    assert all(m.slots for m in made.machines)
+    gpus_left_idle = [g for m in made.machines if (g := m.gpus - len(m.slots)) > 0]
+    on_cpus = [s for s in slots(made) if s.device == "cpu"]
+    assert not (gpus_left_idle and on_cpus)

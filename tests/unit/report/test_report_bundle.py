@@ -1,0 +1,113 @@
+"""A bundle has what a rerun needs, nothing secret, and the same bytes each time."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+from made_runs import write_run, write_study
+
+from phalanx.core.errors import InputError
+from phalanx.core.run_paths import RunPaths
+from phalanx.report.bundle import write_bundle
+from phalanx.report.local_modules import script_files
+
+
+def make_project(home: Path) -> Path:
+    (home / "parts").mkdir(parents=True)
+    script = home / "train.py"
+    script.write_text("import json\nimport helper\nfrom parts import model\nimport phalanx\n")
+    (home / "helper.py").write_text("import train\n")
+    (home / "parts" / "__init__.py").write_text("")
+    (home / "parts" / "model.py").write_text("from . import layers\n")
+    (home / "parts" / "layers.py").write_text("from ..helper import x\n")
+    (home / "unrelated.py").write_text("SECRET = 'do not pack'\n")
+    return script
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunPaths:
+    home = tmp_path_factory.mktemp("bundle")
+    script = make_project(home / "project")
+    command = ["phalanx", "run", str(script), "--seed", "7"]
+    paths = write_run(home / "runs", "run", script=str(script), command=command, seed=7)
+    launch = json.loads(paths.launch.read_text())
+    launch["workers"][0]["env"]["PHALANX_KEY"] = "hunter2-key"
+    paths.launch.write_text(json.dumps(launch))
+    (paths.folder / "blueprint.yaml").write_text("password: hunter2-password")
+    return paths
+
+
+@pytest.fixture(scope="module")
+def bundle(run: RunPaths) -> Path:
+    return write_bundle(run, run.folder / "out" / "digits.tar.gz")
+
+
+def contents(bundle: Path) -> dict[str, bytes]:
+    found = {}
+    with tarfile.open(bundle) as archive:
+        for member in archive:
+            file = archive.extractfile(member)
+            assert file is not None and member.mtime == 0 and not member.uname
+            found[member.name.partition("/")[2]] = file.read()
+    return found
+
+
+def test_it_holds_what_a_rerun_needs(bundle: Path) -> None:
+    files = contents(bundle)
+    assert {"README.txt", "command.txt", "requirements.txt", "seeds.json", "data.json",
+            "summary.json", "report.html", "script/train.py"} <= set(files)  # fmt: skip
+    assert b"--seed 7" in files["command.txt"]
+    assert b"phalanx run train.py --seed 7" in files["README.txt"]
+    assert json.loads(files["seeds.json"]) == {"run": 7}
+    assert json.loads(files["data.json"])[0]["checksums"]["digits.csv"].startswith("sha256:")
+    assert json.loads(files["summary.json"])["run"] == "run"
+    lines = files["requirements.txt"].decode().splitlines()
+    assert all("==" in line for line in lines)
+    assert any(line.startswith("msgspec==") for line in lines)
+
+
+def test_only_modules_that_the_script_imports_are_packed(bundle: Path) -> None:
+    packed = {name for name in contents(bundle) if name.startswith("script/")}
+    assert packed == {"script/train.py", "script/helper.py", "script/parts/__init__.py",
+                      "script/parts/model.py", "script/parts/layers.py"}  # fmt: skip
+
+
+def test_the_same_run_gives_the_same_bytes(run: RunPaths, bundle: Path, tmp_path: Path) -> None:
+    again = write_bundle(run, tmp_path / bundle.name)
+    assert again.read_bytes() == bundle.read_bytes()
+
+
+def test_no_environment_and_no_blueprint(bundle: Path) -> None:
+    files = contents(bundle)
+    assert not [name for name, content in files.items() if b"hunter2" in content]
+
+
+def test_a_script_that_is_gone_is_said(tmp_path: Path) -> None:
+    paths = write_run(tmp_path, "run", script="no-such-script.py", epochs=0)
+    files = contents(write_bundle(paths, tmp_path / "b.tar.gz"))
+    assert b"not found" in files["README.txt"]
+    assert not [name for name in files if name.startswith("script/")]
+
+
+def test_a_study_packs_all_its_summaries(tmp_path: Path) -> None:
+    write_run(tmp_path, "run", epochs=0)
+    study = write_study(tmp_path, "study", ["run"])
+    files = contents(write_bundle(study, tmp_path / "b.tar.gz"))
+    summary = json.loads(files["summary.json"])
+    assert summary["study"] == "study" and [r["run"] for r in summary["runs"]] == ["run"]
+
+
+def test_a_target_that_cannot_be_written(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "run", epochs=0)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot write the bundle"):
+        write_bundle(run, tmp_path / "file" / "b.tar.gz")
+
+
+def test_a_script_that_does_not_parse_is_packed_alone(tmp_path: Path) -> None:
+    script = tmp_path / "broken.py"
+    script.write_text("def (:\n")
+    assert script_files(script) == [script.resolve()]

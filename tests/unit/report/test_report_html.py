@@ -1,0 +1,189 @@
+"""The page: whole, safe, self-contained, for runs in any state."""
+
+from __future__ import annotations
+
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from made_runs import write_run, write_study
+
+from phalanx.core.run_paths import RunPaths
+from phalanx.observe import events as ev
+from phalanx.report.html import write_report
+from phalanx.report.load import load_study
+from phalanx.report.sections import REPORT_SECTIONS, make_sections
+from phalanx.report.verdict import verdict_on
+from phalanx.report.windows import cut_window, usual_span
+
+FIGURES = (
+    "accuracy-by-epoch", "accuracy-by-time", "loss-by-epoch", "loss-by-time", "time-split",
+    "timeline", "staleness", "machines",
+)  # fmt: skip
+HOSTILE = "<script>alert(1)</script>&\"'"
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> RunPaths:
+    home = tmp_path_factory.mktemp("runs")
+    for strategy, workers in (("single", 1), ("allreduce", 2), ("switch:at=0.5", 2)):
+        write_run(home, strategy.replace(":", "-"), strategy=strategy, workers=workers, epochs=4)
+    paths = write_study(
+        home,
+        "study",
+        ["single", "allreduce", "switch-at=0.5"],
+        command=["phalanx", "compare", HOSTILE],
+        study=HOSTILE,
+    )
+    write_report(paths)
+    return paths
+
+
+class Page(HTMLParser):
+    """Every tag with its attributes, and the text of the first heading."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.heading = ""
+        self._in_heading = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._in_heading = tag == "h1" or self._in_heading
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_heading = self._in_heading and tag != "h1"
+
+    def handle_data(self, data: str) -> None:
+        self.heading += data if self._in_heading else ""
+
+
+def test_it_begins_with_the_verdict(study: RunPaths) -> None:
+    page = Page(study.report.read_text())
+    assert page.heading == verdict_on(load_study(study)).sentence
+
+
+def test_nothing_is_fetched_and_nothing_runs(study: RunPaths) -> None:
+    text = study.report.read_text()
+    assert "http://" not in text and "https://" not in text
+    assert "@import" not in text
+    page = Page(text)
+    tags = {tag for tag, _ in page.tags}
+    assert not tags & {"script", "link", "iframe", "object", "embed", "img"}
+    for _, attributes in page.tags:
+        assert not [name for name in attributes if name.startswith("on")]
+        assert (attributes.get("href") or "#").startswith("#")
+
+
+def test_a_hostile_name_is_shown_not_obeyed(study: RunPaths) -> None:
+    text = study.report.read_text()
+    assert "<script" not in text
+    assert "&lt;script&gt;alert(1)" in text
+
+
+def test_ids_inside_the_page_are_unique_and_resolve(study: RunPaths) -> None:
+    page = Page(study.report.read_text())
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    used = set(re.findall(r"url\(#([^)]+)\)", study.report.read_text()))
+    assert used and used <= set(ids)
+
+
+def test_figures_are_files_too(study: RunPaths) -> None:
+    for name in FIGURES:
+        assert (study.figures / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert "<svg" in (study.figures / f"{name}.svg").read_text()
+
+
+def test_the_same_run_gives_the_same_page(study: RunPaths) -> None:
+    first = study.report.read_bytes()
+    write_report(study)
+    assert study.report.read_bytes() == first
+
+
+def empty(home: Path) -> RunPaths:
+    return RunPaths(home / "nothing")
+
+
+def only_planned(home: Path) -> RunPaths:
+    paths = write_run(home, "planned")
+    for file in (*paths.events.iterdir(), *paths.machines.iterdir()):
+        file.unlink()
+    return paths
+
+
+def cut_short(home: Path) -> RunPaths:
+    paths = write_run(home, "cut", status=None)
+    for rank in range(2):
+        data = paths.events_of(rank).read_bytes()
+        paths.events_of(rank).write_bytes(data[: len(data) // 3])
+    return paths
+
+
+def joined_only(home: Path) -> RunPaths:
+    paths = write_run(home, "joined", epochs=0, status=None)
+    first = next(e for e in ev.read_events(paths.events_of(0)) if isinstance(e, ev.Joined))
+    paths.events_of(0).write_bytes(ev.encode(first))
+    return paths
+
+
+def study_of_nothing(home: Path) -> RunPaths:
+    return write_study(home, "study", [])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [empty, only_planned, cut_short, joined_only, study_of_nothing],
+    ids=lambda f: f.__name__,
+)
+def test_a_run_in_any_state_has_a_report(tmp_path: Path, make: object) -> None:
+    paths = make(tmp_path)  # type: ignore[operator]
+    text = write_report(paths).read_text()
+    assert Page(text).heading == verdict_on(load_study(paths)).sentence
+    assert "None" not in re.sub(r"<style>.*?</style>", "", text, flags=re.DOTALL)
+
+
+def test_a_run_without_accuracy_shows_its_loss(tmp_path: Path) -> None:
+    paths = write_run(tmp_path, "run")
+    kept = [e for e in ev.read_events(paths.events_of(0)) if not isinstance(e, ev.Logged)]
+    kept = [e for e in kept if not isinstance(e, ev.EpochDone)]
+    paths.events_of(0).write_bytes(b"".join(map(ev.encode, kept)))
+    titles = [section.title for section in make_sections(load_study(paths))]
+    assert "Where the time went" in titles
+
+
+def test_a_section_is_one_file_and_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "colophon_section.py"
+    module.write_text(
+        "from phalanx.report.sections import Section\n"
+        "def section(study):\n"
+        "    return Section('Colophon', 150, lead=f'{len(study.runs)} runs, set in <b>bold</b>')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(REPORT_SECTIONS, "_entries", dict(REPORT_SECTIONS._entries))
+    REPORT_SECTIONS.add("colophon", "colophon_section:section")
+    try:
+        paths = write_run(tmp_path / "runs", "run")
+        text = write_report(paths).read_text()
+    finally:
+        sys.modules.pop("colophon_section", None)
+    assert "1 runs, set in &lt;b&gt;bold" in text
+    assert text.index("Results") < text.index("Colophon") < text.index("Test accuracy")
+
+
+def test_the_window_shows_each_moment_of_a_worker_once(tmp_path: Path) -> None:
+    run = load_study(write_run(tmp_path, "run", slow={1: 2.0})).runs[0]
+    span = usual_span(run.files.ranks)
+    assert span is not None
+    window = cut_window(run.files.ranks, span)
+    for _, bars in window.lanes:
+        assert sum(bar.seconds for bar in bars) == pytest.approx(span, rel=0.01)
+        ends = [bar.start + bar.seconds for bar in bars]
+        for end, after in zip(ends, bars[1:], strict=False):
+            assert after.start == pytest.approx(end, abs=1e-6)
