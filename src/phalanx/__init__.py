@@ -7,7 +7,6 @@ They are loaded when first used, so that the command line answers without import
 from __future__ import annotations
 
 import importlib
-import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,10 +15,6 @@ if TYPE_CHECKING:
     from phalanx.train.join import join
     from phalanx.train.metrics import accuracy
     from phalanx.train.run import Run
-
-if os.environ.get("PHALANX_RANK") is not None and "PHALANX_SETTINGS" in os.environ:
-    # A worker: everything random is seeded before the script builds its model.
-    importlib.import_module("phalanx.train.seed").seed_this_worker()
 
 __version__ = "0.1.0"
 __all__ = ["Run", "__version__", "accuracy", "data", "fit", "join"]

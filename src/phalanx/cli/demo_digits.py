@@ -24,7 +24,7 @@ def main() -> None:
     )
     phalanx.fit(
         model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
         loss=nn.functional.cross_entropy,
         train=train,
         test=test,

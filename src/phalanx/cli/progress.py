@@ -131,7 +131,7 @@ def epoch_line(line: EpochLine, epochs: int | None) -> str:
 def _headline(title: str, state: ProgressState) -> Text:
     text = Text(title, style="bold", no_wrap=True, overflow="ellipsis")
     shown = [n for n in ("test_accuracy", "validation_accuracy", "test_loss") if n in state.logged]
-    for name in shown[:2]:
+    for name in shown[:1]:
         value = state.logged[name]
         written = share(value) if name.endswith("accuracy") else loss(value)
         text.append(f"  {name.replace('_', ' ')} {written}", style="not bold cyan")
@@ -141,13 +141,14 @@ def _headline(title: str, state: ProgressState) -> Text:
 def _overall(state: ProgressState) -> Table:
     done = state.share
     total = f"/{state.epochs}" if state.epochs else ""
-    words = f"epoch {state.epoch}{total}  {count(state.rate)} samples/s"
+    pace = f"  {count(state.rate)} samples/s" if state.rate is not None else ""
+    words = f"epoch {state.epoch}{total}{pace}"
     grid = Table.grid(padding=(0, 1), expand=True)
     grid.add_column(ratio=1)
     for _ in range(3):
         grid.add_column(no_wrap=True, justify="right")
     bar = ProgressBar(total=1.0, completed=done or 0.0, pulse=done is None)
-    to_go = f"{clock(state.remaining)} to go" if state.remaining is not None else ""
+    to_go = f"{clock(state.remaining)} to go" if state.remaining else ""
     grid.add_row(bar, rough_share(done) if done is not None else "", words, to_go)
     return grid
 

@@ -110,7 +110,7 @@ class ProgressState:
         elif isinstance(event, EpochDone):
             self._done.setdefault(event.epoch, []).append(event)
             self._last = max(self._last, event.time)
-        elif isinstance(event, Logged) and event.rank == 0:
+        elif isinstance(event, Logged):
             self.logged.update(event.values)
             self._values.setdefault(event.epoch, {}).update(event.values)
         elif isinstance(event, Finished):
@@ -157,12 +157,21 @@ class ProgressState:
         return lines
 
     def _is_over(self, epoch: int, ended: bool) -> bool:
-        seen = max((*self._done, *self._values), default=-1)
-        if epoch > seen:
+        newest = max((*self._done, *self._values), default=-1)
+        if epoch > newest:
             return False
-        everyone = len(self._done.get(epoch, ())) >= max(1, len(self.workers))
-        # A worker that lags a whole epoch behind (or is given nothing) is not waited for.
-        return ended or epoch < seen - 1 or (everyone and (epoch in self._values or epoch < seen))
+        if len(self._done.get(epoch, ())) < max(1, len(self.workers)):
+            # A worker that lags a whole epoch behind (or is given nothing) is not waited for.
+            return ended or epoch < newest - 1
+        # Whoever evaluates an epoch logs it before ending the next one.
+        return ended or epoch in self._values or epoch < self._everyone_past()
+
+    def _everyone_past(self) -> int:
+        """The newest epoch that every worker has ended."""
+        ends: dict[int, int] = {}
+        for part in (part for parts in self._done.values() for part in parts):
+            ends[part.rank] = max(part.epoch, ends.get(part.rank, -1))
+        return min(ends.values(), default=-1)
 
     def _line(self, epoch: int) -> EpochLine:
         parts = self._done[epoch]

@@ -13,6 +13,10 @@ from phalanx.core.spec import parse_spec
 from phalanx.observe import events as ev
 
 
+_CLOCK_ERROR = 1e-6
+"""Durations that are added up miss the clock by less than this."""
+
+
 class Step(NamedTuple):
     """One step of one rank; the durations follow each other in the order of the fields."""
 
@@ -143,6 +147,7 @@ def split_phases(ranks: list[RankLog], strategy: str) -> list[PhaseSteps]:
 def _split(steps: Iterable[Step], ends: list[float], parts: int) -> list[list[Step]]:
     split: list[list[Step]] = [[] for _ in range(parts)]
     for step in steps:
-        index = sum(step.began >= end for end in ends)
+        # The switch is told when its first step has begun, so that step contains the moment.
+        index = sum(step.ended > end + _CLOCK_ERROR for end in ends)
         split[min(index, parts - 1)].append(step)
     return split

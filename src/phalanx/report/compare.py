@@ -199,32 +199,52 @@ def _remarks(rows: Sequence[Competitor], quality: Quality) -> list[str]:
 
 
 def worth_distributing(rows: Sequence[Competitor], quality: Quality) -> str | None:
-    """Whether many workers beat one, when ``single`` is among the rows."""
+    """Whether many workers beat one, when ``single`` is among the rows.
+
+    Speed that was bought with a worse model is not worth much, so the fastest that is as good as
+    ``single`` is preferred.
+    """
     alone = [row for row in rows if row.strategy == "single"]
     others = [row for row in rows if row.strategy != "single"]
     if not alone or not others:
         return None
     single = min(alone, key=lambda row: row.seconds.middle)
-    best = min(others, key=lambda row: row.seconds.middle)
-    one, many = single.seconds.middle, best.seconds.middle
-    figures = f"({words.seconds(many)} against {words.seconds(one)})"
+    as_good = [row for row in others if not _worse(row, single, quality)]
+    best = min(as_good or others, key=lambda row: row.seconds.middle)
     difference = judge_times(single.seconds, best.seconds)
+    figures = f"({words.seconds(best.seconds.middle)} against {_took(single)})"
     if difference is Difference.NOISE:
         return (
             f"Distributing made no measurable difference: {best.label} and {single.label} "
-            f"took the same time within noise {figures}."
+            f"took the same time within noise {figures}{_price(single, best, quality)}."
         )
-    hedge = "seems to have paid" if difference is Difference.TENTATIVE else "paid"
+    sure = difference is Difference.CLEAR
+    one, many = single.seconds.middle, best.seconds.middle
     if many < one:
-        return (
-            f"Distributing {hedge}: {best.label} took {_faster(many, one)} than {single.label} "
-            f"{figures}{_price(single, best, quality)}."
-        )
-    hedge = "does not seem to have paid" if difference is Difference.TENTATIVE else "did not pay"
+        paid = "paid" if sure else "seems to have paid"
+        told = paid if as_good else "was faster, but at a price"
+        gain = f"{best.label} took {_faster(many, one)} than {single.label}"
+        return f"Distributing {told}: {gain} {figures}{_price(single, best, quality)}."
+    told = "did not pay" if sure else "does not seem to have paid"
+    fastest = "the fastest of the distributed runs"
+    fastest += " that are as good" if 0 < len(as_good) < len(others) else ""
     return (
-        f"Distributing {hedge} here: {best.label}, the fastest of the distributed runs, took "
+        f"Distributing {told} here: {best.label}, {fastest}, took "
         f"{words.percent(100 * (many / one - 1))} longer than {single.label} {figures}."
     )
+
+
+def _took(row: Competitor) -> str:
+    return words.seconds(row.seconds.middle)
+
+
+def _worse(row: Competitor, single: Competitor, quality: Quality) -> bool:
+    """Worse than ``single`` by more than noise."""
+    if not row.quality or not single.quality:
+        return False
+    own, other = row.quality.middle, single.quality.middle
+    behind = own < other if quality.higher_is_better else own > other
+    return behind and judge_quality(row.quality, single.quality, quality) is not Difference.NOISE
 
 
 def _price(single: Competitor, best: Competitor, quality: Quality) -> str:

@@ -169,7 +169,7 @@ class SharedEngine(Engine):
             if shared.elementwise:
                 shared.write_optimizer()
         if collective:
-            self.arena.barrier()
+            self.arena.rewind()
 
 
 def _untrained(models: Sequence[nn.Module], replicas: Sequence[Replica]) -> list[Tensor]:

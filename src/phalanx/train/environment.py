@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -65,7 +66,13 @@ def _arena(
         return None
     if hub is not None:
         return hub.arena(rank)
-    return ShmArena(int(variables[settings.ARENA]), rank, workers)
+    return _process_arena(int(variables[settings.ARENA]), rank, workers)
+
+
+@cache
+def _process_arena(descriptor: int, rank: int, workers: int) -> ShmArena:
+    """One per process: a script may train several models, one after another."""
+    return ShmArena(descriptor, rank, workers)
 
 
 def _best_device() -> torch.device:

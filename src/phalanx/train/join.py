@@ -43,11 +43,12 @@ def join_with(
     *,
     buffers: str = "auto",
     trial: Trial | None = None,
+    environment: Environment | None = None,
 ) -> Run:
     """:func:`join`, with a ``trial`` step for timing precisions when the caller has one."""
     if buffers not in BUFFER_POLICIES:
         raise InputError(f"buffers='{buffers}' is unknown", f"Use {', '.join(BUFFER_POLICIES)}.")
-    environment, clock = detect(), MonotonicClock()
+    environment, clock = environment or detect(), MonotonicClock()
     paths = environment.paths
     writer = EventWriter(paths.events_of(environment.rank) if paths else None, environment.rank)
     lifetime = Lifetime(environment, writer, clock)

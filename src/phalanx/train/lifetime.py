@@ -9,6 +9,7 @@ import resource
 import signal
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
 
 import torch
@@ -27,6 +28,8 @@ class Lifetime:
 
     def __init__(self, environment: Environment, writer: EventWriter, clock: Clock) -> None:
         self.over = False
+        self.on_exit: Callable[[], None] | None = None
+        """How a script that left its loop early, and then ended well, is finished."""
         self._environment, self._writer, self._clock = environment, writer, clock
         self._began = clock.now()
         self._train = self._evaluate = 0.0
@@ -113,7 +116,13 @@ class Lifetime:
         self._writer.close()
 
     def _at_exit(self) -> None:
-        self.end("stopped" if self._stopped else "failed")
+        paths, rank = self._environment.paths, self._environment.rank
+        if self._stopped:
+            self.end("stopped")
+        elif self.on_exit is None or (paths and paths.traceback_of(rank).exists()):
+            self.end("failed")
+        else:
+            self.on_exit()
 
     def _on_terminate(self, _signal: int, _frame: FrameType | None) -> None:
         self._stopped = True

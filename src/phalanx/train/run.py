@@ -72,6 +72,7 @@ class Run:
         self._pattern: list[int] = []
         self._switch: _Switch | None = None
         self._reports = environment.rank == 0
+        lifetime.on_exit = lambda: self.finish(collective=False)
 
     @property
     def rank(self) -> int:

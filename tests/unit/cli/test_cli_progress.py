@@ -53,8 +53,8 @@ def epoch_done(rank: int, epoch: int, *, loss: float | None = 0.5, samples: int 
     )  # fmt: skip
 
 
-def logged(epoch: int, **values: float) -> Logged:
-    return Logged(time=20.0, rank=0, epoch=epoch, values=values)
+def logged(epoch: int, rank: int = 0, **values: float) -> Logged:
+    return Logged(time=20.0, rank=rank, epoch=epoch, values=values)
 
 
 def finished(rank: int) -> Finished:
@@ -139,6 +139,18 @@ def test_a_worker_that_reads_nothing_does_not_hold_the_line_back() -> None:
     assert [line.epoch for line in state.finished_epochs(ended=True)] == [2, 3]
 
 
+@pytest.mark.parametrize("evaluator", [0, 1])
+def test_an_evaluation_is_waited_for_whoever_does_it(evaluator: int) -> None:
+    """Under asynchrony the others go on meanwhile, epochs ahead."""
+    state = state_after(joined(0), joined(1), planned(0), epoch_done(evaluator, 0))
+    for epoch in range(2):
+        state.take(epoch_done(1 - evaluator, epoch))
+    assert state.finished_epochs() == []
+
+    state.take(logged(0, evaluator, test_accuracy=0.9))
+    assert [line.accuracy for line in state.finished_epochs()] == [0.9]
+
+
 def test_epochs_without_logged_values_show_the_training_accuracy() -> None:
     state = state_after(joined(0), planned(0), epoch_done(0, 0, loss=None), epoch_done(0, 1))
 
@@ -172,7 +184,8 @@ def screen(*events: Event, width: int = 80, title: str = "20250131-101500-train-
 
 def test_the_display_says_it_all_within_80_columns() -> None:
     shown = screen(
-        joined(0), joined(1, machine="a-machine-with-a-very-long-name"), planned(0), planned(1),
+        joined(0), joined(1, machine="a-machine-with-a-very-long-name"),
+        planned(0, samples=10**7), planned(1, samples=10**7),
         steps(0, 10.0, samples=123_456), steps(1, 10.0, wait=0.5), logged(0, test_accuracy=0.9731),
     )  # fmt: skip
     lines = shown.splitlines()

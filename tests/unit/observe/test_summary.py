@@ -15,6 +15,7 @@ from phalanx.core.run_paths import RunPaths
 from phalanx.observe import events as ev
 from phalanx.observe.summary import summarise
 from phalanx.observe.summary_fields import read_summary
+from phalanx.observe.timeline import read_ranks, split_phases
 
 STABLE = [
     "run",
@@ -99,7 +100,8 @@ def test_the_parts_of_time_are_seconds_per_worker(tmp_path: Path) -> None:
     time = summarise(paths).time
     steps = 3 * 6
     assert time.compute == pytest.approx(steps * (0.01 + 0.03) / 2)
-    assert time.wait == pytest.approx(steps * 0.02 / 2)
+    head_start = 0.01  # rank 0 begins that much earlier, so it waits once more
+    assert time.wait == pytest.approx((steps * 0.02 + head_start) / 2)
     assert time.communicate == pytest.approx(steps * 0.0005)
 
 
@@ -190,6 +192,21 @@ def test_a_switch_is_told_and_only_free_steps_are_stale(tmp_path: Path) -> None:
     (switch,) = json.loads(summary.to_json())["switches"]
     assert (switch["from"], switch["to"], switch["at_epoch"]) == ("allreduce", "async", 2.0)
     assert sum(summary.staleness.values()) == 2 * 10 * 2
+
+
+def test_the_step_in_which_the_switch_is_told_is_the_first_new_one(tmp_path: Path) -> None:
+    paths = write_run(tmp_path, "run", strategy="async@0.5/allreduce", epochs=4, steps=10)
+    told = []
+    for event in ev.read_events(paths.events_of(0)):
+        inside = isinstance(event, ev.Switched)
+        told.append(msgspec.structs.replace(event, time=event.time + 0.002) if inside else event)
+    paths.events_of(0).write_bytes(b"".join(map(ev.encode, told)))
+    # Only the first rank tells a switch.
+    others = [e for e in ev.read_events(paths.events_of(1)) if not isinstance(e, ev.Switched)]
+    paths.events_of(1).write_bytes(b"".join(map(ev.encode, others)))
+    free, lockstep = split_phases(read_ranks(paths), "async@0.5/allreduce")
+    assert [len(steps) for steps in lockstep.steps] == [20, 20]
+    assert sum(len(steps) for steps in free.steps) == 40
 
 
 def test_the_straggler_is_who_comes_last_not_who_waits(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_certainty_is_only_claimed_where_it_was_earned(rows: list[Competitor]) -
     if verdict.time is Difference.TENTATIVE:
         assert " look" in verdict.sentence
     once = min(len(r.seconds.values) for r in rows) == 1
-    assert once == any("Each ran once" in remark for remark in verdict.remarks) or not once
+    assert once == any("Each ran once" in remark for remark in verdict.remarks)
 
 
 @given(times, times)
@@ -143,6 +143,16 @@ def test_the_sentence_when_all_is_noise() -> None:
 def test_whether_it_was_worth_it(single: float, many: float, expected: str) -> None:
     told = worth_distributing([row("single", [single]), row("async", [many])], ACCURACY)
     assert told is not None and told.startswith(expected)
+
+
+def test_speed_bought_with_accuracy_is_not_called_worth_it() -> None:
+    single, poor = row("single", [10.0], [0.95]), row("async", [2.0], [0.80])
+    told = worth_distributing([single, poor], ACCURACY)
+    assert told is not None
+    assert "at a price" in told and "15.00 points less test accuracy" in told
+    good = row("allreduce", [5.0], [0.95])
+    told = worth_distributing([single, poor, good], ACCURACY)
+    assert told is not None and told.startswith("Distributing paid: allreduce took 2.0 × less")
 
 
 def test_nothing_is_said_of_worth_without_single() -> None:

@@ -20,6 +20,9 @@ class Arena(Protocol):
         Collective: every worker asks for the same regions in the same order.
         """
 
+    def rewind(self) -> None:
+        """Forget all regions, so that their memory serves the next training. Collective."""
+
     def barrier(self) -> None:
         """Wait for all workers. What they wrote before it is visible after it."""
 

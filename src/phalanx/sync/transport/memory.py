@@ -21,12 +21,14 @@ class Hub:
         self.workers = workers
         self.aborted = False
         self._barrier = threading.Barrier(workers)
-        self._regions: dict[str, torch.Tensor] = {}
+        self._regions: dict[int, torch.Tensor] = {}
         self._locks: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
         self._guard = threading.Lock()
 
+        self._arenas = [ThreadArena(self, rank, workers) for rank in range(workers)]
+
     def arena(self, rank: int) -> ThreadArena:
-        return ThreadArena(self, rank, self.workers)
+        return self._arenas[rank]
 
     def abort(self) -> None:
         self.aborted = True
@@ -38,12 +40,17 @@ class Hub:
         except threading.BrokenBarrierError:
             raise PeerLost("another worker ended before this one") from None
 
-    def region(self, name: str, count: int, dtype: torch.dtype) -> torch.Tensor:
+    def region(self, number: int, count: int, dtype: torch.dtype) -> torch.Tensor:
         with self._guard:
-            found = self._regions.setdefault(name, torch.zeros(count, dtype=dtype))
+            if number not in self._regions:
+                self._regions[number] = torch.zeros(count, dtype=dtype)
+            found = self._regions[number]
         if found.numel() != count or found.dtype != dtype:
             raise InputError("the workers built different models", "Build the same one on each.")
         return found
+
+    def forget(self) -> None:
+        self._regions.clear()
 
     def lock(self, index: int) -> threading.Lock:
         with self._guard:
@@ -57,9 +64,18 @@ class ThreadArena:
     hub: Hub
     rank: int
     workers: int
+    _asked: int = 0
 
     def region(self, name: str, count: int, dtype: torch.dtype) -> torch.Tensor:
-        return self.hub.region(name, count, dtype)
+        self._asked += 1
+        return self.hub.region(self._asked, count, dtype)
+
+    def rewind(self) -> None:
+        self._asked = 0
+        self.barrier()
+        if self.rank == 0:
+            self.hub.forget()
+        self.barrier()
 
     def barrier(self) -> None:
         self.hub.wait()

@@ -56,6 +56,7 @@ class ShmArena:
             ctypes.c_void_p(self._base + memfd.lock_cell(i)) for i in range(memfd.LOCKS)
         ]
         self._agreement = self._map(workers * 32)
+        self._start, self._used_before = self._end, False
 
     def _rounds(self) -> Iterator[tuple[ctypes.c_void_p, ctypes.c_void_p]]:
         """For each round of the barrier: whom to post, and what to wait for."""
@@ -72,12 +73,22 @@ class ShmArena:
         self._agree(f"{name} {count} {dtype}")
         if count == 0:
             return torch.empty(0, dtype=dtype)
-        return torch.frombuffer(self._map(count * dtype.itemsize), dtype=dtype, count=count)
+        found = torch.frombuffer(self._map(count * dtype.itemsize), dtype=dtype, count=count)
+        if self._used_before:
+            if self.rank == 0:
+                found.zero_()
+            self.barrier()
+        return found
+
+    def rewind(self) -> None:
+        self.barrier()
+        self._end, self._used_before = self._start, True
 
     def _map(self, size: int) -> mmap.mmap:
         pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         if self.rank == 0:  # only one may change the size: shrinking would pull pages away
-            os.ftruncate(self._descriptor, self._end + pages)
+            size = os.fstat(self._descriptor).st_size
+            os.ftruncate(self._descriptor, max(size, self._end + pages))
         self.barrier()
         block = mmap.mmap(self._descriptor, pages, offset=self._end)
         self._end += pages

@@ -1,0 +1,1 @@
+"""Benchmarks: one JSON line per figure, measured in alternated blocks of one run. Not tests."""

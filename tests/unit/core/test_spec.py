@@ -1,0 +1,88 @@
+"""The grammar of strategy specs."""
+
+from __future__ import annotations
+
+import pytest
+
+from phalanx.core.errors import InputError
+from phalanx.core.spec import (
+    ALIASES,
+    STRATEGIES,
+    Key,
+    Traits,
+    known_strategies,
+    parse_spec,
+    parse_specs,
+    register_strategy,
+)
+
+
+def test_every_spec_has_its_implementation() -> None:
+    for name in known_strategies():
+        assert STRATEGIES.get(name).__name__
+    assert set(ALIASES.values()) <= set(known_strategies())
+
+
+def test_phases_and_their_ends() -> None:
+    spec = parse_spec("allreduce@0.25/async@3e/allreduce")
+    assert [p.name for p in spec.phases] == ["allreduce", "async", "allreduce"]
+    first, second = spec.phases[0].until, spec.phases[1].until
+    assert first is not None
+    assert second is not None
+    assert (first.share, second.epochs, spec.phases[2].until) == (0.25, 3, None)
+
+
+def test_short_forms_and_aliases() -> None:
+    assert parse_spec("switch:at=0.5").phases == parse_spec("allreduce@0.5/async").phases
+    assert parse_spec("parameter_server").phases[0].name == "async"
+    assert [s.text for s in parse_specs("single,switch:at=0.5")] == ["single", "switch:at=0.5"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the strategy is empty"),
+        ("allreduc", "unknown strategy 'allreduc'\nDid you mean 'allreduce'?"),
+        ("allreduce:speed=2", "'allreduce' has no option 'speed'"),
+        ("allreduce@0.5", "the last phase has no end"),
+        ("allreduce/async", "'allreduce' needs its end"),
+        ("allreduce@2/async", "out of range: 2"),
+        ("allreduce@0/async", "leaves a phase empty"),
+        ("allreduce@nan/async", "out of range: nan"),
+        ("allreduce@0e/async", "ends before it begins"),
+        ("allreduce@half/async", "must be a number, not 'half'"),
+        ("allreduce@0.7/async@0.3/allreduce", "end out of order"),
+        ("switch", "needs the point of the switch"),
+        ("switch:at=", "needs the point of the switch"),
+        ("switch:at=1.5", "out of range: 1.5"),
+        ("switch:at=auto", "not built yet"),
+        ("single@0.5/async", "'single' cannot be a phase"),
+        ("ssp:bound=3", "'ssp' is not built yet"),
+        ("allreduce+int8", "codec 'int8' of 'allreduce\\+int8' is not built yet"),
+    ],
+)
+def test_mistakes_are_named(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parse_spec(text)
+
+
+def test_options_are_read_and_checked() -> None:
+    keys = {"every": Key(int, 1, 100), "mode": Key(str, choices=("fast", "exact"))}
+    register_strategy("sometimes", "m:S", Traits("for a test", lockstep=True, keys=keys))
+    try:
+        phase = parse_spec("sometimes:every=8:mode=fast").phases[0]
+        assert dict(phase.options) == {"every": 8, "mode": "fast"}
+        assert phase.label == "sometimes:every=8:mode=fast"
+        for text, message in [
+            ("sometimes:every=0", "out of range: 0"),
+            ("sometimes:every=x", "must be a whole number"),
+            ("sometimes:every", "needs a value"),
+            ("sometimes:evry=3", "Did you mean 'every'"),
+            ("sometimes:mode=fats", "Did you mean 'fast'"),
+        ]:
+            with pytest.raises(InputError, match=message):
+                parse_spec(text)
+    finally:
+        STRATEGIES._entries.pop("sometimes")
+        known = __import__("phalanx.core.spec", fromlist=["_TRAITS"])._TRAITS
+        known.pop("sometimes")

@@ -1,0 +1,67 @@
+"""The ledger gives out every position of a pass exactly once."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.data.ledger import Counter, Segment, claim, lockstep, order, split
+
+sizes = st.integers(1, 300)
+batches = st.integers(1, 64)
+shares = st.lists(st.floats(0.01, 100), min_size=1, max_size=8)
+
+
+@given(sizes, shares)
+def test_a_split_loses_and_repeats_nothing(total: int, parts: list[float]) -> None:
+    ends = split(total, parts)
+    assert ends == sorted(ends)
+    assert ends[0] >= 0
+    assert ends[-1] == total
+
+
+@given(sizes, st.integers(1, 8))
+def test_equal_shares_differ_by_one_at_most(total: int, workers: int) -> None:
+    ends = [0, *split(total, [1.0] * workers)]
+    parts = [b - a for a, b in zip(ends, ends[1:], strict=False)]
+    assert max(parts) - min(parts) <= 1
+
+
+@given(sizes, batches, shares)
+def test_lockstep_covers_a_segment_once(samples: int, batch: int, parts: list[float]) -> None:
+    segment = Segment(0, samples, 0)
+    columns = [list(lockstep(segment, batch, rank, parts)) for rank in range(len(parts))]
+    assert len({len(column) for column in columns}) == 1
+    seen = Tally(n for column in columns for lease in column for n in range(lease.start, lease.end))
+    assert seen == Tally(range(samples))
+    for row in zip(*columns, strict=True):
+        assert sum(lease.samples for lease in row) == row[0].total <= batch
+
+
+@given(st.data(), sizes, st.integers(1, 20), st.integers(1, 5), st.integers(1, 4))
+def test_claims_cover_every_pass_once(
+    data: st.DataObject, samples: int, want: int, workers: int, passes: int
+) -> None:
+    """Workers claim in any order; each goes to the next pass when its own is given out."""
+    counter, at = Counter(-1, 0), [0] * workers
+    segment, seen = Segment(0, samples, 0), Tally[tuple[int, int]]()
+    while any(number < passes for number in at):
+        waiting = [w for w in range(workers) if at[w] < passes]
+        worker = data.draw(st.sampled_from(waiting))
+        counter, lease = claim(counter, at[worker], segment, want)
+        if lease is None:
+            at[worker] += 1
+            continue
+        assert 0 < lease.samples <= want
+        seen.update((at[worker], n) for n in range(lease.start, lease.end))
+    assert seen == Tally((p, n) for p in range(passes) for n in range(samples))
+
+
+def test_the_order_is_the_same_for_everyone_and_new_in_each_pass() -> None:
+    assert order(50, 7, 3).tolist() == order(50, 7, 3).tolist()
+    assert order(50, 7, 3).tolist() != order(50, 7, 4).tolist()
+    assert order(50, 7, 3).tolist() != order(50, 8, 3).tolist()
+    assert sorted(order(50, 7, 3).tolist()) == list(range(50))
+    assert order(5, 7, 3, shuffle=False).tolist() == [0, 1, 2, 3, 4]
