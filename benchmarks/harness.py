@@ -42,7 +42,9 @@ def alternate(blocks: Mapping[str, Callable[[], float]], rounds: int) -> dict[st
     return found
 
 
-def start_workers(module: str, workers: int, *arguments: str, pin: bool = True) -> dict[str, object]:
+def start_workers(
+    module: str, workers: int, *arguments: str, pin: bool = True
+) -> dict[str, object]:
     """``python -m benchmarks.MODULE`` as every rank; returns what rank 0 printed as JSON."""
     descriptor = memfd.create(workers)
     with tempfile.TemporaryDirectory() as folder:

@@ -59,9 +59,7 @@ def phalanx_block(
     model, loss = make_mlp(), nn.CrossEntropyLoss()
     chosen = make_optimizer(optimizer, model)
     settings = RunSettings(strategy=strategy)
-    run = join_with(
-        model, chosen, environment=dataclasses.replace(environment, settings=settings)
-    )
+    run = join_with(model, chosen, environment=dataclasses.replace(environment, settings=settings))
 
     def block() -> float:
         run.engine.barrier()

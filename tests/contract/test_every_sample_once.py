@@ -15,7 +15,13 @@ import phalanx
 from phalanx.core.settings import RunSettings
 
 SAMPLES, EPOCHS, BATCH = 61, 3, 12
-STRATEGIES = ["allreduce", "async", "allreduce@0.5/async", "async@0.5/allreduce", "async@1e/allreduce"]
+STRATEGIES = [
+    "allreduce",
+    "async",
+    "allreduce@0.5/async",
+    "async@0.5/allreduce",
+    "async@1e/allreduce",
+]
 
 
 class _Model(nn.Module):

@@ -97,7 +97,12 @@ def test_ends_where_one_process_ends(
 @pytest.mark.parametrize("workers", [2, 3])
 @pytest.mark.parametrize(
     "options",
-    [{"gamma": 0.5}, {"clip": 0.05}, {"accumulate": 3}, {"gamma": 0.5, "clip": 0.05, "accumulate": 2}],
+    [
+        {"gamma": 0.5},
+        {"clip": 0.05},
+        {"accumulate": 3},
+        {"gamma": 0.5, "clip": 0.05, "accumulate": 2},
+    ],
     ids=["scheduler", "clip", "accumulate", "all"],
 )
 def test_schedules_clipping_and_accumulation_are_exact(

@@ -83,7 +83,9 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def _train(folder: Path, workers: int, strategy: str, make: Callable[[], nn.Module]) -> list[nn.Module]:
+def _train(
+    folder: Path, workers: int, strategy: str, make: Callable[[], nn.Module]
+) -> list[nn.Module]:
     def work(rank: int) -> nn.Module:
         torch.manual_seed(rank)  # each worker builds other weights: the first one's count
         model = make()

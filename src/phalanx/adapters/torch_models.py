@@ -25,8 +25,7 @@ def as_models(models: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
 def as_optimizers(
     optimizers: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
 ) -> list[torch.optim.Optimizer]:
-    single = isinstance(optimizers, torch.optim.Optimizer)
-    found = [optimizers] if single else list(optimizers)  # type: ignore[list-item,arg-type]
+    found = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
     for optimizer in found:
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise InputError(

@@ -35,7 +35,7 @@ class Key:
                 raise InputError(f"{where} cannot be '{text}'", did_you_mean(text, self.choices))
             return text
         try:
-            value = self.kind(text)
+            value = int(text) if self.kind is int else float(text)
         except ValueError:
             noun = "a whole number" if self.kind is int else "a number"
             raise InputError(f"{where} must be {noun}, not '{text}'", self.range()) from None
@@ -85,9 +85,7 @@ STRATEGIES = Registry(
 )
 _TRAITS: dict[str, Traits] = {
     "single": Traits("one process, no communication", lockstep=True),
-    "allreduce": Traits(
-        "every step waits for everyone and averages the gradients", lockstep=True
-    ),
+    "allreduce": Traits("every step waits for everyone and averages the gradients", lockstep=True),
     "async": Traits(
         "workers update shared parameters one by one and never wait for each other",
         lockstep=False,
@@ -176,9 +174,7 @@ def _expand_switch(text: str) -> str:
         return f"allreduce@{value}/async"
     if (key, value) in (("at", "auto"), ("on", "straggler")):
         raise InputError(f"'{text}' is not built yet", "Use a point: switch:at=0.5")
-    raise InputError(
-        f"'{text}' needs the point of the switch", "For example: switch:at=0.5"
-    )
+    raise InputError(f"'{text}' needs the point of the switch", "For example: switch:at=0.5")
 
 
 def _phase(text: str, *, last: bool, spec: str) -> Phase:

@@ -12,7 +12,6 @@ from phalanx.core.run_paths import RunPaths
 from phalanx.core.spec import parse_spec
 from phalanx.observe import events as ev
 
-
 _CLOCK_ERROR = 1e-6
 """Durations that are added up miss the clock by less than this."""
 

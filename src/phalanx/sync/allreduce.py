@@ -36,9 +36,7 @@ class AllReduce:
         self._bytes = sum(n.size * n.dtype.itemsize for n in layouts)
         self._staged = [] if self._replica.device.type == "cpu" else self._replica.private_flats()
         if self._shared.elementwise:
-            self._optimizers = [
-                self._shared.optimizer_of(i, rank) for i in range(len(layouts))
-            ]
+            self._optimizers = [self._shared.optimizer_of(i, rank) for i in range(len(layouts))]
 
     def begin(self) -> None:
         self._replica.bind(self._staged or self._shared.parameters)

@@ -98,4 +98,3 @@ class SharedBuffers:
     def load_first(self) -> None:
         """Take the first worker's buffers, as every worker takes its weights."""
         self.load(self._rows[0], self._firsts)
-

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 
 def clip_factor(squared_norm: float, limit: float) -> float:
-    return min(1.0, limit / (squared_norm**0.5 + 1e-6))
+    return min(1.0, limit / (math.sqrt(squared_norm) + 1e-6))

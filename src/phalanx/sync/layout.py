@@ -88,9 +88,7 @@ def make_layout(parameters: Sequence[tuple[int, Tensor]], shards: int) -> Layout
         at += parameter.numel()
     cut = -(-at // shards)
     cut = -(-cut // ALIGN) * ALIGN
-    parts = tuple(
-        _pieces(places, min(at, i * cut), min(at, (i + 1) * cut)) for i in range(shards)
-    )
+    parts = tuple(_pieces(places, min(at, i * cut), min(at, (i + 1) * cut)) for i in range(shards))
     return Layout(parameters[0][1].dtype, at, tuple(places), parts)
 
 

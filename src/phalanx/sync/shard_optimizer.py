@@ -202,6 +202,4 @@ class ShardOptimizer:
 
 
 def _grown(segment: _Segment, last: int, piece: Piece) -> _Segment:
-    return _Segment(
-        segment.first, last, segment.start, piece.end, segment.group, segment.fresh
-    )
+    return _Segment(segment.first, last, segment.start, piece.end, segment.group, segment.fresh)

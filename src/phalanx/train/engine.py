@@ -113,7 +113,8 @@ class SharedEngine(Engine):
         self.buffers.count(samples)
         if not self.lockstep and self.buffers.any:
             self.buffers.publish()
-        self._replicas[index].optimizer._opt_called = True  # schedulers warn without it
+        # Schedulers warn when the optimizer they know has not stepped itself.
+        setattr(self._replicas[index].optimizer, "_opt_called", True)  # noqa: B010
         self._last_update[self.rank] = self._clock.now()
         return timing
 

@@ -59,9 +59,7 @@ def detect() -> Environment:
     )
 
 
-def _arena(
-    hub: Hub | None, variables: Mapping[str, str], rank: int, workers: int
-) -> Arena | None:
+def _arena(hub: Hub | None, variables: Mapping[str, str], rank: int, workers: int) -> Arena | None:
     if workers == 1:
         return None
     if hub is not None:

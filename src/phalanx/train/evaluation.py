@@ -32,9 +32,11 @@ class Evaluator:
             self._sums = engine.arena.region(
                 "evaluation.sums", engine.workers * width, torch.float64
             ).view(engine.workers, width)
-            self._ring = engine.arena.region(
-                "evaluation.ring", RING * width, torch.float64
-            ).view(RING, width).numpy()
+            self._ring = (
+                engine.arena.region("evaluation.ring", RING * width, torch.float64)
+                .view(RING, width)
+                .numpy()
+            )
 
     def run(
         self, model: nn.Module, reader: Reader, means: Means, *, wait: bool = True

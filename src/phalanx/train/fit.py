@@ -188,5 +188,3 @@ def _trial(model: nn.Module, loss: Loss, reader: Reader, batch: int) -> Trial:
         model.zero_grad(set_to_none=True)
 
     return attempt
-
-

@@ -95,9 +95,7 @@ def _precision(environment: Environment, trial: Trial | None) -> tuple[str, str 
     return chosen, note
 
 
-def _notes(
-    environment: Environment, spec: Spec, precision: str, note: str | None
-) -> list[str]:
+def _notes(environment: Environment, spec: Spec, precision: str, note: str | None) -> list[str]:
     notes = []
     if precision != "float32" and note is None:
         notes.append(f"precision: {precision}, channels_last")

@@ -20,7 +20,7 @@ _CPU_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")
 def supports_bfloat16(device: torch.device) -> bool:
     """Whether the processor itself computes in bfloat16 (emulation is never faster)."""
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:

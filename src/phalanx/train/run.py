@@ -155,8 +155,11 @@ class Run:
             )
         )
 
-    def batches(self, data: Any, batch: int, *, augment: Any = None) -> Iterator[Any]:
-        """This worker's batches of one pass over ``data``; ``batch`` is the global one."""
+    def batches(self, data: Any, batch: int | None = None, *, augment: Any = None) -> Iterator[Any]:
+        """This worker's batches of one pass over ``data``, on its device.
+
+        ``batch`` is the global one, shared among the workers; a ``DataLoader`` brings its own.
+        """
         reader = self._reader(data, augment)
         current = self._new_pass(reader, batch)
         ends = boundaries(self._spec, self._epochs, current.samples, current.batch)
@@ -184,9 +187,11 @@ class Run:
             yield batch
             self._samples = 0
 
-    def _new_pass(self, reader: Reader, batch: int) -> Pass:
+    def _new_pass(self, reader: Reader, batch: int | None) -> Pass:
         chosen = self.environment.settings
-        wanted = chosen.batch or batch
+        wanted = chosen.batch or batch or reader.batch or 0
+        if wanted < 1:
+            raise InputError("the batch size is missing", "run.batches(train, batch=128)")
         if chosen.batch_per_worker:
             wanted = chosen.batch_per_worker * self.workers
         check_sizes(len(reader), wanted, self.workers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -61,9 +62,11 @@ def test_a_lock_excludes_the_others() -> None:
 def test_a_lock_of_a_dead_worker_is_noticed() -> None:
     def work(arena: ShmArena) -> None:
         if arena.rank == 0:
-            arena.lock(5).__enter__()
+            held = arena.lock(5)  # kept, or it would be given back with the generator
+            held.__enter__()
             arena.barrier()
             os.kill(os.getpid(), signal.SIGKILL)
+            del held
         arena.barrier()
         with pytest.raises(PeerLost, match="died"), arena.lock(5):
             pass
@@ -103,7 +106,7 @@ def test_memory_is_zero_again_after_a_rewind() -> None:
 
 
 def test_nothing_is_left_in_dev_shm() -> None:
-    before = set(os.listdir("/dev/shm"))
+    before = set(Path("/dev/shm").iterdir())
     descriptor = memfd.create(2)
-    assert set(os.listdir("/dev/shm")) == before
+    assert set(Path("/dev/shm").iterdir()) == before
     os.close(descriptor)

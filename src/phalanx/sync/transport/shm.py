@@ -52,9 +52,7 @@ class ShmArena:
         self._quick, self._slow = ctypes.PyDLL(None), ctypes.CDLL(None)
         self._spin = SPIN_SECONDS if workers <= (os.cpu_count() or 1) else 0.0
         self._partners = list(self._rounds())
-        self._locks = [
-            ctypes.c_void_p(self._base + memfd.lock_cell(i)) for i in range(memfd.LOCKS)
-        ]
+        self._locks = [ctypes.c_void_p(self._base + memfd.lock_cell(i)) for i in range(memfd.LOCKS)]
         self._agreement = self._map(workers * 32)
         self._start, self._used_before = self._end, False
 
