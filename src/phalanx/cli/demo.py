@@ -17,7 +17,7 @@ def demo(ctx: typer.Context, dry_run: o.DryRun = False, json: o.Json = False) ->
     from phalanx.cli.compare import compare_checked
     from phalanx.cli.request import Options, check
 
-    script = Path(__file__).with_name("demo_digits.py")
+    script = Path(__file__).parents[1] / "demos" / "digits.py"
     options = Options(
         script=script, words=(), command=ctx.obj.command, workers=WORKERS, name="demo"
     )

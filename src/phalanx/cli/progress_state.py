@@ -111,8 +111,9 @@ class ProgressState:
             self._done.setdefault(event.epoch, []).append(event)
             self._last = max(self._last, event.time)
         elif isinstance(event, Logged):
-            self.logged.update(event.values)
-            self._values.setdefault(event.epoch, {}).update(event.values)
+            figures = {name: value for name, value in event.values.items() if value is not None}
+            self.logged.update(figures)
+            self._values.setdefault(event.epoch, {}).update(figures)
         elif isinstance(event, Finished):
             self._worker(event.rank).finished = event.status
 

@@ -41,7 +41,7 @@ class MachineError(PhalanxError):
     exit_code = MACHINE_FAILED
 
 
-class PeerLost(ScriptError):
+class PeerLost(ScriptError):  # noqa: N818  (what happened, not what went wrong here)
     """Another worker is gone, so this one cannot go on."""
 
 

@@ -148,7 +148,7 @@ def list_runs() -> list[RunPaths]:
 
 
 def find_run(name: str | None) -> RunPaths:
-    """The run called ``name`` (an id, a unique part of one, or a path); the newest when ``None``."""
+    """The run called ``name`` (an id, a unique part of one, a path), or else the newest."""
     if name and Path(name).is_dir():
         return RunPaths(Path(name))
     runs = list_runs()

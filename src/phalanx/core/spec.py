@@ -8,6 +8,7 @@ are found through :data:`STRATEGIES`.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -226,7 +227,7 @@ def _until(text: str, spec: str) -> Until:
 
 def _check_order(phases: list[Phase], text: str) -> None:
     ends = [p.until for p in phases[:-1] if p.until]
-    for before, after in zip(ends, ends[1:], strict=False):
+    for before, after in itertools.pairwise(ends):
         pair = (before.share, after.share), (before.epochs, after.epochs)
         for a, b in pair:
             if a is not None and b is not None and a >= b:

@@ -118,7 +118,7 @@ def _close(iterator: Iterator[Any]) -> None:
 
 
 def _copied_ahead(device: torch.device, iterator: Iterator[T]) -> Iterator[T]:
-    copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    copies = torch.cuda.Stream(device)
     waiting: tuple[T] | None = None
     for item in iterator:
         with torch.cuda.stream(copies):

@@ -101,7 +101,8 @@ class Logged(msgspec.Struct, tag="logged", frozen=True, kw_only=True):
     time: float
     rank: int
     epoch: int
-    values: dict[str, float]
+    values: dict[str, float | None]
+    """A figure that is not a number is null."""
 
 
 class Switched(msgspec.Struct, tag="switched", frozen=True, kw_only=True):

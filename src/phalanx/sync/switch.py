@@ -6,6 +6,7 @@ asynchronously, or the other way round; any number of phases.
 
 from __future__ import annotations
 
+import itertools
 import math
 
 from phalanx.core.errors import InputError
@@ -18,7 +19,7 @@ Boundary = tuple[int, int]  # epoch, position in it
 def boundaries(spec: Spec, epochs: int | None, samples: int, batch: int) -> list[Boundary]:
     """Where each phase but the last ends: at a boundary of a global batch."""
     ends = [_boundary(phase.until, spec, epochs, samples, batch) for phase in spec.phases[:-1]]
-    for before, after in zip(ends, ends[1:], strict=False):
+    for before, after in itertools.pairwise(ends):
         if before >= after:
             raise InputError(f"the phases of '{spec.text}' end out of order", "Spread them out.")
     return ends

@@ -55,7 +55,7 @@ class Run:
     ) -> None:
         self.environment, self.engine = environment, engine
         self.precision = precision
-        self.history: list[dict[str, float]] = []
+        self.history: list[dict[str, float | None]] = []
         self._models, self._optimizers, self._spec = list(models), list(optimizers), spec
         self._watch_steps, self._lifetime = stopwatch, lifetime
         self._writer, self._clock = stopwatch.writer, stopwatch.clock
@@ -323,7 +323,7 @@ class Run:
 
     def log(self, **values: float) -> None:
         """Figures of this epoch, by any name: they become columns of the report."""
-        numbers = {name: float(value) for name, value in values.items()}
+        numbers: dict[str, float | None] = {n: float(value) for n, value in values.items()}
         self.history.append({"epoch": self._epoch, **numbers})
         if not self._reports:
             return
@@ -336,11 +336,12 @@ class Run:
         """Keep the weights of the epoch with the best ``name``; stop ``patience`` epochs later."""
         self._watched = Watch(name, patience)
 
-    def _judge(self, values: dict[str, float]) -> None:
+    def _judge(self, values: dict[str, float | None]) -> None:
         watched = self._watched
-        if watched is None or watched.name not in values:
+        value = values.get(watched.name) if watched else None
+        if watched is None or value is None:
             return
-        if self._best.improves(watched.name, values[watched.name], self._epoch):
+        if self._best.improves(watched.name, value, self._epoch):
             if self.environment.paths:
                 self._save(self.environment.paths.best)
         elif watched.patience and self._epoch - self._best.epoch >= watched.patience:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter as Tally
 
 from hypothesis import given
@@ -25,7 +26,7 @@ def test_a_split_loses_and_repeats_nothing(total: int, parts: list[float]) -> No
 @given(sizes, st.integers(1, 8))
 def test_equal_shares_differ_by_one_at_most(total: int, workers: int) -> None:
     ends = [0, *split(total, [1.0] * workers)]
-    parts = [b - a for a, b in zip(ends, ends[1:], strict=False)]
+    parts = [b - a for a, b in itertools.pairwise(ends)]
     assert max(parts) - min(parts) <= 1
 
 

@@ -16,6 +16,8 @@ import ctypes.util
 import mmap
 import os
 
+from phalanx.core.errors import InputError
+
 CELL = 64  # one primitive per cache line; glibc's and musl's are all smaller
 LOCKS = 64
 ROUNDS = 6  # of the dissemination barrier, enough for 64 workers
@@ -39,6 +41,11 @@ def lock_cell(index: int) -> int:
 
 def create(workers: int) -> int:
     """A new arena for ``workers`` processes; returns its descriptor, to be inherited."""
+    if workers > MAX_WORKERS:
+        raise InputError(
+            f"{workers} workers are too many for one machine",
+            f"Shared memory serves at most {MAX_WORKERS}.",
+        )
     descriptor = os.memfd_create("phalanx", os.MFD_CLOEXEC)
     try:
         os.ftruncate(descriptor, CONTROL_BYTES)

@@ -38,11 +38,6 @@ class ShmArena:
     """
 
     def __init__(self, descriptor: int, rank: int, workers: int) -> None:
-        if workers > memfd.MAX_WORKERS:
-            raise InputError(
-                f"{workers} workers are too many for one machine",
-                f"Shared memory serves at most {memfd.MAX_WORKERS}.",
-            )
         self.rank, self.workers = rank, workers
         self._descriptor = descriptor
         self._end = memfd.CONTROL_BYTES

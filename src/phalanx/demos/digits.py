@@ -1,6 +1,6 @@
 """What ``phalanx demo`` trains: a small network that reads handwritten digits.
 
-It is an ordinary script: plain ``python demo_digits.py`` trains it alone.
+It is an ordinary script: plain ``python digits.py`` trains it alone.
 """
 
 from __future__ import annotations

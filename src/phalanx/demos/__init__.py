@@ -1,0 +1,1 @@
+"""Scripts that `phalanx demo` runs; ordinary training scripts, never imported."""
