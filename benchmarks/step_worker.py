@@ -17,7 +17,7 @@ from phalanx.core.settings import RunSettings
 from phalanx.train.environment import Environment, detect
 from phalanx.train.join import join_with
 
-STEPS, BATCH = 100, 128
+STEPS, BATCH = 300, 128  # long blocks: a free-running worker idles at the end of each
 SAMPLES = STEPS * BATCH
 
 

@@ -90,9 +90,13 @@ def _train(
     make: Callable[[], nn.Module],
     dtype: torch.dtype | None = None,
 ) -> list[nn.Module]:
-    def work(rank: int) -> nn.Module:
+    models = []
+    for rank in range(workers):
         torch.manual_seed(rank)  # each worker builds other weights: the first one's count
-        model = make().to(dtype) if dtype else make()
+        models.append(make().to(dtype) if dtype else make())
+
+    def work(rank: int) -> nn.Module:
+        model = models[rank]
         made = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=5e-3)
         loss = nn.functional.cross_entropy
         phalanx.fit(model, optimizer=made, loss=loss, train=(data, Y), epochs=3, batch=12)

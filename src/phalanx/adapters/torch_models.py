@@ -58,12 +58,12 @@ def state_of(models: Sequence[nn.Module]) -> dict[str, Tensor]:
     return state
 
 
-def save_state(models: Sequence[nn.Module], path: Path) -> None:
+def save_state(state: dict[str, Tensor], path: Path) -> None:
     """A plain ``state_dict`` as safetensors, written whole or not at all.
 
     Tied tensors are written once per name: the file can be loaded without knowing about them.
     """
-    state = {k: v.cpu().clone().contiguous() for k, v in state_of(models).items()}
+    state = {k: v.cpu().clone().contiguous() for k, v in state.items()}
     temporary = path.with_suffix(".partial")
     save_file(state, temporary)
     temporary.replace(path)

@@ -24,24 +24,40 @@ class AllReduce:
         self._arena, self._clock = context.arena, context.clock
         rank, layouts = self._arena.rank, self._replica.layouts
         self._bounds = [n.bounds(rank) for n in layouts]
-        self._mine = [n[rank] for n in self._shared.gradients]
-        self._slices = [
-            [g[low:high] for g in gradients]
-            for (low, high), gradients in zip(self._bounds, self._shared.gradients, strict=True)
-        ]
         self._reduced = [
             torch.empty(high - low, dtype=n.dtype)
             for (low, high), n in zip(self._bounds, layouts, strict=True)
         ]
-        self._bytes = sum(n.size * n.dtype.itemsize for n in layouts)
+        targets = [self._targets_of(i) for i in range(len(layouts))]
+        self._collectors = self._replica.collector(targets)
+        self._others = [
+            [g[low:high] for other, g in enumerate(gradients) if other != rank]
+            for (low, high), gradients in zip(self._bounds, self._shared.gradients, strict=True)
+        ]
+        self._bytes = sum(
+            (n.size - len(own)) * n.dtype.itemsize
+            for n, own in zip(layouts, self._reduced, strict=True)
+        )
         self._staged = [] if self._replica.device.type == "cpu" else self._replica.private_flats()
         if self._shared.elementwise:
             self._optimizers = [self._shared.optimizer_of(i, rank) for i in range(len(layouts))]
 
+    def _targets_of(self, layout: int) -> list[Tensor]:
+        """Where this worker's gradient goes: its own shard stays here, the rest is shown."""
+        mine, shards = self._shared.gradients[layout][self._arena.rank], []
+        for shard in range(self._arena.workers):
+            low, high = self._replica.layouts[layout].bounds(shard)
+            shards.append(mine[low:high])
+        shards[self._arena.rank] = self._reduced[layout]
+        return shards
+
     def begin(self) -> None:
-        self._replica.bind(self._staged or self._shared.parameters)
+        self.bind()
         self._fetch()
         self._arena.barrier()
+
+    def bind(self) -> None:
+        self._replica.bind(self._staged or self._shared.parameters)
 
     def exchange(self, weight: float, clip: float | None = None) -> Timing:
         now, ready = self._clock.now, self._clock.now()
@@ -84,7 +100,7 @@ class AllReduce:
 
     def _publish(self, weight: float) -> None:
         rank, shared = self._arena.rank, self._shared
-        masks = self._replica.collect(self._mine)
+        masks = [collector.collect() for collector in self._collectors]
         shared.weights[rank] = weight
         shared.complete[rank] = all(mask is None for mask in masks)
         if not shared.complete[rank]:
@@ -94,14 +110,15 @@ class AllReduce:
     def _reduce(self, clip: float | None) -> list[bytes | None]:
         """Sum this worker's slices; returns which parameters anybody used."""
         total = float(self._shared.weights.sum())
-        for slices, out in zip(self._slices, self._reduced, strict=True):
-            _sum(slices, out)
+        for others, out in zip(self._others, self._reduced, strict=True):
+            for other in others:
+                out.add_(other)
             if total not in (0.0, 1.0):
                 out.mul_(1.0 / total)
         if clip is not None:
             self._clip(clip)
         if self._shared.complete.all():
-            return [None] * len(self._slices)
+            return [None] * len(self._reduced)
         return [table.max(axis=0).tobytes() for table in self._shared.used]
 
     def _clip(self, limit: float) -> None:
@@ -144,9 +161,3 @@ class AllReduce:
         """A model on an accelerator has its own copy of the parameters."""
         for staged, shared in zip(self._staged, self._shared.parameters, strict=False):
             staged.copy_(shared)
-
-
-def _sum(parts: list[Tensor], out: Tensor) -> None:
-    torch.add(parts[0], parts[1], out=out)
-    for part in parts[2:]:
-        out.add_(part)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from phalanx.core.errors import InputError
-from phalanx.sync.layout import Layout, by_dtype, make_layout, trainable
+from phalanx.sync.layout import Layout, Place, by_dtype, make_layout, trainable
 
 
 class Replica:
@@ -40,33 +40,78 @@ class Replica:
         """Flat buffers of this worker's own, on the parameters' device."""
         return [torch.empty(n.size, dtype=n.dtype, device=self.device) for n in self.layouts]
 
-    def collect(self, flats: list[Tensor]) -> list[bytes | None]:
-        """Copy the gradients into ``flats`` and drop them.
-
-        Returns, per layout, ``None`` when every parameter has a gradient, else one byte per
-        parameter that says whether it has.
-        """
+    def collector(self, shards: list[list[Tensor]]) -> list[Collector]:
+        """Per layout, what copies gradients into ``shards[layout][shard]``."""
         return [
-            self._collect(layout, parameters, flat)
-            for layout, parameters, flat in zip(self.layouts, self.parameters, flats, strict=True)
+            Collector(layout, parameters, targets)
+            for layout, parameters, targets in zip(
+                self.layouts, self.parameters, shards, strict=True
+            )
         ]
 
-    def _collect(self, layout: Layout, parameters: list[Tensor], flat: Tensor) -> bytes | None:
-        targets, sources, used = [], [], bytearray(len(parameters))
-        for i, parameter in enumerate(parameters):
-            gradient = parameter.grad
+
+class Collector:
+    """Copies the gradients of one layout into the shards they belong to, and drops them."""
+
+    def __init__(self, layout: Layout, parameters: list[Tensor], shards: list[Tensor]) -> None:
+        self._parameters, self._places = parameters, layout.places
+        self._targets: list[list[tuple[int, int, Tensor]]] = [[] for _ in parameters]
+        for pieces, shard in zip(layout.shards, shards, strict=True):
+            low = pieces[0].start if pieces else 0
+            for piece in pieces:
+                first = layout.places[piece.parameter].start
+                target = shard[piece.start - low : piece.end - low]
+                self._targets[piece.parameter].append(
+                    (piece.start - first, piece.end - first, target)
+                )
+        self._whole = [
+            _shaped(place, targets)
+            for place, targets in zip(layout.places, self._targets, strict=True)
+        ]
+
+    def collect(self) -> bytes | None:
+        """``None`` when every parameter had a gradient, else one byte each that says whether."""
+        targets: list[Tensor] = []
+        sources: list[Tensor] = []
+        missing: list[int] = []
+        for i, parameter in enumerate(self._parameters):
+            gradient, whole = parameter.grad, self._whole[i]
             if gradient is None:
-                flat[layout.places[i].start : layout.places[i].end].zero_()
-                continue
-            if gradient.layout != torch.strided:
+                missing.append(i)
+                torch._foreach_zero_([target for _, _, target in self._targets[i]])
+            elif gradient.layout != torch.strided:
                 raise InputError(
                     "a gradient is sparse, which no strategy can exchange",
                     "Make the layer dense, for example nn.Embedding(…, sparse=False).",
                 )
-            used[i] = 1
-            targets.append(layout.places[i].view(flat))
-            sources.append(gradient)
-            parameter.grad = None
+            elif whole is not None:
+                targets.append(whole)
+                sources.append(gradient)
+            else:  # the parameter lies in several shards
+                flat = _flat(gradient, self._places[i])
+                targets += [target for _, _, target in self._targets[i]]
+                sources += [flat[start:end] for start, end, _ in self._targets[i]]
         if targets:
             torch._foreach_copy_(targets, sources)
-        return None if len(targets) == len(parameters) else bytes(used)
+        for parameter in self._parameters:
+            parameter.grad = None
+        if not missing:
+            return None
+        return bytes(i not in missing for i in range(len(self._parameters)))
+
+
+def _shaped(place: Place, targets: list[tuple[int, int, Tensor]]) -> Tensor | None:
+    """The one target of a parameter in the parameter's own shape."""
+    if len(targets) != 1:
+        return None
+    return targets[0][2].as_strided(place.shape, place.stride)
+
+
+def _flat(gradient: Tensor, place: Place) -> Tensor:
+    """The gradient's numbers in the order of the flat buffer."""
+    if gradient.stride() != place.stride:
+        ordered = torch.empty_strided(
+            place.shape, place.stride, dtype=gradient.dtype, device=gradient.device
+        )
+        gradient = ordered.copy_(gradient)
+    return gradient.as_strided((gradient.numel(),), (1,))

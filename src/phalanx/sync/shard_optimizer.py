@@ -8,6 +8,7 @@ this worker, another one, or another strategy after a switch.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +28,7 @@ ELEMENTWISE = (
     torch.optim.Adamax,
     torch.optim.RAdam,
 )
-_FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
+_FUSED = (torch.optim.Adam, torch.optim.AdamW)
 
 
 def is_elementwise(optimizer: torch.optim.Optimizer) -> bool:
@@ -66,9 +67,12 @@ def _make(
 
 def _options(kind: type[torch.optim.Optimizer], group: dict[str, Any]) -> dict[str, Any]:
     options = {k: v for k, v in group.items() if k not in ("params", "initial_lr")}
-    chosen = options.get("foreach") or options.get("differentiable") or options.get("fused")
-    if kind in _FUSED and chosen is None:
-        options["fused"] = True
+    if any(options.get(name) is not None for name in ("foreach", "fused")):
+        return options
+    if not options.get("differentiable"):
+        # One pass over memory where there is more than one to save; a plain loop otherwise.
+        fused = kind in _FUSED or (kind is torch.optim.SGD and options["momentum"] != 0)
+        options["fused" if fused else "foreach"] = fused
     return options
 
 
@@ -103,11 +107,13 @@ class ShardOptimizer:
         scalars: Sequence[str],
     ) -> None:
         self._source = source
+        # Without the wrappers for profilers and hooks, which cost more than a small shard.
+        self._step = torch.no_grad()(inspect.unwrap(type(source).step))
         self._pieces = layout.shards[shard]
         self._parameters, self._slots, self._steps = parameters, slots, steps
         self._counts = steps.numpy()
         self._scalars = scalars
-        self._low, self.high = layout.bounds(shard)
+        self._low = layout.bounds(shard)[0]
         self._key: object = None
         self._segments: list[_Segment] = []
         self._tensors: list[Tensor] = []
@@ -128,7 +134,7 @@ class ShardOptimizer:
                 if name not in ("params", "fused", "foreach"):
                     mine[name] = value
             mine["lr"] = theirs["lr"] * rate_factor
-        self._optimizer.step()
+        self._step(self._optimizer)
         self._count()
 
     def _arrange(self, gradient: Tensor, used: bytes | None) -> None:

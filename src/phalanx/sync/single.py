@@ -20,6 +20,9 @@ class Single:
     def begin(self) -> None:
         pass
 
+    def bind(self) -> None:
+        pass
+
     def exchange(self, weight: float, clip: float | None = None) -> Timing:
         ready = self._clock.now()
         if weight not in (0.0, 1.0):
@@ -28,7 +31,8 @@ class Single:
         if clip is not None:
             torch.nn.utils.clip_grad_norm_(self._parameters, clip)
         self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
+        for parameter in self._parameters:  # zero_grad, without its wrappers
+            parameter.grad = None
         return Timing(update=self._clock.now() - ready)
 
     def refresh(self) -> None:

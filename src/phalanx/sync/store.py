@@ -1,15 +1,15 @@
 """Asynchronous data parallelism: one versioned store of shards that workers update in turn.
 
-A push and the pull after it are one visit per shard: lock it, run the optimizer on it, copy the
-new parameters out. Nobody waits for anybody else's step (Dean et al., "Large scale distributed
-deep networks", 2012; Li et al., "Scaling distributed machine learning with the parameter
-server", 2014). Here the store is memory that all workers share, so there is no server process.
+A push is one visit per shard: lock it, run the optimizer on it. Nobody waits for anybody else's
+step (Dean et al., "Large scale distributed deep networks", 2012; Li et al., "Scaling distributed
+machine learning with the parameter server", 2014). The store is memory that all workers share,
+so there is no server process, and on a CPU nothing to pull: the model reads the store itself,
+also while others update it, as in Recht et al., "Hogwild!" (2011), but no update is ever lost.
 """
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from phalanx.core.errors import InputError
 from phalanx.sync.clipping import clip_factor
@@ -35,35 +35,32 @@ class Store:
         self._rate_factor = 1.0 / context.rate_divisor
         workers, rank, layouts = self._arena.workers, self._arena.rank, self._replica.layouts
         self._order = [(rank + i) % workers for i in range(workers)]
-        self._gradients = self._replica.private_flats()
-        self._wire = self._gradients if self._on_host() else self._host_flats()
-        self._local = self._replica.private_flats()
+        on_host = self._replica.device.type == "cpu"
+        self._local = [] if on_host else self._replica.private_flats()
         self._bounds = [[n.bounds(shard) for shard in range(workers)] for n in layouts]
-        self._shards = [
-            [flat[low:high] for low, high in bounds]
-            for flat, bounds in zip(self._wire, self._bounds, strict=True)
+        self._gradients = [
+            [torch.empty(high - low, dtype=n.dtype) for low, high in bounds]
+            for n, bounds in zip(layouts, self._bounds, strict=True)
         ]
+        self._collectors = self._replica.collector(self._gradients)
         self._optimizers = [
             [self._shared.optimizer_of(i, shard) for shard in range(workers)]
             for i in range(len(layouts))
         ]
         self._seen = [0] * workers
-        self._bytes = 2 * sum(n.size * n.dtype.itemsize for n in layouts)
-
-    def _on_host(self) -> bool:
-        return self._replica.device.type == "cpu"
-
-    def _host_flats(self) -> list[Tensor]:
-        return [torch.empty(n.size, dtype=n.dtype) for n in self._replica.layouts]
+        self._bytes = sum(n.size * n.dtype.itemsize for n in layouts) * (1 if on_host else 2)
 
     def begin(self) -> None:
-        self._replica.bind(self._local)
+        self.bind()
         self.refresh()
         self._arena.barrier()
 
+    def bind(self) -> None:
+        self._replica.bind(self._local or self._shared.parameters)
+
     def exchange(self, weight: float, clip: float | None = None) -> Timing:
         now, ready = self._clock.now, self._clock.now()
-        used = self._replica.collect(self._gradients)
+        used = [collector.collect() for collector in self._collectors]
         if weight <= 0.0:
             return Timing(send=now() - ready)
         self._normalise(weight, clip)
@@ -73,15 +70,15 @@ class Store:
         return timing
 
     def _normalise(self, weight: float, clip: float | None) -> None:
+        if weight == 1.0 and clip is None:
+            return
+        gradients = [g for shards in self._gradients for g in shards]
         factor = 1.0 / weight
         if clip is not None:
-            squares = sum(float(torch.linalg.vector_norm(g)) ** 2 for g in self._gradients)
+            squares = sum(float(torch.linalg.vector_norm(g)) ** 2 for g in gradients)
             factor *= clip_factor(squares * factor**2, clip)
-        for gradient, wire in zip(self._gradients, self._wire, strict=True):
-            if factor != 1.0:
-                gradient.mul_(factor)
-            if wire is not gradient:
-                wire.copy_(gradient)
+        if factor != 1.0:
+            torch._foreach_mul_(gradients, factor)
 
     def _visit(self, shard: int, used: list[bytes | None], timing: Timing) -> None:
         now, asked = self._clock.now, self._clock.now()
@@ -90,7 +87,7 @@ class Store:
             version = int(self._shared.versions[shard])
             timing.staleness = max(timing.staleness, version - self._seen[shard])
             for i, optimizers in enumerate(self._optimizers):
-                optimizers[shard].update(self._shards[i][shard], used[i], self._rate_factor)
+                optimizers[shard].update(self._gradients[i][shard], used[i], self._rate_factor)
             self._seen[shard] = version + 1
             self._shared.versions[shard] = version + 1
             updated = now()
@@ -100,6 +97,7 @@ class Store:
         timing.reduce += now() - updated
 
     def _pull(self, shard: int) -> None:
+        """A model on an accelerator has its own copy of the parameters."""
         for i, local in enumerate(self._local):
             low, high = self._bounds[i][shard]
             local[low:high].copy_(self._shared.parameters[i][low:high])

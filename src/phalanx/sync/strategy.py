@@ -44,7 +44,10 @@ class Strategy(Protocol):
     """``Strategy(context, **options)``, registered in ``phalanx.core.spec``."""
 
     def begin(self) -> None:
-        """Bind the model to the memory this strategy trains in. Collective."""
+        """Start training under this strategy, from the newest parameters. Collective."""
+
+    def bind(self) -> None:
+        """Make the model's parameters those that this strategy trains."""
 
     def exchange(self, weight: float, clip: float | None = None) -> Timing:
         """Give this worker's gradient, times ``weight`` already, and take the new parameters.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -155,6 +156,24 @@ class SharedEngine(Engine):
             found = self.buffers.read()
             self.arena.barrier()
             self.buffers.load(*found)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Inside, the models hold today's weights and buffers, whatever the others do."""
+        self.refresh()
+        saved = self.buffers.save()
+        self.buffers.load(*self.buffers.read())
+        for replica, shared in zip(self._replicas, self._shared, strict=True):
+            flats = replica.private_flats()
+            for flat, values in zip(flats, shared.parameters, strict=True):
+                flat.copy_(values)
+            replica.bind(flats)
+        try:
+            yield
+        finally:
+            self.buffers.restore(saved)
+            for strategy in self._strategies_now():
+                strategy.bind()
 
     def finish(self, collective: bool) -> None:
         """Leave the final parameters, buffers and optimizer state in ordinary tensors."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from phalanx.adapters.torch_models import state_of
 from phalanx.core.errors import InputError
 from phalanx.data.ledger import split
 from phalanx.data.prefetch import move
@@ -27,6 +28,9 @@ class Evaluator:
     def __init__(self, engine: Engine, device: torch.device, channels_last: bool) -> None:
         self._engine, self._device, self._channels_last = engine, device, channels_last
         self._done = 0
+        self.keep: list[nn.Module] | None = None
+        """Models whose state at the last evaluation is to be kept, for whoever saves the best."""
+        self.kept: dict[str, Tensor] | None = None
         if isinstance(engine, SharedEngine):
             width = MOST_METRICS + 2
             self._sums = engine.arena.region(
@@ -99,13 +103,11 @@ class Evaluator:
         self, engine: SharedEngine, model: nn.Module, reader: Reader, means: Means
     ) -> list[float]:
         """The newest weights and everyone's buffers, while the others go on training."""
-        engine.refresh()
-        saved = engine.buffers.save()
-        engine.buffers.load(*engine.buffers.read())
-        try:
-            return _averages(self._sweep(model, reader, means, 0, len(reader)))
-        finally:
-            engine.buffers.restore(saved)
+        with engine.snapshot():
+            averages = _averages(self._sweep(model, reader, means, 0, len(reader)))
+            if self.keep is not None:
+                self.kept = {k: v.clone() for k, v in state_of(self.keep).items()}
+        return averages
 
     @torch.no_grad()
     def _sweep(

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from phalanx.adapters.torch_models import save_state
+from phalanx.adapters.torch_models import save_state, state_of
 from phalanx.core.errors import InputError
 from phalanx.core.spec import Spec
 from phalanx.data.ledger import Segment
@@ -19,7 +19,7 @@ from phalanx.data.reader import Reader, as_reader
 from phalanx.observe.events import EpochDone, Logged, Planned, Saved, Switched
 from phalanx.sync.switch import boundaries, segments
 from phalanx.train.best import BestSoFar, Watch
-from phalanx.train.engine import Engine, SharedEngine
+from phalanx.train.engine import Engine
 from phalanx.train.environment import Environment
 from phalanx.train.evaluation import Evaluator
 from phalanx.train.lifetime import Lifetime
@@ -70,6 +70,7 @@ class Run:
         self._reference = 1  # samples that the whole step has, over all workers
         self._weight = 0.0
         self._pattern: list[int] = []
+        self._seeds: dict[tuple[float, torch.dtype, torch.device], Tensor] = {}
         self._switch: _Switch | None = None
         self._reports = environment.rank == 0
         lifetime.on_exit = lambda: self.finish(collective=False)
@@ -222,7 +223,18 @@ class Run:
         share = self._samples / self._reference if self.engine.lockstep else 1.0
         self._watch_steps.loss(error, self._samples)
         self._weight += share
-        (error if share == 1.0 else error * share).backward()
+        error.backward(self._seed(error, share))
+
+    def _seed(self, error: Tensor, share: float) -> Tensor | None:
+        """Where back-propagation begins: cheaper than multiplying the loss."""
+        if share == 1.0:
+            return None
+        key = (share, error.dtype, error.device)
+        if key not in self._seeds:
+            if len(self._seeds) > 64:
+                self._seeds.clear()
+            self._seeds[key] = torch.full_like(error.detach(), share)
+        return self._seeds[key]
 
     def step(
         self,
@@ -335,6 +347,7 @@ class Run:
     def save_best(self, name: str, patience: int | None = None) -> None:
         """Keep the weights of the epoch with the best ``name``; stop ``patience`` epochs later."""
         self._watched = Watch(name, patience)
+        self._evaluator.keep = self._models
 
     def _judge(self, values: dict[str, float | None]) -> None:
         watched = self._watched
@@ -352,14 +365,9 @@ class Run:
         self.engine.request_stop(self._epoch)
 
     def _save(self, path: Path) -> None:
-        engine = self.engine
-        if isinstance(engine, SharedEngine) and not engine.lockstep:
-            saved = engine.buffers.save()
-            engine.buffers.load(*engine.buffers.read())
-            save_state(self._models, path)
-            engine.buffers.restore(saved)
-        else:
-            save_state(self._models, path)
+        """What was evaluated: in lockstep the weights are still that, otherwise a copy was kept."""
+        kept = None if self.engine.lockstep else self._evaluator.kept
+        save_state(kept or state_of(self._models), path)
         self._writer.emit(
             Saved(time=self._clock.now(), rank=self.rank, path=path.name, epoch=self._epoch)
         )
@@ -370,5 +378,5 @@ class Run:
             return
         self.engine.finish(collective)
         if self.is_first and self.environment.paths:
-            save_state(self._models, self.environment.paths.model)
+            save_state(state_of(self._models), self.environment.paths.model)
         self._lifetime.end("done", self._watch_steps.bytes_sent)

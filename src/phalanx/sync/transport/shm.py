@@ -8,7 +8,7 @@ import mmap
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 import torch
 
@@ -29,6 +29,29 @@ def _deadline(seconds: float) -> _Timespec:
     return _Timespec(int(at), int((at % 1) * 1e9))
 
 
+class _Lock:
+    """A robust mutex: the kernel hands it on when its holder dies, and says so."""
+
+    def __init__(self, arena: ShmArena, address: int) -> None:
+        self._arena, self._cell = arena, ctypes.c_void_p(address)
+        quick, slow = ctypes.PyDLL(None), ctypes.CDLL(None)
+        self._try, self._unlock = quick.pthread_mutex_trylock, quick.pthread_mutex_unlock
+        self._wait = slow.pthread_mutex_timedlock
+
+    def __enter__(self) -> None:
+        code = self._try(self._cell)
+        while code in (_EBUSY, _ETIMEDOUT):
+            self._arena.check_abort()
+            code = self._wait(self._cell, ctypes.byref(_deadline(SLICE_SECONDS)))
+        if code == _EOWNERDEAD:
+            raise PeerLost("a worker died while it was updating the parameters")
+        if code != 0:
+            raise PeerLost(f"a lock of the shared memory failed: {os.strerror(code)}")
+
+    def __exit__(self, *_: object) -> None:
+        self._unlock(self._cell)
+
+
 class ShmArena:
     """Regions behind the control block; a dissemination barrier; robust mutexes.
 
@@ -47,7 +70,7 @@ class ShmArena:
         self._quick, self._slow = ctypes.PyDLL(None), ctypes.CDLL(None)
         self._spin = SPIN_SECONDS if workers <= (os.cpu_count() or 1) else 0.0
         self._partners = list(self._rounds())
-        self._locks = [ctypes.c_void_p(self._base + memfd.lock_cell(i)) for i in range(memfd.LOCKS)]
+        self._locks = [_Lock(self, self._base + memfd.lock_cell(i)) for i in range(memfd.LOCKS)]
         self._agreement = self._map(workers * 32)
         self._start, self._used_before = self._end, False
 
@@ -114,32 +137,18 @@ class ShmArena:
             if self._quick.sem_trywait(cell) == 0:
                 return
         while self._slow.sem_timedwait(cell, ctypes.byref(_deadline(SLICE_SECONDS))) != 0:
-            self._check_abort()
+            self.check_abort()
 
-    @contextmanager
-    def lock(self, index: int) -> Iterator[None]:
-        cell = self._locks[index]
-        code = self._quick.pthread_mutex_trylock(cell)
-        while code in (_EBUSY, _ETIMEDOUT):
-            self._check_abort()
-            limit = ctypes.byref(_deadline(SLICE_SECONDS))
-            code = self._slow.pthread_mutex_timedlock(cell, limit)
-        if code == _EOWNERDEAD:
-            raise PeerLost("a worker died while it was updating the parameters")
-        if code != 0:
-            raise PeerLost(f"a lock of the shared memory failed: {os.strerror(code)}")
-        try:
-            yield
-        finally:
-            self._quick.pthread_mutex_unlock(cell)
+    def lock(self, index: int) -> AbstractContextManager[None]:
+        return self._locks[index]
 
     def pause(self) -> None:
-        self._check_abort()
+        self.check_abort()
         time.sleep(0.001)
 
     def abort(self) -> None:
         self._control[memfd.ABORT] = 1
 
-    def _check_abort(self) -> None:
+    def check_abort(self) -> None:
         if self._control[memfd.ABORT]:
             raise PeerLost("the run was ended while this worker waited for the others")
