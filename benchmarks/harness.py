@@ -44,7 +44,7 @@ def alternate(blocks: Mapping[str, Callable[[], float]], rounds: int) -> dict[st
 
 def start_workers(
     module: str, workers: int, *arguments: str, pin: bool = True
-) -> dict[str, object]:
+) -> dict[str, list[float]]:
     """``python -m benchmarks.MODULE`` as every rank; returns what rank 0 printed as JSON."""
     descriptor = memfd.create(workers)
     with tempfile.TemporaryDirectory() as folder:

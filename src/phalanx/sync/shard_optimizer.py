@@ -189,16 +189,15 @@ class ShardOptimizer:
     def _count(self) -> None:
         assert self._optimizer is not None
         for segment, tensor in zip(self._segments, self._tensors, strict=True):
-            counts = self._steps[segment.first : segment.last + 1]
+            counts = self._counts[segment.first : segment.last + 1]
             if segment.fresh:  # the optimizer made its own state: move it into the slots
                 self._adopt(segment, self._optimizer.state[tensor])
-                counts.fill_(1)
+                counts[:] = 1
                 self._key = None
             elif self._scalars:
-                if segment.last > segment.first:
-                    counts.fill_(self._counts[segment.first])
+                counts[:] = counts[0]
             else:
-                counts.add_(1)
+                counts += 1
 
     def _adopt(self, segment: _Segment, state: dict[str, Any]) -> None:
         for name, slot in self._slots.items():

@@ -65,9 +65,25 @@ class Store:
             return Timing(send=now() - ready)
         self._normalise(weight, clip)
         timing = Timing(send=now() - ready, bytes_sent=self._bytes)
-        for shard in self._order:
-            self._visit(shard, used, timing)
+        waiting = list(self._order)
+        while waiting:
+            asked = now()
+            shard = self._enter_one(waiting)
+            waiting.remove(shard)
+            timing.wait += now() - asked
+            try:
+                self._visit(shard, used, timing)
+            finally:
+                self._arena.lock(self._lock(shard)).release()
         return timing
+
+    def _enter_one(self, waiting: list[int]) -> int:
+        """Lock a shard that is free; only when none is, wait for one."""
+        for shard in waiting:
+            if self._arena.lock(self._lock(shard)).acquire(blocking=False):
+                return shard
+        self._arena.lock(self._lock(waiting[0])).acquire()
+        return waiting[0]
 
     def _normalise(self, weight: float, clip: float | None) -> None:
         if weight == 1.0 and clip is None:
@@ -81,18 +97,15 @@ class Store:
             torch._foreach_mul_(gradients, factor)
 
     def _visit(self, shard: int, used: list[bytes | None], timing: Timing) -> None:
-        now, asked = self._clock.now, self._clock.now()
-        with self._arena.lock(self._lock(shard)):
-            admitted = now()
-            version = int(self._shared.versions[shard])
-            timing.staleness = max(timing.staleness, version - self._seen[shard])
-            for i, optimizers in enumerate(self._optimizers):
-                optimizers[shard].update(self._gradients[i][shard], used[i], self._rate_factor)
-            self._seen[shard] = version + 1
-            self._shared.versions[shard] = version + 1
-            updated = now()
-            self._pull(shard)
-        timing.wait += admitted - asked
+        now, admitted = self._clock.now, self._clock.now()
+        version = int(self._shared.versions[shard])
+        timing.staleness = max(timing.staleness, version - self._seen[shard])
+        for i, optimizers in enumerate(self._optimizers):
+            optimizers[shard].update(self._gradients[i][shard], used[i], self._rate_factor)
+        self._seen[shard] = version + 1
+        self._shared.versions[shard] = version + 1
+        updated = now()
+        self._pull(shard)
         timing.update += updated - admitted
         timing.reduce += now() - updated
 

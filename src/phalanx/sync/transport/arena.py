@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
+
+
+class Lock(Protocol):
+    """Freed by the kernel when its holder dies. ``with lock:`` works too."""
+
+    def acquire(self, blocking: bool = True) -> bool:
+        """Take it; without ``blocking``, only if it is free."""
+
+    def release(self) -> None: ...
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(self, *_: Any) -> None: ...
 
 
 class Arena(Protocol):
@@ -26,8 +38,8 @@ class Arena(Protocol):
     def barrier(self) -> None:
         """Wait for all workers. What they wrote before it is visible after it."""
 
-    def lock(self, index: int) -> AbstractContextManager[None]:
-        """Lock number ``index``; freed when its holder dies."""
+    def lock(self, index: int) -> Lock:
+        """Lock number ``index``; raises when the run is aborted."""
 
     def pause(self) -> None:
         """Give way for a moment inside a polling loop; raises when the run is aborted."""

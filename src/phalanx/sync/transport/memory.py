@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -80,17 +78,17 @@ class ThreadArena:
     def barrier(self) -> None:
         self.hub.wait()
 
-    @contextmanager
-    def lock(self, index: int) -> Iterator[None]:
-        if self.hub.aborted:
-            raise PeerLost("another worker ended before this one")
-        with self.hub.lock(index):
-            yield
+    def lock(self, index: int) -> threading.Lock:
+        self._check_abort()
+        return self.hub.lock(index)
 
     def pause(self) -> None:
+        self._check_abort()
+        time.sleep(0.001)
+
+    def _check_abort(self) -> None:
         if self.hub.aborted:
             raise PeerLost("another worker ended before this one")
-        time.sleep(0.001)
 
     def abort(self) -> None:
         self.hub.abort()

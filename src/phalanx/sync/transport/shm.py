@@ -8,7 +8,6 @@ import mmap
 import os
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 
 import torch
 
@@ -38,8 +37,10 @@ class _Lock:
         self._try, self._unlock = quick.pthread_mutex_trylock, quick.pthread_mutex_unlock
         self._wait = slow.pthread_mutex_timedlock
 
-    def __enter__(self) -> None:
+    def acquire(self, blocking: bool = True) -> bool:
         code = self._try(self._cell)
+        if code == _EBUSY and not blocking:
+            return False
         while code in (_EBUSY, _ETIMEDOUT):
             self._arena.check_abort()
             code = self._wait(self._cell, ctypes.byref(_deadline(SLICE_SECONDS)))
@@ -47,6 +48,13 @@ class _Lock:
             raise PeerLost("a worker died while it was updating the parameters")
         if code != 0:
             raise PeerLost(f"a lock of the shared memory failed: {os.strerror(code)}")
+        return True
+
+    def release(self) -> None:
+        self._unlock(self._cell)
+
+    def __enter__(self) -> None:
+        self.acquire()
 
     def __exit__(self, *_: object) -> None:
         self._unlock(self._cell)
@@ -139,7 +147,7 @@ class ShmArena:
         while self._slow.sem_timedwait(cell, ctypes.byref(_deadline(SLICE_SECONDS))) != 0:
             self.check_abort()
 
-    def lock(self, index: int) -> AbstractContextManager[None]:
+    def lock(self, index: int) -> _Lock:
         return self._locks[index]
 
     def pause(self) -> None:
