@@ -144,3 +144,13 @@ def test_an_optimizer_that_is_not_elementwise_runs_under_allreduce(tmp_path: Pat
     together, _ = _trained(3, tmp_path / "many", torch.float64, "normalised")
     for state in together:
         _assert_same(alone[0], state, 1e-12)
+
+
+@pytest.mark.parametrize("options", [{"clip": 0.05}, {"accumulate": 2}, {"accumulate": 7}])
+def test_a_worker_without_samples_in_the_last_batch_follows_the_others(
+    tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("test_exactness.SAMPLES", 97)  # six batches of 16, and one sample
+    alone, _ = _trained(1, tmp_path / "one", torch.float64, "momentum", **options)
+    together, _ = _trained(3, tmp_path / "many", torch.float64, "momentum", **options)
+    _assert_same(alone[0], together[0], 1e-12)

@@ -134,6 +134,23 @@ def test_parameters_nobody_used_are_left_alone_as_torch_does(tmp_path: Path) -> 
         assert torch.allclose(value, many[name], atol=1e-10), name
 
 
+def test_a_parameter_that_only_one_worker_used_is_updated(tmp_path: Path) -> None:
+    def work(rank: int) -> list[Tensor]:
+        one, two = nn.Linear(6, 3), nn.Linear(6, 3)
+        both = nn.ModuleList([one, two])
+        run = phalanx.join(both, torch.optim.Adam(both.parameters(), lr=0.1))
+        before = two.weight.detach().clone()
+        for _ in run.epochs(1):
+            for x, y in run.batches((X, Y), batch=36):
+                outputs = one(x) + two(x) if rank == 1 else one(x)
+                run.backward(nn.functional.cross_entropy(outputs, y))
+                run.step()
+        return [before, two.weight.detach()]
+
+    for before, after in as_ranks(2, tmp_path, work, RunSettings(strategy="allreduce")):
+        assert not torch.equal(before, after)
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_batch_norm_statistics_are_those_of_all_samples(tmp_path: Path, strategy: str) -> None:
     """With momentum None the running mean is the plain average over the batches seen."""

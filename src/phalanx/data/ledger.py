@@ -8,6 +8,7 @@ derive from the seed, and every position is given out once.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,11 +18,15 @@ import torch
 
 @dataclass(frozen=True)
 class Lease:
-    """Positions ``start … end`` of a pass; ``total`` samples take part in the whole step."""
+    """Positions ``start … end`` of a pass; ``total`` samples take part in the whole step.
+
+    A step is ``short`` when some worker has no samples of it.
+    """
 
     start: int
     end: int
     total: int
+    short: bool = False
 
     @property
     def samples(self) -> int:
@@ -63,8 +68,9 @@ def lockstep(segment: Segment, batch: int, rank: int, shares: Sequence[float]) -
     """This worker's share of each global batch; an empty lease where it has none."""
     for start in range(segment.start, segment.end, batch):
         total = min(batch, segment.end - start)
-        ends = split(total, shares)
-        yield Lease(start + (ends[rank - 1] if rank else 0), start + ends[rank], total)
+        ends = [0, *split(total, shares)]
+        short = any(a == b for a, b in itertools.pairwise(ends))
+        yield Lease(start + ends[rank], start + ends[rank + 1], total, short)
 
 
 @dataclass(frozen=True)

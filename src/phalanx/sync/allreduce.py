@@ -22,6 +22,8 @@ class AllReduce:
     def __init__(self, context: StrategyContext) -> None:
         self._replica, self._shared = context.replica, context.shared
         self._arena, self._clock = context.arena, context.clock
+        self._meet = context.meet or context.arena.barrier
+        self._admitted = 0.0
         rank, layouts = self._arena.rank, self._replica.layouts
         self._bounds = [n.bounds(rank) for n in layouts]
         self._reduced = [
@@ -60,28 +62,40 @@ class AllReduce:
         self._replica.bind(self._staged or self._shared.parameters)
 
     def exchange(self, weight: float, clip: float | None = None) -> Timing:
-        now, ready = self._clock.now, self._clock.now()
-        self._publish(weight)
-        sent = now()
-        self._arena.barrier()
-        admitted = now()
-        used = self._reduce(clip)
+        ready = self._clock.now()
+        self.offer(weight, clip)
+        sent = self._clock.now()
+        self._meet()
+        timing = self.follow()
+        timing.wait = self._admitted - sent
+        timing.send, timing.bytes_sent = sent - ready, self._bytes
+        return timing
+
+    def offer(self, weight: float, clip: float | None = None) -> None:
+        rank, shared = self._arena.rank, self._shared
+        masks = [collector.collect() for collector in self._collectors]
+        shared.weights[rank] = weight
+        shared.clips[rank] = clip or 0.0
+        shared.complete[rank] = all(mask is None for mask in masks)
+        if not shared.complete[rank]:
+            for table, mask in zip(shared.used, masks, strict=True):
+                table[rank] = 1 if mask is None else list(mask)
+
+    def follow(self) -> Timing:
+        now = self._clock.now
+        self._admitted = now()
+        self._replica.drop_gradients()
+        masks = self._reduce()
         reduced = now()
         if self._shared.elementwise:
-            self._update(used)
+            self._update(masks)
         else:
-            self._update_whole(used)
+            self._update_whole(masks)
         updated = now()
         self._arena.barrier()
         self._fetch()
-        settled = now()
         return Timing(
-            send=sent - ready,
-            wait=admitted - sent,
-            reduce=reduced - admitted,
-            update=updated - reduced,
-            settle=settled - updated,
-            bytes_sent=self._bytes,
+            reduce=reduced - self._admitted, update=updated - reduced, settle=now() - updated
         )
 
     def refresh(self) -> None:
@@ -98,16 +112,7 @@ class AllReduce:
             self._shared.import_state(state)
         self._arena.barrier()
 
-    def _publish(self, weight: float) -> None:
-        rank, shared = self._arena.rank, self._shared
-        masks = [collector.collect() for collector in self._collectors]
-        shared.weights[rank] = weight
-        shared.complete[rank] = all(mask is None for mask in masks)
-        if not shared.complete[rank]:
-            for table, mask in zip(shared.used, masks, strict=True):
-                table[rank] = 1 if mask is None else list(mask)
-
-    def _reduce(self, clip: float | None) -> list[bytes | None]:
+    def _reduce(self) -> list[bytes | None]:
         """Sum this worker's slices; returns which parameters anybody used."""
         total = float(self._shared.weights.sum())
         for others, out in zip(self._others, self._reduced, strict=True):
@@ -115,11 +120,13 @@ class AllReduce:
                 out.add_(other)
             if total not in (0.0, 1.0):
                 out.mul_(1.0 / total)
-        if clip is not None:
+        # Everyone decides alike, also a worker that had nothing to give: it costs a barrier.
+        if (clip := float(self._shared.clips.max())) > 0.0:
             self._clip(clip)
         if self._shared.complete.all():
             return [None] * len(self._reduced)
-        return [table.max(axis=0).tobytes() for table in self._shared.used]
+        complete = self._shared.complete[:, None]  # whose row of the table is not written
+        return [(table | complete).max(axis=0).tobytes() for table in self._shared.used]
 
     def _clip(self, limit: float) -> None:
         squares = sum(float(torch.linalg.vector_norm(out)) ** 2 for out in self._reduced)
@@ -130,8 +137,8 @@ class AllReduce:
             for out in self._reduced:
                 out.mul_(factor)
 
-    def _update(self, used: list[bytes | None]) -> None:
-        for optimizer, gradient, mask in zip(self._optimizers, self._reduced, used, strict=True):
+    def _update(self, masks: list[bytes | None]) -> None:
+        for optimizer, gradient, mask in zip(self._optimizers, self._reduced, masks, strict=True):
             optimizer.update(gradient, mask)
 
     def _update_whole(self, used: list[bytes | None]) -> None:

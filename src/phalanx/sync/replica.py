@@ -40,6 +40,11 @@ class Replica:
         """Flat buffers of this worker's own, on the parameters' device."""
         return [torch.empty(n.size, dtype=n.dtype, device=self.device) for n in self.layouts]
 
+    def drop_gradients(self) -> None:
+        for parameters in self.parameters:
+            for parameter in parameters:
+                parameter.grad = None
+
     def collector(self, shards: list[list[Tensor]]) -> list[Collector]:
         """Per layout, what copies gradients into ``shards[layout][shard]``."""
         return [
@@ -51,7 +56,7 @@ class Replica:
 
 
 class Collector:
-    """Copies the gradients of one layout into the shards they belong to, and drops them."""
+    """Copies the gradients of one layout into the shards they belong to."""
 
     def __init__(self, layout: Layout, parameters: list[Tensor], shards: list[Tensor]) -> None:
         self._parameters, self._places = parameters, layout.places
@@ -93,8 +98,6 @@ class Collector:
                 sources += [flat[start:end] for start, end, _ in self._targets[i]]
         if targets:
             torch._foreach_copy_(targets, sources)
-        for parameter in self._parameters:
-            parameter.grad = None
         if not missing:
             return None
         return bytes(i not in missing for i in range(len(self._parameters)))

@@ -49,6 +49,7 @@ class SharedState:
             for i, n in enumerate(layouts)
         ]
         self.weights = arena.region(f"{tag}.weights", arena.workers, torch.float64).numpy()
+        self.clips = arena.region(f"{tag}.clips", arena.workers, torch.float64).numpy()
         self.norms = arena.region(f"{tag}.norms", arena.workers, torch.float64).numpy()
         self.versions = arena.region(f"{tag}.versions", arena.workers, torch.int64).numpy()
         self.complete = arena.region(f"{tag}.complete", arena.workers, torch.uint8).numpy()

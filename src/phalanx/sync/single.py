@@ -35,6 +35,12 @@ class Single:
             parameter.grad = None
         return Timing(update=self._clock.now() - ready)
 
+    def offer(self, weight: float, clip: float | None = None) -> None:
+        pass
+
+    def follow(self) -> Timing:
+        return Timing()
+
     def refresh(self) -> None:
         pass
 

@@ -7,6 +7,7 @@ itself, so the same code runs between processes, between threads, and in scripte
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -38,6 +39,8 @@ class StrategyContext:
     arena: Arena
     clock: Clock
     rate_divisor: float = 1.0
+    meet: Callable[[], object] | None = None
+    """The barrier that begins a collective step; checks that all workers mean the same one."""
 
 
 class Strategy(Protocol):
@@ -55,6 +58,12 @@ class Strategy(Protocol):
         The agreed gradient is the sum over those who take part, divided by the sum of their
         weights; ``clip`` limits its norm. Gradients are gone afterwards.
         """
+
+    def offer(self, weight: float, clip: float | None = None) -> None:
+        """Show the others this worker's gradient, without beginning a step. Lockstep only."""
+
+    def follow(self) -> Timing:
+        """Take part in the step that everyone has met for, with what was offered."""
 
     def refresh(self) -> None:
         """Take the newest parameters, without giving anything."""

@@ -22,6 +22,17 @@ from phalanx.sync.transport.arena import Arena
 
 NEVER = 2**62
 
+# What a worker is about to do with the others; numbers from 0 are steps of that optimizer.
+FOLLOW, BATCH_DONE, EVALUATE, EPOCH_DONE, SWITCH, FINISH = -1, -2, -3, -4, -5, -6
+_NAMES = {
+    FOLLOW: "has no samples left",
+    BATCH_DONE: "is done with its batch",
+    EVALUATE: "evaluates",
+    EPOCH_DONE: "ends its epoch",
+    SWITCH: "switches the strategy",
+    FINISH: "has finished",
+}
+
 
 class Engine:
     """A worker alone: the user's optimizer, nothing shared. :class:`SharedEngine` is the rest."""
@@ -45,6 +56,16 @@ class Engine:
 
     def barrier(self) -> None:
         pass
+
+    def idle(self, weight: float) -> float:
+        """This worker has no samples of a batch: take part in the steps of the others.
+
+        ``weight`` is that of gradients from batches before; returns what is left of it.
+        """
+        return weight
+
+    def batch_done(self) -> None:
+        """The others had no samples of this batch: tell them that it is over."""
 
     def refresh(self) -> None:
         pass
@@ -85,6 +106,8 @@ class SharedEngine(Engine):
         self._stop = arena.region("stop", 1, torch.int64).numpy()
         if self.rank == 0:
             self._stop[0] = NEVER
+        self._intents = arena.region("intents", 2 * self.workers, torch.int64).view(2, -1).numpy()
+        self._meetings = 0
         self._divide_rate = divide_rate
         self._by_phase = [self._make(phase) for phase in spec.phases]
         self.phase = 0
@@ -96,7 +119,9 @@ class SharedEngine(Engine):
         kind = STRATEGIES.get(phase.name)
         return [
             kind(
-                StrategyContext(replica, shared, self.arena, self._clock, float(divisor)),
+                StrategyContext(
+                    replica, shared, self.arena, self._clock, float(divisor), self._meet
+                ),
                 **phase.options,
             )
             for replica, shared in zip(self._replicas, self._shared, strict=True)
@@ -110,6 +135,8 @@ class SharedEngine(Engine):
         return self._phases[self.phase].traits.lockstep
 
     def exchange(self, index: int, weight: float, clip: float | None, samples: int) -> Timing:
+        if self.lockstep:
+            self._announce(index)
         timing = self._strategies_now()[index].exchange(weight, clip)
         self.buffers.count(samples)
         if not self.lockstep and self.buffers.any:
@@ -123,6 +150,7 @@ class SharedEngine(Engine):
         if phase == self.phase:
             return None
         old = self._strategies_now()
+        self.meet(SWITCH)
         for strategy in old:
             strategy.drain()
         applied = float(self._last_update.max())
@@ -135,6 +163,50 @@ class SharedEngine(Engine):
     def barrier(self) -> None:
         self.arena.barrier()
 
+    def meet(self, intent: int) -> None:
+        """A barrier at which all workers have to mean the same."""
+        self._announce(intent)
+        self._meet()
+
+    def _announce(self, intent: int) -> None:
+        # Two rows in turn: a worker can be one meeting ahead of another, but never two.
+        self._meetings += 1
+        self._intents[self._meetings % 2, self.rank] = intent
+
+    def _meet(self) -> int:
+        """Returns what the others mean to do."""
+        self.arena.barrier()
+        row = self._intents[self._meetings % 2]
+        meant = {int(intent) for intent in row} - {FOLLOW}
+        if len(meant) > 1:
+            self._disagree(row.tolist())
+        return meant.pop()
+
+    def _disagree(self, row: list[int]) -> None:
+        other = next(rank for rank, intent in enumerate(row) if intent != row[0])
+        words = [_NAMES.get(row[rank], "updates the parameters") for rank in (0, other)]
+        raise InputError(
+            f"the workers went different ways: worker 0 {words[0]}, worker {other} {words[1]}",
+            "Every worker has to step, evaluate and end its epochs as often as the others; "
+            "run.stop() ends training for all.",
+        )
+
+    def idle(self, weight: float) -> float:
+        strategies = self._strategies_now()
+        while True:
+            for strategy in strategies:
+                strategy.offer(weight)
+            self._announce(FOLLOW)
+            if (intent := self._meet()) == BATCH_DONE:
+                return weight
+            if intent < 0:
+                self._disagree(self._intents[self._meetings % 2].tolist())
+            strategies[intent].follow()
+            weight = 0.0
+
+    def batch_done(self) -> None:
+        self.meet(BATCH_DONE)
+
     def refresh(self) -> None:
         for strategy in self._strategies_now():
             strategy.refresh()
@@ -145,7 +217,7 @@ class SharedEngine(Engine):
     def stop_requested(self, epoch: int) -> bool:
         if not self.lockstep:
             return int(self._stop[0]) < NEVER
-        self.arena.barrier()  # whoever asked in this epoch has done so now
+        self.meet(EPOCH_DONE)  # whoever asked in this epoch has done so now
         return int(self._stop[0]) <= epoch
 
     def share_buffers(self) -> None:
@@ -178,9 +250,12 @@ class SharedEngine(Engine):
     def finish(self, collective: bool) -> None:
         """Leave the final parameters, buffers and optimizer state in ordinary tensors."""
         if collective:
+            self.meet(FINISH)
             for strategy in self._strategies_now():
                 strategy.drain()
             self.share_buffers()
+        else:
+            self.arena.abort()  # whoever still waits for this worker waits in vain
         for replica, shared in zip(self._replicas, self._shared, strict=True):
             flats = replica.private_flats()
             for flat, values in zip(flats, shared.parameters, strict=True):

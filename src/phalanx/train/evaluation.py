@@ -12,7 +12,7 @@ from phalanx.core.errors import InputError
 from phalanx.data.ledger import split
 from phalanx.data.prefetch import move
 from phalanx.data.reader import Reader
-from phalanx.train.engine import Engine, SharedEngine
+from phalanx.train.engine import EVALUATE, Engine, SharedEngine
 
 MOST_METRICS = 32
 LOCK = 1
@@ -61,6 +61,7 @@ class Evaluator:
     def _together(
         self, engine: SharedEngine, model: nn.Module, reader: Reader, means: Means
     ) -> list[float]:
+        engine.meet(EVALUATE)
         engine.share_buffers()
         ends = split(len(reader), [1.0] * engine.workers)
         start = ends[engine.rank - 1] if engine.rank else 0

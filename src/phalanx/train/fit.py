@@ -38,7 +38,6 @@ class _Loop:
 
     def train(self, data: Any) -> None:
         self.model.train()
-        waiting = 0
         sums = self.run._watch_steps.sums
         for x, y in self.run.batches(data, self.batch, augment=self.augment):
             with self.run.autocast():
@@ -50,11 +49,9 @@ class _Loop:
             if self.classifies:
                 sums.correct = sums.correct + (outputs.detach().argmax(1) == y).sum()
                 sums.judged += len(y)
-            waiting += 1
-            if waiting == self.accumulate:
+            if self.run.turn % self.accumulate == 0:
                 self.run.step(clip=self.clip)
-                waiting = 0
-        if waiting:
+        if self.run.turn % self.accumulate:
             self.run.step(clip=self.clip)
 
     def means(self, outputs: Tensor, y: Tensor) -> list[Tensor | float]:

@@ -64,12 +64,13 @@ class Run:
         self._watched: Watch | None = None
         self._epochs: int | None = None
         self._epoch = 0
+        self.turn = 0
+        """How many batches of this pass there were, also those this worker had no part in."""
         self._passes = 0
         self._readers: dict[int, tuple[Any, Reader]] = {}
         self._samples = 0  # of the batch in hand
         self._reference = 1  # samples that the whole step has, over all workers
         self._weight = 0.0
-        self._pattern: list[int] = []
         self._seeds: dict[tuple[float, torch.dtype, torch.device], Tensor] = {}
         self._switch: _Switch | None = None
         self._reports = environment.rank == 0
@@ -163,6 +164,7 @@ class Run:
         """
         reader = self._reader(data, augment)
         current = self._new_pass(reader, batch)
+        self.turn = 0
         ends = boundaries(self._spec, self._epochs, current.samples, current.batch)
         for index, segment in enumerate(segments(self._epoch, current.samples, ends)):
             self._enter(segment, current)
@@ -178,15 +180,17 @@ class Run:
             lease, batch = next(source, (None, None))
             if lease is None:
                 return
+            self.turn += 1
             if batch is None:
-                self._idle()
+                self._weight = self.engine.idle(self._weight)
                 continue
             self._samples = lease.samples
             self._reference = lease.total
-            self._pattern = []
             self._watch_steps.received(asked, lease.samples)
             yield batch
             self._samples = 0
+            if lease.short:
+                self.engine.batch_done()
 
     def _new_pass(self, reader: Reader, batch: int | None) -> Pass:
         chosen = self.environment.settings
@@ -249,7 +253,6 @@ class Run:
         if weight is not None or self._weight == 0.0:
             self._reweigh(index, weight)
         self._exchange(index, self._weight, clip, ready)
-        self._pattern.append(index)
         self._weight = 0.0
 
     def _exchange(self, index: int, weight: float, clip: float | None, ready: float) -> None:
@@ -264,13 +267,9 @@ class Run:
         if factor != 1.0:
             groups = self._optimizers[index].param_groups
             gradients = [p.grad for g in groups for p in g["params"] if p.grad is not None]
-            torch._foreach_mul_(gradients, factor)
+            if gradients:
+                torch._foreach_mul_(gradients, factor)
         self._weight = target
-
-    def _idle(self) -> None:
-        """No samples are left for this worker: take part in the others' steps with weight 0."""
-        for index in self._pattern:
-            self._exchange(index, 0.0, None, self._clock.now())
 
     def _index(self, optimizer: torch.optim.Optimizer) -> int:
         for i, known in enumerate(self._optimizers):

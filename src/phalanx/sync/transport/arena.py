@@ -6,6 +6,11 @@ from typing import Any, Protocol
 
 import torch
 
+LEFT = (
+    "another worker has left while this one waits for it",
+    "Leave the training loop on all workers alike; run.stop() ends it for everyone.",
+)
+
 
 class Lock(Protocol):
     """Freed by the kernel when its holder dies. ``with lock:`` works too."""

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 import torch
 
 from phalanx.core.errors import InputError, PeerLost
+from phalanx.sync.transport.arena import LEFT
+
+SLICE_SECONDS = 0.1
 
 
 class Hub:
@@ -18,7 +21,8 @@ class Hub:
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self.aborted = False
-        self._barrier = threading.Barrier(workers)
+        self._condition = threading.Condition()
+        self._arrived = self._generation = 0
         self._regions: dict[int, torch.Tensor] = {}
         self._locks: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
         self._guard = threading.Lock()
@@ -30,13 +34,21 @@ class Hub:
 
     def abort(self) -> None:
         self.aborted = True
-        self._barrier.abort()
 
     def wait(self) -> None:
-        try:
-            self._barrier.wait()
-        except threading.BrokenBarrierError:
-            raise PeerLost("another worker ended before this one") from None
+        """A barrier. Whoever is aborted has waited in vain: everyone who comes is let through."""
+        with self._condition:
+            self._arrived += 1
+            if self._arrived == self.workers:
+                self._arrived = 0
+                self._generation += 1
+                self._condition.notify_all()
+                return
+            generation = self._generation
+            while generation == self._generation:
+                self._condition.wait(SLICE_SECONDS)
+                if self.aborted and generation == self._generation:
+                    raise PeerLost(*LEFT)
 
     def region(self, number: int, count: int, dtype: torch.dtype) -> torch.Tensor:
         with self._guard:
@@ -88,7 +100,7 @@ class ThreadArena:
 
     def _check_abort(self) -> None:
         if self.hub.aborted:
-            raise PeerLost("another worker ended before this one")
+            raise PeerLost(*LEFT)
 
     def abort(self) -> None:
         self.hub.abort()

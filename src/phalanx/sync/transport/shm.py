@@ -13,6 +13,7 @@ import torch
 
 from phalanx.core.errors import InputError, PeerLost
 from phalanx.sync.transport import memfd
+from phalanx.sync.transport.arena import LEFT
 
 SPIN_SECONDS = 50e-6  # longer would burn the cores and quota of other workers
 SLICE_SECONDS = 0.1  # a sleeping worker looks up this often whether the run was aborted
@@ -159,4 +160,4 @@ class ShmArena:
 
     def check_abort(self) -> None:
         if self._control[memfd.ABORT]:
-            raise PeerLost("the run was ended while this worker waited for the others")
+            raise PeerLost(*LEFT)

@@ -1,0 +1,72 @@
+"""Runs the real command line in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+LIMIT = 90.0
+PHALANX = [sys.executable, "-m", "phalanx"]
+
+
+def phalanx(*words: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """``phalanx WORDS`` to its end."""
+    return subprocess.run(
+        [*PHALANX, *words],
+        cwd=cwd,
+        env=_environment(cwd, variables),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+
+
+def start(*words: str, cwd: Path) -> subprocess.Popen[str]:
+    """``phalanx WORDS``, going on in the background."""
+    return subprocess.Popen(
+        [*PHALANX, *words],
+        cwd=cwd,
+        env=_environment(cwd, {}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _environment(cwd: Path, variables: dict[str, str]) -> dict[str, str]:
+    return {**os.environ, "PHALANX_RUNS": str(cwd / "runs"), "COLUMNS": "100", **variables}
+
+
+def last_json(output: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
+    return found
+
+
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait for ``condition``; an error when it never holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.02)
+
+
+def children(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def interrupt(process: subprocess.Popen[str]) -> tuple[str, str]:
+    process.send_signal(signal.SIGINT)
+    return process.communicate(timeout=LIMIT)
