@@ -31,7 +31,7 @@ def main() -> None:
     model = make_model()
     phalanx.fit(
         model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
         loss=nn.CrossEntropyLoss(),
         train=train,
         test=test,

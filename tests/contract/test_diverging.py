@@ -87,3 +87,36 @@ def test_stop_ends_training_for_all(tmp_path: Path) -> None:
     assert as_ranks(3, tmp_path, work, RunSettings(strategy="allreduce")) == [3, 3, 3]
     free = as_ranks(3, tmp_path / "free", work, RunSettings(strategy="async"))
     assert all(3 <= epochs < 50 for epochs in free)
+
+
+def test_a_model_can_be_trained_after_all_left_the_loop_of_another(tmp_path: Path) -> None:
+    def work(rank: int) -> torch.Tensor:
+        for _ in range(2):
+            model = nn.Linear(4, 2)
+            run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
+            for epoch in run.epochs(10):
+                _epoch(run, model)
+                if epoch == rank:  # when workers run freely they may leave at different times
+                    break
+        return model.weight
+
+    assert len(as_ranks(2, tmp_path, work, RunSettings(strategy="async"))) == 2
+
+
+@pytest.mark.parametrize("spec", ["async@3e/allreduce", "async"])
+def test_a_stop_in_a_free_phase_leaves_all_workers_with_the_same_epochs(
+    tmp_path: Path, spec: str
+) -> None:
+    def work(rank: int) -> int:
+        model, epochs = nn.Linear(4, 2), 0
+        run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        for epoch in run.epochs(8):
+            _epoch(run, model)
+            epochs += 1
+            if rank == 0 and epoch == 1:
+                run.stop()
+        return epochs
+
+    ended = as_ranks(3, tmp_path, work, RunSettings(strategy=spec))
+    assert len(set(ended)) == 1
+    assert ended[0] < 8

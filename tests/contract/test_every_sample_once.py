@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import phalanx
 from phalanx.core.settings import RunSettings
+from phalanx.core.spec import parse_spec
 
 SAMPLES, EPOCHS, BATCH = 61, 3, 12
 STRATEGIES = [
@@ -56,4 +57,5 @@ def test_each_sample_once_with_a_slow_worker(tmp_path: Path, strategy: str, work
     as_ranks(workers, tmp_path, work, RunSettings(strategy=strategy))
     counts = Counter(entry for part in seen for entry in part)
     assert counts == Counter({(e, n): 1 for e in range(EPOCHS) for n in range(SAMPLES)})
-    assert all(part for part in seen)
+    if all(phase.traits.lockstep for phase in parse_spec(strategy).phases):
+        assert all(part for part in seen)  # a free-running worker may come too late for any batch

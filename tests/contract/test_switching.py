@@ -15,7 +15,7 @@ import phalanx
 from phalanx.core.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
 from phalanx.observe.events import Switched, read_events
-from phalanx.train.engine import SharedEngine
+from phalanx.train.shared_engine import SharedEngine
 
 OPTIMIZERS = {
     "momentum": lambda m: torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9),
@@ -24,7 +24,7 @@ OPTIMIZERS = {
 
 
 def _states(engine: SharedEngine) -> dict[str, Tensor]:
-    return {k: v.clone() for k, v in engine._strategies_now()[0].export_state().items()}
+    return {k: v.clone() for k, v in engine._strategies[0].export_state().items()}
 
 
 @pytest.mark.parametrize("workers", [2, 3])
@@ -40,14 +40,14 @@ def test_the_hand_over_is_bit_identical(
     def spied(self: SharedEngine, phase: int) -> float | None:
         if phase == self.phase:
             return entering(self, phase)
-        self.arena.barrier()  # the last old update of everyone is applied
+        self.barrier()  # the last old update of everyone is applied
         if self.rank == 0:
             before.append(_states(self))
-        self.arena.barrier()
+        self.barrier()
         applied = entering(self, phase)
         if self.rank == 0:
             after.append(_states(self))
-        self.arena.barrier()
+        self.barrier()
         return applied
 
     monkeypatch.setattr(SharedEngine, "enter", spied)

@@ -13,7 +13,7 @@ from phalanx.report.sections import REPORT_SECTIONS
 
 register_strategy(
     "sometimes", "my_strategy:Sometimes",
-    Traits("averages every few steps", lockstep=True, keys={"every": Key(int, 1, 100, default=2)}),
+    Traits("averages every few steps", lockstep=True, keys={"every": Key(int, 1, 100)}),
 )
 SOURCES.add("line", "my_source:line")
 REPORT_SECTIONS.add("greeting", "my_section:greeting")

@@ -156,6 +156,16 @@ class _Story:
             )
         )
 
+        say(
+            ev.Planned(
+                time=CLOCK + 2.0,
+                rank=rank,
+                epochs=self.made.epochs,
+                samples=self.made.batch * self.made.steps,
+                batch=self.made.batch,
+            )
+        )
+
     def _switch(self, epoch: int) -> None:
         phase = self.phases[self.phase]
         share = phase.until.share if phase.until else None

@@ -33,7 +33,7 @@ def observe(out: Output, title: str) -> Iterator[Observer]:
     if not out.human.is_terminal:
         yield PlainProgress(out.human, out.errors)
         return
-    display = LiveProgress(out.human, title)
+    display = LiveProgress(out.human, title, out.errors)
     try:
         yield display
     finally:
@@ -73,6 +73,9 @@ class PlainProgress(_Progress):
     def output(self, rank: int, line: str) -> None:
         self._script_output.print(line.rstrip("\n"))
 
+    def failure(self, rank: int, line: str) -> None:
+        self._told_on.print(line)
+
     def finished(self, summary: Summary) -> None:
         self._tell(ended=True)
 
@@ -84,9 +87,10 @@ class PlainProgress(_Progress):
 class LiveProgress(_Progress):
     """An overall bar with the time to go, and one row per worker."""
 
-    def __init__(self, console: Console, title: str) -> None:
+    def __init__(self, console: Console, title: str, errors: Console | None = None) -> None:
         super().__init__(console)
         self._title = title
+        self._errors = errors or console
         self._live = Live(
             console=console,
             get_renderable=self.render,
@@ -100,6 +104,10 @@ class LiveProgress(_Progress):
 
     def output(self, rank: int, line: str) -> None:
         self._told_on.print(line.rstrip("\n"))
+
+    def failure(self, rank: int, line: str) -> None:
+        self.close()  # a live display takes stderr over, and there is nothing left to show
+        self._errors.print(line)
 
     def finished(self, summary: Summary) -> None:
         self.close()

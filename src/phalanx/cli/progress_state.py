@@ -14,6 +14,7 @@ from phalanx.observe.events import (
     Planned,
     Steps,
 )
+from phalanx.observe.history import epoch_row
 
 WINDOW_SECONDS = 5.0
 
@@ -161,48 +162,56 @@ class ProgressState:
         newest = max((*self._done, *self._values), default=-1)
         if epoch > newest:
             return False
-        if len(self._done.get(epoch, ())) < max(1, len(self.workers)):
-            # A worker that lags a whole epoch behind (or is given nothing) is not waited for.
-            return ended or epoch < newest - 1
         # Whoever evaluates an epoch logs it before ending the next one.
-        return ended or epoch in self._values or epoch < self._everyone_past()
+        if ended or epoch < self._everyone_past():
+            return True
+        everyone = len(self._done.get(epoch, ())) >= max(1, len(self.workers))
+        # A worker that lags a whole epoch behind is not waited for, unless it may be evaluating.
+        return self._has_figures(epoch) and (everyone or epoch < newest - 1)
+
+    def _has_figures(self, epoch: int) -> bool:
+        """Whether all that this run logs was logged in ``epoch``."""
+        names = {name for values in self._values.values() for name in values}
+        return epoch in self._values and names <= self._values[epoch].keys()
 
     def _everyone_past(self) -> int:
         """The newest epoch that every worker has ended."""
         ends: dict[int, int] = {}
         for part in (part for parts in self._done.values() for part in parts):
             ends[part.rank] = max(part.epoch, ends.get(part.rank, -1))
-        return min(ends.values(), default=-1)
+        return min(ends.values(), default=-1) if len(ends) >= len(self.workers) else -1
 
     def _line(self, epoch: int) -> EpochLine:
         parts = self._done[epoch]
-        values = self._values.get(epoch, {})
+        row = epoch_row(parts, self._values.get(epoch, {}), self._began)
         names = ("test_accuracy", "validation_accuracy")
-        name = next((n for n in names if n in values), "train_accuracy")
-        accuracy = values.get(name, _mean([(p.train_accuracy, p.samples) for p in parts]))
-        seconds = max(p.seconds for p in parts)
-        samples = sum(p.samples for p in parts)
-        ended = max(p.time for p in parts)
+        name = next((n for n in names if row[n] is not None), "train_accuracy")
+        elapsed = row["seconds"]
         return EpochLine(
             epoch=epoch + 1,
-            loss=_mean([(p.train_loss, p.samples) for p in parts]),
-            accuracy=accuracy,
+            loss=row["train_loss"],
+            accuracy=row[name],
             accuracy_name=name.replace("_", " "),
-            rate=samples / seconds if seconds > 0 else None,
-            elapsed=ended - self._began if self._began is not None else seconds,
+            rate=row["samples_per_second"],
+            elapsed=max(p.seconds for p in parts) if elapsed is None else elapsed,
         )
 
     def _joined(self, event: Joined) -> None:
         worker = self._worker(event.rank)
-        worker.machine = event.machine
+        worker.machine, worker.finished = event.machine, ""
         if event.rank == 0:
             self.notes = list(event.notes)
 
     def _planned(self, event: Planned) -> None:
         self._began = event.time if self._began is None else min(self._began, event.time)
-        if event.rank == 0:
-            self.epochs = event.epochs or self.epochs
-            self.total_samples = event.samples * self.epochs if self.epochs else None
+        if event.rank != 0:
+            return
+        # A script may train more than once: the epochs of the next training are numbered on.
+        before = 1 + max((n for n, parts in self._done.items() if _has(parts, 0)), default=-1)
+        epochs = event.epochs or (self.epochs if not before else None)
+        self.epochs = before + epochs if epochs else None
+        done = self.samples if before else 0
+        self.total_samples = done + event.samples * epochs if epochs else None
 
     def _steps(self, event: Steps) -> None:
         worker = self._worker(event.rank)
@@ -232,8 +241,5 @@ def _chunk(steps: Steps) -> Chunk:
     )
 
 
-def _mean(pairs: list[tuple[float | None, int]]) -> float | None:
-    """Weighted; ranks that read nothing do not count."""
-    known = [(value, weight) for value, weight in pairs if value is not None and weight > 0]
-    weight = sum(w for _, w in known)
-    return sum(v * w for v, w in known) / weight if weight else None
+def _has(parts: list[EpochDone], rank: int) -> bool:
+    return any(part.rank == rank for part in parts)

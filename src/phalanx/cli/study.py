@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from phalanx.core.errors import BAD_INPUT, DONE, SCRIPT_FAILED, STOPPED
+from phalanx.core.files import write_whole
 from phalanx.core.run_paths import RunPaths, new_run
 
 if TYPE_CHECKING:
@@ -71,9 +72,7 @@ class Study:
             "repeat": self.repeat,
             "failures": self.failures,
         }
-        part = self.paths.study.with_suffix(".part")
-        part.write_text(json.dumps(record, indent=2) + "\n")
-        part.replace(self.paths.study)
+        write_whole(self.paths.study, json.dumps(record, indent=2) + "\n")
 
 
 class StudyRun:

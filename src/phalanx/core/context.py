@@ -29,6 +29,11 @@ def enter(context: WorkerContext) -> None:
     _local.context = context
 
 
+def leave() -> None:
+    """Make the calling thread an ordinary one again."""
+    _local.context = None
+
+
 def current() -> WorkerContext | None:
     """The context of the calling thread, or ``None`` in an ordinary process."""
     return getattr(_local, "context", None)

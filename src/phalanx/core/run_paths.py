@@ -68,10 +68,6 @@ class RunPaths:
         return self.folder / "machines"
 
     @property
-    def checkpoints(self) -> Path:
-        return self.folder / "checkpoints"
-
-    @property
     def files(self) -> Path:
         """``run.folder`` of the script API: what a worker writes here comes home."""
         return self.folder / "files"

@@ -20,10 +20,8 @@ MACHINE = "PHALANX_MACHINE"
 SETTINGS = "PHALANX_SETTINGS"
 ARENA = "PHALANX_ARENA"  # number of the inherited file descriptor of the shared memory
 DEVICE = "PHALANX_DEVICE"  # "cpu" or "cuda:N", from the plan
-CPUS = "PHALANX_CPUS"  # the cores this worker is pinned to, comma separated; empty: any
+CPUS = "PHALANX_CPUS"  # the cores this worker is pinned to ("0,1"); empty: any
 STARTED = "PHALANX_STARTED"  # clock reading (CLOCK_MONOTONIC, seconds) when the launcher started us
-CPUS = "PHALANX_CPUS"  # the cores a worker is pinned to ("0,1"); empty: not pinned
-DEVICE = "PHALANX_DEVICE"  # the device of its slot: cpu, cuda:0, …
 CONTROLLER = "PHALANX_CONTROLLER"  # process id of the controller, which a worker never outlives
 
 

@@ -28,7 +28,6 @@ class Key:
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
-    default: Value | None = None
 
     def read(self, where: str, text: str) -> Value:
         if self.kind is str:
@@ -61,8 +60,6 @@ class Traits:
     """All workers step together: data come as shares of one global batch."""
     divides_rate: bool = False
     """Updates arrive one by one, so the learning rate is divided by the workers."""
-    elementwise_only: bool = False
-    """The optimizer runs on slices of the parameters, so it has to be element-wise."""
     keys: Mapping[str, Key] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -91,7 +88,6 @@ _TRAITS: dict[str, Traits] = {
         "workers update shared parameters one by one and never wait for each other",
         lockstep=False,
         divides_rate=True,
-        elementwise_only=True,
     ),
 }
 
@@ -139,10 +135,6 @@ class Spec:
 
     text: str
     phases: tuple[Phase, ...]
-
-    @property
-    def switches(self) -> bool:
-        return len(self.phases) > 1
 
 
 def parse_spec(text: str) -> Spec:

@@ -18,14 +18,15 @@ import torch
 
 @dataclass(frozen=True)
 class Lease:
-    """Positions ``start … end`` of a pass; ``total`` samples take part in the whole step.
+    """Positions ``start … end`` of a pass.
 
-    A step is ``short`` when some worker has no samples of it.
+    ``share`` is how much of a whole batch they are; a batch is ``short`` when some worker has no
+    samples of it.
     """
 
     start: int
     end: int
-    total: int
+    share: float
     short: bool = False
 
     @property
@@ -70,7 +71,8 @@ def lockstep(segment: Segment, batch: int, rank: int, shares: Sequence[float]) -
         total = min(batch, segment.end - start)
         ends = [0, *split(total, shares)]
         short = any(a == b for a, b in itertools.pairwise(ends))
-        yield Lease(start + ends[rank], start + ends[rank + 1], total, short)
+        share = (ends[rank + 1] - ends[rank]) / batch
+        yield Lease(start + ends[rank], start + ends[rank + 1], share, short)
 
 
 @dataclass(frozen=True)
@@ -95,4 +97,4 @@ def claim(
     if start >= segment.end:
         return Counter(ticket, start), None
     end = min(start + want, segment.end)
-    return Counter(ticket, end), Lease(start, end, end - start)
+    return Counter(ticket, end), Lease(start, end, (end - start) / want)

@@ -24,6 +24,7 @@ from phalanx.core.errors import (
     PhalanxError,
     ScriptError,
 )
+from phalanx.core.files import write_whole
 from phalanx.core.run_paths import RunPaths
 from phalanx.launch.interrupts import Interrupts
 from phalanx.launch.launcher import LAUNCHERS, Job, Launch, Launcher
@@ -71,8 +72,8 @@ def execute(job: Job, paths: RunPaths, observer: Observer) -> Outcome:
     launcher: Launcher = LAUNCHERS.get(job.launcher)()
     with Interrupts() as interrupts:
         launch = launcher.prepare(job, paths)
-        _write(paths.plan, job.plan.to_json())
-        _write(paths.launch, launch.to_json())
+        write_whole(paths.plan, job.plan.to_json() + "\n")
+        write_whole(paths.launch, launch.to_json() + "\n")
         return _Controller(launcher, launch, paths, observer, interrupts).run()
 
 
@@ -118,7 +119,7 @@ class _Controller:
     def run(self) -> Outcome:
         ending = _Ending("failed", MACHINE_FAILED)
         me = {"pid": os.getpid(), "created": psutil.Process().create_time()}
-        _write(self._paths.controller, json.dumps(me))
+        write_whole(self._paths.controller, json.dumps(me) + "\n")
         try:
             ending = self._supervise()
         finally:
@@ -180,7 +181,7 @@ class _Controller:
         error = explain(rank, codes[rank], self._paths)
         if error.exit_code != BAD_INPUT:
             for line in told_by(rank, self._paths):
-                self._observer.output(rank, line)
+                self._observer.failure(rank, line)
         return _Ending("failed", error.exit_code, error)
 
     def _ended_early(self, rank: int) -> _Ending:
@@ -222,7 +223,7 @@ class _Controller:
         exit_codes = [codes.get(rank) for rank in self._ranks]
         try:
             summary = summarise(self._paths, status=ending.status, exit_codes=exit_codes)
-            _write(self._paths.summary, summary.to_json())
+            write_whole(self._paths.summary, summary.to_json() + "\n")
         finally:
             self._paths.controller.unlink(missing_ok=True)
         return summary
@@ -234,10 +235,3 @@ def _append_to_log(log: Path, lines: list[str]) -> None:
         return
     with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")
-
-
-def _write(path: Path, text: str) -> None:
-    """In one step, so that a reader never sees half a file."""
-    scratch = path.with_suffix(".part")
-    scratch.write_text(text + "\n", encoding="utf-8")
-    scratch.replace(path)

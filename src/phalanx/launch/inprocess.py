@@ -1,8 +1,9 @@
-"""Workers as threads of this process: for debuggers, and for replaying one interleaving.
+"""Workers as threads of this process, for debuggers.
 
-Threads share ``sys.argv``, ``sys.path`` and imported modules; each executes the script in a
-namespace of its own. A thread cannot be killed: one that stays inside a long call into native
-code ends with the process.
+Threads share ``sys.argv``, ``sys.path``, imported modules and the generators of random numbers,
+which are seeded once; each executes the script in a namespace of its own. Who draws which random
+number, and who comes first, differs from run to run. A thread cannot be killed: one that stays
+inside a long call into native code ends with the process.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from phalanx.core import settings
-from phalanx.core.context import WorkerContext, enter
+from phalanx.core.context import WorkerContext, enter, leave
 from phalanx.core.errors import RunStopped
 from phalanx.core.run_paths import RunPaths
+from phalanx.core.startup import run_startup
 from phalanx.launch.launcher import (
     Job,
     Launch,
@@ -63,6 +65,7 @@ class InProcessLauncher:
         self._before = sys.argv, sys.path
         sys.argv = [launch.script, *launch.arguments]
         sys.path = [str(Path(launch.script).resolve().parent), *sys.path]
+        self._prepare_process(launch, self._hub)
         self._streams.install()
         for worker in launch.workers:
             thread = threading.Thread(
@@ -73,6 +76,14 @@ class InProcessLauncher:
             )
             self._threads[worker.rank] = thread
             thread.start()
+
+    def _prepare_process(self, launch: Launch, hub: Hub) -> None:
+        """What a worker process does before the script: here once, as the first worker."""
+        enter(WorkerContext(launch.workers[0].env, hub))
+        try:
+            run_startup()
+        finally:
+            leave()
 
     def poll(self) -> dict[int, int]:
         return dict(self._codes)

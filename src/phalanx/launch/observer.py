@@ -17,7 +17,10 @@ class Observer:
         """A worker wrote an event."""
 
     def output(self, rank: int, line: str) -> None:
-        """A line for the terminal: rank 0's output, or the traceback of the rank that failed."""
+        """A line of rank 0's output."""
+
+    def failure(self, rank: int, line: str) -> None:
+        """A line of the traceback of the rank that failed."""
 
     def sample(self, sample: MachineSample) -> None:
         """The monitor read the machine."""

@@ -18,7 +18,7 @@ class Relay:
         self.joined = False
         """Whether any worker has joined the run."""
         self.finished: set[int] = set()
-        """The ranks that have trained to the end."""
+        """The ranks that have trained to the end, and have not begun another training since."""
         self._first = ranks[0]
         self._events = EventTail(paths, ranks)
         self._output = LineTail(paths.log_of(self._first))
@@ -37,13 +37,18 @@ class Relay:
         for line in lines:
             self._observer.output(self._first, _as_shown(line))
         for event in events:
-            self.joined = self.joined or isinstance(event, Joined)
-            if isinstance(event, Finished) and event.status == "done":
-                self.finished.add(event.rank)
+            self._note(event)
             self._observer.event(event)
         for monitor in self._monitors:
             for sample in monitor.take():
                 self._observer.sample(sample)
+
+    def _note(self, event: Event) -> None:
+        if isinstance(event, Joined):
+            self.joined = True
+            self.finished.discard(event.rank)  # a script may train more than once
+        elif isinstance(event, Finished) and event.status == "done":
+            self.finished.add(event.rank)
 
 
 def _as_shown(line: bytes) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from phalanx.core.errors import InputError
+from phalanx.core.script_imports import imported_files, parse
 
 _ENTRIES = {"fit", "join"}
 _CANNOT_TELL = {"importlib", "runpy", "exec", "__import__"}
@@ -43,14 +44,12 @@ def _may_reach_phalanx(script: Path, source: bytes) -> bool:
     waiting, seen = [(script, source)], {script.resolve()}
     while waiting and len(seen) < _MOST_FILES:
         file, text = waiting.pop()
-        try:
-            tree = ast.parse(text)
-        except (SyntaxError, ValueError, RecursionError):
+        tree = parse(text)
+        if tree is None or _uses_phalanx(tree):
             return True
-        if _uses_phalanx(tree):
-            return True
-        for module in _neighbours(tree, [file.resolve().parent, *folders]):
-            if module not in seen:
+        file = file.resolve()
+        for module in imported_files(tree, file, [file.parent, *folders]):
+            if module not in seen and os.access(module, os.R_OK):
                 seen.add(module)
                 waiting.append((module, module.read_bytes()))
     return bool(waiting)
@@ -76,31 +75,6 @@ def _words(tree: ast.AST) -> Iterator[str]:
                     yield from _ENTRIES if alias.name == "*" else {alias.name}
             case ast.Constant(value=str() as text) if text in _ENTRIES:
                 yield text
-
-
-def _neighbours(tree: ast.AST, folders: list[Path]) -> Iterator[Path]:
-    """The files of imported modules that lie in ``folders``."""
-    for name in _imported(tree):
-        parts = name.split(".")
-        if parts[0] == "phalanx":
-            continue
-        for folder in folders:
-            for depth in range(1, len(parts) + 1):
-                base = folder.joinpath(*parts[:depth])
-                for file in (base.with_name(base.name + ".py"), base / "__init__.py"):
-                    if file.is_file() and os.access(file, os.R_OK):
-                        yield file.resolve()
-
-
-def _imported(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            prefix = f"{node.module}." if node.module else ""
-            yield from (prefix + alias.name for alias in node.names if alias.name != "*")
-            if node.module:
-                yield node.module
 
 
 def _python_path() -> list[Path]:

@@ -47,16 +47,17 @@ class EventWriter:
         """Write what there is and end. Safe to call twice."""
         self._stop.set()
         if self._file:
-            self._flush()
+            self.flush()
             with self._flushing:
                 self._file.close()
                 self._file = None
 
     def _loop(self) -> None:
         while not self._stop.wait(INTERVAL):
-            self._flush()
+            self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what there is now."""
         with self._flushing:
             if not self._file:
                 return

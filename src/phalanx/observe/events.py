@@ -88,6 +88,7 @@ class EpochDone(msgspec.Struct, tag="epoch", frozen=True, kw_only=True):
     rank: int
     epoch: int
     seconds: float
+    """From its beginning to its end on this rank, evaluation included if this rank did it."""
     samples: int
     train_loss: float | None
     """Mean over this rank's samples; weight by ``samples`` to combine ranks."""

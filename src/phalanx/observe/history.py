@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from phalanx.observe.events import EpochDone
 from phalanx.observe.timeline import RankLog
@@ -26,7 +26,9 @@ def make_history(ranks: Sequence[RankLog], began: float | None) -> list[Row]:
         for done in log.epochs:
             by_epoch.setdefault(done.epoch, []).append(done)
     logged = logged_values(ranks)
-    return [_row(parts, logged.get(epoch, {}), began) for epoch, parts in sorted(by_epoch.items())]
+    return [
+        epoch_row(parts, logged.get(epoch, {}), began) for epoch, parts in sorted(by_epoch.items())
+    ]
 
 
 def logged_values(ranks: Sequence[RankLog]) -> dict[int, dict[str, float | None]]:
@@ -43,7 +45,10 @@ def last_value(history: Sequence[Row], name: str) -> float | None:
     return next((row[name] for row in reversed(history) if row.get(name) is not None), None)
 
 
-def _row(parts: list[EpochDone], logged: dict[str, float | None], began: float | None) -> Row:
+def epoch_row(
+    parts: Sequence[EpochDone], logged: Mapping[str, float | None], began: float | None
+) -> Row:
+    """One epoch: the ranks' ``parts`` of it combined, with what was ``logged`` in it."""
     samples = sum(part.samples for part in parts)
     longest = max(part.seconds for part in parts)
     ended = max(part.time for part in parts)

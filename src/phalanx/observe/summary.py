@@ -96,11 +96,8 @@ def summarise_files(
     _add_settings(summary, run)
     _add_machines(summary, run)
     _add_outcome(summary, run)
-    phases = split_phases(ranks, run.strategy or "")
-    _add_steps(summary, ranks, phases)
+    _add_steps(summary, ranks, split_phases(ranks, run.strategy or ""))
     _add_extras(summary, run)
-    if summary.batch is None:
-        summary.batch = _guess_batch(phases)
     return summary
 
 
@@ -226,7 +223,7 @@ def _worker(log: RankLog) -> WorkerSummary:
 
 def _add_extras(summary: Summary, run: RunFiles) -> None:
     ranks = run.ranks
-    sent = [log.finished.bytes_sent for log in ranks if log.finished]
+    sent = [log.bytes_sent for log in ranks if log.bytes_sent is not None]
     summary.bytes_sent = sum(sent) if sent else None
     switches = next((log.switches for log in ranks if log.switches), [])
     summary.switches = [
@@ -234,9 +231,9 @@ def _add_extras(summary: Summary, run: RunFiles) -> None:
             at_epoch=switch.at_epoch,
             before=switch.before,
             after=switch.after,
-            pause_seconds=_longest_pause(ranks, index),
+            pause_seconds=switch.pause,
         )
-        for index, switch in enumerate(switches)
+        for switch in switches
     ]
     data = {(d.name, d.samples): d for log in reversed(ranks) for d in log.data}
     summary.data = [
@@ -246,20 +243,3 @@ def _add_extras(summary: Summary, run: RunFiles) -> None:
     summary.notes = list(run.joined[0].notes) if run.joined else []
     summary.versions = run.launch.versions | (run.joined[0].versions if run.joined else {})
     summary.files = sorted({saved.path for log in ranks for saved in log.saved})
-
-
-def _longest_pause(ranks: Sequence[RankLog], index: int) -> float:
-    return max(log.switches[index].pause for log in ranks if len(log.switches) > index)
-
-
-def _guess_batch(phases: Sequence[PhaseSteps]) -> int | None:
-    """The script's own global batch: all shares of a step, or one worker's times the workers."""
-    for phase in phases:
-        if not any(phase.steps):
-            continue
-        if phase.lockstep:
-            rows = zip(*phase.steps, strict=False)
-            return max((sum(step.samples for step in row) for row in rows), default=None)
-        largest = max(step.samples for steps in phase.steps for step in steps)
-        return largest * len(phase.steps)
-    return None

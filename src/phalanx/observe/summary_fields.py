@@ -6,8 +6,6 @@ import msgspec
 
 from phalanx.observe.straggler import Straggler
 
-Number = float | int
-
 
 class Range(msgspec.Struct, kw_only=True):
     avg: float | None = None

@@ -63,6 +63,8 @@ class RankLog:
     data: list[ev.Data] = field(default_factory=list)
     saved: list[ev.Saved] = field(default_factory=list)
     finished: ev.Finished | None = None
+    """Its last word, unless it joined again: a script may train more than once."""
+    bytes_sent: int | None = None
     last_time: float | None = None
 
     def add(self, event: ev.Event) -> None:
@@ -83,11 +85,12 @@ class RankLog:
             case ev.Saved():
                 self.saved.append(event)
             case ev.Joined():
-                self.joined = event
+                self.joined, self.finished = self.joined or event, None
             case ev.Planned():
                 self.planned = event
             case ev.Finished():
                 self.finished = event
+                self.bytes_sent = (self.bytes_sent or 0) + event.bytes_sent
         time = event.began[-1] if isinstance(event, ev.Steps) and event.began else None
         time = getattr(event, "time", time)
         if time is not None:

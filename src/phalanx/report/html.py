@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from phalanx import __version__
 from phalanx.core.errors import InputError
+from phalanx.core.files import write_whole
 from phalanx.core.run_paths import RunPaths
 from phalanx.report.load import StudyData, load_study
 from phalanx.report.sections import Plot, Section, make_sections
@@ -41,7 +42,8 @@ def write_report(paths: RunPaths) -> Path:
     drawn = draw(sections)
     text = render(study, sections, drawn)
     try:
-        _write_whole(paths.report, text)
+        paths.report.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(paths.report, text)
         _write_figures(paths.figures, drawn)
     except OSError as error:
         raise InputError(
@@ -85,14 +87,6 @@ def render(study: StudyData, sections: Sequence[Section], drawn: dict[str, Drawn
 
 def _moment(wall: float | None) -> str:
     return "" if wall is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(wall))
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """All of the file or none of it: someone may be looking at the old one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
 
 
 def _write_figures(folder: Path, drawn: dict[str, Drawn]) -> None:

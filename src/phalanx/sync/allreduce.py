@@ -12,16 +12,15 @@ import torch
 from torch import Tensor
 
 from phalanx.sync.clipping import clip_factor
-from phalanx.sync.shared_state import State
+from phalanx.sync.shared_strategy import SharedStrategy
 from phalanx.sync.strategy import StrategyContext, Timing
 
 
-class AllReduce:
+class AllReduce(SharedStrategy):
     """Two barriers a step: gradients are there; parameters are updated."""
 
     def __init__(self, context: StrategyContext) -> None:
-        self._replica, self._shared = context.replica, context.shared
-        self._arena, self._clock = context.arena, context.clock
+        super().__init__(context)
         self._meet = context.meet or context.arena.barrier
         self._admitted = 0.0
         rank, layouts = self._arena.rank, self._replica.layouts
@@ -40,7 +39,6 @@ class AllReduce:
             (n.size - len(own)) * n.dtype.itemsize
             for n, own in zip(layouts, self._reduced, strict=True)
         )
-        self._staged = [] if self._replica.device.type == "cpu" else self._replica.private_flats()
         if self._shared.elementwise:
             self._optimizers = [self._shared.optimizer_of(i, rank) for i in range(len(layouts))]
 
@@ -52,14 +50,6 @@ class AllReduce:
             shards.append(mine[low:high])
         shards[self._arena.rank] = self._reduced[layout]
         return shards
-
-    def begin(self) -> None:
-        self.bind()
-        self._fetch()
-        self._arena.barrier()
-
-    def bind(self) -> None:
-        self._replica.bind(self._staged or self._shared.parameters)
 
     def exchange(self, weight: float, clip: float | None = None) -> Timing:
         ready = self._clock.now()
@@ -93,24 +83,10 @@ class AllReduce:
             self._update_whole(masks)
         updated = now()
         self._arena.barrier()
-        self._fetch()
+        self.refresh()
         return Timing(
             reduce=reduced - self._admitted, update=updated - reduced, settle=now() - updated
         )
-
-    def refresh(self) -> None:
-        self._fetch()
-
-    def drain(self) -> None:
-        self._arena.barrier()
-
-    def export_state(self) -> State:
-        return self._shared.export_state()
-
-    def import_state(self, state: State) -> None:
-        if self._arena.rank == 0:
-            self._shared.import_state(state)
-        self._arena.barrier()
 
     def _reduce(self) -> list[bytes | None]:
         """Sum this worker's slices; returns which parameters anybody used."""
@@ -163,8 +139,3 @@ class AllReduce:
         replica.optimizer.zero_grad(set_to_none=True)
         if self._staged:
             replica.copy_out(self._shared.parameters)
-
-    def _fetch(self) -> None:
-        """A model on an accelerator has its own copy of the parameters."""
-        for staged, shared in zip(self._staged, self._shared.parameters, strict=False):
-            staged.copy_(shared)

@@ -65,6 +65,10 @@ class SharedBuffers:
         """These samples have passed through this worker's statistics."""
         self._seen[self._arena.rank] += samples
 
+    def forget_counts(self) -> None:
+        """Everyone has the average now: only samples from here on tell the workers apart."""
+        self._seen[self._arena.rank] = 0
+
     def publish(self) -> None:
         """Show this worker's buffers to the others."""
         if self._average:

@@ -6,8 +6,7 @@ import torch
 
 from phalanx.data.ledger import Counter, Lease, Segment, claim
 from phalanx.sync.transport.arena import Arena
-
-LOCK = 0
+from phalanx.sync.transport.locks import Locks
 
 
 class SharedClaims:
@@ -18,7 +17,7 @@ class SharedClaims:
         arena.barrier()
 
     def next(self, ticket: int, segment: Segment, want: int) -> Lease | None:
-        with self._arena.lock(LOCK):
+        with self._arena.lock(Locks.CLAIMS):
             counter = Counter(int(self._cells[0]), int(self._cells[1]))
             counter, lease = claim(counter, ticket, segment, want)
             self._cells[:] = (counter.ticket, counter.position)

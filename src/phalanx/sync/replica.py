@@ -78,11 +78,11 @@ class Collector:
         """``None`` when every parameter had a gradient, else one byte each that says whether."""
         targets: list[Tensor] = []
         sources: list[Tensor] = []
-        missing: list[int] = []
+        missing: set[int] = set()
         for i, parameter in enumerate(self._parameters):
             gradient, whole = parameter.grad, self._whole[i]
             if gradient is None:
-                missing.append(i)
+                missing.add(i)
                 torch._foreach_zero_([target for _, _, target in self._targets[i]])
             elif gradient.layout != torch.strided:
                 raise InputError(

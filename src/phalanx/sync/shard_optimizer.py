@@ -76,6 +76,15 @@ def _options(kind: type[torch.optim.Optimizer], group: dict[str, Any]) -> dict[s
     return options
 
 
+def _first_values(source: torch.optim.Optimizer) -> dict[str, Any]:
+    """What an optimizer (Adagrad) fills its state with before the first step.
+
+    It takes this from the arguments of its constructor only, not from the groups.
+    """
+    name = "initial_accumulator_value"
+    return {name: source.defaults[name]} if name in source.defaults else {}
+
+
 @dataclass(frozen=True)
 class _Segment:
     """A run of neighbouring pieces that are updated as one tensor."""
@@ -140,7 +149,7 @@ class ShardOptimizer:
     def _arrange(self, gradient: Tensor, used: bytes | None) -> None:
         counts = self._counts
         even = bool((counts == counts[0]).all()) if len(counts) > 1 else True
-        key = (used, counts[0] == 0 if even else counts.tobytes(), id(gradient))
+        key = (used, counts[0] == 0 if even else self._apart(), id(gradient))
         if key == self._key:
             return
         self._key = key
@@ -148,6 +157,11 @@ class ShardOptimizer:
         self._segments = self._merge(used)
         self._tensors = [self._parameters[s.start : s.end] for s in self._segments]
         self._optimizer = self._build(gradient) if self._segments else None
+
+    def _apart(self) -> tuple[bytes, bool]:
+        """How counts differ, which stays the same while they grow together; any first step."""
+        least = self._counts.min()
+        return (self._counts - least).tobytes(), bool(least == 0)
 
     def _merge(self, used: bytes | None) -> list[_Segment]:
         segments: list[_Segment] = []
@@ -174,7 +188,7 @@ class ShardOptimizer:
             tensor.grad = gradient[segment.start - self._low : segment.end - self._low]
             options = _options(kind, self._source.param_groups[segment.group])
             groups.append({**options, "params": [tensor]})
-        optimizer = kind(groups)  # type: ignore[call-arg]
+        optimizer = kind(groups, **_first_values(self._source))
         for segment, tensor in zip(self._segments, self._tensors, strict=True):
             if not segment.fresh:
                 optimizer.state[tensor] = self._state(segment)

@@ -14,29 +14,21 @@ import torch
 from phalanx.core.errors import InputError
 from phalanx.sync.clipping import clip_factor
 from phalanx.sync.shard_optimizer import ELEMENTWISE
-from phalanx.sync.shared_state import State
+from phalanx.sync.shared_strategy import SharedStrategy
 from phalanx.sync.strategy import StrategyContext, Timing
+from phalanx.sync.transport.locks import shard_lock
 
-FIRST_LOCK = 8  # the ones below belong to the ledger and the evaluation
 
-
-class Store:
+class Store(SharedStrategy):
     """Workers take turns shard by shard, each beginning with another one."""
 
     def __init__(self, context: StrategyContext) -> None:
-        self._replica, self._shared = context.replica, context.shared
-        self._arena, self._clock = context.arena, context.clock
-        if not self._shared.elementwise:
-            kinds = ", ".join(kind.__name__ for kind in ELEMENTWISE)
-            raise InputError(
-                f"the optimizer {type(self._replica.optimizer).__name__} cannot run in the store",
-                f"Use one of {kinds}, or --strategy allreduce, which takes any optimizer.",
-            )
+        _refuse_whole(context)
+        super().__init__(context)
         self._rate_factor = 1.0 / context.rate_divisor
         workers, rank, layouts = self._arena.workers, self._arena.rank, self._replica.layouts
         self._order = [(rank + i) % workers for i in range(workers)]
-        on_host = self._replica.device.type == "cpu"
-        self._local = [] if on_host else self._replica.private_flats()
+        self._locks = [shard_lock(shard) for shard in range(workers)]
         self._bounds = [[n.bounds(shard) for shard in range(workers)] for n in layouts]
         self._gradients = [
             [torch.empty(high - low, dtype=n.dtype) for low, high in bounds]
@@ -48,15 +40,7 @@ class Store:
             for i in range(len(layouts))
         ]
         self._seen = [0] * workers
-        self._bytes = sum(n.size * n.dtype.itemsize for n in layouts) * (1 if on_host else 2)
-
-    def begin(self) -> None:
-        self.bind()
-        self.refresh()
-        self._arena.barrier()
-
-    def bind(self) -> None:
-        self._replica.bind(self._local or self._shared.parameters)
+        self._bytes = sum(n.size * n.dtype.itemsize for n in layouts) * (2 if self._staged else 1)
 
     def exchange(self, weight: float, clip: float | None = None) -> Timing:
         now, ready = self._clock.now, self._clock.now()
@@ -75,15 +59,15 @@ class Store:
             try:
                 self._visit(shard, used, timing)
             finally:
-                self._arena.lock(self._lock(shard)).release()
+                self._arena.lock(self._locks[shard]).release()
         return timing
 
     def _enter_one(self, waiting: list[int]) -> int:
         """Lock a shard that is free; only when none is, wait for one."""
         for shard in waiting:
-            if self._arena.lock(self._lock(shard)).acquire(blocking=False):
+            if self._arena.lock(self._locks[shard]).acquire(blocking=False):
                 return shard
-        self._arena.lock(self._lock(waiting[0])).acquire()
+        self._arena.lock(self._locks[waiting[0]]).acquire()
         return waiting[0]
 
     def _normalise(self, weight: float, clip: float | None) -> None:
@@ -112,32 +96,22 @@ class Store:
 
     def _pull(self, shard: int) -> None:
         """A model on an accelerator has its own copy of the parameters."""
-        for i, local in enumerate(self._local):
+        for i, staged in enumerate(self._staged):
             low, high = self._bounds[i][shard]
-            local[low:high].copy_(self._shared.parameters[i][low:high])
-
-    def _lock(self, shard: int) -> int:
-        return FIRST_LOCK + shard % 48
-
-    def offer(self, weight: float, clip: float | None = None) -> None:
-        pass
-
-    def follow(self) -> Timing:
-        return Timing()
+            staged[low:high].copy_(self._shared.parameters[i][low:high])
 
     def refresh(self) -> None:
         for shard in self._order:
-            with self._arena.lock(self._lock(shard)):
+            with self._arena.lock(self._locks[shard]):
                 self._seen[shard] = int(self._shared.versions[shard])
                 self._pull(shard)
 
-    def drain(self) -> None:
-        self._arena.barrier()
 
-    def export_state(self) -> State:
-        return self._shared.export_state()
-
-    def import_state(self, state: State) -> None:
-        if self._arena.rank == 0:
-            self._shared.import_state(state)
-        self._arena.barrier()
+def _refuse_whole(context: StrategyContext) -> None:
+    """An optimizer that is not element-wise cannot run on one shard at a time."""
+    if not context.shared.elementwise:
+        kinds = ", ".join(kind.__name__ for kind in ELEMENTWISE)
+        raise InputError(
+            f"the optimizer {type(context.replica.optimizer).__name__} cannot run in the store",
+            f"Use one of {kinds}, or --strategy allreduce, which takes any optimizer.",
+        )

@@ -1,4 +1,8 @@
-"""Evaluation of the shared weights: everyone's share in lockstep, the first to come otherwise."""
+"""Evaluation of the shared weights: everyone's share in lockstep, one worker's job otherwise.
+
+When workers run freely, the first to end an epoch evaluates it, on a snapshot, while the others
+go on; all evaluations of one epoch see the same snapshot.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,15 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from phalanx.adapters.torch_models import state_of
 from phalanx.core.errors import InputError
 from phalanx.data.ledger import split
 from phalanx.data.prefetch import move
 from phalanx.data.reader import Reader
-from phalanx.train.engine import EVALUATE, Engine, SharedEngine
+from phalanx.sync.transport.locks import Locks
+from phalanx.train.engine import Engine, Snapshot
+from phalanx.train.meeting import EVALUATE
 
 MOST_METRICS = 32
-LOCK = 1
 RING = 8
 BATCH = 500
 
@@ -26,46 +30,52 @@ class Evaluator:
     """Runs a model over data and averages what ``means`` returns for each batch."""
 
     def __init__(self, engine: Engine, device: torch.device, channels_last: bool) -> None:
-        self._engine, self._device, self._channels_last = engine, device, channels_last
-        self._done = 0
-        self.keep: list[nn.Module] | None = None
-        """Models whose state at the last evaluation is to be kept, for whoever saves the best."""
-        self.kept: dict[str, Tensor] | None = None
-        if isinstance(engine, SharedEngine):
-            width = MOST_METRICS + 2
-            self._sums = engine.arena.region(
-                "evaluation.sums", engine.workers * width, torch.float64
-            ).view(engine.workers, width)
-            self._ring = (
-                engine.arena.region("evaluation.ring", RING * width, torch.float64)
-                .view(RING, width)
-                .numpy()
-            )
+        self.engine = engine
+        self.snapshot: Snapshot | None = None
+        """What this worker evaluates in this epoch, when the others do not stand still."""
+        self._device, self._channels_last = device, channels_last
+        self._done, self._epoch = 0, -1
+        width, workers = MOST_METRICS + 2, engine.workers
+        self._sums = engine.region("evaluation.sums", workers * width, torch.float64).view(
+            workers, width
+        )
+        self._owner = engine.region("evaluation.owner", 2, torch.int64).numpy()
+        ring = engine.region("evaluation.ring", RING * width, torch.float64)
+        self._ring = ring.view(RING, width).numpy()  # [number + 1, how many, averages …]
+
+    def mine(self, epoch: int) -> bool:
+        """Whether this worker reports on ``epoch``: in a free run, if it came first."""
+        if self.engine.lockstep:
+            return self.engine.rank == 0
+        with self.engine.lock(Locks.EVALUATION):
+            if self._owner[0] < epoch + 1:
+                self._owner[:] = (epoch + 1, self.engine.rank)
+            return bool(self._owner[0] == epoch + 1 and self._owner[1] == self.engine.rank)
 
     def run(
-        self, model: nn.Module, reader: Reader, means: Means, *, wait: bool = True
-    ) -> tuple[list[float] | None, bool]:
-        """The averages, and whether this worker is the one that reports them.
+        self, epoch: int, model: nn.Module, reader: Reader, means: Means, *, wait: bool = True
+    ) -> list[float] | None:
+        """The averages; ``None`` when another worker makes them and this one need not wait."""
+        number, self._done = self._done, self._done + 1
+        if self.engine.lockstep:
+            return self._together(model, reader, means)
+        if not self.mine(epoch):
+            found = self._made_by_another(number, wait)
+            if found is not None or not wait:
+                return found
+        averages = self._on_snapshot(epoch, model, reader, means)
+        with self.engine.lock(Locks.EVALUATION):
+            cell = self._ring[number % RING]
+            cell[2 : 2 + len(averages)] = averages
+            cell[:2] = (number + 1, len(averages))
+        return averages
 
-        The averages are ``None`` when another worker makes them and this one need not ``wait``.
-        """
-        engine, number = self._engine, self._done
-        self._done += 1
-        if not isinstance(engine, SharedEngine):
-            sums = self._sweep(model, reader, means, 0, len(reader))
-            return _averages(sums), True
-        if engine.lockstep:
-            return self._together(engine, model, reader, means), engine.rank == 0
-        return self._first_to_come(engine, number, model, reader, means, wait)
-
-    def _together(
-        self, engine: SharedEngine, model: nn.Module, reader: Reader, means: Means
-    ) -> list[float]:
+    def _together(self, model: nn.Module, reader: Reader, means: Means) -> list[float]:
+        engine = self.engine
         engine.meet(EVALUATE)
         engine.share_buffers()
-        ends = split(len(reader), [1.0] * engine.workers)
-        start = ends[engine.rank - 1] if engine.rank else 0
-        mine = self._sweep(model, reader, means, start, ends[engine.rank])
+        ends = [0, *split(len(reader), [1.0] * engine.workers)]
+        mine = self._sweep(model, reader, means, ends[engine.rank], ends[engine.rank + 1])
         row = self._sums[engine.rank]
         row.zero_()
         row[: len(mine)] = mine
@@ -75,40 +85,25 @@ class Evaluator:
         engine.barrier()
         return _averages(total[:width])
 
-    def _first_to_come(
-        self,
-        engine: SharedEngine,
-        number: int,
-        model: nn.Module,
-        reader: Reader,
-        means: Means,
-        wait: bool,
-    ) -> tuple[list[float] | None, bool]:
-        cell = self._ring[number % RING]  # [number + 1, how many averages, averages …]
-        with engine.arena.lock(LOCK):
-            mine = bool(cell[0] < number + 1)
-            if mine:
-                cell[:2] = (number + 1, 0)
-        if mine:
-            averages = self._snapshot(engine, model, reader, means)
-            with engine.arena.lock(LOCK):
-                cell[2 : 2 + len(averages)] = averages
-                cell[1] = len(averages)
-            return averages, True
-        while wait and cell[0] == number + 1 and cell[1] == 0:
-            engine.arena.pause()
-        count = int(cell[1])
-        return ([float(v) for v in cell[2 : 2 + count]] if count else None), False
+    def _made_by_another(self, number: int, wait: bool) -> list[float] | None:
+        """``None`` also when this worker is so late that the figures are gone."""
+        cell = self._ring[number % RING]
+        while True:
+            with self.engine.lock(Locks.EVALUATION):
+                made, count = int(cell[0]), int(cell[1])
+                if made == number + 1:
+                    return [float(value) for value in cell[2 : 2 + count]]
+            if made > number + 1 or not wait:
+                return None
+            self.engine.pause()
 
-    def _snapshot(
-        self, engine: SharedEngine, model: nn.Module, reader: Reader, means: Means
+    def _on_snapshot(
+        self, epoch: int, model: nn.Module, reader: Reader, means: Means
     ) -> list[float]:
-        """The newest weights and everyone's buffers, while the others go on training."""
-        with engine.snapshot():
-            averages = _averages(self._sweep(model, reader, means, 0, len(reader)))
-            if self.keep is not None:
-                self.kept = {k: v.clone() for k, v in state_of(self.keep).items()}
-        return averages
+        if self._epoch != epoch or self.snapshot is None:
+            self._epoch, self.snapshot = epoch, self.engine.take_snapshot()
+        with self.engine.showing(self.snapshot):
+            return _averages(self._sweep(model, reader, means, 0, len(reader)))
 
     @torch.no_grad()
     def _sweep(
@@ -117,20 +112,19 @@ class Evaluator:
         """Sums over samples ``start … end``: [samples, average × samples, …]."""
         training = model.training
         model.eval()
-        sums: Tensor | None = None
+        sums = torch.zeros(1, dtype=torch.float64)
         try:
-            for at in range(start, end, BATCH):
-                indices = torch.arange(at, min(at + BATCH, end))
+            for at in range(start, end, reader.batch or BATCH):
+                indices = torch.arange(at, min(at + (reader.batch or BATCH), end))
                 x, y = self._batch(reader, indices)
                 values = means(model(x), y)
                 if len(values) > MOST_METRICS:
                     raise InputError(f"more than {MOST_METRICS} metrics", "Use fewer.")
                 row = torch.tensor([1.0, *(float(v) for v in values)], dtype=torch.float64)
-                row *= len(indices)
-                sums = row if sums is None else sums + row
+                sums = sums + row * len(indices)
         finally:
             model.train(training)
-        return torch.zeros(1, dtype=torch.float64) if sums is None else sums
+        return sums
 
     def _batch(self, reader: Reader, indices: Tensor) -> tuple[Tensor, Tensor]:
         x, y = move(reader.fetch(indices, 0), self._device)

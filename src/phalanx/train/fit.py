@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.core.errors import InputError
-from phalanx.data.reader import Reader, as_reader
 from phalanx.train.join import join_with
 from phalanx.train.metrics import Metric, accuracy, is_classification
-from phalanx.train.precision import Trial, autocast
+from phalanx.train.precision import trial_step
 from phalanx.train.run import Run
 from phalanx.train.validation import hold_out
 
@@ -28,30 +27,23 @@ class _Loop:
     run: Run
     model: nn.Module
     loss: Loss
-    optimizer: torch.optim.Optimizer
     batch: int
     clip: float | None
     accumulate: int
     augment: Any
     metrics: Mapping[str, Metric]
-    classifies: bool | None = None
 
     def train(self, data: Any) -> None:
         self.model.train()
-        sums = self.run._watch_steps.sums
         for x, y in self.run.batches(data, self.batch, augment=self.augment):
             with self.run.autocast():
                 outputs = self.model(x)
                 error = self.loss(outputs, y)
             self.run.backward(error)
-            if self.classifies is None:
-                self.classifies = is_classification(outputs, y)
-            if self.classifies:
-                sums.correct = sums.correct + (outputs.detach().argmax(1) == y).sum()
-                sums.judged += len(y)
-            if self.run.turn % self.accumulate == 0:
+            self.run.judge(outputs, y)
+            if self.run.pending == self.accumulate:
                 self.run.step(clip=self.clip)
-        if self.run.turn % self.accumulate:
+        if self.run.pending:
             self.run.step(clip=self.clip)
 
     def means(self, outputs: Tensor, y: Tensor) -> list[Tensor | float]:
@@ -100,9 +92,8 @@ def fit(
     held: Any = None
     if validation is not None:
         train, held = hold_out(train, validation)
-    reader = as_reader(train, augment=augment)
-    run = join_with(model, optimizer, trial=_trial(model, loss, reader, batch))
-    loop = _Loop(run, model, loss, optimizer, batch, clip, accumulate, augment, metrics or {})
+    run = join_with(model, optimizer, trial=trial_step(model, loss, train, batch))
+    loop = _Loop(run, model, loss, batch, clip, accumulate, augment, metrics or {})
     watched = best or _default_watch(patience, held, test)
     if watched:
         run.save_best(watched, patience)
@@ -157,31 +148,6 @@ def _tell(run: Run, epoch: int, figures: dict[str, float]) -> None:
     """Outside a run nobody else shows progress."""
     if run.environment.launched:
         return
-    loss = run._watch_steps.sums.mean_loss()
-    shown = {"train_loss": loss, "train_accuracy": run._watch_steps.sums.accuracy(), **figures}
-    words = "  ".join(f"{k} {v:.4f}" for k, v in shown.items() if v is not None)
+    shown = {**run.train_figures(), **figures}
+    words = "  ".join(f"{name} {value:.4f}" for name, value in shown.items())
     print(f"epoch {epoch + 1}/{run.total_epochs}  {words}", file=sys.stderr, flush=True)
-
-
-def _trial(model: nn.Module, loss: Loss, reader: Reader, batch: int) -> Trial:
-    """One forward and backward pass in a given precision that leaves no trace."""
-
-    def attempt(precision: str) -> None:
-        device = next(model.parameters()).device
-        x, y = reader.fetch(torch.arange(min(batch, len(reader))), 0)
-        x, y = x.to(device), y.to(device)
-        if precision == "bfloat16" and x.ndim == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
-        state = {k: v.clone() for k, v in model.named_buffers()}
-        random = torch.get_rng_state()
-        with autocast(precision, device):
-            error = loss(model(x), y)
-        error.backward()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        for name, buffer in model.named_buffers():
-            buffer.copy_(state[name])
-        torch.set_rng_state(random)
-        model.zero_grad(set_to_none=True)
-
-    return attempt

@@ -12,11 +12,11 @@ from phalanx.core.errors import InputError
 from phalanx.core.spec import Spec, parse_spec
 from phalanx.observe.emit import EventWriter
 from phalanx.sync.clock import MonotonicClock
-from phalanx.train.engine import make_engine
 from phalanx.train.environment import Environment, detect
 from phalanx.train.lifetime import Lifetime
 from phalanx.train.precision import Trial, choose
 from phalanx.train.run import Run
+from phalanx.train.shared_engine import make_engine
 from phalanx.train.stopwatch import Stopwatch
 
 BUFFER_POLICIES = ("auto", "average", "first")

@@ -22,12 +22,16 @@ from phalanx.observe.events import Data, Finished, Joined, PhaseDone
 from phalanx.sync.clock import Clock
 from phalanx.train.environment import Environment
 
+_told = threading.local()  # what this worker has told already: a script may train several times
+
 
 class Lifetime:
     """Emits the events around training: joined, the phases, finished."""
 
     def __init__(self, environment: Environment, writer: EventWriter, clock: Clock) -> None:
         self.over = False
+        self.epochs_before: int = getattr(_told, "epochs", 0)
+        """Epochs of models that this worker trained before, in the same script."""
         self.on_exit: Callable[[], None] | None = None
         """How a script that left its loop early, and then ended well, is finished."""
         self._environment, self._writer, self._clock = environment, writer, clock
@@ -42,9 +46,11 @@ class Lifetime:
     def joined(self, *, precision: str, strategy: str, parameters: int, notes: list[str]) -> None:
         environment, now = self._environment, self._clock.now()
         self._tell_reading()
-        started = environment.started or self._began
-        read = sum(r.seconds for r in LOADED if r.thread == threading.get_ident())
-        self._phase("start", max(0.0, self._began - started - read))
+        if not getattr(_told, "started", False):
+            _told.started = True
+            read = sum(r.seconds for r in LOADED if r.thread == threading.get_ident())
+            started = environment.started or self._began
+            self._phase("start", max(0.0, self._began - started - read))
         self._phase("prepare", now - self._began)
         self._writer.emit(
             Joined(
@@ -70,7 +76,9 @@ class Lifetime:
         )
 
     def _tell_reading(self) -> None:
-        mine = [r for r in LOADED if r.thread == threading.get_ident()]
+        known: int = getattr(_told, "reads", 0)
+        mine = [r for r in LOADED if r.thread == threading.get_ident()][known:]
+        _told.reads = known + len(mine)
         for record in mine:
             self._writer.emit(
                 Data(
@@ -96,11 +104,12 @@ class Lifetime:
             )
         )
 
-    def end(self, status: str, bytes_sent: int = 0) -> None:
-        """The last events; everything is on disk when this returns."""
+    def end(self, status: str, bytes_sent: int = 0, epochs: int = 0) -> None:
+        """Training is over; everything is on disk when this returns."""
         if self.over:
             return
         self.over = True
+        _told.epochs = self.epochs_before + epochs
         self._phase("train", self._train)
         self._phase("evaluate", self._evaluate)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -113,7 +122,7 @@ class Lifetime:
                 peak_memory=peak,
             )
         )
-        self._writer.close()
+        self._writer.flush()
 
     def _at_exit(self) -> None:
         paths, rank = self._environment.paths, self._environment.rank
@@ -123,6 +132,7 @@ class Lifetime:
             self.end("failed")
         else:
             self.on_exit()
+        self._writer.close()  # not before: a script may log after its training
 
     def _on_terminate(self, _signal: int, _frame: FrameType | None) -> None:
         self._stopped = True

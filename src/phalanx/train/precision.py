@@ -10,8 +10,13 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor, nn
+
+from phalanx.data.prefetch import move
+from phalanx.data.reader import as_reader
 
 Trial = Callable[[str], None]
 _CPU_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")
@@ -57,3 +62,29 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[obj
     if precision == "bfloat16":
         return torch.autocast(device.type, dtype=torch.bfloat16)
     return nullcontext()
+
+
+def trial_step(
+    model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], data: Any, batch: int
+) -> Trial:
+    """One forward and backward pass in a given precision that leaves no trace."""
+
+    def attempt(precision: str) -> None:
+        device = next(model.parameters()).device
+        reader = as_reader(data)
+        x, y = move(reader.fetch(torch.arange(min(batch, len(reader))), 0), device)
+        last = precision == "bfloat16"
+        form = torch.channels_last if last else torch.contiguous_format
+        model.to(memory_format=form)  # type: ignore[call-overload]
+        if x.ndim == 4:
+            x = x.contiguous(memory_format=form)
+        kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        with torch.random.fork_rng(enabled=True), autocast(precision, device):
+            loss(model(x), y).backward()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        for name, buffer in model.named_buffers():
+            buffer.copy_(kept[name])
+        model.zero_grad(set_to_none=True)
+
+    return attempt

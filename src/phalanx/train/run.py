@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +13,21 @@ from torch import Tensor, nn
 from phalanx.adapters.torch_models import save_state, state_of
 from phalanx.core.errors import InputError
 from phalanx.core.spec import Spec
-from phalanx.data.ledger import Segment
 from phalanx.data.reader import Reader, as_reader
-from phalanx.observe.events import EpochDone, Logged, Planned, Saved, Switched
+from phalanx.observe.events import EpochDone, Logged, Planned, Saved
 from phalanx.sync.switch import boundaries, segments
-from phalanx.train.best import BestSoFar, Watch
+from phalanx.train.best import Best
 from phalanx.train.engine import Engine
 from phalanx.train.environment import Environment
-from phalanx.train.evaluation import Evaluator
+from phalanx.train.evaluation import Evaluator, Means
 from phalanx.train.lifetime import Lifetime
-from phalanx.train.metrics import Metric
+from phalanx.train.meeting import EPOCH_DONE
+from phalanx.train.metrics import Metric, is_classification
 from phalanx.train.passes import Pass, check_sizes, leases, loaded, new_pass
 from phalanx.train.precision import autocast
 from phalanx.train.stopwatch import Stopwatch
-
-
-@dataclass(frozen=True)
-class _Switch:
-    """A change of strategy that is under way: when the last old update was applied, and where."""
-
-    applied: float
-    point: float
-    before: str
-    after: str
+from phalanx.train.switching import Switching
+from phalanx.train.weighing import Weighing
 
 
 class Run:
@@ -53,27 +44,20 @@ class Run:
         stopwatch: Stopwatch,
         lifetime: Lifetime,
     ) -> None:
-        self.environment, self.engine = environment, engine
-        self.precision = precision
+        self.environment, self.engine, self.precision = environment, engine, precision
         self.history: list[dict[str, float | None]] = []
         self._models, self._optimizers, self._spec = list(models), list(optimizers), spec
-        self._watch_steps, self._lifetime = stopwatch, lifetime
+        self._stopwatch, self._lifetime = stopwatch, lifetime
         self._writer, self._clock = stopwatch.writer, stopwatch.clock
         self._evaluator = Evaluator(engine, self.device, self._channels_last)
-        self._best = BestSoFar(engine)
-        self._watched: Watch | None = None
+        self._best = Best(engine)
+        self._switching = Switching(engine, spec)
+        self._weighing = Weighing()
+        self._clip: float | None = None
         self._epochs: int | None = None
-        self._epoch = 0
-        self.turn = 0
-        """How many batches of this pass there were, also those this worker had no part in."""
-        self._passes = 0
-        self._readers: dict[int, tuple[Any, Reader]] = {}
-        self._samples = 0  # of the batch in hand
-        self._reference = 1  # samples that the whole step has, over all workers
-        self._weight = 0.0
-        self._seeds: dict[tuple[float, torch.dtype, torch.device], Tensor] = {}
-        self._switch: _Switch | None = None
-        self._reports = environment.rank == 0
+        self._epoch = self._passes = 0
+        self._readers: dict[tuple[int, int], tuple[Any, Any, Reader]] = {}
+        self._evaluated = False  # whether anything was, in this epoch
         lifetime.on_exit = lambda: self.finish(collective=False)
 
     @property
@@ -109,6 +93,11 @@ class Run:
         return Path(chosen) if chosen else None
 
     @property
+    def pending(self) -> int:
+        """Batches since the last step, also those this worker had no samples of."""
+        return self._weighing.pending
+
+    @property
     def _channels_last(self) -> bool:
         return self.precision == "bfloat16"
 
@@ -116,7 +105,7 @@ class Run:
         """Compute in the run's precision inside this block."""
         return autocast(self.precision, self.device)
 
-    # -- the loop ----------------------------------------------------------------------------
+    # -- epochs and batches ------------------------------------------------------------------
 
     def epochs(self, count: int) -> Iterator[int]:
         """The epochs to train, from 0; ``--epochs`` wins over ``count``."""
@@ -124,84 +113,95 @@ class Run:
         if self._epochs < 1:
             raise InputError(f"{self._epochs} epochs are too few", "Train for at least one.")
         for epoch in range(self._epochs):
-            self._begin_epoch(epoch)
-            began = self._clock.now()
+            if not self.engine.begin_epoch(epoch):
+                break
+            self._epoch, self._evaluated = epoch, False
+            self._stopwatch.next_epoch(self._told(epoch))
+            began, rate = self._clock.now(), float(self._optimizers[0].param_groups[0]["lr"])
             try:
                 yield epoch
             except GeneratorExit:  # the script left its loop: the others may not be here
+                self._end_epoch(epoch, began, rate)
                 self.finish(collective=False)
                 raise
-            self._end_epoch(epoch, began)
-            if self.engine.stop_requested(epoch):
-                break
+            self._end_epoch(epoch, began, rate)
+            if self.engine.lockstep:
+                self.engine.meet(EPOCH_DONE)  # whoever asked to stop in this epoch has done so
         self.finish()
 
-    def _begin_epoch(self, epoch: int) -> None:
-        self._epoch = epoch
-        self._reports = self.is_first
-        self._watch_steps.next_epoch(epoch)
-
-    def _end_epoch(self, epoch: int, began: float) -> None:
-        sums, now = self._watch_steps.sums, self._clock.now()
-        rate = self._optimizers[0].param_groups[0]["lr"]
+    def _end_epoch(self, epoch: int, began: float, rate: float) -> None:
+        sums, now = self._stopwatch.sums, self._clock.now()
         self._writer.emit(
             EpochDone(
                 time=now,
                 rank=self.rank,
-                epoch=epoch,
+                epoch=self._told(epoch),
                 seconds=now - began,
                 samples=sums.samples,
                 train_loss=sums.mean_loss(),
                 train_accuracy=sums.accuracy(),
-                rate=float(rate),
+                rate=rate,
             )
         )
+
+    def _told(self, epoch: int) -> int:
+        """Epochs go on counting when a script trains several models, one after another."""
+        return self._lifetime.epochs_before + epoch
 
     def batches(self, data: Any, batch: int | None = None, *, augment: Any = None) -> Iterator[Any]:
         """This worker's batches of one pass over ``data``, on its device.
 
         ``batch`` is the global one, shared among the workers; a ``DataLoader`` brings its own.
         """
-        reader = self._reader(data, augment)
-        current = self._new_pass(reader, batch)
-        self.turn = 0
+        current = self._new_pass(self._reader(data, augment), batch)
         ends = boundaries(self._spec, self._epochs, current.samples, current.batch)
-        for index, segment in enumerate(segments(self._epoch, current.samples, ends)):
-            self._enter(segment, current)
-            began = self._clock.now()
+        for index, segment in enumerate(segments(current.epoch, current.samples, ends)):
+            if self._switching.due(segment) and self.pending and len(self._optimizers) == 1:
+                self.step(clip=self._clip)  # accumulated under the old strategy: apply it there
+            self._switching.enter(segment, current.epoch, current.samples)
             found = leases(self.engine, current, index, segment)
-            yield from self._through(loaded(current, found, self.device, self._channels_last))
-            self._lifetime.trained(self._clock.now() - began)
+            ahead = 2 if self.engine.lockstep else 1  # what is claimed ahead, others wait for
+            source = loaded(
+                current, found, self.device, ahead=ahead, channels_last=self._channels_last
+            )
+            began = self._clock.now()
+            try:
+                yield from self._through(source)
+            finally:
+                self._lifetime.trained(self._clock.now() - began)
 
     def _through(self, source: Iterator[tuple[Any, Any]]) -> Iterator[Any]:
         while True:
-            asked = self._watch_steps.asked()
-            self._tell_switch(asked)
+            asked = self._stopwatch.asked()
+            switched = self._switching.over(asked, self._told(self._epoch))
+            if switched and self.is_first:
+                self._writer.emit(switched)
             lease, batch = next(source, (None, None))
             if lease is None:
                 return
-            self.turn += 1
+            self._weighing.new_batch(lease.share)
             if batch is None:
-                self._weight = self.engine.idle(self._weight)
+                if self.engine.idle(self._weighing.weight):
+                    self._weighing.stepped(0.0)
                 continue
-            self._samples = lease.samples
-            self._reference = lease.total
-            self._watch_steps.received(asked, lease.samples)
+            self.engine.saw(lease.samples)
+            self._stopwatch.received(asked, lease.samples)
             yield batch
-            self._samples = 0
             if lease.short:
                 self.engine.batch_done()
 
     def _new_pass(self, reader: Reader, batch: int | None) -> Pass:
         chosen = self.environment.settings
         wanted = chosen.batch or batch or reader.batch or 0
-        if wanted < 1:
-            raise InputError("the batch size is missing", "run.batches(train, batch=128)")
         if chosen.batch_per_worker:
             wanted = chosen.batch_per_worker * self.workers
+        if wanted < 1:
+            raise InputError("the batch size is missing", "run.batches(train, batch=128)")
         check_sizes(len(reader), wanted, self.workers)
         number, self._passes = self._passes, self._passes + 1
-        current = new_pass(number, self._epoch, reader, wanted, chosen.seed)
+        # A loop without run.epochs: each pass is an epoch.
+        epoch = number if self._epochs is None else self._epoch
+        current = new_pass(number, epoch, reader, wanted, chosen.seed)
         if number == 0:
             self._writer.emit(
                 Planned(
@@ -215,30 +215,18 @@ class Run:
         return current
 
     def _reader(self, data: Any, augment: Any = None) -> Reader:
-        known = self._readers.get(id(data))
-        if known is None or known[0] is not data:
+        key = (id(data), id(augment))
+        if key not in self._readers:  # data and augment are kept alive, so their ids stay theirs
             seed = self.environment.settings.seed
-            known = (data, as_reader(data, seed=seed, augment=augment))
-            self._readers[id(data)] = known
-        return known[1]
+            self._readers[key] = (data, augment, as_reader(data, seed=seed, augment=augment))
+        return self._readers[key][2]
+
+    # -- steps -------------------------------------------------------------------------------
 
     def backward(self, error: Tensor) -> None:
         """Back-propagate a mean over the batch in hand, weighted by how much of the step it is."""
-        share = self._samples / self._reference if self.engine.lockstep else 1.0
-        self._watch_steps.loss(error, self._samples)
-        self._weight += share
-        error.backward(self._seed(error, share))
-
-    def _seed(self, error: Tensor, share: float) -> Tensor | None:
-        """Where back-propagation begins: cheaper than multiplying the loss."""
-        if share == 1.0:
-            return None
-        key = (share, error.dtype, error.device)
-        if key not in self._seeds:
-            if len(self._seeds) > 64:
-                self._seeds.clear()
-            self._seeds[key] = torch.full_like(error.detach(), share)
-        return self._seeds[key]
+        self._stopwatch.loss(error)
+        self._weighing.backward(error)
 
     def step(
         self,
@@ -250,26 +238,12 @@ class Run:
         """Agree on the gradient with the others, clip it, update the parameters, zero it."""
         index = 0 if optimizer is None else self._index(optimizer)
         ready = self._clock.now()
-        if weight is not None or self._weight == 0.0:
-            self._reweigh(index, weight)
-        self._exchange(index, self._weight, clip, ready)
-        self._weight = 0.0
-
-    def _exchange(self, index: int, weight: float, clip: float | None, ready: float) -> None:
-        timing = self.engine.exchange(index, weight, clip, self._samples)
-        self._watch_steps.stepped(ready, timing)
-
-    def _reweigh(self, index: int, weight: float | None) -> None:
-        """The gradient is a plain mean (``loss.backward()``), or is to weigh ``weight``."""
-        share = self._samples / self._reference if self.engine.lockstep else 1.0
-        target = share if weight is None else weight
-        factor = target / (self._weight or 1.0)
-        if factor != 1.0:
-            groups = self._optimizers[index].param_groups
-            gradients = [p.grad for g in groups for p in g["params"] if p.grad is not None]
-            if gradients:
-                torch._foreach_mul_(gradients, factor)
-        self._weight = target
+        groups = self._optimizers[index].param_groups
+        weight = self._weighing.settle((p for g in groups for p in g["params"]), weight)
+        timing = self.engine.exchange(index, weight, clip)
+        self._stopwatch.stepped(ready, timing)
+        self._weighing.stepped(weight)
+        self._clip = clip
 
     def _index(self, optimizer: torch.optim.Optimizer) -> int:
         for i, known in enumerate(self._optimizers):
@@ -277,105 +251,92 @@ class Run:
                 return i
         raise InputError("this optimizer did not join", "phalanx.join([G, D], [g, d])")
 
-    # -- the switch --------------------------------------------------------------------------
-
-    def _enter(self, segment: Segment, current: Pass) -> None:
-        before = self._spec.phases[self.engine.phase].label
-        applied = self.engine.enter(segment.phase)
-        if applied is not None:
-            after = self._spec.phases[segment.phase].label
-            point = self._epoch + segment.start / current.samples
-            self._switch = _Switch(applied, point, before, after)
-
-    def _tell_switch(self, now: float) -> None:
-        """The first new step begins: the pause is over."""
-        switch, self._switch = self._switch, None
-        if switch and self.is_first:
-            self._writer.emit(
-                Switched(
-                    time=now,
-                    rank=self.rank,
-                    epoch=self._epoch,
-                    at_epoch=switch.point,
-                    before=switch.before,
-                    after=switch.after,
-                    pause=now - switch.applied,
-                )
-            )
-
     # -- evaluation and results --------------------------------------------------------------
 
     def evaluate(self, metric: Metric, data: Any, *, model: nn.Module | None = None) -> float:
         """The mean of ``metric(outputs, targets)`` over ``data``, the same for every worker."""
         values = self.measure(lambda outputs, y: [metric(outputs, y)], data, model=model)
-        return float("nan") if values is None else values[0]
+        assert values is not None  # it waits for them
+        return values[0]
 
     def measure(
-        self,
-        means: Callable[[Tensor, Tensor], Sequence[Tensor | float]],
-        data: Any,
-        *,
-        model: nn.Module | None = None,
-        wait: bool = True,
+        self, means: Means, data: Any, *, model: nn.Module | None = None, wait: bool = True
     ) -> list[float] | None:
         """Several means at once; ``None`` if another worker has them and this need not wait."""
         began = self._clock.now()
+        self._evaluated = True
         with self.autocast():
-            values, self._reports = self._evaluator.run(
-                model or self._models[0], self._reader(data), means, wait=wait
+            values = self._evaluator.run(
+                self._epoch, model or self._models[0], self._reader(data), means, wait=wait
             )
         self._lifetime.evaluated(self._clock.now() - began)
         return values
 
-    @property
-    def reports(self) -> bool:
-        """Whether this worker's figures are the ones that are logged."""
-        return self._reports
+    def judge(self, outputs: Tensor, targets: Tensor) -> None:
+        """Count the classes that a training batch got right, if it is about classes."""
+        if is_classification(outputs, targets):
+            self._stopwatch.sums.judge(outputs, targets)
+
+    def train_figures(self) -> dict[str, float]:
+        """What this worker saw of the epoch so far."""
+        sums = self._stopwatch.sums
+        found = {"train_loss": sums.mean_loss(), "train_accuracy": sums.accuracy()}
+        return {name: value for name, value in found.items() if value is not None}
 
     def log(self, **values: float) -> None:
         """Figures of this epoch, by any name: they become columns of the report."""
         numbers: dict[str, float | None] = {n: float(value) for n, value in values.items()}
         self.history.append({"epoch": self._epoch, **numbers})
-        if not self._reports:
+        over = self._lifetime.over
+        shared = self._evaluated and not over
+        if not (self._evaluator.mine(self._epoch) if shared else self.is_first):
             return
         self._writer.emit(
-            Logged(time=self._clock.now(), rank=self.rank, epoch=self._epoch, values=numbers)
+            Logged(
+                time=self._clock.now(),
+                rank=self.rank,
+                epoch=self._told(self._epoch),
+                values=numbers,
+            )
         )
-        self._judge(numbers)
+        if not over:
+            self._keep_best(numbers.get(self._best.name or ""))
 
     def save_best(self, name: str, patience: int | None = None) -> None:
         """Keep the weights of the epoch with the best ``name``; stop ``patience`` epochs later."""
-        self._watched = Watch(name, patience)
-        self._evaluator.keep = self._models
+        self._best.name, self._best.patience = name, patience
 
-    def _judge(self, values: dict[str, float | None]) -> None:
-        watched = self._watched
-        value = values.get(watched.name) if watched else None
-        if watched is None or value is None:
+    def _keep_best(self, value: float | None) -> None:
+        if value is None:
             return
-        if self._best.improves(watched.name, value, self._epoch):
+        if self._best.improves(value, self._epoch):
             if self.environment.paths:
                 self._save(self.environment.paths.best)
-        elif watched.patience and self._epoch - self._best.epoch >= watched.patience:
+        elif self._best.is_hopeless(self._epoch):
             self.stop()
+
+    def _save(self, path: Path) -> None:
+        """What was evaluated: in lockstep the weights still are that."""
+        snapshot = None if self.engine.lockstep else self._evaluator.snapshot
+        with self.engine.showing(snapshot):
+            save_state(state_of(self._models), path)
+        epoch = self._told(self._epoch)
+        self._writer.emit(
+            Saved(time=self._clock.now(), rank=self.rank, path=path.name, epoch=epoch)
+        )
 
     def stop(self) -> None:
         """End training for all workers at the end of this epoch."""
         self.engine.request_stop(self._epoch)
-
-    def _save(self, path: Path) -> None:
-        """What was evaluated: in lockstep the weights are still that, otherwise a copy was kept."""
-        kept = None if self.engine.lockstep else self._evaluator.kept
-        save_state(kept or state_of(self._models), path)
-        self._writer.emit(
-            Saved(time=self._clock.now(), rank=self.rank, path=path.name, epoch=self._epoch)
-        )
 
     def finish(self, *, collective: bool = True) -> None:
         """Training is over: the model has its final weights in ordinary tensors."""
         if self._lifetime.over:
             return
         self.engine.finish(collective)
+        # What follows concerns this worker alone: evaluating, logging, saving.
+        self.engine = self._evaluator.engine = Engine(self._optimizers, self._clock)
+        self._evaluator.snapshot = None
         if self.is_first and self.environment.paths:
             save_state(state_of(self._models), self.environment.paths.model)
-        self._lifetime.end("done", self._watch_steps.bytes_sent)
+        self._lifetime.end("done", self._stopwatch.bytes_sent, self._epoch + 1)

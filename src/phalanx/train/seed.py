@@ -8,7 +8,7 @@ import random
 import numpy as np
 import torch
 
-from phalanx.core import settings
+from phalanx.core import context, settings
 from phalanx.core.settings import RunSettings
 
 
@@ -21,5 +21,7 @@ def seed_everything(seed: int, rank: int) -> None:
 
 def seed_this_worker() -> None:
     """Called when a launched script imports Phalanx, before it builds its model."""
-    chosen = RunSettings.from_json(os.environ.get(settings.SETTINGS, "{}"))
-    seed_everything(chosen.seed, int(os.environ[settings.RANK]))
+    inside = context.current()
+    variables = inside.environment if inside else os.environ
+    chosen = RunSettings.from_json(variables.get(settings.SETTINGS, "{}"))
+    seed_everything(chosen.seed, int(variables[settings.RANK]))

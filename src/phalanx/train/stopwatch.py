@@ -22,6 +22,10 @@ class EpochSums:
     judged: int = 0
     correct: float | Tensor = 0.0
 
+    def judge(self, outputs: Tensor, targets: Tensor) -> None:
+        self.correct = self.correct + (outputs.detach().argmax(1) == targets).sum()
+        self.judged += len(targets)
+
     def mean_loss(self) -> float | None:
         return float(self.loss) / self.losses if self.losses else None
 
@@ -41,6 +45,7 @@ class Stopwatch:
     _began: float | None = None
     _input: float = 0.0
     _samples: int = 0
+    _batch: int = 0
     _loss: float | None = None
     _last: float = 0.0
 
@@ -54,10 +59,12 @@ class Stopwatch:
     def received(self, asked: float, samples: int) -> None:
         self._input += self.clock.now() - asked
         self._samples += samples
+        self._batch = samples
         self.sums.samples += samples
 
-    def loss(self, error: Tensor, samples: int) -> None:
-        value = error.detach()
+    def loss(self, error: Tensor) -> None:
+        """The mean loss of the batch in hand."""
+        value, samples = error.detach(), self._batch
         self.sums.losses += samples
         if value.device.type == "cpu":  # reading it elsewhere would make the host wait
             self._loss = float(value)

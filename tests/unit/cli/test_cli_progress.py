@@ -130,13 +130,46 @@ def test_an_epoch_is_told_once_when_everyone_is_done() -> None:
     assert state.finished_epochs() == []
 
 
-def test_a_worker_that_reads_nothing_does_not_hold_the_line_back() -> None:
+def test_a_worker_that_lags_does_not_hold_the_line_back() -> None:
     state = state_after(joined(0), joined(1), planned(0))
     for epoch in range(3):
+        state.take(logged(epoch, test_accuracy=0.9))
         state.take(epoch_done(0, epoch))
 
     assert [line.epoch for line in state.finished_epochs()] == [1]
     assert [line.epoch for line in state.finished_epochs(ended=True)] == [2, 3]
+
+
+def test_a_worker_that_lags_may_be_the_one_that_evaluates() -> None:
+    """Under asynchrony an epoch ends for the evaluator only after the evaluation."""
+    state = state_after(joined(0), joined(1), planned(0))
+    for epoch in range(4):
+        state.take(epoch_done(0, epoch))
+    assert state.finished_epochs() == []
+
+    state.take(logged(0, rank=1, test_accuracy=0.9))
+    state.take(epoch_done(1, 0))
+    (line,) = state.finished_epochs()
+    assert (line.epoch, line.accuracy, line.accuracy_name) == (1, 0.9, "test accuracy")
+
+    state.take(logged(1, rank=1, test_loss=0.1))  # not yet all that is logged in an epoch
+    assert state.finished_epochs() == []
+    state.take(logged(1, rank=1, test_accuracy=0.95))
+    assert [line.accuracy for line in state.finished_epochs()] == [0.95]
+
+
+def test_a_second_training_counts_on() -> None:
+    state = state_after(joined(0, 1), planned(0, epochs=2, samples=100))
+    for epoch in range(2):
+        state.take(steps(0, 10.0 + 10 * epoch, epoch=epoch))
+        state.take(epoch_done(0, epoch))
+    state.take(finished(0))
+    state.take(joined(0, 1))
+    state.take(planned(0, epochs=3, samples=100))
+
+    assert state.epochs == 5
+    assert state.share == pytest.approx(200 / 500)
+    assert state.workers[0].finished == ""
 
 
 @pytest.mark.parametrize("evaluator", [0, 1])
@@ -214,6 +247,17 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
 
 def test_before_the_workers_join_it_says_what_it_waits_for() -> None:
     assert "starting workers" in screen()
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_a_traceback_goes_to_stderr(live: bool) -> None:
+    script, errors = io.StringIO(), io.StringIO()
+    said, told = Console(file=script), Console(file=errors, markup=False, soft_wrap=True)
+    display = LiveProgress(said, "title", told) if live else PlainProgress(said, told)
+    display.failure(1, "ValueError: [red] mine")
+
+    assert errors.getvalue() == "ValueError: [red] mine\n"
+    assert script.getvalue() == ""
 
 
 def test_plain_lines_keep_the_script_s_output_apart() -> None:

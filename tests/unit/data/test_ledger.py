@@ -38,7 +38,9 @@ def test_lockstep_covers_a_segment_once(samples: int, batch: int, parts: list[fl
     seen = Tally(n for column in columns for lease in column for n in range(lease.start, lease.end))
     assert seen == Tally(range(samples))
     for row in zip(*columns, strict=True):
-        assert sum(lease.samples for lease in row) == row[0].total <= batch
+        assert sum(lease.samples for lease in row) <= batch
+        assert sum(lease.share for lease in row) <= 1 + 1e-9
+        assert all(lease.short == any(not n.samples for n in row) for lease in row)
 
 
 @given(st.data(), sizes, st.integers(1, 20), st.integers(1, 5), st.integers(1, 4))

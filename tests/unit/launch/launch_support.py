@@ -83,6 +83,7 @@ class Recorder(Observer):
         self.launches: list[Launch] = []
         self.events: list[Event] = []
         self.lines: list[tuple[int, str]] = []
+        self.failures: list[tuple[int, str]] = []
         self.samples: list[MachineSample] = []
         self.summaries: list[Summary] = []
 
@@ -94,6 +95,9 @@ class Recorder(Observer):
 
     def output(self, rank: int, line: str) -> None:
         self.lines.append((rank, line))
+
+    def failure(self, rank: int, line: str) -> None:
+        self.failures.append((rank, line))
 
     def sample(self, sample: MachineSample) -> None:
         self.samples.append(sample)

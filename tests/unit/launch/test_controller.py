@@ -62,7 +62,8 @@ time.sleep(60)
     assert isinstance(outcome.error, ScriptError)
     assert "worker 1" in outcome.error.cause and str(paths.log_of(1)) in outcome.error.cause
     assert "ValueError: boom" in outcome.error.cause
-    told = [line for rank, line in seen.lines if rank == 1]
+    assert {rank for rank, _ in seen.failures} == {1} and seen.lines == []
+    told = [line for _, line in seen.failures]
     assert told[0].startswith("Traceback") and told[-1] == "ValueError: boom"
     files = [line for line in told if line.lstrip().startswith("File ")]
     assert len(files) == 2 and all("train.py" in line for line in files)
@@ -73,7 +74,7 @@ time.sleep(60)
 def test_every_rank_raising_is_still_told_once(tmp_path: Path) -> None:
     outcome, seen, _ = run(tmp_path, "raise RuntimeError('same bug')")
     assert outcome.exit_code == 1
-    assert [line for _, line in seen.lines].count("RuntimeError: same bug") == 1
+    assert [line for _, line in seen.failures].count("RuntimeError: same bug") == 1
 
 
 def test_a_killed_worker_ends_the_run_and_the_others(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from launch_support import run, wait_until
 
+from phalanx.core import settings
+from phalanx.core.context import current
 from phalanx.core.errors import InputError
 
 
@@ -59,7 +61,7 @@ current().hub.arena(rank).barrier()
     assert outcome.exit_code == 1 and outcome.error is not None
     assert "worker 1 failed: KeyError: 'lost'" in outcome.error.cause
     assert outcome.summary.exit_codes == [75, 1]
-    assert [line for _, line in seen.lines].count("KeyError: 'lost'") == 1
+    assert [line for _, line in seen.failures].count("KeyError: 'lost'") == 1
 
 
 def test_wrong_input_exits_2(tmp_path: Path) -> None:
@@ -70,7 +72,7 @@ def test_wrong_input_exits_2(tmp_path: Path) -> None:
     )
     assert outcome.exit_code == 2 and isinstance(outcome.error, InputError)
     assert (outcome.error.cause, outcome.error.remedy) == ("what", "do this")
-    assert seen.lines == []
+    assert seen.lines == [] and seen.failures == []
 
 
 def test_ctrl_c_interrupts_threads_that_wait_and_threads_that_work(tmp_path: Path) -> None:
@@ -90,3 +92,19 @@ while True:
     assert outcome.exit_code == 130 and outcome.summary.status == "stopped"
     assert outcome.summary.exit_codes == [75, 143]
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_startup_steps_are_taken_once_as_the_first_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str | None] = []
+
+    def step() -> None:
+        inside = current()
+        seen.append(inside.environment[settings.RANK] if inside else None)
+
+    monkeypatch.setattr("phalanx.launch.inprocess.run_startup", step)
+    outcome, _, _ = run(tmp_path, "join()\nfinish()", launcher="inprocess")
+    assert outcome.exit_code == 0
+    assert seen == ["0"]
+    assert current() is None

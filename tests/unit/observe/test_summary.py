@@ -183,7 +183,7 @@ def test_a_broken_file_reads_as_unknown(tmp_path: Path) -> None:
     paths.launch.write_text('{"settings": 3}')
     summary = summarise(paths)
     assert summary.strategy == "allreduce" and summary.workers == 2
-    assert summary.batch == 128  # seen in the steps themselves
+    assert summary.batch == 128  # the workers say it too
 
 
 def test_a_switch_is_told_and_only_free_steps_are_stale(tmp_path: Path) -> None:
@@ -239,3 +239,22 @@ def test_machines_have_their_own_resources(tmp_path: Path) -> None:
     assert cpu.min <= cpu.avg <= cpu.max  # type: ignore[operator]
     together = summary.resources.memory_bytes.avg
     assert together == pytest.approx(2 * here.resources.memory_bytes.avg)
+
+
+def test_a_second_training_adds_to_the_first(tmp_path: Path) -> None:
+    paths = write_run(tmp_path, "run")
+    first = summarise(paths)
+    assert first.bytes_sent and first.seconds
+    for rank in range(2):
+        (joined,) = [e for e in ev.read_events(paths.events_of(rank)) if isinstance(e, ev.Joined)]
+        again = msgspec.structs.replace(joined, time=joined.time + 100, wall=joined.wall + 100)
+        with paths.events_of(rank).open("ab") as file:
+            file.write(ev.encode(again))
+    assert summarise(paths).status == "lost", "it has begun again, and nobody controls it"
+    for rank in range(2):
+        word = ev.Finished(time=1e6, rank=rank, status="done", bytes_sent=5, peak_memory=1)
+        with paths.events_of(rank).open("ab") as file:
+            file.write(ev.encode(word))
+    both = summarise(paths)
+    assert both.status == "done"
+    assert both.bytes_sent == first.bytes_sent + 10

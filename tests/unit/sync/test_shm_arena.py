@@ -74,13 +74,14 @@ def test_a_lock_of_a_dead_worker_is_noticed() -> None:
     assert _processes(2, work) == [-signal.SIGKILL, 0]
 
 
-def test_an_abort_frees_whoever_waits() -> None:
+def test_whoever_waits_for_a_worker_that_left_is_told() -> None:
     def work(arena: ShmArena) -> None:
+        left = arena.region("left", 1, torch.uint8).numpy()
         if arena.rank == 0:
-            arena.abort()
+            left[0] = 1
             return
-        with pytest.raises(PeerLost):
-            arena.barrier()
+        with pytest.raises(PeerLost, match="has left"):
+            arena.barrier(lambda: bool(left[0]))
 
     assert _processes(2, work) == [0, 0]
 

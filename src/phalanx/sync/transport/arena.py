@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -40,14 +41,14 @@ class Arena(Protocol):
     def rewind(self) -> None:
         """Forget all regions, so that their memory serves the next training. Collective."""
 
-    def barrier(self) -> None:
-        """Wait for all workers. What they wrote before it is visible after it."""
+    def barrier(self, gone: Callable[[], bool] | None = None) -> None:
+        """Wait for all workers. What they wrote before it is visible after it.
+
+        A worker that waits long asks ``gone`` whether it waits in vain, and then gives up.
+        """
 
     def lock(self, index: int) -> Lock:
-        """Lock number ``index``; raises when the run is aborted."""
+        """Lock number ``index`` (see ``Locks``)."""
 
     def pause(self) -> None:
-        """Give way for a moment inside a polling loop; raises when the run is aborted."""
-
-    def abort(self) -> None:
-        """Make every waiting worker give up."""
+        """Give way for a moment inside a polling loop."""

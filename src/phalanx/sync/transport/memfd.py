@@ -22,7 +22,6 @@ CELL = 64  # one primitive per cache line; glibc's and musl's are all smaller
 LOCKS = 64
 ROUNDS = 6  # of the dissemination barrier, enough for 64 workers
 MAX_WORKERS = 1 << ROUNDS
-ABORT = 0  # byte that is set when the run is to end
 LOCKS_AT = mmap.PAGESIZE
 BARRIER_AT = LOCKS_AT + LOCKS * CELL
 CONTROL_BYTES = -(-(BARRIER_AT + MAX_WORKERS * ROUNDS * CELL) // mmap.PAGESIZE) * mmap.PAGESIZE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -33,10 +34,10 @@ class Hub:
         return self._arenas[rank]
 
     def abort(self) -> None:
+        """A thread has failed: whoever waits for it gives up."""
         self.aborted = True
 
-    def wait(self) -> None:
-        """A barrier. Whoever is aborted has waited in vain: everyone who comes is let through."""
+    def wait(self, gone: Callable[[], bool] | None) -> None:
         with self._condition:
             self._arrived += 1
             if self._arrived == self.workers:
@@ -47,7 +48,8 @@ class Hub:
             generation = self._generation
             while generation == self._generation:
                 self._condition.wait(SLICE_SECONDS)
-                if self.aborted and generation == self._generation:
+                in_vain = self.aborted or (gone is not None and gone())
+                if in_vain and generation == self._generation:
                     raise PeerLost(*LEFT)
 
     def region(self, number: int, count: int, dtype: torch.dtype) -> torch.Tensor:
@@ -87,8 +89,8 @@ class ThreadArena:
             self.hub.forget()
         self.barrier()
 
-    def barrier(self) -> None:
-        self.hub.wait()
+    def barrier(self, gone: Callable[[], bool] | None = None) -> None:
+        self.hub.wait(gone)
 
     def lock(self, index: int) -> threading.Lock:
         self._check_abort()
@@ -101,6 +103,3 @@ class ThreadArena:
     def _check_abort(self) -> None:
         if self.hub.aborted:
             raise PeerLost(*LEFT)
-
-    def abort(self) -> None:
-        self.hub.abort()

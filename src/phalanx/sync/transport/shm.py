@@ -7,7 +7,7 @@ import hashlib
 import mmap
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -16,7 +16,7 @@ from phalanx.sync.transport import memfd
 from phalanx.sync.transport.arena import LEFT
 
 SPIN_SECONDS = 50e-6  # longer would burn the cores and quota of other workers
-SLICE_SECONDS = 0.1  # a sleeping worker looks up this often whether the run was aborted
+SLICE_SECONDS = 0.1  # a sleeping worker looks up this often whether it waits in vain
 _EBUSY, _ETIMEDOUT, _EOWNERDEAD = 16, 110, 130
 
 
@@ -32,8 +32,8 @@ def _deadline(seconds: float) -> _Timespec:
 class _Lock:
     """A robust mutex: the kernel hands it on when its holder dies, and says so."""
 
-    def __init__(self, arena: ShmArena, address: int) -> None:
-        self._arena, self._cell = arena, ctypes.c_void_p(address)
+    def __init__(self, address: int) -> None:
+        self._cell = ctypes.c_void_p(address)
         quick, slow = ctypes.PyDLL(None), ctypes.CDLL(None)
         self._try, self._unlock = quick.pthread_mutex_trylock, quick.pthread_mutex_unlock
         self._wait = slow.pthread_mutex_timedlock
@@ -43,9 +43,9 @@ class _Lock:
         if code == _EBUSY and not blocking:
             return False
         while code in (_EBUSY, _ETIMEDOUT):
-            self._arena.check_abort()
             code = self._wait(self._cell, ctypes.byref(_deadline(SLICE_SECONDS)))
         if code == _EOWNERDEAD:
+            self._unlock(self._cell)
             raise PeerLost("a worker died while it was updating the parameters")
         if code != 0:
             raise PeerLost(f"a lock of the shared memory failed: {os.strerror(code)}")
@@ -79,7 +79,7 @@ class ShmArena:
         self._quick, self._slow = ctypes.PyDLL(None), ctypes.CDLL(None)
         self._spin = SPIN_SECONDS if workers <= (os.cpu_count() or 1) else 0.0
         self._partners = list(self._rounds())
-        self._locks = [_Lock(self, self._base + memfd.lock_cell(i)) for i in range(memfd.LOCKS)]
+        self._locks = [_Lock(self._base + memfd.lock_cell(i)) for i in range(memfd.LOCKS)]
         self._agreement = self._map(workers * 32)
         self._start, self._used_before = self._end, False
 
@@ -133,12 +133,12 @@ class ShmArena:
                 "Every worker has to build the same model, with the same optimizer.",
             )
 
-    def barrier(self) -> None:
+    def barrier(self, gone: Callable[[], bool] | None = None) -> None:
         for post, wait in self._partners:
             self._quick.sem_post(post)
-            self._wait(wait)
+            self._wait(wait, gone)
 
-    def _wait(self, cell: ctypes.c_void_p) -> None:
+    def _wait(self, cell: ctypes.c_void_p, gone: Callable[[], bool] | None) -> None:
         if self._quick.sem_trywait(cell) == 0:
             return
         give_up = time.perf_counter() + self._spin
@@ -146,18 +146,11 @@ class ShmArena:
             if self._quick.sem_trywait(cell) == 0:
                 return
         while self._slow.sem_timedwait(cell, ctypes.byref(_deadline(SLICE_SECONDS))) != 0:
-            self.check_abort()
+            if gone is not None and gone():
+                raise PeerLost(*LEFT)
 
     def lock(self, index: int) -> _Lock:
         return self._locks[index]
 
     def pause(self) -> None:
-        self.check_abort()
         time.sleep(0.001)
-
-    def abort(self) -> None:
-        self._control[memfd.ABORT] = 1
-
-    def check_abort(self) -> None:
-        if self._control[memfd.ABORT]:
-            raise PeerLost(*LEFT)

@@ -1,0 +1,55 @@
+"""Which files a script's imports lead to, found without running anything."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+
+def parse(source: bytes) -> ast.Module | None:
+    """The source as a tree; ``None`` when it is not Python."""
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def imported_files(tree: ast.AST, file: Path, folders: Sequence[Path]) -> Iterator[Path]:
+    """The files that importing ``file`` leads to next, as far as they lie in ``folders``.
+
+    Relative imports start from the file's own folder. Phalanx itself is nobody's script.
+    """
+    for dots, name in _imported(tree):
+        if dots:
+            parents = file.parents
+            yield from _files_of(parents[min(dots, len(parents)) - 1], name)
+        elif name.partition(".")[0] != "phalanx":
+            for folder in folders:
+                yield from _files_of(folder, name)
+
+
+def _imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Every imported module with the number of dots before its name.
+
+    A name that is imported from a package may be a module too, so it is among them.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((0, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = [node.module] if node.module else []
+            yield node.level, ".".join(base)
+            for alias in node.names:
+                if alias.name != "*":
+                    yield node.level, ".".join([*base, alias.name])
+
+
+def _files_of(folder: Path, name: str) -> Iterator[Path]:
+    """The files that importing ``name`` from ``folder`` would execute."""
+    place = folder
+    for part in name.split(".") if name else ():
+        place = place / part
+        for candidate in (place / "__init__.py", place.with_name(part + ".py")):
+            if candidate.is_file():
+                yield candidate.resolve()

@@ -1,0 +1,260 @@
+"""Validation, best model, patience, logging, accumulation: the same in every strategy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ranks import as_ranks
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import phalanx
+from phalanx.core.run_paths import RunPaths
+from phalanx.core.settings import RunSettings
+from phalanx.observe.events import EpochDone, Joined, Logged, PhaseDone, read_events
+from phalanx.train.best import Best
+from phalanx.train.engine import Engine
+
+STRATEGIES = ["single", "allreduce", "async", "switch:at=0.5", "async@0.5/allreduce"]
+torch.manual_seed(2)
+X = torch.randn(240, 6)
+Y = (X[:, 0] + X[:, 1] > 0).long()
+
+
+def _workers(strategy: str) -> int:
+    return 1 if strategy == "single" else 3
+
+
+def _fit(folder: Path, strategy: str, **options: Any) -> list[nn.Module]:
+    def work(rank: int) -> nn.Module:
+        model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+        scheduler = options.get("scheduler")
+        phalanx.fit(
+            model, optimizer=optimizer, loss=nn.functional.cross_entropy,
+            **{"train": (X[:180], Y[:180]), "test": (X[180:], Y[180:]), "epochs": 6, "batch": 18,
+               **options, "scheduler": scheduler and scheduler(optimizer)},
+        )  # fmt: skip
+        return model
+
+    return as_ranks(_workers(strategy), folder, work, RunSettings(strategy=strategy))
+
+
+def _logged(folder: Path, workers: int) -> dict[int, dict[str, float | None]]:
+    found: dict[int, dict[str, float | None]] = {}
+    for rank in range(workers):
+        for event in read_events(RunPaths(folder).events_of(rank)):
+            if isinstance(event, Logged):
+                assert event.epoch not in found, "two workers report on one epoch"
+                found[event.epoch] = event.values
+    return found
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_epoch_is_reported_once_and_the_best_is_kept(tmp_path: Path, strategy: str) -> None:
+    half = {"hits": lambda outputs, y: (outputs.argmax(1) == y).float().mean()}
+    _fit(tmp_path, strategy, validation=0.2, best="validation_accuracy", metrics=half)
+    logged = _logged(tmp_path, _workers(strategy))
+    assert sorted(logged) == list(range(6))
+    for values in logged.values():
+        assert {"validation_loss", "validation_accuracy", "test_loss", "test_hits"} <= set(values)
+        assert values["test_hits"] == pytest.approx(values["test_accuracy"])
+    assert max(v["test_accuracy"] or 0 for v in logged.values()) > 0.8
+    _assert_best_is_what_was_judged(tmp_path, logged)
+
+
+def _assert_best_is_what_was_judged(folder: Path, logged: dict[int, dict[str, Any]]) -> None:
+    best = max(logged.values(), key=lambda values: values["validation_accuracy"])
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))
+    model.load_state_dict(load_file(RunPaths(folder).best))
+    model.eval()
+    found = float(phalanx.accuracy(model(X[180:]), Y[180:]))
+    tied = [v for v in logged.values() if v["validation_accuracy"] == best["validation_accuracy"]]
+    assert any(found == pytest.approx(v["test_accuracy"], abs=1e-6) for v in tied)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_patience_ends_training_for_all(tmp_path: Path, strategy: str) -> None:
+    def worse(outputs: Tensor, targets: Tensor) -> float:
+        worse.value += 1.0  # type: ignore[attr-defined]
+        return worse.value  # type: ignore[attr-defined,no-any-return]
+
+    worse.value = 0.0  # type: ignore[attr-defined]
+    _fit(tmp_path, strategy, epochs=40, metrics={"error": worse}, best="test_error", patience=2)
+    workers = _workers(strategy)
+    told = [
+        [e.epoch for e in read_events(RunPaths(tmp_path).events_of(r)) if isinstance(e, EpochDone)]
+        for r in range(workers)
+    ]
+    assert all(epochs == told[0] for epochs in told)
+    assert 3 <= len(told[0]) < 20
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("scheduler", ["plateau", "step"])
+def test_schedulers_move_the_rate(tmp_path: Path, strategy: str, scheduler: str) -> None:
+    kinds = {
+        "plateau": lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o, patience=0, factor=0.5),
+        "step": lambda o: torch.optim.lr_scheduler.StepLR(o, 2),
+    }
+    _fit(tmp_path, strategy, scheduler=kinds[scheduler], epochs=8)
+    for rank in range(_workers(strategy)):
+        events = read_events(RunPaths(tmp_path).events_of(rank))
+        rates = [e.rate for e in events if isinstance(e, EpochDone)]
+        assert rates[0] == pytest.approx(0.02)
+        if scheduler == "step":
+            assert rates[-1] == pytest.approx(0.02 * 0.1**3)
+
+
+@pytest.mark.parametrize("strategy", ["allreduce@0.4/async", "async@0.4/allreduce"])
+def test_a_switch_while_gradients_accumulate(tmp_path: Path, strategy: str) -> None:
+    for attempt in range(3):
+        models = _fit(tmp_path / str(attempt), strategy, accumulate=3, epochs=3)
+        first = models[0].state_dict()
+        assert all(torch.equal(m.state_dict()[k], first[k]) for m in models for k in first)
+
+
+def test_several_backward_passes_of_one_batch_add_up(tmp_path: Path) -> None:
+    """As in torch: two losses of one batch, then one step, is a step of their sum."""
+
+    def work(rank: int) -> Tensor:
+        model = nn.Linear(6, 1, bias=False)
+        nn.init.zeros_(model.weight)
+        run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=1.0))
+        for x, _ in run.batches((X[:12], Y[:12]), batch=12):
+            run.backward(model(x).mean())
+            run.backward(2 * model(x).mean())
+            run.step()
+        run.finish()
+        return model.weight.detach()
+
+    for workers in (1, 2):
+        for found in as_ranks(workers, tmp_path / str(workers), work, RunSettings()):
+            assert torch.allclose(found, -3 * X[:12].mean(0), atol=1e-6)
+
+
+def test_two_optimizers_may_step_on_one_backward_pass(tmp_path: Path) -> None:
+    def work(rank: int) -> list[Tensor]:
+        one, two = nn.Linear(6, 1, bias=False), nn.Linear(6, 1, bias=False)
+        nn.init.zeros_(one.weight)
+        nn.init.zeros_(two.weight)
+        a = torch.optim.SGD(one.parameters(), lr=1.0)
+        b = torch.optim.SGD(two.parameters(), lr=1.0)
+        run = phalanx.join([one, two], [a, b])
+        for x, _ in run.batches((X[:12], Y[:12]), batch=12):
+            run.backward((one(x) + two(x)).mean())
+            run.step(a)
+            run.step(b)
+        run.finish()
+        return [one.weight.detach(), two.weight.detach()]
+
+    for weights in as_ranks(2, tmp_path, work, RunSettings()):
+        assert all(torch.allclose(w, -X[:12].mean(0), atol=1e-6) for w in weights)
+
+
+def test_a_short_batch_counts_by_its_samples_when_accumulated(tmp_path: Path) -> None:
+    values = torch.arange(1.0, 11.0).unsqueeze(1)
+
+    def work(rank: int) -> Tensor:
+        model = nn.Linear(1, 1, bias=False)
+        nn.init.zeros_(model.weight)
+        run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=1.0))
+        for x, _ in run.batches((values, values), batch=8):
+            run.backward(model(x).mean())
+        run.step()
+        run.finish()
+        return model.weight.detach()
+
+    for workers in (1, 2):
+        for found in as_ranks(workers, tmp_path / str(workers), work, RunSettings()):
+            assert float(found) == pytest.approx(-5.5)
+
+
+def test_plain_backward_works_too(tmp_path: Path) -> None:
+    def work(rank: int) -> Tensor:
+        model = nn.Linear(6, 1, bias=False)
+        nn.init.zeros_(model.weight)
+        run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=1.0))
+        for x, _ in run.batches((X[:12], Y[:12]), batch=12):
+            model(x).mean().backward()
+            run.step()
+        run.finish()
+        return model.weight.detach()
+
+    for found in as_ranks(3, tmp_path, work, RunSettings()):
+        assert torch.allclose(found, -X[:12].mean(0), atol=1e-6)
+
+
+def test_logging_and_evaluating_after_the_loop(tmp_path: Path) -> None:
+    def work(rank: int) -> float:
+        model = nn.Linear(6, 2)
+        run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        for _ in run.epochs(2):
+            for x, y in run.batches((X, Y), batch=24):
+                run.backward(nn.functional.cross_entropy(model(x), y))
+                run.step()
+        score = run.evaluate(phalanx.accuracy, (X, Y))
+        run.log(final_accuracy=score)
+        run._writer.flush()
+        return score
+
+    for strategy in ("allreduce", "async"):
+        folder = tmp_path / strategy
+        one, two = as_ranks(2, folder, work, RunSettings(strategy=strategy))
+        assert one == two
+        assert _logged(folder, 2) == {1: {"final_accuracy": pytest.approx(one)}}
+
+
+def test_two_trainings_in_one_script_are_told_one_after_the_other(tmp_path: Path) -> None:
+    def work(rank: int) -> None:
+        for _ in range(2):
+            model = nn.Linear(6, 2)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            phalanx.fit(
+                model, optimizer=optimizer, loss=nn.functional.cross_entropy, train=(X, Y),
+                epochs=3, batch=24,
+            )  # fmt: skip
+
+    as_ranks(2, tmp_path, work, RunSettings())
+    events = list(read_events(RunPaths(tmp_path).events_of(1)))
+    assert [e.epoch for e in events if isinstance(e, EpochDone)] == list(range(6))
+    assert len([e for e in events if isinstance(e, Joined)]) == 2
+    assert len([e for e in events if isinstance(e, PhaseDone) and e.phase == "start"]) == 1
+
+
+def test_nan_is_never_the_best() -> None:
+    best = Best(Engine((), None))  # type: ignore[arg-type]
+    best.name = "test_accuracy"
+    assert not best.improves(float("nan"), 0)
+    assert best.improves(0.1, 1)
+    assert not best.improves(float("nan"), 2)
+
+
+def test_training_data_are_augmented_and_evaluation_data_are_not(tmp_path: Path) -> None:
+    seen: list[Tensor] = []
+
+    def augment(x: Tensor, draws: Any) -> Tensor:
+        return x + 100
+
+    def work(rank: int) -> None:
+        model = nn.Linear(6, 2)
+        run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.0))
+        data = (X, Y)
+
+        def metric(outputs: Tensor, y: Tensor) -> float:
+            seen.append(outputs.abs().max())
+            return 0.0
+
+        for _ in run.epochs(1):
+            run.evaluate(metric, data)
+            for x, y in run.batches(data, batch=24, augment=augment):
+                assert float(x.min()) > 50
+                run.backward(nn.functional.cross_entropy(model(x), y))
+                run.step()
+            run.evaluate(metric, data)
+
+    as_ranks(1, tmp_path, work, RunSettings(strategy="single"))
+    assert max(float(value) for value in seen) < 50
