@@ -211,3 +211,19 @@ def test_two_optimizers_step_apart(tmp_path: Path) -> None:
         ended = as_ranks(3, tmp_path / strategy, work, RunSettings(strategy=strategy))
         for other in ended[1:]:
             assert all(torch.equal(p, q) for p, q in zip(ended[0], other, strict=True))
+
+
+def test_an_optimizer_that_needs_a_closure_is_refused(tmp_path: Path) -> None:
+    model = nn.Linear(6, 3)
+    with pytest.raises(InputError, match="LBFGS evaluates the loss several times"):
+        phalanx.join(model, torch.optim.LBFGS(model.parameters()))
+
+
+def test_metrics_may_not_take_the_names_of_fits_own(tmp_path: Path) -> None:
+    model = nn.Linear(6, 3)
+    loss = nn.functional.cross_entropy
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(InputError, match="metrics has 'loss'"):
+        phalanx.fit(
+            model, optimizer=optimizer, loss=loss, train=(X, Y), metrics={"loss": phalanx.accuracy}
+        )

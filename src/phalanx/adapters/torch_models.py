@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,6 +32,12 @@ def as_optimizers(
             raise InputError(
                 f"'{type(optimizer).__name__}' is not a torch optimizer",
                 "For example: torch.optim.SGD(model.parameters(), lr=0.1)",
+            )
+        closure = inspect.signature(optimizer.step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
+            raise InputError(
+                f"{type(optimizer).__name__} evaluates the loss several times a step (a closure)",
+                "No strategy can share that among workers; use another optimizer.",
             )
     return found
 

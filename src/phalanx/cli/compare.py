@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from phalanx.core.spec import Spec
 
 DEFAULT = "allreduce,async,switch:at=0.5"
+MOST_REPEATS = 1000
 
 
 def compare(
@@ -47,6 +48,7 @@ def compare(
         Options,
         check,
         check_at_least,
+        check_at_most,
         read_batches,
         refuse_two_batches,
     )
@@ -54,6 +56,7 @@ def compare(
 
     specs = rows(parse_specs(strategies), single)
     check_at_least("--repeat", repeat, 1)
+    check_at_most("--repeat", repeat, MOST_REPEATS)
     batches = read_batches(batch)
     refuse_two_batches(batch, batch_per_worker)
     request = check(

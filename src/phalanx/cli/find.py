@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from phalanx.core.errors import InputError
@@ -14,11 +13,10 @@ if TYPE_CHECKING:
 
 def study_runs(paths: RunPaths) -> list[RunPaths]:
     """The runs of a study, in the order they were made; those that are gone are left out."""
-    try:
-        names = json.loads(paths.study.read_text())["runs"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
-    siblings = [RunPaths(paths.folder.parent / name) for name in names if isinstance(name, str)]
+    from phalanx.observe.records import StudyRecord, read_record, study_folders
+
+    record = read_record(paths.study, StudyRecord)
+    siblings = study_folders(paths, record) if record else []
     return [run for run in siblings if run.launch.exists()]
 
 
@@ -51,13 +49,10 @@ def for_logs(name: str | None) -> RunPaths:
 
 def summary_of(paths: RunPaths) -> Summary:
     """The summary as written, or as the files tell it now."""
-    from phalanx.observe.summary import summarise
-    from phalanx.observe.summary_fields import read_summary
+    from phalanx.observe.records import read_record
+    from phalanx.observe.summary import Summary, summarise
 
-    try:
-        return read_summary(paths.summary.read_bytes())
-    except (OSError, ValueError):
-        return summarise(paths)
+    return read_record(paths.summary, Summary) or summarise(paths)
 
 
 def _check_is_run(paths: RunPaths) -> None:

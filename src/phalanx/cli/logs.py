@@ -56,9 +56,10 @@ def _print(line: str, out: Output) -> None:
 def _check_rank(paths: RunPaths, rank: int) -> None:
     from phalanx.core.errors import InputError
 
-    if paths.log_of(rank).exists():
+    if paths.log_of(rank).is_file():
         return
-    ranks = sorted(int(f.stem.removeprefix("rank-")) for f in paths.logs.glob("rank-*.log"))
+    names = [f.stem.removeprefix("rank-") for f in paths.logs.glob("rank-*.log") if f.is_file()]
+    ranks = sorted(int(name) for name in names if name.isdecimal())
     if not ranks:
         raise InputError(f"run '{paths.id}' has no logs", "Its workers were never started.")
     known = ", ".join(map(str, ranks))

@@ -106,7 +106,7 @@ app.add_typer(
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The console script."""
+    """The whole command, from its words to its exit code."""
     sys.exit(invoke(sys.argv[1:] if argv is None else argv))
 
 
@@ -119,7 +119,7 @@ def invoke(argv: Sequence[str]) -> int:
         # The reader has gone; what is still buffered must not complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return SCRIPT_FAILED
-    except RunStopped:
+    except (RunStopped, KeyboardInterrupt):
         return _end(invocation, PhalanxError("stopped"), STOPPED)
     except PhalanxError as error:
         return _end(invocation, error, error.exit_code)

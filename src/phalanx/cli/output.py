@@ -6,6 +6,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from phalanx.core.terminal import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -23,11 +25,11 @@ class Output:
         self.errors: Console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
     def say(self, text: str = "", style: str | None = None) -> None:
-        self.human.print(text, style=style)
+        self.human.print(printable(text), style=style)
 
     def note(self, text: str) -> None:
         """What a person should know, apart from the result."""
-        self.errors.print(text, style="dim")
+        self.errors.print(printable(text), style="dim")
 
     def problem(self, error: PhalanxError) -> None:
         write_problem(error.cause, error.remedy)
@@ -57,4 +59,4 @@ def write_problem(cause: str, remedy: str) -> None:
     """``error: cause`` and the remedy below it, on stderr."""
     sys.stdout.flush()
     lines = [f"error: {cause}", *([f"  {remedy}"] if remedy else [])]
-    print("\n".join(lines), file=sys.stderr, flush=True)
+    print(printable("\n".join(lines)), file=sys.stderr, flush=True)

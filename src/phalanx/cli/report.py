@@ -37,7 +37,9 @@ def report(
         from phalanx.report.bundle import write_bundle
 
         target = output or paths.folder / f"{paths.id}.tar.gz"
-        result["bundle"] = str(write_bundle(paths, target))
+        # A link is followed only where the user named it.
+        write_bundle(paths, written, target.resolve() if output else target)
+        result["bundle"] = str(target)
         out.say(f"bundle  {result['bundle']}")
     out.result(result)
     return 0

@@ -100,6 +100,11 @@ def check_at_least(option: str, value: int | None, low: int) -> None:
         raise InputError(f"{option} must be at least {low}, not {value}", f"Try {option} {low}.")
 
 
+def check_at_most(option: str, value: int, high: int) -> None:
+    if value > high:
+        raise InputError(f"{option} must be at most {high}, not {value}", f"Try {option} {high}.")
+
+
 def read_batches(text: str | None) -> list[int | None]:
     """``128,256`` as numbers; nothing means the script's own batch."""
     if text is None:

@@ -67,6 +67,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
     from rich.text import Text
 
     from phalanx.cli.words import clock
+    from phalanx.core.terminal import printable
     from phalanx.report.words import share
 
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1, 0, 0))
@@ -76,9 +77,9 @@ def _table(rows: list[dict[str, Any]]) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
-            row["run"],
-            Text(row["status"], style=STYLES.get(row["status"], "dim")),
-            row["strategy"] or "",
+            Text(printable(row["run"])),
+            Text(printable(row["status"]), style=STYLES.get(row["status"], "dim")),
+            Text(printable(row["strategy"] or "")),
             "" if row["workers"] is None else str(row["workers"]),
             "" if row["seconds"] is None else clock(row["seconds"]),
             "" if row["test_accuracy"] is None else share(row["test_accuracy"]),

@@ -52,21 +52,20 @@ def _stop(paths: RunPaths) -> dict[str, Any]:
     import psutil
 
     from phalanx.cli.find import summary_of
-    from phalanx.observe.records import ControllerRecord, read_record
-    from phalanx.observe.run_status import controller_alive
+    from phalanx.observe.claim import controller_of
 
-    record = read_record(paths.controller, ControllerRecord)
-    was_alive = record is not None and controller_alive(paths)
-    if record is not None and was_alive:
+    controller = controller_of(paths)
+    if controller is not None:
         try:
-            psutil.Process(record.pid).terminate()
+            controller.terminate()
         except psutil.NoSuchProcess:
-            was_alive = False
+            controller = None
         except psutil.AccessDenied:
-            _refuse(paths, record.pid, "belongs to another user", "Ask its owner to stop it.")
-        _wait(paths, record.pid)
+            _refuse(paths, controller.pid, "belongs to another user", "Ask its owner to stop it.")
+    if controller is not None:
+        _wait(paths, controller.pid)
     summary = summary_of(paths)
-    stopped = was_alive and summary.status == "stopped"
+    stopped = controller is not None and summary.status == "stopped"
     return {"run": paths.id, "stopped": stopped, "status": summary.status}
 
 

@@ -103,11 +103,8 @@ class StudyRun:
                 stopped = self._run_all(study)
             except KeyboardInterrupt:
                 stopped = True
-            self._tell(study)
-        if stopped:
-            self._out.note("stopped: the report shows what there is")
-            return STOPPED
-        return self._exit_code()
+            self._tell(study, stopped)
+        return STOPPED if stopped else self._exit_code()
 
     def _run_all(self, study: Study) -> bool:
         """Whether the user stopped it."""
@@ -139,12 +136,20 @@ class StudyRun:
         self._out.say("      " + describe(outcome.summary))
         return outcome
 
-    def _tell(self, study: Study) -> None:
+    def _tell(self, study: Study, stopped: bool) -> None:
         """The table, the verdict, the report; then the JSON."""
-        from phalanx.cli.verdict import tell_study
+        from phalanx.cli.verdict import tell_results, tell_study
 
-        report = tell_study(study.paths, self._out) if study.runs else None
-        self._out.result(self._result(study, str(report) if report else None))
+        report = None
+        if stopped:
+            # Drawing takes seconds, and whoever stops a study wants to be gone.
+            if study.runs:
+                tell_results(study.paths, self._out)
+            self._out.say(f"stopped  {study.paths.folder}")
+            self._out.say(f"report   phalanx report {study.paths.id}")
+        elif study.runs:
+            report = str(tell_study(study.paths, self._out))
+        self._out.result(self._result(study, report))
 
     def _result(self, study: Study, report: str | None) -> dict[str, Any]:
         import msgspec

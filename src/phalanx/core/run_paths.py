@@ -15,9 +15,17 @@ from pathlib import Path
 from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
 
+REMEDY = "Set PHALANX_RUNS to a folder you may write to."
+
 
 def runs_home() -> Path:
-    return Path(os.environ.get("PHALANX_RUNS", "runs")).expanduser()
+    named = os.environ.get("PHALANX_RUNS", "runs")
+    try:
+        return Path(named).expanduser()
+    except RuntimeError as error:
+        raise InputError(
+            f"PHALANX_RUNS names the home of an unknown user: {named}", REMEDY
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -73,6 +81,11 @@ class RunPaths:
         return self.folder / "files"
 
     @property
+    def source(self) -> Path:
+        """The script and its own modules, as they were when the run began."""
+        return self.folder / "source"
+
+    @property
     def model(self) -> Path:
         return self.folder / "model.safetensors"
 
@@ -102,10 +115,7 @@ class RunPaths:
             for folder in (self.events, self.logs, self.machines, self.files):
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(
-                f"cannot write the run folder {self.folder}: {error.strerror}",
-                "Set PHALANX_RUNS to a folder you may write to.",
-            ) from error
+            raise _unwritable(self.folder, error) from error
         return self
 
 
@@ -117,20 +127,33 @@ def slug(name: str) -> str:
 def new_run(name: str) -> RunPaths:
     """A fresh folder named after the moment and ``name``."""
     base = f"{time.strftime('%Y%m%d-%H%M%S')}-{slug(name)}"
-    home = runs_home()
+    home = _made_home()
     for attempt in range(1, 1000):
         folder = home / (base if attempt == 1 else f"{base}-{attempt}")
         try:
-            folder.mkdir(parents=True)
+            folder.mkdir()
         except FileExistsError:
             continue
         except OSError as error:
-            raise InputError(
-                f"cannot write the run folder {folder}: {error.strerror}",
-                "Set PHALANX_RUNS to a folder you may write to.",
-            ) from error
+            raise _unwritable(folder, error) from error
         return RunPaths(folder).make()
     raise InputError(f"too many runs named {base}", "Give this one another --name.")
+
+
+def _made_home() -> Path:
+    home = runs_home()
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(home, error) from error
+    return home
+
+
+def _unwritable(folder: Path, error: OSError) -> InputError:
+    # What is in the way "exists" for mkdir alone: a link to nowhere does not for anybody else.
+    in_the_way = isinstance(error, FileExistsError)
+    why = "something that is no folder is in its place" if in_the_way else error.strerror
+    return InputError(f"cannot write the run folder {folder}: {why}", REMEDY)
 
 
 def list_runs() -> list[RunPaths]:

@@ -67,8 +67,8 @@ def become_main(script: str, arguments: list[str]) -> ModuleType:
     module = main_module(script)
     sys.modules["__main__"] = module
     sys.argv = [script, *arguments]
-    if not sys.flags.safe_path:
-        sys.path[0] = str(Path(script).resolve().parent)
+    if not os.environ.get("PYTHONSAFEPATH"):  # we ourselves are started without the folder
+        sys.path.insert(0, str(Path(script).resolve().parent))
     return module
 
 

@@ -6,13 +6,9 @@ Nothing here waits without a bound, and nothing that was started outlives :func:
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-
-import psutil
 
 from phalanx.core.errors import (
     BAD_INPUT,
@@ -30,7 +26,9 @@ from phalanx.launch.interrupts import Interrupts
 from phalanx.launch.launcher import LAUNCHERS, Job, Launch, Launcher
 from phalanx.launch.observer import Observer
 from phalanx.launch.relay import Relay
+from phalanx.launch.source import keep_source
 from phalanx.launch.verdict import culprit, explain, failures, told_by
+from phalanx.observe import claim
 from phalanx.observe.monitor import Monitor
 from phalanx.observe.summary import Summary, summarise
 
@@ -74,6 +72,7 @@ def execute(job: Job, paths: RunPaths, observer: Observer) -> Outcome:
         launch = launcher.prepare(job, paths)
         write_whole(paths.plan, job.plan.to_json() + "\n")
         write_whole(paths.launch, launch.to_json() + "\n")
+        keep_source(job.script, paths)
         return _Controller(launcher, launch, paths, observer, interrupts).run()
 
 
@@ -118,13 +117,12 @@ class _Controller:
 
     def run(self) -> Outcome:
         ending = _Ending("failed", MACHINE_FAILED)
-        me = {"pid": os.getpid(), "created": psutil.Process().create_time()}
-        write_whole(self._paths.controller, json.dumps(me) + "\n")
-        try:
-            ending = self._supervise()
-        finally:
-            self._end_everything()
-            summary = self._summarise(ending)
+        with claim.hold(self._paths):
+            try:
+                ending = self._supervise()
+            finally:
+                self._end_everything()
+                summary = self._summarise(ending)
         self._observer.finished(summary)
         return Outcome(summary, ending.error, ending.exit_code)
 
@@ -221,11 +219,8 @@ class _Controller:
     def _summarise(self, ending: _Ending) -> Summary:
         codes = self._launcher.poll()
         exit_codes = [codes.get(rank) for rank in self._ranks]
-        try:
-            summary = summarise(self._paths, status=ending.status, exit_codes=exit_codes)
-            write_whole(self._paths.summary, summary.to_json() + "\n")
-        finally:
-            self._paths.controller.unlink(missing_ok=True)
+        summary = summarise(self._paths, status=ending.status, exit_codes=exit_codes)
+        write_whole(self._paths.summary, summary.to_json() + "\n")
         return summary
 
 

@@ -104,7 +104,7 @@ def _command(job: Job, paths: RunPaths, machine: PlannedMachine, slot: Slot) -> 
     env[settings.CPUS] = ",".join(map(str, slot.cpus))
     env.update(dict.fromkeys(_THREAD_VARIABLES, str(slot.threads)))
     env["PYTHONUNBUFFERED"] = "1"
-    bootstrap = [sys.executable, "-m", "phalanx.launch.bootstrap"]
+    bootstrap = [sys.executable, "-P", "-m", "phalanx.launch.bootstrap"]
     return WorkerCommand(
         rank=slot.rank,
         machine=machine.name,

@@ -23,6 +23,8 @@ def check_script(path: Path) -> Path:
         raise InputError(f"'{path}' is a folder, not a script", _suggest_inside(path))
     if not path.exists():
         raise InputError(f"there is no script '{path}'", _suggest_near(path))
+    if not path.is_file():
+        raise InputError(f"'{path}' is not a regular file", "Name a .py file.")
     try:
         source = path.read_bytes()
     except OSError as error:

@@ -66,6 +66,6 @@ def _decoded(lines: Iterable[bytes]) -> list[Event]:
     for line in lines:
         try:
             events.append(decode(line))
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             continue  # cut short by a crash, or written by another version
     return events

@@ -107,7 +107,7 @@ class Logged(msgspec.Struct, tag="logged", frozen=True, kw_only=True):
 
 
 class Switched(msgspec.Struct, tag="switched", frozen=True, kw_only=True):
-    """The strategy changed. ``pause`` is from the last old update to the first new step."""
+    """The strategy changed. ``pause``: from the last worker's arrival to the first new step."""
 
     time: float
     rank: int
@@ -166,7 +166,7 @@ def decode(line: bytes) -> Event:
 
 def read_events(path: Path) -> Iterator[Event]:
     """The events of a file; a last line cut short by a crash is passed over."""
-    if not path.exists():
+    if not path.is_file():
         return
     with path.open("rb") as file:
         for line in file:
@@ -174,7 +174,7 @@ def read_events(path: Path) -> Iterator[Event]:
                 return
             try:
                 yield decode(line)
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, RecursionError):
                 continue
 
 

@@ -79,17 +79,25 @@ T = TypeVar("T")
 
 def read_record(path: Path, kind: type[T]) -> T | None:
     """The record in ``path``, or ``None`` when it is missing or broken."""
+    if not path.is_file():
+        return None  # nor a pipe, which would be waited for
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, RecursionError):
         return None
+
+
+def study_folders(paths: RunPaths, record: StudyRecord) -> list[RunPaths]:
+    """The folders of a study's runs: they lie beside it, so a name that leads away is none."""
+    names = [name for name in record.runs if Path(name).name == name]
+    return [RunPaths(paths.folder.parent / name) for name in names]
 
 
 def read_samples(paths: RunPaths) -> dict[str, list[MachineSample]]:
     """The readings of every machine that was watched, by its name."""
     if not paths.machines.is_dir():
         return {}
-    files = sorted(paths.machines.glob("*.jsonl"))
+    files = sorted(file for file in paths.machines.glob("*.jsonl") if file.is_file())
     return {file.stem: list(_samples(file)) for file in files}
 
 
@@ -99,5 +107,5 @@ def _samples(path: Path) -> Iterator[MachineSample]:
         for line in file:
             try:
                 yield decoder.decode(line)
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, RecursionError):
                 continue

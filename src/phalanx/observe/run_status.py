@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-import psutil
 
 from phalanx.core.run_paths import RunPaths
-from phalanx.observe.records import ControllerRecord, read_record
+from phalanx.observe.claim import controller_of
+from phalanx.observe.records import read_record
 from phalanx.observe.timeline import RankLog
 
 RUNNING, DONE, FAILED, STOPPED, LOST = "running", "done", "failed", "stopped", "lost"
@@ -21,14 +21,7 @@ class _Written(msgspec.Struct):
 
 def controller_alive(paths: RunPaths) -> bool:
     """Whether the process that controls this run still lives (not merely one of its id)."""
-    record = read_record(paths.controller, ControllerRecord)
-    if record is None or record.pid <= 0:
-        return False
-    try:
-        process = psutil.Process(record.pid)
-        return abs(process.create_time() - record.created) < 1.0 and process.is_running()
-    except psutil.Error:
-        return False
+    return controller_of(paths) is not None
 
 
 def written_exit_codes(paths: RunPaths) -> list[int | None]:

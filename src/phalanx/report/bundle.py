@@ -1,7 +1,8 @@
 """A bundle: everything another person needs to run this again, in one ``.tar.gz``.
 
-It holds neither the blueprint nor any environment, since those may know secrets. The same run
-gives the same bytes.
+It holds neither the blueprint nor any environment, since those may know secrets, and no file from
+outside the run's folder: the script was copied there when the run began. The same run gives the
+same bytes.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import gzip
 import importlib.metadata
 import io
+import os
 import platform
 import shlex
 import tarfile
@@ -17,10 +19,9 @@ from pathlib import Path
 import msgspec
 
 from phalanx.core.errors import InputError
+from phalanx.core.files import write_whole
 from phalanx.core.run_paths import RunPaths
-from phalanx.report.html import write_report
-from phalanx.report.load import StudyData, load_study
-from phalanx.report.local_modules import script_files
+from phalanx.report.load import RunData, StudyData, load_study
 
 _README = """\
 This is a Phalanx {kind}, packed so that it can be run again.
@@ -45,15 +46,19 @@ asynchronous ones repeat only in outline. Times depend on the machine.
 {notes}"""
 
 
-def write_bundle(paths: RunPaths, target: Path) -> Path:
-    """Pack the run or study in ``paths`` into ``target``; where it was written."""
+def write_bundle(paths: RunPaths, report: Path, target: Path) -> Path:
+    """Pack the run or study in ``paths`` with its ``report`` into ``target``."""
+    if target.exists() and not target.is_file():
+        raise InputError(f"cannot write the bundle {target}: not a file", "Name another file.")
     study = load_study(paths)
-    report = write_report(paths)
-    files = _made_files(study) | _script(study)
+    sources = [source for run in study.runs if (source := _source(run))]
+    script = {f"script/{name}": text for name, text in (sources[0] if sources else {}).items()}
+    files = _made_files(study, _notes(sources)) | script
     files["report.html"] = report.read_bytes()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(_pack(files, target.name.removesuffix(".gz").removesuffix(".tar")))
+        packed = _pack(files, target.name.removesuffix(".gz").removesuffix(".tar"))
+        write_whole(target, packed)
     except OSError as error:
         raise InputError(
             f"cannot write the bundle {target}: {error.strerror}", "Name another file."
@@ -61,7 +66,7 @@ def write_bundle(paths: RunPaths, target: Path) -> Path:
     return target
 
 
-def _made_files(study: StudyData) -> dict[str, bytes]:
+def _made_files(study: StudyData, notes: str) -> dict[str, bytes]:
     summaries = [run.summary for run in study.runs]
     data = {d.name: d for s in summaries for d in s.data}
     single = summaries[0] if len(summaries) == 1 and not study.paths.study.exists() else None
@@ -72,17 +77,19 @@ def _made_files(study: StudyData) -> dict[str, bytes]:
         "seeds.json": _json({s.run: s.seed for s in summaries}),
         "data.json": _json([data[name] for name in sorted(data)]),
         "summary.json": _json(whole),
-        "README.txt": _text(_readme(study)),
+        "README.txt": _text(_readme(study, notes)),
     }
 
 
-def _readme(study: StudyData) -> str:
-    script = _script_path(study)
-    notes = ""
-    if script is None:
-        notes = "\nThe script itself was not found any more when this was packed.\n"
-    elif study.started_wall and script.stat().st_mtime > study.started_wall:
-        notes = "\nThe script has been changed since the run began.\n"
+def _notes(sources: list[dict[str, bytes]]) -> str:
+    if not sources:
+        return "\nThe script itself was not found among the files of the run.\n"
+    if any(source != sources[0] for source in sources):
+        return "\nThe script was changed between the runs; this is the one of the first run.\n"
+    return ""
+
+
+def _readme(study: StudyData, notes: str) -> str:
     return _README.format(
         kind="study" if study.paths.study.exists() else "run",
         python=platform.python_version(),
@@ -98,17 +105,17 @@ def _command_here(study: StudyData) -> str:
     return shlex.join(words) or "phalanx run SCRIPT"
 
 
-def _script(study: StudyData) -> dict[str, bytes]:
-    script = _script_path(study)
-    if script is None:
-        return {}
-    root = script.parent
-    return {f"script/{f.relative_to(root)}": f.read_bytes() for f in script_files(script)}
-
-
-def _script_path(study: StudyData) -> Path | None:
-    path = Path(study.script).resolve() if study.script else None
-    return path if path and path.is_file() else None
+def _source(run: RunData) -> dict[str, bytes]:
+    """The script and its modules as the run kept them. A link might lead anywhere: none counts."""
+    root = run.paths.source
+    found: dict[str, bytes] = {}
+    if root.is_symlink():
+        return found
+    for folder, _, names in os.walk(root):
+        for file in (Path(folder, name) for name in names):
+            if file.is_file() and not file.is_symlink():
+                found[str(file.relative_to(root))] = file.read_bytes()
+    return found
 
 
 def _installed() -> list[str]:

@@ -18,6 +18,8 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from phalanx.core.files import write_whole
+
 INK = "#1b2433"
 FAINT = "#d5dae3"
 BASE = "#8b95a7"
@@ -26,6 +28,9 @@ PALETTE = ("#4269d0", "#e8833a", "#3ca951", "#a463f2", "#e0507b", "#2aa7b8", "#9
 _STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "phalanx",
+    # Names are the user's own: a dollar sign in one is a dollar sign, not the start of a formula.
+    "text.parse_math": False,
+    "text.usetex": False,
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 9.5,
@@ -105,9 +110,10 @@ def inline_svg(text: str, name: str, description: str) -> str:
 
 def save_figure(figure: Figure, svg: str, folder: Path, name: str) -> None:
     """``NAME.svg`` and ``NAME.png``, on white."""
-    folder.mkdir(parents=True, exist_ok=True)
     white = '<rect width="100%" height="100%" fill="white"/>'
     paper = re.sub(r"(<svg\b[^>]*>)", rf"\1{white}", svg, count=1)
-    (folder / f"{name}.svg").write_text(paper, encoding="utf-8")
+    write_whole(folder / f"{name}.svg", paper)
+    pixels = io.BytesIO()
     with house_style():
-        figure.savefig(folder / f"{name}.png", facecolor="white", dpi=144)
+        figure.savefig(pixels, format="png", facecolor="white", dpi=144)
+    write_whole(folder / f"{name}.png", pixels.getvalue())

@@ -90,6 +90,13 @@ def _moment(wall: float | None) -> str:
 
 
 def _write_figures(folder: Path, drawn: dict[str, Drawn]) -> None:
+    if not drawn:
+        return
+    if folder.is_symlink():
+        raise InputError(
+            f"{folder} is a link, and nothing is written through it", "Remove the link."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
     for name, one in drawn.items():
         from phalanx.report.drawing import save_figure
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from statistics import median
 
 from phalanx.core.run_paths import RunPaths
-from phalanx.observe.records import LaunchRecord, StudyRecord, read_record
+from phalanx.observe.records import LaunchRecord, StudyRecord, read_record, study_folders
 from phalanx.observe.run_status import DONE, RUNNING
 from phalanx.observe.summary import RunFiles, Summary, read_run, summarise_files
 
@@ -131,8 +131,7 @@ def load_study(paths: RunPaths) -> StudyData:
         return StudyData(
             paths, paths.id, launch.command, launch.script, (run,), launch.started_wall
         )
-    home = paths.folder.parent
-    folders = [RunPaths(home / name) for name in record.runs]
+    folders = study_folders(paths, record)
     found = tuple(load_run(folder) for folder in folders if folder.folder.is_dir())
     missing = tuple(folder.id for folder in folders if not folder.folder.is_dir())
     return StudyData(

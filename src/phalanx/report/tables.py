@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from phalanx.core.terminal import printable
 from phalanx.observe.summary import Summary
 from phalanx.report import words
 from phalanx.report.load import Getter, Group, Spread, StudyData, train_seconds
@@ -175,14 +176,16 @@ def _rich_table(study: StudyData, lines: list[Line], block: list[int]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("")
     for index in block:
-        table.add_column(Text(study.groups[index].label), justify="right")
+        table.add_column(Text(printable(study.groups[index].label)), justify="right")
     for line in lines:
         cells = [line.cells[index] for index in block]
-        table.add_row(Text(line.name, style="dim"), *(_rich_cell(cell) for cell in cells))
+        table.add_row(
+            Text(printable(line.name), style="dim"), *(_rich_cell(cell) for cell in cells)
+        )
         if any(cell.note for cell in cells):
             table.add_row("", *(Text(cell.note, style="dim") for cell in cells))
     return table
 
 
 def _rich_cell(cell: Cell) -> Text:
-    return Text(cell.text, style="bold green" if cell.best else "")
+    return Text(printable(cell.text), style="bold green" if cell.best else "")

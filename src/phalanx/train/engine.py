@@ -83,7 +83,10 @@ class Engine:
         """These samples went through the model."""
 
     def enter(self, phase: int) -> float | None:
-        """Be in ``phase``; when that is a switch, returns when the last old update was applied."""
+        """Be in ``phase``; when that is a switch, returns when the last worker came to it.
+
+        By then its last update is applied, and what it evaluated before the switch is done.
+        """
         self.phase = phase
         return None
 

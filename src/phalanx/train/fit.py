@@ -89,6 +89,10 @@ def fit(
     ``patience`` epochs without a better one. Any worker count, any strategy, same arguments.
     """
     _check(batch, accumulate, clip, patience)
+    if taken := {"loss", "accuracy"} & set(metrics or {}):
+        raise InputError(
+            f"fit: metrics has '{min(taken)}', which fit itself reports", "Give yours another name."
+        )
     held: Any = None
     if validation is not None:
         train, held = hold_out(train, validation)

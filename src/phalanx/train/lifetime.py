@@ -74,6 +74,7 @@ class Lifetime:
                 notes=notes,
             )
         )
+        self._writer.flush()  # at once: that this worker joined must never be lost
 
     def _tell_reading(self) -> None:
         known: int = getattr(_told, "reads", 0)
@@ -124,11 +125,16 @@ class Lifetime:
         )
         self._writer.flush()
 
+    def broken(self) -> bool:
+        """Whether this worker's script has failed or was stopped."""
+        paths = self._environment.paths
+        failed = paths is not None and paths.traceback_of(self._environment.rank).exists()
+        return self._stopped or failed
+
     def _at_exit(self) -> None:
-        paths, rank = self._environment.paths, self._environment.rank
         if self._stopped:
             self.end("stopped")
-        elif self.on_exit is None or (paths and paths.traceback_of(rank).exists()):
+        elif self.on_exit is None or self.broken():
             self.end("failed")
         else:
             self.on_exit()

@@ -121,8 +121,9 @@ class Run:
             try:
                 yield epoch
             except GeneratorExit:  # the script left its loop: the others may not be here
-                self._end_epoch(epoch, began, rate)
-                self.finish(collective=False)
+                if not self._lifetime.broken():
+                    self._end_epoch(epoch, began, rate)
+                    self.finish(collective=False)
                 raise
             self._end_epoch(epoch, began, rate)
             if self.engine.lockstep:

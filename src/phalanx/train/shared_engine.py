@@ -46,7 +46,7 @@ class SharedEngine(Engine):
         self._buffers = SharedBuffers(arena, models, buffers)
         self._claims = SharedClaims(arena)
         self._meeting = Meeting(arena)
-        self._last_update = arena.region("last-update", self.workers, torch.float64).numpy()
+        self._arrived = arena.region("arrived", self.workers, torch.float64).numpy()
         self._lockstep = [phase.traits.lockstep for phase in spec.phases]
         self._by_phase = [self._make(phase) for phase in spec.phases]
         self._now(0)
@@ -91,7 +91,6 @@ class SharedEngine(Engine):
             self._buffers.publish()
         # Schedulers warn when the optimizer they know has not stepped itself.
         setattr(self._replicas[index].optimizer, "_opt_called", True)  # noqa: B010
-        self._last_update[self.rank] = self._clock.now()
         return timing
 
     def idle(self, weight: float) -> bool:
@@ -120,15 +119,16 @@ class SharedEngine(Engine):
         if phase <= self.phase:
             return None
         old = self._strategies
+        self._arrived[self.rank] = self._clock.now()
         self.meet(SWITCH)
         for strategy in old:
             strategy.drain()
-        applied = float(self._last_update.max())
+        arrived = float(self._arrived.max())
         self._now(phase)
         for before, after in zip(old, self._strategies, strict=True):
             after.import_state(before.export_state())
             after.begin()
-        return applied
+        return arrived
 
     def share_buffers(self) -> None:
         if self._buffers.any:

@@ -12,8 +12,8 @@ from phalanx.train.engine import Engine
 
 @dataclass(frozen=True)
 class _UnderWay:
-    applied: float
-    """When the last old update was applied, by any worker."""
+    arrived: float
+    """When the last worker had done everything of the old phase."""
     point: float
     before: str
     after: str
@@ -30,10 +30,10 @@ class Switching:
     def enter(self, segment: Segment, epoch: int, samples: int) -> None:
         """Be in the phase of ``segment``. Collective when that is another one."""
         before = self._spec.phases[self._engine.phase].label
-        applied = self._engine.enter(segment.phase)
-        if applied is not None:
+        arrived = self._engine.enter(segment.phase)
+        if arrived is not None:
             after = self._spec.phases[segment.phase].label
-            self._now = _UnderWay(applied, epoch + segment.start / samples, before, after)
+            self._now = _UnderWay(arrived, epoch + segment.start / samples, before, after)
 
     def over(self, now: float, epoch: int) -> Switched | None:
         """The event to tell, if a switch was under way until ``now``."""
@@ -47,5 +47,5 @@ class Switching:
             at_epoch=switch.point,
             before=switch.before,
             after=switch.after,
-            pause=now - switch.applied,
+            pause=now - switch.arrived,
         )

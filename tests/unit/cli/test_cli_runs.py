@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import fcntl
+import io
 import json
 import os
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 from cli_support import Shell
 from made_runs import write_run, write_study
+from rich.console import Console
 
 from phalanx.core.run_paths import RunPaths
+from phalanx.report.load import StudyData, load_run, load_study
+from phalanx.report.tables import print_table
 
 OLD, NEW = "20250101-000000-train-allreduce", "20250102-000000-train-async"
 STUDY = "20250101-000000-study"
@@ -29,6 +36,8 @@ def house(shell: Shell) -> Shell:
         )
         for rank in range(2):
             paths.log_of(rank).write_text(f"{strategy} {rank}\n[bold] kept\nno newline")
+        paths.source.mkdir()
+        (paths.source / "train.py").write_text("import phalanx")
     write_study(shell.runs, STUDY, [OLD, NEW], script=str(shell.folder / "train.py"))
     shell.script()
     return shell
@@ -36,6 +45,32 @@ def house(shell: Shell) -> Shell:
 
 def control(paths: RunPaths, pid: int, created: float) -> None:
     paths.controller.write_text(json.dumps({"pid": pid, "created": created}))
+
+
+@contextmanager
+def controller(paths: RunPaths, on_stop: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that holds the run as its controller does, and answers SIGTERM by ``on_stop``."""
+    code = f"""
+import json, os, pathlib, signal, sys, time
+from phalanx.core.run_paths import RunPaths
+from phalanx.observe.claim import hold
+paths = RunPaths(pathlib.Path(sys.argv[1]))
+def stop(*_):
+    {on_stop}
+signal.signal(signal.SIGTERM, stop)
+with hold(paths):
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+    words = [sys.executable, "-c", code, str(paths.folder)]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_runs_are_listed_newest_last(house: Shell) -> None:
@@ -111,34 +146,16 @@ def test_stop_says_when_there_is_nothing_to_stop(house: Shell) -> None:
 def test_stop_ends_the_recorded_controller(house: Shell) -> None:
     paths = RunPaths(house.runs / NEW)
     # A controller that ends in order: it leaves its summary and takes its record away.
-    code = (
-        "import json, pathlib, signal, sys, time\n"
-        "def end(*_):\n"
-        "    folder = pathlib.Path(sys.argv[1])\n"
-        "    (folder / 'summary.json').write_text(json.dumps({'run': 'x', 'status': 'stopped'}))\n"
-        "    (folder / 'controller.json').unlink()\n"
-        "    sys.exit(130)\n"
-        "signal.signal(signal.SIGTERM, end)\n"
-        "print('ready', flush=True)\n"
-        "time.sleep(60)\n"
+    ending = (
+        "paths.summary.write_text(json.dumps({'run': 'x', 'status': 'stopped'})); sys.exit(130)"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(paths.folder)], stdout=subprocess.PIPE
-    )
-    try:
-        assert process.stdout is not None
-        process.stdout.readline()
-        control(paths, process.pid, psutil.Process(process.pid).create_time())
-
+    with controller(paths, ending) as process:
         assert house("stop", STUDY, "--json").json == {
             "run": NEW,
             "stopped": True,
             "status": "stopped",
         }
         assert process.wait(timeout=10) == 130
-    finally:
-        process.kill()
-        process.wait()
 
 
 def test_stop_never_signals_a_process_that_only_has_the_number(house: Shell) -> None:
@@ -148,27 +165,48 @@ def test_stop_never_signals_a_process_that_only_has_the_number(house: Shell) -> 
     assert house("stop").out == "nothing is running\n"
 
 
+def test_stop_never_signals_a_stranger_that_a_folder_names(house: Shell) -> None:
+    """Number and age of a process are public; what it has open and locked is not to be forged."""
+    paths = RunPaths(house.runs / NEW)
+    stranger = subprocess.Popen(["sleep", "60"])
+    try:
+        created = psutil.Process(stranger.pid).create_time()
+        control(paths, stranger.pid, created)
+        assert house("stop").out == "nothing is running\n"
+        with paths.controller.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # by somebody else than the process that is named
+            assert house("stop").out == "nothing is running\n"
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_stop_never_follows_a_link_to_another_run_s_controller(house: Shell) -> None:
+    paths = RunPaths(house.runs / OLD)
+    with controller(paths, "sys.exit(1)") as process:
+        RunPaths(house.runs / NEW).controller.symlink_to(paths.controller)
+        assert house("stop", NEW, "--json").json["stopped"] is False
+        assert process.poll() is None
+
+
+def test_a_reader_of_the_record_is_not_the_controller(house: Shell) -> None:
+    paths = RunPaths(house.runs / NEW)
+    control(paths, os.getpid(), psutil.Process().create_time())
+    with paths.controller.open() as file:
+        assert house("stop").out == "nothing is running\n"
+        assert file.read()
+
+
 def test_a_controller_that_does_not_end_is_reported(
     house: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("phalanx.cli.stop.PATIENCE_SECONDS", 0.3)
-    code = (
-        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
-        "print('ready', flush=True); time.sleep(60)"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-    try:
-        assert process.stdout is not None
-        process.stdout.readline()
-        paths = RunPaths(house.runs / NEW)
-        control(paths, process.pid, psutil.Process(process.pid).create_time())
+    with controller(RunPaths(house.runs / NEW), "pass") as process:
         answer = house("stop")
         assert answer.code == 3
         assert f"process {process.pid}" in answer.errors[0]
         assert f"kill -KILL {process.pid}" in answer.errors[1]
-    finally:
-        process.kill()
-        process.wait()
 
 
 def test_report_of_the_newest_run_is_its_study_s(house: Shell) -> None:
@@ -188,3 +226,72 @@ def test_report_of_one_run_and_its_bundle_are_where_it_says(house: Shell) -> Non
     assert "bundle  out.tar.gz\n" in answer.out
     with tarfile.open(house.folder / "out.tar.gz") as archive:
         assert any(name.endswith("train.py") for name in archive.getnames())
+
+
+def test_a_bundle_through_a_link_that_the_user_named(house: Shell) -> None:
+    """Only a link in the run's folder is somebody else's; this one is the user's own."""
+    (house.folder / "link.tar.gz").symlink_to(house.folder / "real.tar.gz")
+    write_run(house.runs, "20250103-000000-empty", epochs=0)
+    answer = house("report", "empty", "--bundle", "--output", "link.tar.gz")
+
+    assert "bundle  link.tar.gz\n" in answer.out
+    assert (house.folder / "link.tar.gz").is_symlink()
+    assert tarfile.is_tarfile(house.folder / "real.tar.gz")
+
+
+@pytest.mark.parametrize("text", ['{"runs": 5}', "[" * 100_000, '{"runs": ["../../x", 3]}', "5"])
+def test_a_broken_study_hides_no_other_run(house: Shell, text: str) -> None:
+    (house.runs / STUDY / "study.json").write_text(text)
+    answer = house("runs")
+
+    assert answer.code == 0
+    assert [line.split()[0] for line in answer.out.splitlines()[1:]] == [STUDY, OLD, NEW]
+    assert house("stop", STUDY).code == 0
+    assert house("logs", STUDY).code == 2
+
+
+def test_a_study_has_no_runs_outside_its_home(house: Shell) -> None:
+    away = write_run(house.folder / "away", "run")
+    for name in (str(away.folder), "../away/run"):
+        record = {"study": "x", "runs": [name, OLD]}
+        (house.runs / STUDY / "study.json").write_text(json.dumps(record))
+        found = house("runs", "--json").json["runs"][0]
+        assert (found["run"], found["strategy"]) == (STUDY, "1 run")
+        shown = load_study(RunPaths(house.runs / STUDY)).runs
+        assert [run.paths.id for run in shown] == [OLD]
+
+
+def test_a_log_of_no_rank_is_passed_over(house: Shell) -> None:
+    (house.runs / NEW / "logs" / "rank-x.log").write_text("")
+    answer = house("logs", "--rank", "7")
+    assert answer.errors == [f"error: run '{NEW}' has no rank 7", "  It has 0, 1."]
+
+
+def test_a_folder_or_a_pipe_in_the_place_of_a_file(house: Shell) -> None:
+    paths = RunPaths(house.runs / NEW)
+    for file in (paths.events_of(0), paths.log_of(0), paths.machine("here")):
+        file.unlink()
+        file.mkdir()
+    os.mkfifo(paths.events_of(2))
+    paths.plan.unlink()
+    os.mkfifo(paths.plan)
+
+    assert [row["run"] for row in house("runs", "--json").json["runs"]] == [STUDY, OLD, NEW]
+    assert house("stop", NEW).code == 0
+    assert house("logs", NEW).errors[0] == f"error: run '{NEW}' has no rank 0"
+    assert load_study(paths).runs[0].summary.run == NEW
+
+
+def test_what_files_say_cannot_steer_the_terminal(house: Shell) -> None:
+    hostile = "\x1b]0;owned\x07\x9b31m" + "done"
+    paths = RunPaths(house.runs / NEW)
+    summary = {"run": NEW, "status": hostile, "strategy": hostile}
+    paths.summary.write_text(json.dumps(summary))
+
+    study = StudyData(paths, hostile, [], None, (load_run(paths),))
+    console = Console(file=io.StringIO(), width=80)
+    print_table(study, console)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    for text in (house("stop", NEW).out, house("runs").out, shown):
+        assert "done" in text
+        assert not set(text) & set("\x1b\x07\x9b")

@@ -121,11 +121,10 @@ def test_every_row_has_the_same_global_batch_and_every_repeat_its_seed(shell: Sh
     ]  # fmt: skip
 
 
-def test_ctrl_c_ends_a_study_with_a_report_of_what_there_is(shell: Shell) -> None:
+def test_ctrl_c_ends_a_study_at_once_and_it_can_be_reported(shell: Shell) -> None:
     words = ["compare", shell.script(), "--workers", "2", "--json", "--", "hang"]
-    code = "import sys; from phalanx.cli.main import main; main(sys.argv[1:])"
     process = subprocess.Popen(
-        [sys.executable, "-c", code, *words],
+        [sys.executable, "-m", "phalanx", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -146,8 +145,13 @@ def test_ctrl_c_ends_a_study_with_a_report_of_what_there_is(shell: Shell) -> Non
     assert process.returncode == 130
     answer = json.loads(out.splitlines()[-1])
     assert [run["status"] for run in answer["runs"]] == ["stopped"]
-    assert Path(answer["report"]).exists()
     assert "Traceback" not in errors
+    assert answer["report"] is None, "drawing would take seconds"
+    study = answer["study"]
+    assert f"phalanx report {study}" in errors
+    assert not RunPaths(shell.runs / study).report.exists()
+    assert shell("report", study).code == 0
+    assert RunPaths(shell.runs / study).report.exists()
 
 
 def test_the_demo_compares_single_first_with_two_workers(shell: Shell) -> None:

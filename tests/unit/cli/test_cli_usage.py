@@ -52,6 +52,8 @@ WRONG = [
         "--machines near",
     ),
     (["compare", "train.py", "--repeat", "0"], "--repeat must be at least 1", "--repeat 1"),
+    (["compare", "train.py", "--repeat", "100000000"], "--repeat must be at most", "--repeat 1000"),
+    (["run", "/dev/zero"], "'/dev/zero' is not a regular file", "Name a .py file"),
     (["compare", "train.py", "--batch", "64,x"], "not 'x'", "--batch 128,256"),
     (["compare", "train.py", "--batch", "64,64"], "64 twice", "--repeat"),
     (["compare", "train.py", "--batch", "64,1", "--workers", "2"], "1 cannot be shared by 2", ""),

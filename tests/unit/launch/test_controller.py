@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from phalanx.core.run_paths import RunPaths
 from phalanx.launch import controller
 from phalanx.launch.controller import execute
 from phalanx.launch.launcher import Launch
+from phalanx.observe.claim import controller_of
 from phalanx.observe.events import Finished, Joined
 
 
@@ -224,6 +226,35 @@ finish()
     assert outcome.exit_code == 0
     child = int((paths.files / "child").read_text())
     assert wait_until(lambda: not alive(child))
+
+
+def test_the_script_and_its_modules_are_kept_as_they_were(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "__init__.py").write_text("")
+    (tmp_path / "parts" / "model.py").write_text("NAME = 'model'\n")
+    (tmp_path / "unrelated.py").write_text("")
+    outcome, _, paths = run(tmp_path, "from parts import model\njoin()\nfinish()\n", workers=1)
+
+    assert outcome.exit_code == 0
+    kept = {str(f.relative_to(paths.source)) for f in paths.source.rglob("*") if f.is_file()}
+    assert kept == {"train.py", "parts/__init__.py", "parts/model.py"}
+    script = tmp_path / "train.py"
+    assert (paths.source / "train.py").read_bytes() == script.read_bytes()
+
+
+def test_the_controller_holds_its_run_while_it_runs(tmp_path: Path) -> None:
+    class Looker(Recorder):
+        seen: int | None = None
+
+        def started(self, launch: Launch) -> None:
+            process = controller_of(RunPaths(tmp_path / "run"))
+            self.seen = process.pid if process else None
+
+    paths, looker = RunPaths(tmp_path / "run").make(), Looker()
+    execute(make_job(write_script(tmp_path, "join()\nfinish()"), 1), paths, looker)
+    assert looker.seen == os.getpid()
+    assert controller_of(paths) is None
+    assert not [f.name for f in paths.folder.iterdir() if f.name.startswith(".")]
 
 
 def test_an_unknown_launcher_is_refused_before_anything_starts(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def test_the_dry_run_says_what_would_start_and_touches_nothing(tmp_path: Path) -
     assert [worker.rank for worker in launch.workers] == [0, 1]
     first, second = launch.workers
     assert first.argv[1:] == [
-        "-m", "phalanx.launch.bootstrap", str(job.script), "--flag", "two words",
+        "-P", "-m", "phalanx.launch.bootstrap", str(job.script), "--flag", "two words",
     ]  # fmt: skip
     assert first.argv == second.argv
     assert second.env["PHALANX_RANK"] == "1" and second.env["PHALANX_WORKERS"] == "2"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,14 @@ def test_a_folder_is_not_a_script(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         check_script(tmp_path)
     assert "is a folder" in caught.value.cause and str(script) in caught.value.remedy
+
+
+def test_only_a_regular_file_is_read(tmp_path: Path) -> None:
+    """A device or a pipe has no end."""
+    os.mkfifo(tmp_path / "pipe.py")
+    for path in (tmp_path / "pipe.py", Path("/dev/zero")):
+        with pytest.raises(InputError, match="is not a regular file"):
+            check_script(path)
 
 
 def test_an_unreadable_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import pytest
 from made_runs import write_run
 
 from phalanx.core.run_paths import RunPaths
+from phalanx.observe import claim
 from phalanx.observe import events as ev
 from phalanx.observe.summary import summarise
 from phalanx.observe.summary_fields import read_summary
@@ -160,12 +161,22 @@ def test_status_from_files_alone(tmp_path: Path) -> None:
 def test_running_means_that_the_very_controller_lives(tmp_path: Path) -> None:
     paths = write_run(tmp_path, "run", status=None)
     created = psutil.Process().create_time()
-    paths.controller.write_bytes(msgspec.json.encode({"pid": os.getpid(), "created": created}))
-    assert summarise(paths).status == "running"
-    # Another process that was given the same id later is not the controller.
-    reused = {"pid": os.getpid(), "created": created - 3600}
-    paths.controller.write_bytes(msgspec.json.encode(reused))
+    with claim.hold(paths):
+        assert summarise(paths).status == "running"
     assert summarise(paths).status == "lost"
+    # What is merely written down could be about anybody.
+    paths.controller.write_bytes(msgspec.json.encode({"pid": os.getpid(), "created": created}))
+    assert summarise(paths).status == "lost"
+
+
+def test_a_later_process_of_the_same_number_is_not_the_controller(tmp_path: Path) -> None:
+    paths = write_run(tmp_path, "run", status=None)
+    created = psutil.Process().create_time()
+    with claim.hold(paths), paths.controller.open("r+b") as file:
+        file.write(msgspec.json.encode({"pid": os.getpid(), "created": created - 3600.0}))
+        file.truncate()
+        file.flush()
+        assert summarise(paths).status == "lost"
 
 
 def test_what_a_summary_said_is_kept_when_it_is_made_again(tmp_path: Path) -> None:

@@ -11,8 +11,10 @@ from made_runs import write_run, write_study
 
 from phalanx.core.errors import InputError
 from phalanx.core.run_paths import RunPaths
+from phalanx.core.script_imports import script_files
+from phalanx.launch.source import keep_source
 from phalanx.report.bundle import write_bundle
-from phalanx.report.local_modules import script_files
+from phalanx.report.html import write_report
 
 
 def make_project(home: Path) -> Path:
@@ -36,13 +38,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunPaths:
     launch = json.loads(paths.launch.read_text())
     launch["workers"][0]["env"]["PHALANX_KEY"] = "hunter2-key"
     paths.launch.write_text(json.dumps(launch))
+    keep_source(script, paths)
     (paths.folder / "blueprint.yaml").write_text("password: hunter2-password")
     return paths
 
 
 @pytest.fixture(scope="module")
 def bundle(run: RunPaths) -> Path:
-    return write_bundle(run, run.folder / "out" / "digits.tar.gz")
+    return write_bundle(run, write_report(run), run.folder / "out" / "digits.tar.gz")
 
 
 def contents(bundle: Path) -> dict[str, bytes]:
@@ -76,7 +79,7 @@ def test_only_modules_that_the_script_imports_are_packed(bundle: Path) -> None:
 
 
 def test_the_same_run_gives_the_same_bytes(run: RunPaths, bundle: Path, tmp_path: Path) -> None:
-    again = write_bundle(run, tmp_path / bundle.name)
+    again = write_bundle(run, write_report(run), tmp_path / bundle.name)
     assert again.read_bytes() == bundle.read_bytes()
 
 
@@ -85,26 +88,77 @@ def test_no_environment_and_no_blueprint(bundle: Path) -> None:
     assert not [name for name, content in files.items() if b"hunter2" in content]
 
 
+def plain_run(home: Path, name: str = "run") -> tuple[RunPaths, Path]:
+    """A run without source, and a report that took no time."""
+    report = home / "report.html"
+    report.write_text("a report")
+    return write_run(home, name, script=str(home / "secret.py"), epochs=0), report
+
+
 def test_a_script_that_is_gone_is_said(tmp_path: Path) -> None:
-    paths = write_run(tmp_path, "run", script="no-such-script.py", epochs=0)
-    files = contents(write_bundle(paths, tmp_path / "b.tar.gz"))
+    files = contents(write_bundle(*plain_run(tmp_path), tmp_path / "b.tar.gz"))
     assert b"not found" in files["README.txt"]
     assert not [name for name in files if name.startswith("script/")]
 
 
+def test_nothing_outside_the_run_s_folder_is_packed(tmp_path: Path) -> None:
+    """Not what ``launch.json`` names as the script, and not what links lead to."""
+    paths, report = plain_run(tmp_path)
+    (tmp_path / "secret.py").write_text("hunter2")
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys" / "id").write_text("hunter2")
+    paths.source.mkdir()
+    (paths.source / "train.py").symlink_to(tmp_path / "secret.py")
+    (paths.source / "parts").symlink_to(tmp_path / "keys")
+    (paths.source / "kept.py").write_text("mine")
+
+    files = contents(write_bundle(paths, report, tmp_path / "b.tar.gz"))
+    assert [name for name in files if name.startswith("script/")] == ["script/kept.py"]
+    assert not [name for name, content in files.items() if b"hunter2" in content]
+
+
+def test_source_that_is_a_link_is_not_packed(tmp_path: Path) -> None:
+    paths, report = plain_run(tmp_path)
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys" / "id").write_text("hunter2")
+    paths.source.symlink_to(tmp_path / "keys")
+    files = contents(write_bundle(paths, report, tmp_path / "b.tar.gz"))
+    assert not [name for name in files if name.startswith("script/")]
+
+
+def test_a_bundle_replaces_a_link_and_leaves_its_target(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("precious")
+    target = tmp_path / "b.tar.gz"
+    target.symlink_to(tmp_path / "precious")
+    write_bundle(*plain_run(tmp_path), target)
+    assert (tmp_path / "precious").read_text() == "precious"
+    assert contents(target)
+
+
+def test_a_script_changed_between_the_runs_is_said(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        paths, report = plain_run(tmp_path, name)
+        paths.source.mkdir()
+        (paths.source / "train.py").write_text(name)
+    study = write_study(tmp_path, "study", ["one", "two"])
+    files = contents(write_bundle(study, report, tmp_path / "b.tar.gz"))
+    assert b"changed between the runs" in files["README.txt"]
+    assert files["script/train.py"] == b"one"
+
+
 def test_a_study_packs_all_its_summaries(tmp_path: Path) -> None:
-    write_run(tmp_path, "run", epochs=0)
+    _, report = plain_run(tmp_path)
     study = write_study(tmp_path, "study", ["run"])
-    files = contents(write_bundle(study, tmp_path / "b.tar.gz"))
+    files = contents(write_bundle(study, report, tmp_path / "b.tar.gz"))
     summary = json.loads(files["summary.json"])
     assert summary["study"] == "study" and [r["run"] for r in summary["runs"]] == ["run"]
 
 
 def test_a_target_that_cannot_be_written(tmp_path: Path) -> None:
-    run = write_run(tmp_path, "run", epochs=0)
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot write the bundle"):
-        write_bundle(run, tmp_path / "file" / "b.tar.gz")
+    for target in (tmp_path / "file" / "b.tar.gz", tmp_path):
+        with pytest.raises(InputError, match="cannot write the bundle"):
+            write_bundle(*plain_run(tmp_path), target)
 
 
 def test_a_script_that_does_not_parse_is_packed_alone(tmp_path: Path) -> None:

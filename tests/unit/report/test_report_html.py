@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from made_runs import write_run, write_study
 
+from phalanx.core.errors import InputError
 from phalanx.core.run_paths import RunPaths
 from phalanx.observe import events as ev
+from phalanx.observe.summary import summarise
 from phalanx.report.html import write_report
 from phalanx.report.load import load_study
 from phalanx.report.sections import REPORT_SECTIONS, make_sections
@@ -103,6 +105,41 @@ def test_the_same_run_gives_the_same_page(study: RunPaths) -> None:
     first = study.report.read_bytes()
     write_report(study)
     assert study.report.read_bytes() == first
+
+
+def test_a_dollar_sign_is_no_formula(tmp_path: Path) -> None:
+    """Of names that people choose: a strategy of a plugin, a metric that a script logs."""
+    paths = write_run(tmp_path, "run", epochs=1, logged={"$\\frac{$_accuracy": 0.5})
+    summary = summarise(paths)
+    summary.strategy = "$x_{$"
+    paths.summary.write_text(summary.to_json())
+    write_report(paths)
+    assert "$x_{$" in (paths.figures / "accuracy-by-epoch.svg").read_text()
+
+
+@pytest.mark.parametrize("linked", ["report.html", "figures/loss-by-epoch.png"])
+def test_nothing_is_written_through_a_link(tmp_path: Path, linked: str) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    paths = write_run(tmp_path, "run", epochs=1)
+    paths.figures.mkdir()
+    (paths.folder / linked).symlink_to(precious)
+    for name in ("report.partial", "report.html.part"):
+        (paths.folder / name).symlink_to(precious)
+    write_report(paths)
+
+    assert precious.read_text() == "precious"
+    assert not (paths.folder / linked).is_symlink()
+
+
+def test_figures_that_are_a_link_are_refused(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    paths = write_run(tmp_path, "run", epochs=1)
+    paths.figures.symlink_to(elsewhere)
+    with pytest.raises(InputError, match="is a link"):
+        write_report(paths)
+    assert not list(elsewhere.iterdir())
 
 
 def empty(home: Path) -> RunPaths:

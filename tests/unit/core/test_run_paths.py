@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from phalanx.core.errors import InputError
+from phalanx.core.run_paths import new_run, runs_home
+
+
+def test_runs_of_the_same_moment_have_folders_of_their_own() -> None:
+    folders = {new_run("same").folder for _ in range(5)}
+    assert len(folders) == 5
+    assert {folder.parent for folder in folders} == {runs_home()}
+
+
+def test_the_home_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHALANX_RUNS", "~no-such-user/x")
+    with pytest.raises(InputError, match="unknown user: ~no-such-user/x"):
+        runs_home()
+
+
+@pytest.mark.parametrize("kind", ["file", "link to nowhere"])
+def test_something_else_in_the_place_of_the_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    home = tmp_path / "home"
+    if kind == "file":
+        home.write_text("")
+    else:
+        home.symlink_to(tmp_path / "nowhere")
+    monkeypatch.setenv("PHALANX_RUNS", str(home))
+    with pytest.raises(InputError, match="something that is no folder is in its place") as caught:
+        new_run("name")
+    assert str(home) in caught.value.cause
+    assert "PHALANX_RUNS" in caught.value.remedy
