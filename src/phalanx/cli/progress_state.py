@@ -166,8 +166,7 @@ class ProgressState:
         if ended or epoch < self._everyone_past():
             return True
         everyone = len(self._done.get(epoch, ())) >= max(1, len(self.workers))
-        # A worker that lags a whole epoch behind is not waited for, unless it may be evaluating.
-        return self._has_figures(epoch) and (everyone or epoch < newest - 1)
+        return self._has_figures(epoch) and everyone
 
     def _has_figures(self, epoch: int) -> bool:
         """Whether all that this run logs was logged in ``epoch``."""
