@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from phalanx.pool.machine import Machine
 
 
+MOST_SEED = 2**32
+
+
 @dataclass(frozen=True)
 class Options:
     """The common options of ``run`` and ``compare``, as typed."""
@@ -137,6 +140,8 @@ def _check_numbers(options: Options) -> None:
     check_at_least("--epochs", options.epochs, 1)
     check_at_least("--batch-per-worker", options.batch_per_worker, 1)
     check_at_least("--seed", options.seed, 0)
+    if options.seed >= MOST_SEED:
+        raise InputError(f"--seed {options.seed} is too large", f"Use less than {MOST_SEED}.")
 
 
 def _check_choices(options: Options) -> None:

@@ -32,11 +32,15 @@ class LineTail:
             return []
         self._offset += len(data)
         *lines, self._partial = (self._partial + data).split(b"\n")
+        if len(self._partial) > _CHUNK:  # a line without end: told in parts, not split again
+            lines.append(self._partial)
+            self._partial = b""
         return lines
 
     def drain(self) -> list[bytes]:
         """All that is left, a last line without newline included: nobody writes any more."""
         lines: list[bytes] = []
+        self._skip_a_flood()
         before = -1
         while before != self._offset:
             before = self._offset
@@ -45,6 +49,15 @@ class LineTail:
             lines.append(self._partial)
             self._partial = b""
         return lines
+
+    def _skip_a_flood(self) -> None:
+        """At the end nobody is made to wait for megabytes: the file itself has them all."""
+        try:
+            size = self.path.stat().st_size
+        except OSError:
+            return
+        if size - self._offset > 8 * _CHUNK:
+            self._offset, self._partial = size - _CHUNK, b""
 
 
 class EventTail:

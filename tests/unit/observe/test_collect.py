@@ -50,3 +50,21 @@ def test_events_of_all_ranks_as_they_come(tmp_path: Path) -> None:
     with paths.events_of(0).open("ab") as file:
         file.write(encode(last) + line[:5])
     assert tail.drain() == [last]
+
+
+def test_a_flood_of_output_is_cut_short_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"x" * (20 << 20) + b"\nlast\n")
+    tail = LineTail(path)
+    lines = tail.drain()
+    assert lines[-1] == b"last"
+    assert sum(map(len, lines)) <= 2 << 20
+
+
+def test_a_line_without_end_is_told_in_parts(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"x" * (5 << 20))
+    tail = LineTail(path)
+    parts = [part for _ in range(10) for part in tail.poll()]
+    assert sum(map(len, parts)) >= 4 << 20
+    assert len(tail._partial) <= 2 << 20
