@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import phalanx
+from phalanx.core.errors import InputError
 from phalanx.core.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
 from phalanx.observe.events import EpochDone, Joined, Logged, PhaseDone, read_events
@@ -258,3 +259,34 @@ def test_training_data_are_augmented_and_evaluation_data_are_not(tmp_path: Path)
 
     as_ranks(1, tmp_path, work, RunSettings(strategy="single"))
     assert max(float(value) for value in seen) < 50
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_half_converted_loops_are_told_so(tmp_path: Path, workers: int) -> None:
+    def own_batches(rank: int) -> None:
+        model = nn.Linear(6, 2)
+        run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        run.backward(nn.functional.cross_entropy(model(X), Y))
+
+    def own_step(rank: int) -> None:
+        model = nn.Linear(6, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        run = phalanx.join(model, optimizer)
+        for x, y in run.batches((X, Y), batch=24):
+            run.backward(nn.functional.cross_entropy(model(x), y))
+            optimizer.step()
+
+    with pytest.raises(InputError, match=r"did not come from run\.batches"):
+        as_ranks(workers, tmp_path / "batches", own_batches, RunSettings())
+    with pytest.raises(InputError, match=r"called optimizer\.step\(\) itself"):
+        as_ranks(workers, tmp_path / "step", own_step, RunSettings())
+
+
+def test_epochs_on_the_command_line_need_a_loop_that_asks(tmp_path: Path) -> None:
+    def work(rank: int) -> None:
+        model = nn.Linear(6, 2)
+        run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        next(iter(run.batches((X, Y), batch=24)))
+
+    with pytest.raises(InputError, match="--epochs was given"):
+        as_ranks(1, tmp_path, work, RunSettings(strategy="single", epochs=3))

@@ -137,8 +137,6 @@ def _verb(ranking: Ranking, one: str, many: str) -> str:
 
 
 def _faster(short: float, long: float) -> str:
-    if short > 0 and long / short >= 2:
-        return f"{long / short:.1f} × less time"
     return f"{words.percent(100 * (1 - short / long))} less time"
 
 

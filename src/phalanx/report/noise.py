@@ -14,6 +14,7 @@ from phalanx.report.quality import Quality
 
 NOISE = 0.05
 TENTATIVE = 0.30
+SHORT_SECONDS = 1.0  # of training: whatever differs in less, one run each does not prove it
 NOISE_POINTS = 0.005
 TENTATIVE_POINTS = 0.02
 
@@ -32,7 +33,10 @@ def judge_times(a: Spread, b: Spread) -> Difference:
     if min(len(a.values), len(b.values)) > 1:
         return _judge_repeated(a, b, apart)
     longer = max(a.middle, b.middle)
-    return _by_size(apart / longer if longer else 0.0, NOISE, TENTATIVE)
+    found = _by_size(apart / longer if longer else 0.0, NOISE, TENTATIVE)
+    if longer < SHORT_SECONDS and found is Difference.CLEAR:
+        return Difference.TENTATIVE
+    return found
 
 
 def judge_quality(a: Spread, b: Spread, quality: Quality) -> Difference:

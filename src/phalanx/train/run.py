@@ -23,6 +23,7 @@ from phalanx.train.evaluation import Evaluator, Means
 from phalanx.train.lifetime import Lifetime
 from phalanx.train.meeting import EPOCH_DONE
 from phalanx.train.metrics import Metric, is_classification
+from phalanx.train.own_steps import OwnSteps
 from phalanx.train.passes import Pass, check_sizes, leases, loaded, new_pass
 from phalanx.train.precision import autocast
 from phalanx.train.stopwatch import Stopwatch
@@ -53,6 +54,7 @@ class Run:
         self._best = Best(engine)
         self._switching = Switching(engine, spec)
         self._weighing = Weighing()
+        self._own_steps = OwnSteps(optimizers)
         self._clip: float | None = None
         self._epochs: int | None = None
         self._epoch = self._passes = 0
@@ -182,7 +184,9 @@ class Run:
                 return
             self._weighing.new_batch(lease.share)
             if batch is None:
-                if self.engine.idle(self._weighing.weight):
+                with self._own_steps.allowed():
+                    stepped = self.engine.idle(self._weighing.weight)
+                if stepped:
                     self._weighing.stepped(0.0)
                 continue
             self.engine.saw(lease.samples)
@@ -196,6 +200,11 @@ class Run:
         wanted = chosen.batch or batch or reader.batch or 0
         if chosen.batch_per_worker:
             wanted = chosen.batch_per_worker * self.workers
+        if chosen.epochs and self._epochs is None:
+            raise InputError(
+                "--epochs was given, but this script's loop does not ask for it",
+                "for epoch in run.epochs(10):",
+            )
         if wanted < 1:
             raise InputError("the batch size is missing", "run.batches(train, batch=128)")
         check_sizes(len(reader), wanted, self.workers)
@@ -226,6 +235,7 @@ class Run:
 
     def backward(self, error: Tensor) -> None:
         """Back-propagate a mean over the batch in hand, weighted by how much of the step it is."""
+        self._check_batch()
         self._stopwatch.loss(error)
         self._weighing.backward(error)
 
@@ -238,13 +248,22 @@ class Run:
     ) -> None:
         """Agree on the gradient with the others, clip it, update the parameters, zero it."""
         index = 0 if optimizer is None else self._index(optimizer)
+        self._check_batch()
         ready = self._clock.now()
         groups = self._optimizers[index].param_groups
         weight = self._weighing.settle((p for g in groups for p in g["params"]), weight)
-        timing = self.engine.exchange(index, weight, clip)
+        with self._own_steps.allowed():
+            timing = self.engine.exchange(index, weight, clip)
         self._stopwatch.stepped(ready, timing)
         self._weighing.stepped(weight)
         self._clip = clip
+
+    def _check_batch(self) -> None:
+        if self._passes == 0:
+            raise InputError(
+                "this batch did not come from run.batches, so nobody knows what it weighs",
+                "for x, y in run.batches(train, batch=128):",
+            )
 
     def _index(self, optimizer: torch.optim.Optimizer) -> int:
         for i, known in enumerate(self._optimizers):
@@ -335,6 +354,7 @@ class Run:
         if self._lifetime.over:
             return
         self.engine.finish(collective)
+        self._own_steps.end()
         # What follows concerns this worker alone: evaluating, logging, saving.
         self.engine = self._evaluator.engine = Engine(self._optimizers, self._clock)
         self._evaluator.snapshot = None

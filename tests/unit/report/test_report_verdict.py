@@ -133,7 +133,7 @@ def test_the_sentence_when_all_is_noise() -> None:
 @pytest.mark.parametrize(
     ("single", "many", "expected"),
     [
-        (10.0, 4.0, "Distributing paid: async took 2.5 × less time"),
+        (10.0, 4.0, "Distributing paid: async took 60 % less time"),
         (10.0, 8.0, "Distributing seems to have paid: async took 20 % less"),
         (10.0, 10.1, "Distributing made no measurable difference"),
         (10.0, 11.0, "Distributing does not seem to have paid here: async"),
@@ -152,7 +152,7 @@ def test_speed_bought_with_accuracy_is_not_called_worth_it() -> None:
     assert "at a price" in told and "15.00 points less test accuracy" in told
     good = row("allreduce", [5.0], [0.95])
     told = worth_distributing([single, poor, good], ACCURACY)
-    assert told is not None and told.startswith("Distributing paid: allreduce took 2.0 × less")
+    assert told is not None and told.startswith("Distributing paid: allreduce took 50 % less")
 
 
 def test_nothing_is_said_of_worth_without_single() -> None:
@@ -195,3 +195,8 @@ def test_one_run_is_told_as_it_ended(tmp_path: Path) -> None:
     empty = write_run(tmp_path, "empty", epochs=0, status=None)
     assert summarise(empty).epochs == 0
     assert "was lost" in verdict_on(load_study(empty)).sentence
+
+
+def test_less_than_a_second_of_training_proves_nothing_by_itself() -> None:
+    assert judge_times(Spread((0.1,)), Spread((0.9,))) is Difference.TENTATIVE
+    assert judge_times(Spread((1.0,)), Spread((9.0,))) is Difference.CLEAR
