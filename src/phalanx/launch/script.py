@@ -34,8 +34,8 @@ def check_script(path: Path) -> Path:
     if not _may_reach_phalanx(path, source):
         raise InputError(
             f"'{path}' has no phalanx.fit or phalanx.join",
-            "Add, for example: phalanx.fit(model, optimizer=opt, loss=loss, train=train,"
-            " epochs=5, batch=128)",
+            "Keep your loop with run = phalanx.join(model, optimizer), or let "
+            "phalanx.fit(model, optimizer=opt, loss=loss, train=train) be the loop.",
         )
     return path
 

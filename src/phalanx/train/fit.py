@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -103,7 +102,7 @@ def fit(
         run.save_best(watched, patience)
     scheduler = scheduler(optimizer) if _is_factory(scheduler) else scheduler
     plateau = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
-    for epoch in run.epochs(epochs):
+    for _ in run.epochs(epochs):
         loop.train(train)
         figures: dict[str, float] = {}
         for prefix, data in (("validation", held), ("test", test)):
@@ -111,7 +110,8 @@ def fit(
                 figures |= loop.measure(data, prefix, wait=plateau)
         if figures:
             run.log(**figures)
-        _tell(run, epoch, figures)
+        else:
+            run.tell({})
         _advance(scheduler, figures)
     return run
 
@@ -146,12 +146,3 @@ def _advance(scheduler: Any, figures: dict[str, float]) -> None:
         scheduler.step(figures[name])
     else:
         scheduler.step()
-
-
-def _tell(run: Run, epoch: int, figures: dict[str, float]) -> None:
-    """Outside a run nobody else shows progress."""
-    if run.environment.launched:
-        return
-    shown = {**run.train_figures(), **figures}
-    words = "  ".join(f"{name} {value:.4f}" for name, value in shown.items())
-    print(f"epoch {epoch + 1}/{run.total_epochs}  {words}", file=sys.stderr, flush=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -307,6 +308,7 @@ class Run:
         """Figures of this epoch, by any name: they become columns of the report."""
         numbers: dict[str, float | None] = {n: float(value) for n, value in values.items()}
         self.history.append({"epoch": self._epoch, **numbers})
+        self.tell(numbers)
         over = self._lifetime.over
         shared = self._evaluated and not over
         if not (self._evaluator.mine(self._epoch) if shared else self.is_first):
@@ -321,6 +323,15 @@ class Run:
         )
         if not over:
             self._keep_best(numbers.get(self._best.name or ""))
+
+    def tell(self, figures: Mapping[str, float | None]) -> None:
+        """Print the epoch's line where nobody else shows progress: outside a run."""
+        if self.environment.launched:
+            return
+        shown = {**self.train_figures(), **figures}
+        words = "  ".join(f"{n} {value:.4f}" for n, value in shown.items() if value is not None)
+        of = f"/{self._epochs}" if self._epochs else ""
+        print(f"epoch {self._epoch + 1}{of}  {words}", file=sys.stderr, flush=True)
 
     def save_best(self, name: str, patience: int | None = None) -> None:
         """Keep the weights of the epoch with the best ``name``; stop ``patience`` epochs later."""
