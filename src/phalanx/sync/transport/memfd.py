@@ -1,6 +1,6 @@
 """The shared memory of one run on one host, as the controller makes it (no torch here).
 
-A memfd has no name: the controller's workers inherit the descriptor, nobody else can open it,
+A memfd has no name: the controller's workers inherit the descriptor, no other user can open it,
 and the kernel frees it with the last process, so nothing can leak. It begins with a control
 block of semaphores and mutexes; the workers grow it behind that when they know their model.
 
