@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-slow check format bench clean
+.PHONY: demo test test-slow check format bench accuracy clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -39,6 +39,9 @@ format: $(READY) ## rewrite the code in the project's format
 
 bench: $(READY) ## the benchmarks of one machine, one JSON line per figure
 	$(BIN)/python -m benchmarks
+
+accuracy: $(READY) ## test accuracy of every strategy, an hour or two; goes on where it was
+	$(BIN)/python -m benchmarks accuracy
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) build dist

@@ -1,43 +1,20 @@
 """``make bench``: every figure of one machine, one JSON line each.
 
-``python -m benchmarks [steps] [collective] [fit] [precision] [help]`` (all when none is named)
+``python -m benchmarks [steps] [collective] [fit] [precision] [codecs] [switch] [checkpoint]
+[help]`` (all when none is named). Three take long, and options, and are only run when named:
+``python -m benchmarks {accuracy|straggler|tune-switch} [--help]``
 """
 
 from __future__ import annotations
 
+import importlib
+import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-from benchmarks.harness import report, spread, start_workers
-
-
-def steps() -> None:
-    found = start_workers("step_worker", 2, "10", "sgd", "--ddp")
-    _report_steps(found, "2 workers, SGD")
-    ddp = [a / b for a, b in zip(found["allreduce"], found["ddp"], strict=True)]
-    report("allreduce step / DDP step", bar="<= 0.55", **spread(ddp))
-    free = [a / b for a, b in zip(found["allreduce"], found["async"], strict=True)]
-    report("async / allreduce, samples/s, SGD", bar=">= 1", **spread(free))
-    adam = start_workers("step_worker", 2, "6", "adam")
-    _report_steps(adam, "2 workers, Adam")
-    free = [a / b for a, b in zip(adam["allreduce"], adam["async"], strict=True)]
-    report("async / allreduce, samples/s, Adam", **spread(free))
-    three = start_workers("step_worker", 3, "6", "sgd", pin=False)
-    _report_steps(three, "3 workers on 2 cores, SGD")
-    for name, bar in (("async", 0.8), ("allreduce", 0.6)):
-        middle = spread(found[name])["median"]
-        report(
-            f"{name}: 3 workers / 2 workers, samples/s",
-            bar=f">= {bar}",
-            **spread([middle / seconds for seconds in three[name]]),
-        )
-
-
-def _report_steps(found: dict[str, list[float]], what: str) -> None:
-    for name, seconds in found.items():
-        report(f"{name}, {what}, ms a step", **spread([s * 1e3 for s in seconds]))
+from benchmarks.harness import phalanx_command, report, spread, start_workers
+from benchmarks.steps import steps
 
 
 def collective() -> None:
@@ -50,6 +27,31 @@ def collective() -> None:
         report(f"all-reduce {size}: times as fast as Gloo", bar=f">= {bar}", **spread(ratios))
 
 
+def switch(rounds: int = 5, epoch_steps: int = 40) -> None:
+    found = start_workers("switch_worker", 2, str(rounds), str(epoch_steps))
+    pauses, step = found["pauses"], found["step"]
+    medians = {pair: spread(seconds)["median"] / step for pair, seconds in pauses.items()}
+    report("allreduce step in the run of the switches, ms", value=step * 1e3)
+    for pair in ("allreduce > async", "async > allreduce"):
+        report(f"switch {pair}, pause in steps", **spread([s / step for s in pauses[pair]]))
+    worst = max(medians, key=lambda pair: medians[pair])
+    report(
+        "switch, all pairs, pause in steps",
+        **spread(list(medians.values())),
+        worst=worst,
+        worst_median=medians[worst],
+        pairs={pair: round(value, 3) for pair, value in sorted(medians.items())},
+    )
+
+
+def checkpoint(rounds: int = 12, epochs: int = 2, samples: int = 54_000) -> None:
+    found = start_workers("checkpoint_worker", 2, str(rounds), str(epochs), str(samples))
+    for name in ("without", "with"):
+        report(f"an epoch {name} a checkpoint, s", **spread(found[name]))
+    costs = [a / b - 1 for a, b in zip(found["with"], found["without"], strict=True)]
+    report("a checkpoint every epoch, share of training time", bar="<= 0.01", **spread(costs))
+
+
 def fit() -> None:
     _alone("fit_overhead")
 
@@ -58,16 +60,19 @@ def precision() -> None:
     _alone("precision")
 
 
+def codecs() -> None:
+    _alone("codecs")
+
+
 def _alone(module: str) -> None:
     subprocess.run(["taskset", "-c", "0", sys.executable, "-m", f"benchmarks.{module}"], check=True)
 
 
 def help() -> None:
-    command = [str(Path(sys.executable).with_name("phalanx")), "--help"]
     seconds = []
     for _ in range(10):
         began = time.perf_counter()
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(phalanx_command("--help"), check=True, stdout=subprocess.DEVNULL)
         seconds.append(time.perf_counter() - began)
     report("phalanx --help, s", bar="< 0.4", **spread(seconds))
 
@@ -78,11 +83,27 @@ FIGURES = {
     "collective": collective,
     "steps": steps,
     "precision": precision,
+    "codecs": codecs,
+    "switch": switch,
+    "checkpoint": checkpoint,
+}
+LONG = {
+    "accuracy": "benchmarks.accuracy",
+    "straggler": "benchmarks.straggler",
+    "tune-switch": "benchmarks.tune_switch",
 }
 
 
 def main() -> None:
-    for name in sys.argv[1:] or FIGURES:
+    # Whatever was started or made is ended and removed, also when this is asked to stop.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    words = sys.argv[1:]
+    if words and words[0] in LONG:
+        importlib.import_module(LONG[words[0]]).main(words[1:])
+        return
+    if unknown := [word for word in words if word not in FIGURES]:
+        raise SystemExit(f"no benchmark '{unknown[0]}': {', '.join([*FIGURES, *LONG])}")
+    for name in words or FIGURES:
         FIGURES[name]()
 
 

@@ -8,14 +8,19 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from phalanx.core import settings
 from phalanx.core.run_paths import RunPaths
 from phalanx.sync.transport import memfd
 
-LIMIT = 600
+LIMIT = 600.0
+NOTHING: Mapping[str, str] = MappingProxyType({})
+ROOT = Path(__file__).parents[1]
 
 
 def report(name: str, **figures: object) -> None:
@@ -36,15 +41,20 @@ def alternate(blocks: Mapping[str, Callable[[], float]], rounds: int) -> dict[st
     for block in blocks.values():
         block()
     for number in range(rounds):
-        names = list(blocks) if number % 2 == 0 else list(reversed(blocks))
+        names = list(blocks) if number % 2 == 0 else list(reversed(list(blocks)))
         for name in names:
             found[name].append(blocks[name]())
     return found
 
 
 def start_workers(
-    module: str, workers: int, *arguments: str, pin: bool = True
-) -> dict[str, list[float]]:
+    module: str,
+    workers: int,
+    *arguments: str,
+    pin: bool = True,
+    limit: float = LIMIT,
+    variables: Mapping[str, str] = NOTHING,
+) -> dict[str, Any]:
     """``python -m benchmarks.MODULE`` as every rank; returns what rank 0 printed as JSON."""
     descriptor = memfd.create(workers)
     with tempfile.TemporaryDirectory() as folder:
@@ -52,8 +62,9 @@ def start_workers(
         output = Path(folder) / "rank-0.json"
         processes = []
         for rank in range(workers):
-            variables = dict(os.environ)
-            variables |= {
+            environment = {
+                **os.environ,
+                **variables,
                 settings.RANK: str(rank),
                 settings.WORKERS: str(workers),
                 settings.RUN_FOLDER: folder,
@@ -67,16 +78,32 @@ def start_workers(
             command = [sys.executable, "-m", f"benchmarks.{module}", *arguments]
             if pin:
                 command = ["taskset", "-c", str(cpus[rank % len(cpus)]), *command]
-            processes.append(subprocess.Popen(command, env=variables, pass_fds=[descriptor]))
+            processes.append(subprocess.Popen(command, env=environment, pass_fds=[descriptor]))
         os.close(descriptor)
         try:
-            codes = [process.wait(LIMIT) for process in processes]
+            codes = _await(processes, time.monotonic() + limit)
         finally:
             for process in processes:
                 process.kill()
         if any(codes):
             raise SystemExit(f"benchmarks.{module}: a worker failed ({codes})")
-        return json.loads(output.read_text())  # type: ignore[no-any-return]
+        found: dict[str, Any] = json.loads(output.read_text())
+        return found
+
+
+def _await(processes: list[subprocess.Popen[bytes]], end: float) -> list[int]:
+    """Exit codes; the first failure ends the waiting, because the others would wait for it."""
+    while time.monotonic() < end:
+        codes = [process.poll() for process in processes]
+        if all(code is not None for code in codes) or any(codes):
+            return [-1 if code is None else code for code in codes]
+        time.sleep(0.05)
+    raise SystemExit("the workers took too long")
+
+
+def phalanx_command(*words: str) -> list[str]:
+    """``phalanx WORDS``, also where only the package is there and not its console script."""
+    return [sys.executable, "-c", "from phalanx.cli.entry import main; main()", *words]
 
 
 def give(result: Mapping[str, object]) -> None:

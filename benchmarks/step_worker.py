@@ -1,4 +1,4 @@
-"""One rank: steps of the MLP under DDP, all-reduce and async, in alternated blocks."""
+"""One rank: steps of the MLP under strategies, under DDP, and without agreement, alternated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from phalanx.core.settings import RunSettings
 from phalanx.train.environment import Environment, detect
 from phalanx.train.join import join_with
 
-STEPS, BATCH = 300, 128  # long blocks: a free-running worker idles at the end of each
+# Long blocks: a free-running worker idles at the end of each.
+STEPS, BATCH = int(os.environ.get("BENCH_STEPS", "300")), 128
 SAMPLES = STEPS * BATCH
 
 
@@ -53,6 +54,22 @@ def ddp_block(x: Tensor, y: Tensor, rank: int, workers: int, optimizer: str) -> 
     return block
 
 
+def floor_block(x: Tensor, y: Tensor, rank: int, workers: int) -> Callable[[], float]:
+    """The compute floor: forward and backward of this worker's share, and nothing else."""
+    model, loss, batch = make_mlp(), nn.CrossEntropyLoss(), BATCH // workers
+
+    def block() -> float:
+        order = torch.randperm(SAMPLES)
+        began = time.perf_counter()
+        for step in range(STEPS):
+            mine = order[(step * workers + rank) * batch :][:batch]
+            loss(model(x.index_select(0, mine)), y.index_select(0, mine)).backward()
+            model.zero_grad()
+        return (time.perf_counter() - began) / STEPS
+
+    return block
+
+
 def phalanx_block(
     x: Tensor, y: Tensor, environment: Environment, strategy: str, optimizer: str
 ) -> Callable[[], float]:
@@ -74,14 +91,14 @@ def phalanx_block(
 
 
 def main() -> None:
-    rounds, optimizer = int(sys.argv[1]), sys.argv[2]
+    rounds, optimizer, strategies = int(sys.argv[1]), sys.argv[2], sys.argv[3].split(",")
     torch.set_num_threads(1)
     torch.manual_seed(0)
     environment = detect()
     x, y = torch.randn(SAMPLES, 784), torch.randint(0, 10, (SAMPLES,))
-    blocks = {
-        name: phalanx_block(x, y, environment, name, optimizer) for name in ("allreduce", "async")
-    }
+    blocks = {name: phalanx_block(x, y, environment, name, optimizer) for name in strategies}
+    if "--floor" in sys.argv:
+        blocks["floor"] = floor_block(x, y, environment.rank, environment.workers)
     if "--ddp" in sys.argv:
         dist.init_process_group(
             "gloo",

@@ -23,7 +23,7 @@ def main() -> None:
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=10)
     loss = nn.CrossEntropyLoss()
 
-    run = phalanx.join(model, optimizer)
+    run = phalanx.join(model, optimizer, state={"scheduler": scheduler})
     run.save_best("test_accuracy")
     for _ in run.epochs(10):
         for x, y in run.batches(train, batch=64):

@@ -227,7 +227,7 @@ def test_two_trainings_in_one_script_are_told_one_after_the_other(tmp_path: Path
 
 
 def test_nan_is_never_the_best() -> None:
-    best = Best(Engine((), None))  # type: ignore[arg-type]
+    best = Best(Engine((), (), None))  # type: ignore[arg-type]
     best.name = "test_accuracy"
     assert not best.improves(float("nan"), 0)
     assert best.improves(0.1, 1)

@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 from ranks import as_ranks
+from strategy_cases import EVERY, NAMES
 from torch import Tensor, nn
+from training import Norm
 
 import phalanx
 from phalanx.core.errors import InputError
 from phalanx.core.settings import RunSettings
 
-STRATEGIES = ["allreduce", "async", "switch:at=0.5"]
+BATCH = 13  # divides neither the samples nor among the workers
 X, Y = torch.randn(72, 6), torch.randint(0, 3, (72,))
 
 
@@ -76,7 +78,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "two-types": _TwoTypes,
     "one-number": _OneNumber,
     "frozen": _frozen,
-    "batch-norm": lambda: nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)),
+    "batch-norm": lambda: nn.Sequential(nn.Linear(6, 5), Norm(5), nn.Linear(5, 3)),
     "channels-last": lambda: nn.Sequential(
         nn.Unflatten(1, (1, 2, 3)), nn.Conv2d(1, 4, 2), nn.Flatten(), nn.Linear(8, 3)
     ).to(memory_format=torch.channels_last),
@@ -99,14 +101,14 @@ def _train(
         model = models[rank]
         made = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=5e-3)
         loss = nn.functional.cross_entropy
-        phalanx.fit(model, optimizer=made, loss=loss, train=(data, Y), epochs=3, batch=12)
+        phalanx.fit(model, optimizer=made, loss=loss, train=(data, Y), epochs=2, batch=BATCH)
         return model
 
     data = X.to(dtype) if dtype else X
     return as_ranks(workers, folder, work, RunSettings(strategy=strategy))
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", [*EVERY, "switch:at=0.5"])
 @pytest.mark.parametrize("kind", MODELS)
 def test_workers_end_with_one_model_that_learnt(tmp_path: Path, kind: str, strategy: str) -> None:
     models = _train(tmp_path, 3, strategy, MODELS[kind])
@@ -151,7 +153,7 @@ def test_a_parameter_that_only_one_worker_used_is_updated(tmp_path: Path) -> Non
         assert not torch.equal(before, after)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", [*NAMES, "switch:at=0.5"])
 def test_batch_norm_statistics_are_those_of_all_samples(tmp_path: Path, strategy: str) -> None:
     """With momentum None the running mean is the plain average over the batches seen."""
     x = torch.randn(60, 4) * 3 + torch.arange(4)

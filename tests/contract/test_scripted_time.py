@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import threading
+from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from ranks import as_ranks
+from scripted import scripted
+from torch import Tensor, nn
 
+import phalanx
+from phalanx.core.settings import RunSettings
 from phalanx.core.spec import STRATEGIES, known_strategies
 from phalanx.sync.replica import Replica
 from phalanx.sync.shared_state import SharedState
 from phalanx.sync.strategy import StrategyContext, Timing
-from phalanx.sync.transport.memory import Hub
+from phalanx.sync.team import everyone
+from phalanx.sync.transport.arena import Arena
 
 
 class ScriptedClock:
@@ -28,27 +33,51 @@ class ScriptedClock:
 
 @pytest.mark.parametrize("name", [n for n in known_strategies() if n != "single"])
 def test_timings_come_from_the_clock_alone(name: str) -> None:
-    hub, timings, models = Hub(2), {}, [nn.Linear(3, 2) for _ in range(2)]
+    models = [nn.Linear(3, 2) for _ in range(2)]
 
-    def work(rank: int) -> None:
-        arena, model = hub.arena(rank), models[rank]
+    def work(rank: int, arena: Arena) -> list[Timing]:
+        model = models[rank]
         replica = Replica(torch.optim.SGD(model.parameters(), lr=0.5), 2)
         shared = SharedState(arena, replica, "o")
-        strategy = STRATEGIES.get(name)(StrategyContext(replica, shared, arena, ScriptedClock()))
+        context = StrategyContext(replica, shared, arena, ScriptedClock(), everyone(arena), tag="s")
+        strategy = STRATEGIES.get(name)(context)
         strategy.begin()
         model(torch.full((1, 3), rank + 1.0)).sum().backward()
-        timings[rank] = strategy.exchange(1.0)
+        timings = [strategy.exchange(1.0)]
+        if known_strategies()[name].local:
+            timings.append(strategy.agree())
         strategy.drain()
+        return timings
 
-    threads = [threading.Thread(target=work, args=(r,), daemon=True) for r in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    assert set(timings) == {0, 1}
-    for timing in timings.values():
-        assert isinstance(timing, Timing)
-        parts = (timing.send, timing.wait, timing.reduce, timing.update, timing.settle)
+    for timings in scripted(2, work):
+        parts = [p for t in timings for p in (t.send, t.wait, t.reduce, t.update, t.settle)]
         assert all(part == int(part) for part in parts)  # whole scripted seconds
         assert sum(parts) >= 3
     assert torch.equal(models[0].weight, models[1].weight)
+
+
+def _trained(folder: Path, seed: int, strategy: str) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(96, 6, generator=generator)
+    y = torch.randint(0, 3, (96,), generator=generator)
+    torch.manual_seed(3)
+    models = [nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.2), nn.Linear(8, 3)) for _ in range(3)]
+
+    def work(rank: int) -> None:
+        optimizer = torch.optim.SGD(models[rank].parameters(), lr=0.2, momentum=0.9)
+        loss = nn.functional.cross_entropy
+        phalanx.fit(models[rank], optimizer=optimizer, loss=loss, train=(x, y), epochs=2, batch=24)
+
+    as_ranks(3, folder, work, RunSettings(strategy=strategy, seed=1), seed)
+    return [parameter.detach() for parameter in models[0].parameters()]
+
+
+@pytest.mark.parametrize("strategy", ["async", "async:overlap=yes", "ssp", "dssp", "groups"])
+def test_an_asynchronous_run_repeats_bit_for_bit_and_another_seed_differs(
+    tmp_path: Path, strategy: str
+) -> None:
+    one, again, other = (
+        _trained(tmp_path / str(number), seed, strategy) for number, seed in enumerate([7, 7, 8])
+    )
+    assert all(torch.equal(a, b) for a, b in zip(one, again, strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(one, other, strict=True))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -9,67 +11,125 @@ import msgspec
 import pytest
 import torch
 from ranks import as_ranks
+from strategy_cases import NAMES
 from torch import Tensor, nn
 
 import phalanx
 from phalanx.core.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
+from phalanx.core.spec import Phase, Spec, known_strategies
 from phalanx.observe.events import Switched, read_events
+from phalanx.sync.optimizer_state import read_slot
 from phalanx.train.shared_engine import SharedEngine
 
-OPTIMIZERS = {
-    "momentum": lambda m: torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9),
-    "adam": lambda m: torch.optim.Adam(m.parameters(), lr=1e-2),
-}
+OPTIMIZERS = [
+    lambda m: torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9),
+    lambda m: torch.optim.Adam(m.parameters(), lr=1e-2),
+]
+WORKERS = 3
 
 
-def _states(engine: SharedEngine) -> dict[str, Tensor]:
-    return {k: v.clone() for k, v in engine._strategies[0].export_state().items()}
+@dataclass
+class Seen:
+    """The state around the one switch of a run."""
+
+    before: dict[str, Tensor] = field(default_factory=dict)
+    after: dict[str, Tensor] = field(default_factory=dict)
+    own: list[dict[str, Tensor]] = field(default_factory=list)
+    """What each worker's own optimizer had, where workers trained apart."""
+    shown: list[bool] = field(default_factory=list)
+    """Whether each worker's model has the parameters that were handed over."""
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("strategy", ["allreduce@0.5/async", "async@0.5/allreduce"])
-def test_the_hand_over_is_bit_identical(
-    tmp_path: Path, strategy: str, optimizer: str, workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before: list[dict[str, Tensor]] = []
-    after: list[dict[str, Tensor]] = []
+def _state(engine: SharedEngine) -> dict[str, Tensor]:
+    found = engine._strategies[0].export_state()
+    return {k: v.clone() for k, v in found.items() if not k.startswith("velocity")}
+
+
+def _own_slots(engine: SharedEngine) -> dict[str, Tensor]:
+    replica, names = engine._replicas[0], engine._shared[0].slots[0]
+    return {f"{name}.0": read_slot(replica, name)[0] for name in names}
+
+
+def _spy(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     entering = SharedEngine.enter
 
-    def spied(self: SharedEngine, phase: int) -> float | None:
-        if phase == self.phase:
-            return entering(self, phase)
-        self.barrier()  # the last old update of everyone is applied
+    def spied(self: SharedEngine, phase: Phase, spec: Spec, *, regroup: bool) -> float | None:
+        if regroup or phase.label == self.phase:
+            return entering(self, phase, spec, regroup=regroup)
+        self.rest()
+        for strategy in self._strategies:
+            strategy.drain()  # the last old update of everyone is applied
+        seen.own.append(_own_slots(self))
         if self.rank == 0:
-            before.append(_states(self))
+            seen.before = _state(self)
         self.barrier()
-        applied = entering(self, phase)
+        applied = entering(self, phase, spec, regroup=regroup)
         if self.rank == 0:
-            after.append(_states(self))
+            seen.after = _state(self)
+        flat = torch.empty_like(self._shared[0].parameters[0])
+        self._replicas[0].copy_out([flat])
+        seen.shown.append(torch.equal(flat, self._shared[0].parameters[0]))
         self.barrier()
         return applied
 
     monkeypatch.setattr(SharedEngine, "enter", spied)
-    x, y = torch.randn(96, 8), torch.randint(0, 3, (96,))
 
-    def work(rank: int) -> dict[str, Any]:
+
+def _switched(folder: Path, strategy: str, optimizer: int) -> list[dict[str, Tensor]]:
+    x, y = torch.randn(60, 8), torch.randint(0, 3, (60,))
+
+    def work(rank: int) -> dict[str, Tensor]:
         torch.manual_seed(1)
         model = nn.Sequential(nn.Linear(8, 9), nn.Tanh(), nn.Linear(9, 3))
         made = OPTIMIZERS[optimizer](model)
         loss = nn.functional.cross_entropy
-        phalanx.fit(model, optimizer=made, loss=loss, train=(x, y), epochs=3, batch=12)
+        phalanx.fit(model, optimizer=made, loss=loss, train=(x, y), epochs=3, batch=10)
         return model.state_dict()
 
-    ended = as_ranks(workers, tmp_path, work, RunSettings(strategy=strategy))
-    assert len(before) == len(after) == 1
-    for name, value in before[0].items():
-        assert torch.equal(value, after[0][name]), name
-    slots = [name for name in before[0] if not name.startswith(("parameters", "steps"))]
-    assert slots and all(bool(before[0][name].any()) for name in slots)
+    return as_ranks(WORKERS, folder, work, RunSettings(strategy=strategy))
+
+
+PAIRS = list(itertools.permutations(NAMES, 2))
+
+
+@pytest.mark.parametrize(("old", "new"), PAIRS)
+def test_any_strategy_hands_over_to_any_other(
+    tmp_path: Path, old: str, new: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strategy, seen = f"{old}@0.5/{new}", Seen()
+    _spy(seen, monkeypatch)
+    ended = _switched(tmp_path, strategy, PAIRS.index((old, new)) % 2)
+    assert seen.before.keys() == seen.after.keys()
+    for name, value in seen.before.items():
+        assert torch.equal(value, seen.after[name]), name
+    slots = seen.own[0].keys()
+    assert slots and all(bool(seen.before[name].any()) for name in slots)
+    if known_strategies()[old].local:
+        for name in slots:
+            mean = torch.stack([own[name] for own in seen.own]).mean(0)
+            assert torch.allclose(seen.before[name], mean, atol=1e-6), name
+    assert seen.shown == [True] * WORKERS
     for state in ended[1:]:
         assert all(torch.equal(state[k], ended[0][k]) for k in state)
     _assert_told_once(tmp_path, strategy)
+
+
+def test_a_local_worker_begins_with_the_optimizer_state_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[bool] = []
+    begin = SharedEngine._begin
+
+    def spied(self: SharedEngine, *arguments: Any, **options: Any) -> None:
+        begin(self, *arguments, **options)
+        if self.phase.startswith("localsgd"):
+            mine, slots = _own_slots(self), self._shared[0].slots[0]
+            begun.extend(torch.equal(mine[f"{name}.0"], slot) for name, slot in slots.items())
+
+    monkeypatch.setattr(SharedEngine, "_begin", spied)
+    _switched(tmp_path, "async@0.5/localsgd:every=3", 1)
+    assert begun == [True] * WORKERS * 2  # two slots of Adam on each worker
 
 
 def _assert_told_once(folder: Path, strategy: str) -> None:

@@ -18,7 +18,9 @@ LIMIT = 90.0
 PHALANX = [sys.executable, "-m", "phalanx"]
 
 
-def phalanx(*words: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+def phalanx(
+    *words: str, cwd: Path, limit: float = LIMIT, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """``phalanx WORDS`` to its end."""
     return subprocess.run(
         [*PHALANX, *words],
@@ -26,7 +28,7 @@ def phalanx(*words: str, cwd: Path, **variables: str) -> subprocess.CompletedPro
         env=_environment(cwd, variables),
         capture_output=True,
         text=True,
-        timeout=LIMIT,
+        timeout=limit,
         check=False,
     )
 

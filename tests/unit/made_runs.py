@@ -38,6 +38,8 @@ class Made:
     logged: dict[str, float] = field(default_factory=dict)
     started: float = WALL
     noise: float = 0.15
+    settings: dict[str, Any] = field(default_factory=dict)
+    resumes: str | None = None
 
 
 def write_run(home: Path, name: str, **changes: Any) -> RunPaths:
@@ -97,7 +99,10 @@ def _write_launch(paths: RunPaths, made: Made) -> None:
         "script": made.script,
         "arguments": [],
         "launcher": "local",
-        "settings": RunSettings(strategy=made.strategy, batch=made.batch, seed=made.seed),
+        "settings": RunSettings(
+            strategy=made.strategy, batch=made.batch, seed=made.seed, **made.settings
+        ),
+        "resumes": made.resumes,
         "started_wall": made.started,
         "versions": {"python": "3.11.2", "phalanx": "0.1.0"},
         "workers": workers,

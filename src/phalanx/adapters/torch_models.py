@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from phalanx.core.errors import InputError
+from phalanx.core.errors import InputError, MachineError
 
 
 def as_models(models: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
@@ -72,5 +74,13 @@ def save_state(state: dict[str, Tensor], path: Path) -> None:
     """
     state = {k: v.cpu().clone().contiguous() for k, v in state.items()}
     temporary = path.with_suffix(".partial")
-    save_file(state, temporary)
-    temporary.replace(path)
+    try:
+        save_file(state, temporary)
+        temporary.replace(path)
+    except (OSError, SafetensorError) as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise MachineError(
+            f"cannot write {path}: {getattr(error, 'strerror', None) or error}",
+            "See that there is space and that it may be written; then: phalanx resume",
+        ) from error

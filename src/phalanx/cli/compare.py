@@ -35,6 +35,11 @@ def compare(
     ] = 1,
     seed: o.Seed = 0,
     precision: o.PrecisionName = "float32",
+    balance: o.Balance = "auto",
+    slow: o.Slow = None,
+    rate: o.Rate = None,
+    checkpoint_every: o.CheckpointEvery = "0",
+    keep: o.Keep = 3,
     name: o.Name = None,
     dry_run: o.DryRun = False,
     json: o.Json = False,
@@ -52,6 +57,7 @@ def compare(
         read_batches,
         refuse_two_batches,
     )
+    from phalanx.cli.values import Emulation, read_checkpoints, read_rate, read_slow
     from phalanx.core.spec import parse_specs
 
     specs = rows(parse_specs(strategies), single)
@@ -73,6 +79,9 @@ def compare(
             seed=seed,
             precision=precision,
             name=name,
+            balance=balance,
+            emulation=Emulation(read_slow(slow), read_rate(rate)),
+            checkpoints=read_checkpoints(checkpoint_every, keep),
         )
     )
     return compare_checked(request, specs, batches, repeat, json=json, dry_run=dry_run)

@@ -47,6 +47,30 @@ def for_logs(name: str | None) -> RunPaths:
     return candidates[-1]
 
 
+def running(name: str | None) -> RunPaths | None:
+    """The run that goes on (the newest, or of the study that is named), else the named one."""
+    from phalanx.observe.run_status import controller_alive
+
+    if name is None:
+        candidates = list_runs()
+    else:
+        found = for_report(name)
+        candidates = study_runs(found) if found.study.exists() else [found]
+    alive = [run for run in candidates if controller_alive(run)]
+    if alive:
+        return alive[-1]
+    return candidates[-1] if name is not None and candidates else None
+
+
+def single_run(name: str | None, verb: str) -> RunPaths:
+    """One run: the newest, or the named one, which must not be a study."""
+    if name is not None and (study := find_run(name)).study.exists():
+        runs = study_runs(study)
+        remedy = f"Name one of its runs, such as '{runs[-1].id}'." if runs else "It has no runs."
+        raise InputError(f"'{study.id}' is a study of {len(runs)} runs: {verb} takes one", remedy)
+    return for_logs(name)
+
+
 def summary_of(paths: RunPaths) -> Summary:
     """The summary as written, or as the files tell it now."""
     from phalanx.observe.records import read_record

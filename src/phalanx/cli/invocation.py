@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+PASS_WORDS_ON = ("run", "compare", "tune-switch")
+"""The verbs that give the words after ``--`` to a script."""
+
 
 @dataclass(frozen=True)
 class Invocation:

@@ -42,6 +42,8 @@ def logs(
     except KeyboardInterrupt:
         if not follow:
             raise
+    if not lines:
+        out.note(f"worker {rank} of {paths.id} printed nothing")
     out.result({"run": paths.id, "rank": rank, "log": str(paths.log_of(rank)), "lines": lines})
     return 0
 

@@ -16,21 +16,38 @@ from typer.core import TyperGroup
 from phalanx.cli.compare import compare
 from phalanx.cli.demo import demo
 from phalanx.cli.doctor import doctor
-from phalanx.cli.invocation import Invocation
+from phalanx.cli.export import export
+from phalanx.cli.invocation import PASS_WORDS_ON, Invocation
 from phalanx.cli.logs import logs
 from phalanx.cli.output import print_json, write_problem
 from phalanx.cli.pool import pool_app
 from phalanx.cli.report import report
+from phalanx.cli.resume import resume
 from phalanx.cli.run import run
 from phalanx.cli.runs import runs
 from phalanx.cli.stop import stop
+from phalanx.cli.switch import switch
+from phalanx.cli.tune_switch import tune_switch
 from phalanx.cli.usage import explain
 from phalanx.core.errors import SCRIPT_FAILED, STOPPED, InputError, PhalanxError, RunStopped
 from phalanx.core.registry import did_you_mean
 
 DEBUG_VARIABLE = "PHALANX_DEBUG"
-ORDER = ("demo", "run", "compare", "pool", "runs", "report", "logs", "stop", "doctor")
-PASS_WORDS_ON = ("run", "compare")
+ORDER = (
+    "demo",
+    "run",
+    "compare",
+    "tune-switch",
+    "pool",
+    "runs",
+    "report",
+    "logs",
+    "switch",
+    "stop",
+    "resume",
+    "export",
+    "doctor",
+)
 
 
 class Verbs(TyperGroup):
@@ -46,7 +63,7 @@ class Verbs(TyperGroup):
         if isinstance(ctx.obj, Invocation) and ctx.obj.words and name not in PASS_WORDS_ON:
             raise InputError(
                 f"'phalanx {name}' takes no words after --",
-                f"Only {' and '.join(PASS_WORDS_ON)} pass them on to a script.",
+                f"These pass them on to a script: {', '.join(PASS_WORDS_ON)}.",
             )
         return super().resolve_command(ctx, args)
 
@@ -90,10 +107,14 @@ for verb, example in (
     (demo, "phalanx demo"),
     (run, "phalanx run train.py --strategy allreduce --workers 2 -- --depth 20"),
     (compare, "phalanx compare train.py --strategies allreduce,async --workers 2 --repeat 3"),
+    (tune_switch, "phalanx tune-switch train.py --workers 2 --tolerance 0.3"),
     (runs, "phalanx runs --limit 5"),
     (report, "phalanx report train-allreduce --bundle"),
     (logs, "phalanx logs --rank 1 --follow"),
+    (switch, "phalanx switch async"),
     (stop, "phalanx stop"),
+    (resume, "phalanx resume train-allreduce --strategy async --workers 4"),
+    (export, "phalanx export train-allreduce --output model.safetensors"),
     (doctor, "phalanx doctor"),
 ):
     app.command(epilog=f"Example: {example}")(verb)

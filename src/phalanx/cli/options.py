@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+STRATEGY_NAMES = "single, allreduce, async, bsp, ssp, dssp, groups, localsgd, diloco"
+
+
+def _explain_strategies(ctx: Any, value: str | None) -> str | None:
+    """``--strategy help`` explains and ends there, whatever else was asked for."""
+    if value == "help" and not ctx.resilient_parsing:
+        from phalanx.cli.strategy_help import explain
+
+        explain(json=bool(getattr(ctx.obj, "json", False)))
+        raise typer.Exit
+    return value
+
 
 Script = Annotated[
     Path,
@@ -19,10 +32,34 @@ Json = Annotated[
     bool, typer.Option("--json", help="End stdout with one JSON object; text goes to stderr.")
 ]
 Strategy = Annotated[
-    str, typer.Option(metavar="SPEC", help="How workers agree, such as async or switch:at=0.5.")
+    str,
+    typer.Option(
+        metavar="SPEC",
+        callback=_explain_strategies,
+        is_eager=True,
+        help=f"How workers agree: {STRATEGY_NAMES}, or switch:at=0.5. 'help' explains them.",
+    ),
+]
+NewStrategy = Annotated[
+    str | None,
+    typer.Option(
+        "--strategy",
+        metavar="SPEC",
+        callback=_explain_strategies,
+        is_eager=True,
+        help="Instead of the run's. 'help' explains them.",
+    ),
 ]
 Strategies = Annotated[
-    str, typer.Option(metavar="A,B,C", help="The strategies to compare, separated by commas.")
+    str,
+    typer.Option(
+        "--strategies",
+        "--strategy",
+        metavar="A,B,C",
+        callback=_explain_strategies,
+        is_eager=True,
+        help="The strategies to compare, separated by commas. 'help' explains them.",
+    ),
 ]
 Workers = Annotated[
     int | None,
@@ -55,6 +92,21 @@ BatchPerWorker = Annotated[
 Seed = Annotated[int, typer.Option(metavar="N", help="Seeds Python, NumPy and torch.")]
 PrecisionName = Annotated[
     str, typer.Option("--precision", metavar="NAME", help="auto, float32 or bfloat16.")
+]
+Balance = Annotated[
+    str, typer.Option(metavar="NAME", help="auto: batch shares follow measured speeds; or off.")
+]
+Slow = Annotated[
+    str | None, typer.Option(metavar="F,F,…", help="Emulate slower workers, such as 1,1,0.25.")
+]
+Rate = Annotated[
+    str | None, typer.Option(metavar="RATE", help="Emulate a slower link, such as 100mbit.")
+]
+CheckpointEvery = Annotated[
+    str, typer.Option(metavar="N", help="Epochs, such as 1, a time, such as 10min, or 1,10min.")
+]
+Keep = Annotated[
+    int, typer.Option(metavar="N", help="Checkpoints that are kept, besides the best.")
 ]
 Name = Annotated[
     str | None, typer.Option(metavar="NAME", help="Part of the run's id. Default: the script's.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
@@ -12,8 +13,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from phalanx.cli.changes import Changes
 from phalanx.cli.progress_state import EpochLine, ProgressState, WorkerState
 from phalanx.cli.words import clock
+from phalanx.core.terminal import printable
 from phalanx.launch.observer import Observer
 from phalanx.observe.events import Event
 from phalanx.report.words import UNKNOWN, count, loss, rough_share, share
@@ -47,9 +50,11 @@ class _Progress(Observer):
         self.state = ProgressState()
         self._told_on = told_on
         self._noted = False
+        self._changes = Changes()
 
     def started(self, launch: Launch) -> None:
         self.state.epochs = launch.settings.epochs
+        self.state.before = _trained_before(launch)
 
     def event(self, event: Event) -> None:
         self.state.take(event)
@@ -57,6 +62,8 @@ class _Progress(Observer):
             self._noted = True
             for note in self.state.notes:
                 self._told_on.print(f"note: {note}", style="dim")
+        if change := self._changes.line(event):
+            self._told_on.print(printable(change), style="dim")
 
 
 class PlainProgress(_Progress):
@@ -125,15 +132,25 @@ def epoch_line(line: EpochLine, epochs: int | None) -> str:
     """``epoch  3/10  loss 0.1234  test accuracy 97.31 %  12,345 samples/s  0:08``."""
     total = f"/{epochs}" if epochs else ""
     width = len(str(epochs or 0))
-    return "  ".join(
-        [
-            f"epoch {line.epoch:>{width}}{total}",
-            f"loss {loss(line.loss)}",
-            f"{line.accuracy_name} {share(line.accuracy)}",
-            f"{count(line.rate)} samples/s",
-            clock(line.elapsed),
-        ]
-    )
+    which = f"epoch {line.epoch:>{width}}{total}"
+    accuracy = f"{line.accuracy_name} {share(line.accuracy)}"
+    if not line.trained:
+        return f"{which}  trained before, evaluated again  {accuracy}"
+    pace = f"{count(line.rate)} samples/s"
+    return "  ".join([which, f"loss {loss(line.loss)}", accuracy, pace, clock(line.elapsed)])
+
+
+def _trained_before(launch: Launch) -> int:
+    """The samples that the checkpoint stands for from which the run goes on."""
+    if launch.settings.resume is None:
+        return 0
+    from phalanx.train.checkpoint.manifest import Damaged, read_manifest
+
+    try:
+        manifest = read_manifest(Path(launch.settings.resume))
+    except Damaged:  # the workers will say so
+        return 0
+    return manifest.epoch * manifest.samples + manifest.position
 
 
 def _headline(title: str, state: ProgressState) -> Text:

@@ -84,6 +84,8 @@ class EpochLine:
     accuracy_name: str
     rate: float | None
     elapsed: float
+    trained: bool = True
+    """``False``: the run went on from a checkpoint after this epoch, and only evaluated it."""
 
 
 class ProgressState:
@@ -92,6 +94,8 @@ class ProgressState:
     def __init__(self, epochs: int | None = None) -> None:
         self.epochs = epochs
         self.total_samples: int | None = None
+        self.before = 0
+        """Samples of this training that an earlier run has done."""
         self.notes: list[str] = []
         self.workers: dict[int, WorkerState] = {}
         self.logged: dict[str, float] = {}
@@ -131,7 +135,7 @@ class ProgressState:
     def share(self) -> float | None:
         """How much of the run is done, 0 to 1."""
         if self.total_samples:
-            return min(1.0, self.samples / self.total_samples)
+            return min(1.0, (self.before + self.samples) / self.total_samples)
         return min(1.0, len(self._done) / self.epochs) if self.epochs else None
 
     @property
@@ -147,7 +151,10 @@ class ProgressState:
     def remaining(self) -> float | None:
         """Seconds to go, from the pace so far (evaluation included)."""
         share = self.share
-        return self.elapsed * (1 - share) / share if share and self.elapsed > 0 else None
+        if not share or self.elapsed <= 0:
+            return None
+        here = share - (self.before / self.total_samples if self.total_samples else 0.0)
+        return self.elapsed * (1 - share) / here if here > 0 else None
 
     def finished_epochs(self, *, ended: bool = False) -> list[EpochLine]:
         """Epochs that are over and were not told before; all of them once the run has ended."""
@@ -193,6 +200,7 @@ class ProgressState:
             accuracy_name=name.replace("_", " "),
             rate=row["samples_per_second"],
             elapsed=max(p.seconds for p in parts) if elapsed is None else elapsed,
+            trained=not self.before or any(part.samples for part in parts),
         )
 
     def _joined(self, event: Joined) -> None:
@@ -236,7 +244,7 @@ def _chunk(steps: Steps) -> Chunk:
         seconds=sum(map(sum, columns)),
         waiting=sum(steps.wait) + sum(steps.settle),
         staleness=sum(steps.staleness),
-        steps=len(steps.began),
+        steps=sum(map(bool, steps.samples)),  # a row without samples is a round
     )
 
 

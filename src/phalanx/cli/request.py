@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from phalanx.cli.values import Checkpoints, Emulation
 from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
 
 if TYPE_CHECKING:
-    from phalanx.core.settings import Precision
+    from phalanx.core.settings import Balance, Precision
     from phalanx.launch.launcher import Job
     from phalanx.plan.plan import Plan
     from phalanx.pool.machine import Machine
@@ -35,6 +37,9 @@ class Options:
     seed: int = 0
     precision: str = "float32"
     name: str | None = None
+    balance: str = "auto"
+    emulation: Emulation = field(default_factory=Emulation)
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,7 @@ class Request:
         from phalanx.launch.launcher import Job
 
         options = self.options
+        plan = self.plan(strategy, batch)
         settings = RunSettings(
             strategy=strategy,
             epochs=options.epochs,
@@ -76,12 +82,18 @@ class Request:
             seed=options.seed + repeat,
             precision=cast("Precision", options.precision),
             data=next((m.data for m in self.machines if m.data), None),
+            balance=cast("Balance", options.balance),
+            slow=speeds_of(options.emulation.slow, plan.workers),
+            rate=options.emulation.rate,
+            checkpoint_epochs=options.checkpoints.epochs,
+            checkpoint_minutes=options.checkpoints.minutes,
+            keep=options.checkpoints.keep,
         )
         return Job(
             script=self.script,
             arguments=list(options.words),
             settings=settings,
-            plan=self.plan(strategy, batch),
+            plan=plan,
             launcher=options.launcher,
             command=options.command,
         )
@@ -95,7 +107,22 @@ def check(options: Options) -> Request:
     _check_choices(options)
     script = check_script(options.script)
     machines, warnings = _machines(options)
-    return Request(options, script, machines, warnings)
+    request = Request(options, script, machines, warnings)
+    check_speeds(options.emulation.slow, request.plan("allreduce", None).workers)
+    return request
+
+
+def check_speeds(slow: Sequence[float], workers: int) -> None:
+    if len(slow) > workers:
+        raise InputError(
+            f"--slow has {len(slow)} speeds for {workers} worker{'s' * (workers != 1)}",
+            f"Give at most {workers}, or --workers {len(slow)}.",
+        )
+
+
+def speeds_of(slow: Sequence[float], workers: int) -> list[float] | None:
+    """One speed for each worker: those that are not named keep their own."""
+    return [*slow, *[1.0] * workers][:workers] if slow else None
 
 
 def check_at_least(option: str, value: int | None, low: int) -> None:
@@ -145,18 +172,16 @@ def _check_numbers(options: Options) -> None:
 
 
 def _check_choices(options: Options) -> None:
-    from phalanx.core.settings import PRECISIONS
+    from phalanx.core.settings import BALANCES, PRECISIONS
     from phalanx.launch.launcher import LAUNCHERS
 
-    if options.precision not in PRECISIONS:
-        raise InputError(
-            f"unknown precision '{options.precision}'", did_you_mean(options.precision, PRECISIONS)
-        )
-    if options.launcher not in LAUNCHERS:
-        raise InputError(
-            f"unknown launcher '{options.launcher}'",
-            did_you_mean(options.launcher, LAUNCHERS.names()),
-        )
+    for what, value, known in (
+        ("precision", options.precision, PRECISIONS),
+        ("balance", options.balance, BALANCES),
+        ("launcher", options.launcher, LAUNCHERS.names()),
+    ):
+        if value not in known:
+            raise InputError(f"unknown {what} '{value}'", did_you_mean(value, known))
 
 
 def _machines(options: Options) -> tuple[list[Machine], tuple[str, ...]]:

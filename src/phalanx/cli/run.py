@@ -27,6 +27,11 @@ def run(
     batch_per_worker: o.BatchPerWorker = None,
     seed: o.Seed = 0,
     precision: o.PrecisionName = "float32",
+    balance: o.Balance = "auto",
+    slow: o.Slow = None,
+    rate: o.Rate = None,
+    checkpoint_every: o.CheckpointEvery = "1",
+    keep: o.Keep = 3,
     name: o.Name = None,
     dry_run: o.DryRun = False,
     json: o.Json = False,
@@ -38,6 +43,7 @@ def run(
     """
     from phalanx.cli.output import Output
     from phalanx.cli.request import Options, check, check_at_least, refuse_two_batches
+    from phalanx.cli.values import Emulation, read_checkpoints, read_rate, read_slow
     from phalanx.core.spec import parse_spec
 
     spec = parse_spec(strategy)
@@ -57,6 +63,9 @@ def run(
             seed=seed,
             precision=precision,
             name=name,
+            balance=balance,
+            emulation=Emulation(read_slow(slow), read_rate(rate)),
+            checkpoints=read_checkpoints(checkpoint_every, keep),
         )
     )
     out = Output(json)
@@ -68,10 +77,11 @@ def run(
         from phalanx.cli.dry_run import show
 
         return show([(title, job)], out)
-    return _execute(title, job, out)
+    return execute_and_tell(title, job, out)
 
 
-def _execute(title: str, job: Job, out: Output) -> int:
+def execute_and_tell(title: str, job: Job, out: Output) -> int:
+    """Run ``job`` to its end and say what came of it; the exit code."""
     from phalanx.cli.progress import observe
     from phalanx.core.run_paths import new_run
     from phalanx.launch.controller import execute
@@ -90,9 +100,12 @@ def _execute(title: str, job: Job, out: Output) -> int:
 
 def _tell(outcome: Outcome, out: Output) -> None:
     from phalanx.cli.words import describe
+    from phalanx.report.findings import findings
 
     style = "bold green" if outcome.summary.status == "done" else "bold red"
     out.say(describe(outcome.summary), style)
+    for sentence in findings(outcome.summary):
+        out.say(sentence)
 
 
 def _result(outcome: Outcome) -> dict[str, Any]:

@@ -43,13 +43,16 @@ def runs(
 
 def _row(paths: RunPaths) -> dict[str, Any]:
     from phalanx.cli.find import study_runs, summary_of
+    from phalanx.observe.records import LaunchRecord, read_record
 
     if paths.study.exists():
         count = len(study_runs(paths))
         words = f"{count} run{'s' * (count != 1)}"
-        return dict.fromkeys(FIELDS) | {"run": paths.id, "status": "study", "strategy": words}
+        known = {"run": paths.id, "status": "study", "strategy": words}
+        return dict.fromkeys((*FIELDS, "resumes")) | known
     summary = summary_of(paths)
-    return {name: getattr(summary, name) for name in FIELDS}
+    launch = read_record(paths.launch, LaunchRecord) or LaunchRecord()
+    return {name: getattr(summary, name) for name in FIELDS} | {"resumes": launch.resumes}
 
 
 def _print(table: Table, out: Output) -> None:
@@ -75,6 +78,9 @@ def _table(rows: list[dict[str, Any]]) -> Table:
         table.add_column(name, no_wrap=True)
     for name in ("workers", "elapsed", "accuracy"):
         table.add_column(name, justify="right", no_wrap=True)
+    resumed = any(row["resumes"] for row in rows)
+    if resumed:
+        table.add_column("went on from", no_wrap=True)
     for row in rows:
         table.add_row(
             Text(printable(row["run"])),
@@ -83,5 +89,6 @@ def _table(rows: list[dict[str, Any]]) -> Table:
             "" if row["workers"] is None else str(row["workers"]),
             "" if row["seconds"] is None else clock(row["seconds"]),
             "" if row["test_accuracy"] is None else share(row["test_accuracy"]),
+            *([Text(printable(row["resumes"] or ""), style="dim")] if resumed else []),
         )
     return table

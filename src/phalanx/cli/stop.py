@@ -16,10 +16,11 @@ POLL_SECONDS = 0.1
 
 def stop(run: o.RunName = None, json: o.Json = False) -> int:
     """Stop a run that is going on (the newest of them, unless one is named)."""
+    from phalanx.cli.find import running
     from phalanx.cli.output import Output
 
     out = Output(json)
-    paths = _find(run)
+    paths = running(run)
     if paths is None:
         out.say("nothing is running")
         out.result({"run": None, "stopped": False, "status": None})
@@ -29,23 +30,6 @@ def stop(run: o.RunName = None, json: o.Json = False) -> int:
     out.say(f"{paths.id} {words}")
     out.result(result)
     return 0
-
-
-def _find(name: str | None) -> RunPaths | None:
-    """The run that is meant, or the newest that runs; a study means the run it is at."""
-    from phalanx.cli.find import for_report, study_runs
-    from phalanx.core.run_paths import list_runs
-    from phalanx.observe.run_status import controller_alive
-
-    if name is None:
-        candidates = list_runs()
-    else:
-        found = for_report(name)
-        candidates = study_runs(found) if found.study.exists() else [found]
-    running = [run for run in candidates if controller_alive(run)]
-    if running:
-        return running[-1]
-    return candidates[-1] if name is not None and candidates else None
 
 
 def _stop(paths: RunPaths) -> dict[str, Any]:

@@ -61,9 +61,11 @@ class Study:
     started_wall: float = field(default_factory=time.time)
     runs: list[str] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
+    findings: dict[str, Any] | None = None
+    """What a search over the runs came to."""
 
     def write(self) -> None:
-        record = {
+        record: dict[str, Any] = {
             "study": self.paths.id,
             "command": self.command,
             "runs": self.runs,
@@ -72,6 +74,8 @@ class Study:
             "repeat": self.repeat,
             "failures": self.failures,
         }
+        if self.findings is not None:
+            record["findings"] = self.findings
         write_whole(self.paths.study, json.dumps(record, indent=2) + "\n")
 
 
@@ -98,7 +102,7 @@ class StudyRun:
         study = Study(new_run(f"{self._name}-study"), self._command, self._script, self._repeat)
         study.write()
         stopped = False
-        with _terminate_as_interrupt():
+        with terminate_as_interrupt():
             try:
                 stopped = self._run_all(study)
             except KeyboardInterrupt:
@@ -169,7 +173,7 @@ class StudyRun:
 
 
 @contextmanager
-def _terminate_as_interrupt() -> Iterator[None]:
+def terminate_as_interrupt() -> Iterator[None]:
     """Between runs, ``phalanx stop`` ends a study the way Ctrl-C does."""
 
     def interrupt(number: int, frame: object) -> None:

@@ -6,16 +6,20 @@ the installed version of typer.
 
 from __future__ import annotations
 
+import errno
 import re
 from typing import Any
 
-from phalanx.cli.invocation import Invocation
-from phalanx.core.errors import InputError, PhalanxError
+from phalanx.cli.invocation import PASS_WORDS_ON, Invocation
+from phalanx.core.errors import InputError, MachineError, PhalanxError
 from phalanx.core.registry import did_you_mean
 
 
 def explain(error: Any, invocation: Invocation) -> PhalanxError:
     """A usage error becomes an :class:`InputError`; anything else is a defect, and says so."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        where = f" ({error.filename})" if error.filename else ""
+        return MachineError(f"the disk is full{where}", "Free some space, then try again.")
     if not hasattr(error, "format_message"):
         return PhalanxError(
             f"unexpected {type(error).__name__}: {error}",
@@ -39,13 +43,21 @@ def explain(error: Any, invocation: Invocation) -> PhalanxError:
 def _no_such_option(option: str, path: str, context: Any) -> InputError:
     known = [name for parameter in context.command.params for name in parameter.opts]
     options = [name for name in known if name.startswith("--")]
-    return InputError(f"'{path}' has no option '{option}'", did_you_mean(option, options))
+    remedy = did_you_mean(option, options)
+    if _passes_on(path):
+        near = remedy if remedy.startswith("Did") else f"See: {path} --help."
+        remedy = f"{near} The script's own go after --: {path} SCRIPT -- {option}"
+    return InputError(f"'{path}' has no option '{option}'", remedy)
 
 
 def _extra(path: str) -> str:
-    if path.endswith((" run", " compare")):
+    if _passes_on(path):
         return "Words for the script go after --."
     return f"See: {path} --help"
+
+
+def _passes_on(path: str) -> bool:
+    return path.rpartition(" ")[2] in PASS_WORDS_ON
 
 
 def _value_of(option: str, invocation: Invocation) -> str:

@@ -23,6 +23,8 @@ def clock(duration: float | None) -> str:
 def describe(summary: Summary) -> str:
     """How a run ended, in one line."""
     parts = [f"{summary.status}: {summary.strategy}"]
+    if summary.emulated:
+        parts.append(f"emulated ({summary.emulated})")
     if summary.test_accuracy is not None:
         parts.append(f"test accuracy {share(summary.test_accuracy)}")
     elif summary.train_loss is not None:

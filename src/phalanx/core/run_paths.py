@@ -94,6 +94,16 @@ class RunPaths:
         return self.folder / "best.safetensors"
 
     @property
+    def checkpoints(self) -> Path:
+        """One folder each, named in the order in which they were written."""
+        return self.folder / "checkpoints"
+
+    @property
+    def switch(self) -> Path:
+        """What ``phalanx switch`` asks of a run that is going on: ``{"number": N, "spec": …}``."""
+        return self.folder / "switch.json"
+
+    @property
     def study(self) -> Path:
         return self.folder / "study.json"
 

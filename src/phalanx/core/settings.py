@@ -11,6 +11,8 @@ import msgspec
 
 Precision = Literal["auto", "float32", "bfloat16"]
 PRECISIONS = ("auto", "float32", "bfloat16")
+Balance = Literal["auto", "off"]
+BALANCES = ("auto", "off")
 
 # The environment of a worker (ours; other launchers' variables are mapped in train/environment).
 RANK = "PHALANX_RANK"
@@ -36,6 +38,19 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     precision: Precision = "float32"
     divide_rate: bool = True
     data: str | None = None
+    balance: Balance = "off"
+    """``auto``: batch shares follow the measured speeds where they differ."""
+    slow: list[float] | None = None
+    """Emulation: the speed of each worker; 1 is its own."""
+    rate: float | None = None
+    """Emulation: bits per second between workers."""
+    checkpoint_epochs: int = 0
+    """A checkpoint every so many epochs; 0 is none."""
+    checkpoint_minutes: float | None = None
+    keep: int = 3
+    """How many checkpoints are kept, besides the best."""
+    resume: str | None = None
+    """The folder of the checkpoint to go on from."""
 
     def to_json(self) -> str:
         return msgspec.json.encode(self).decode()

@@ -1,4 +1,4 @@
-"""Strategy specs: the grammar, what each name takes, and what it promises.
+"""Strategy specs: the grammar.
 
 A phase is ``NAME[:KEY=VALUE]…[+CODEC[:KEY=VALUE]…]``; phases are joined by ``/``, each but the
 last with the share of the epochs at which it ends (``@0.5``, or ``@40e`` for epochs). Specs live
@@ -14,93 +14,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from phalanx.core.codecs import CodecSpec, parse_codec
 from phalanx.core.errors import InputError
-from phalanx.core.registry import Registry, did_you_mean, load_plugins
-
-Value = int | float | str
-
-
-@dataclass(frozen=True)
-class Key:
-    """One option of a strategy: its type and range."""
-
-    kind: type[int] | type[float] | type[str]
-    low: float | None = None
-    high: float | None = None
-    choices: tuple[str, ...] = ()
-
-    def read(self, where: str, text: str) -> Value:
-        if self.kind is str:
-            if self.choices and text not in self.choices:
-                raise InputError(f"{where} cannot be '{text}'", did_you_mean(text, self.choices))
-            return text
-        try:
-            value = int(text) if self.kind is int else float(text)
-        except ValueError:
-            noun = "a whole number" if self.kind is int else "a number"
-            raise InputError(f"{where} must be {noun}, not '{text}'", self.range()) from None
-        too_low = self.low is not None and not value >= self.low
-        too_high = self.high is not None and not value <= self.high
-        if too_low or too_high:
-            raise InputError(f"{where} is out of range: {text}", self.range())
-        return value
-
-    def range(self) -> str:
-        low = "" if self.low is None else f"at least {self.low:g}"
-        high = "" if self.high is None else f"at most {self.high:g}"
-        return "It is " + (" and ".join(p for p in (low, high) if p) or "any number") + "."
-
-
-@dataclass(frozen=True)
-class Traits:
-    """What a strategy promises, as far as planning and data need to know."""
-
-    summary: str
-    lockstep: bool
-    """All workers step together: data come as shares of one global batch."""
-    divides_rate: bool = False
-    """Updates arrive one by one, so the learning rate is divided by the workers."""
-    keys: Mapping[str, Key] = field(default_factory=lambda: MappingProxyType({}))
-
-
-# Names that the grammar knows and this version does not build yet.
-PLANNED = (
-    "bsp", "ssp", "dssp", "groups", "localsgd", "diloco", "pipeline", "tensor",
-)  # fmt: skip
-ALIASES = {
-    "ps": "async",
-    "parameter_server": "async",
-    "multi_worker_mirrored": "allreduce",
-    "mirrored": "allreduce",
-}
-STRATEGIES = Registry(
-    "strategy",
-    {
-        "single": "phalanx.sync.single:Single",
-        "allreduce": "phalanx.sync.allreduce:AllReduce",
-        "async": "phalanx.sync.store:Store",
-    },
+from phalanx.core.keys import Key, Value, label, read_options
+from phalanx.core.registry import did_you_mean
+from phalanx.core.strategies import (
+    ALIASES,
+    PLANNED,
+    STRATEGIES,
+    Traits,
+    known_strategies,
+    register_strategy,
 )
-_TRAITS: dict[str, Traits] = {
-    "single": Traits("one process, no communication", lockstep=True),
-    "allreduce": Traits("every step waits for everyone and averages the gradients", lockstep=True),
-    "async": Traits(
-        "workers update shared parameters one by one and never wait for each other",
-        lockstep=False,
-        divides_rate=True,
-    ),
-}
 
+__all__ = [
+    "STRATEGIES",
+    "Key",
+    "Phase",
+    "Spec",
+    "Traits",
+    "Until",
+    "Value",
+    "known_strategies",
+    "parse_spec",
+    "parse_specs",
+    "register_strategy",
+]
 
-def register_strategy(name: str, target: str, traits: Traits) -> None:
-    """Make ``name`` a strategy whose class is ``target`` (``"module:Class"``)."""
-    STRATEGIES.add(name, target)
-    _TRAITS[name] = traits
-
-
-def known_strategies() -> dict[str, Traits]:
-    load_plugins()
-    return dict(_TRAITS)
+ON_STRAGGLER = "switch:on=straggler"
 
 
 @dataclass(frozen=True)
@@ -119,6 +60,7 @@ class Phase:
     name: str
     options: Mapping[str, Value] = field(default_factory=lambda: MappingProxyType({}))
     until: Until | None = None
+    codec: CodecSpec | None = None
 
     @property
     def traits(self) -> Traits:
@@ -126,7 +68,8 @@ class Phase:
 
     @property
     def label(self) -> str:
-        return ":".join([self.name, *(f"{k}={v}" for k, v in self.options.items())])
+        named = label(self.name, self.options)
+        return f"{named}+{self.codec.label}" if self.codec else named
 
 
 @dataclass(frozen=True)
@@ -135,6 +78,8 @@ class Spec:
 
     text: str
     phases: tuple[Phase, ...]
+    on_straggler: bool = False
+    """The first phase, except while a worker is transiently slow: then the second."""
 
 
 def parse_spec(text: str) -> Spec:
@@ -142,6 +87,8 @@ def parse_spec(text: str) -> Spec:
     text = text.strip()
     if not text:
         raise InputError("the strategy is empty", "For example: --strategy allreduce")
+    if text == ON_STRAGGLER:
+        return Spec(text, (Phase("allreduce"), Phase("async")), on_straggler=True)
     expanded = _expand_switch(text)
     parts = expanded.split("/")
     phases = [_phase(part, last=i == len(parts) - 1, spec=text) for i, part in enumerate(parts)]
@@ -165,9 +112,12 @@ def _expand_switch(text: str) -> str:
     if key == "at" and value not in ("", "auto"):
         Key(float, 0.0, 1.0).read(f"'at' in '{text}'", value)
         return f"allreduce@{value}/async"
-    if (key, value) in (("at", "auto"), ("on", "straggler")):
-        raise InputError(f"'{text}' is not built yet", "Use a point: switch:at=0.5")
-    raise InputError(f"'{text}' needs the point of the switch", "For example: switch:at=0.5")
+    if (key, value) == ("at", "auto"):
+        raise InputError(f"'{text}' is not built yet", "Find the point: phalanx tune-switch SCRIPT")
+    raise InputError(
+        f"'{text}' needs the point of the switch",
+        "For example: switch:at=0.5, or switch:on=straggler",
+    )
 
 
 def _phase(text: str, *, last: bool, spec: str) -> Phase:
@@ -178,9 +128,9 @@ def _phase(text: str, *, last: bool, spec: str) -> Phase:
             "For example: allreduce@0.5/async",
         )
     until = _until(point, spec) if at else None
-    if "+" in body:
-        codec = body.partition("+")[2].partition(":")[0]
-        raise InputError(f"the codec '{codec}' of '{spec}' is not built yet", "Leave it out.")
+    body, plus, codec = body.partition("+")
+    if plus and body == "single":
+        raise InputError(f"'{spec}': 'single' sends nothing", "Leave the codec out.")
     name, *options = body.split(":")
     name = ALIASES.get(name, name)
     if name in PLANNED:
@@ -189,21 +139,11 @@ def _phase(text: str, *, last: bool, spec: str) -> Phase:
     if name not in STRATEGIES:
         known = [*known_strategies(), *ALIASES, *PLANNED, "switch"]
         raise InputError(f"unknown strategy '{name}'", did_you_mean(name, known))
-    return Phase(name, MappingProxyType(_options(name, options)), until)
-
-
-def _options(name: str, parts: list[str]) -> dict[str, Value]:
-    keys = known_strategies()[name].keys
-    found: dict[str, Value] = {}
-    for part in parts:
-        key, equals, value = part.partition("=")
-        if key not in keys:
-            remedy = did_you_mean(key, keys) if keys else f"'{name}' takes no options."
-            raise InputError(f"'{name}' has no option '{key}'", remedy)
-        if not equals:
-            raise InputError(f"'{name}:{key}' needs a value", f"For example: {name}:{key}=2")
-        found[key] = keys[key].read(f"'{key}' of '{name}'", value)
-    return found
+    traits = known_strategies()[name]
+    found = read_options(name, traits.keys, options)
+    if traits.check:
+        traits.check(found)
+    return Phase(name, MappingProxyType(found), until, parse_codec(codec) if plus else None)
 
 
 def _until(text: str, spec: str) -> Until:

@@ -20,14 +20,17 @@ import torch
 class Lease:
     """Positions ``start … end`` of a pass.
 
-    ``share`` is how much of a whole batch they are; a batch is ``short`` when some worker has no
-    samples of it.
+    ``share`` is how much of a whole batch they are; a batch is ``short`` when some worker of the
+    team has no samples of it. In lockstep the global batch ends at ``batch_end``, and there may
+    be where a round of training apart ends.
     """
 
     start: int
     end: int
     share: float
     short: bool = False
+    batch_end: int = 0
+    ends_round: bool = False
 
     @property
     def samples(self) -> int:
@@ -65,22 +68,34 @@ def split(total: int, shares: Sequence[float]) -> list[int]:
     return ends
 
 
-def lockstep(segment: Segment, batch: int, rank: int, shares: Sequence[float]) -> Iterator[Lease]:
-    """This worker's share of each global batch; an empty lease where it has none."""
-    for start in range(segment.start, segment.end, batch):
+def lockstep(
+    segment: Segment, batch: int, rank: int, shares: Sequence[float], every: int = 0
+) -> Iterator[Lease]:
+    """This worker's share of each global batch; an empty lease where it has none.
+
+    A round is ``every`` batches; the last one of a segment may be shorter.
+    """
+    for number, start in enumerate(range(segment.start, segment.end, batch), 1):
         total = min(batch, segment.end - start)
         ends = [0, *split(total, shares)]
         short = any(a == b for a, b in itertools.pairwise(ends))
         share = (ends[rank + 1] - ends[rank]) / batch
-        yield Lease(start + ends[rank], start + ends[rank + 1], share, short)
+        over = start + total
+        round_over = bool(every) and (number % every == 0 or over == segment.end)
+        yield Lease(start + ends[rank], start + ends[rank + 1], share, short, over, round_over)
 
 
 @dataclass(frozen=True)
 class Counter:
-    """How far a free-running segment (``ticket``) has been given out."""
+    """How far a free-running segment (``ticket``, which ends at ``end``) has been given out.
+
+    ``cut`` is the ticket of which no more is given out, although there is some left.
+    """
 
     ticket: int
     position: int
+    end: int = 0
+    cut: int = -1
 
 
 def claim(
@@ -91,10 +106,17 @@ def claim(
     Tickets grow from segment to segment, and a worker enters one only after the one before has
     been given out completely: so one counter is enough, and an old ticket means "finished".
     """
-    if counter.ticket > ticket:
+    if counter.ticket > ticket or counter.cut == ticket:
         return counter, None
     start = segment.start if counter.ticket < ticket else counter.position
     if start >= segment.end:
-        return Counter(ticket, start), None
+        return Counter(ticket, start, segment.end, counter.cut), None
     end = min(start + want, segment.end)
-    return Counter(ticket, end), Lease(start, end, (end - start) / want)
+    return Counter(ticket, end, segment.end, counter.cut), Lease(start, end, (end - start) / want)
+
+
+def cut(counter: Counter) -> Counter | None:
+    """Give out no more of the segment under way; ``None`` when there is nothing left to keep."""
+    if counter.ticket < 0 or counter.position >= counter.end:
+        return None
+    return Counter(counter.ticket, counter.position, counter.end, counter.ticket)

@@ -27,7 +27,7 @@ from phalanx.launch.launcher import LAUNCHERS, Job, Launch, Launcher
 from phalanx.launch.observer import Observer
 from phalanx.launch.relay import Relay
 from phalanx.launch.source import keep_source
-from phalanx.launch.verdict import culprit, explain, failures, told_by
+from phalanx.launch.verdict import FREE_SOME_SPACE, culprit, explain, failures, told_by
 from phalanx.observe import claim
 from phalanx.observe.monitor import Monitor
 from phalanx.observe.summary import Summary, summarise
@@ -123,8 +123,10 @@ class _Controller:
             finally:
                 self._end_everything()
                 summary = self._summarise(ending)
+                unwritten = self._write_down(summary)
         self._observer.finished(summary)
-        return Outcome(summary, ending.error, ending.exit_code)
+        error = ending.error or unwritten
+        return Outcome(summary, error, ending.exit_code or (error.exit_code if error else DONE))
 
     def _supervise(self) -> _Ending:
         self._observer.started(self._launch)
@@ -152,12 +154,14 @@ class _Controller:
 
     def _ending(self, codes: dict[int, int]) -> _Ending | None:
         if self._interrupts.asked():
-            return self._stopped()
+            return self._stopped(STOPPED)
         if failures(codes):
             told = self._cause_waited.over()
             return self._failed(codes) if told or culprit(codes) is not None else None
         if len(codes) == len(self._ranks):
             return _Ending("done", DONE)
+        if self._observer.has_seen_enough():
+            return self._stopped(DONE)
         early = [rank for rank in codes if rank not in self._relay.finished]
         if early and self._early_waited.over():
             return self._ended_early(early[0])
@@ -165,9 +169,9 @@ class _Controller:
             return self._left_behind(codes)
         return None
 
-    def _stopped(self) -> _Ending:
+    def _stopped(self, code: int) -> _Ending:
         self._launcher.stop(_GRACE_OF_STOP, self._interrupts.insisted)
-        return _Ending("stopped", STOPPED)
+        return _Ending("stopped", code)
 
     def _failed(self, codes: dict[int, int]) -> _Ending:
         """Stop the others and name the worker whose failure came first."""
@@ -219,9 +223,16 @@ class _Controller:
     def _summarise(self, ending: _Ending) -> Summary:
         codes = self._launcher.poll()
         exit_codes = [codes.get(rank) for rank in self._ranks]
-        summary = summarise(self._paths, status=ending.status, exit_codes=exit_codes)
-        write_whole(self._paths.summary, summary.to_json() + "\n")
-        return summary
+        return summarise(self._paths, status=ending.status, exit_codes=exit_codes)
+
+    def _write_down(self, summary: Summary) -> MachineError | None:
+        """What is known is told even where it cannot be kept."""
+        try:
+            write_whole(self._paths.summary, summary.to_json() + "\n")
+        except OSError as error:
+            why = error.strerror or error
+            return MachineError(f"cannot write {self._paths.summary}: {why}", FREE_SOME_SPACE)
+        return None
 
 
 def _append_to_log(log: Path, lines: list[str]) -> None:

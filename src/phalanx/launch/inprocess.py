@@ -1,9 +1,11 @@
-"""Workers as threads of this process, for debuggers.
+"""Workers as threads of this process, for debuggers and exact repeats.
 
 Threads share ``sys.argv``, ``sys.path``, imported modules and the generators of random numbers,
-which are seeded once; each executes the script in a namespace of its own. Who draws which random
-number, and who comes first, differs from run to run. A thread cannot be killed: one that stays
-inside a long call into native code ends with the process.
+which are seeded once; each executes the script in a namespace of its own. Only one runs at a
+time, and the seed decides who is next whenever it waits inside the arena: so who draws which
+random number, and who comes first, repeats exactly, also in an asynchronous run. A script whose
+workers wait for each other by other means (a file, a lock of its own) hangs here. A thread cannot
+be killed: one that stays inside a long call into native code ends with the process.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from phalanx.core import settings
 from phalanx.core.context import WorkerContext, enter, leave
-from phalanx.core.errors import RunStopped
+from phalanx.core.errors import PeerLost, RunStopped
 from phalanx.core.run_paths import RunPaths
 from phalanx.core.startup import run_startup
 from phalanx.launch.launcher import (
@@ -32,7 +34,12 @@ from phalanx.launch.launcher import (
     slots_of,
     worker_variables,
 )
-from phalanx.launch.script_runner import main_module, run_script
+from phalanx.launch.script_runner import (
+    PEER_LOST_CODE,
+    STOPPED_CODE,
+    main_module,
+    run_script,
+)
 from phalanx.launch.streams import RankStreams
 from phalanx.plan.plan import PlannedMachine, Slot
 
@@ -52,17 +59,18 @@ class InProcessLauncher:
         self._codes: dict[int, int] = {}
         self._streams = RankStreams()
         self._hub: Hub | None = None
-        self._before: tuple[list[str], list[str]] | None = None
+        self._before: tuple[list[str], list[str], int] | None = None
 
     def prepare(self, job: Job, paths: RunPaths) -> Launch:
         workers = [_command(job, paths, machine, slot) for machine, slot in slots_of(job.plan)]
         return describe_launch(job, paths, workers)
 
     def start(self, launch: Launch, paths: RunPaths) -> None:
-        from phalanx.sync.transport.memory import Hub
+        from phalanx.sync.transport.memory import Hub, compute_with
 
-        self._hub = Hub(len(launch.workers))
-        self._before = sys.argv, sys.path
+        self._hub = Hub(len(launch.workers), seed=launch.settings.seed)
+        # One worker computes at a time, and sums in one order.
+        self._before = sys.argv, sys.path, compute_with(threads=1)
         sys.argv = [launch.script, *launch.arguments]
         sys.path = [str(Path(launch.script).resolve().parent), *sys.path]
         self._prepare_process(launch, self._hub)
@@ -96,7 +104,10 @@ class InProcessLauncher:
             self._await_end(grace - _POLITE, hurry)
         self._streams.remove()
         if self._before is not None:
-            sys.argv, sys.path = self._before
+            from phalanx.sync.transport.memory import compute_with
+
+            sys.argv, sys.path, threads = self._before
+            compute_with(threads)
             self._before = None
 
     def processes(self) -> list[int]:
@@ -110,7 +121,14 @@ class InProcessLauncher:
                 self._streams.assign(log)
                 env = {**worker.env, settings.STARTED: repr(time.monotonic())}
                 enter(WorkerContext(env, hub))
-                code = run_script(main_module(script), paths.traceback_of(worker.rank))
+                with hub.turn(worker.rank):
+                    code = run_script(main_module(script), paths.traceback_of(worker.rank))
+                    if code != 0:
+                        hub.abort()  # before the next one runs
+        except PeerLost:  # before its first turn
+            code = PEER_LOST_CODE
+        except RunStopped:
+            code = STOPPED_CODE
         finally:
             self._codes[worker.rank] = code
             if code != 0:
@@ -138,6 +156,6 @@ def _command(job: Job, paths: RunPaths, machine: PlannedMachine, slot: Slot) -> 
         argv=[str(job.script), *job.arguments],
         env=worker_variables(job, paths, machine, slot),
         cpus=[],
-        threads=slot.threads,
+        threads=1,
         log=log_name(paths, slot.rank),
     )

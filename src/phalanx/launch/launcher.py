@@ -51,6 +51,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     started_wall: float
     versions: dict[str, str]
     workers: list[WorkerCommand]
+    resumes: str | None = None
+    """The run and the checkpoint that this one goes on from."""
 
     def to_json(self) -> str:
         return msgspec.json.format(msgspec.json.encode(self), indent=2).decode()
@@ -70,6 +72,7 @@ class Job:
     plan: Plan
     launcher: str
     command: list[str]
+    resumes: str | None = None
 
 
 def never() -> bool:
@@ -118,6 +121,7 @@ def describe_launch(job: Job, paths: RunPaths, workers: list[WorkerCommand]) -> 
         started_wall=time.time(),
         versions=installed_versions(),
         workers=sorted(workers, key=lambda worker: worker.rank),
+        resumes=job.resumes,
     )
 
 

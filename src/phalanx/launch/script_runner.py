@@ -7,11 +7,12 @@ tells it once and copies it to the log.
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 from pathlib import Path
 from types import ModuleType, TracebackType
 
-from phalanx.core.errors import BAD_INPUT, SCRIPT_FAILED, InputError, PeerLost, RunStopped
+from phalanx.core.errors import SCRIPT_FAILED, InputError, MachineError, PeerLost, RunStopped
 
 STOPPED_CODE = 143
 """What a shell says of a process ended by SIGTERM: the worker stopped because it was told to."""
@@ -37,9 +38,9 @@ def run_script(main: ModuleType, traceback_file: Path) -> int:
         return _code_of_exit(ending, traceback_file)
     except RunStopped:
         return STOPPED_CODE
-    except InputError as error:
+    except (InputError, MachineError) as error:
         _write(traceback_file, str(error) + "\n")
-        return BAD_INPUT
+        return error.exit_code
     except BaseException as error:
         _write(traceback_file, users_traceback(error))
         return PEER_LOST_CODE if isinstance(error, PeerLost) else SCRIPT_FAILED
@@ -73,4 +74,5 @@ def _write(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError:
-        print(text, flush=True)
+        with contextlib.suppress(OSError):  # where the log is, there is no space either
+            print(text, flush=True)

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from collections.abc import Mapping
 
-from phalanx.core.errors import BAD_INPUT, InputError, PhalanxError, ScriptError
+from phalanx.core.errors import (
+    BAD_INPUT,
+    MACHINE_FAILED,
+    InputError,
+    MachineError,
+    PhalanxError,
+    ScriptError,
+)
 from phalanx.core.run_paths import RunPaths
 from phalanx.launch.script_runner import PEER_LOST_CODE, STOPPED_CODE
+
+FREE_SOME_SPACE = "Free some space on the disk; what has a checkpoint can go on: phalanx resume"
+_FULL = 1 << 16  # bytes
 
 
 def failures(codes: Mapping[int, int]) -> dict[int, int]:
@@ -24,7 +35,12 @@ def explain(rank: int, code: int, paths: RunPaths) -> PhalanxError:
     told = told_by(rank, paths)
     if code == BAD_INPUT and told:
         return InputError(told[0], " ".join(told[1:]))
+    if code == MACHINE_FAILED and told:
+        return MachineError(told[0], " ".join(told[1:]))
     log = f"(log: {paths.log_of(rank)})"
+    if code > 0 and not told and _disk_is_full(paths):
+        # What it had to say could not be written down.
+        return MachineError(f"worker {rank} failed: the disk is full {log}", FREE_SOME_SPACE)
     if told:
         return ScriptError(f"worker {rank} failed: {told[-1]} {log}")
     if code < 0:
@@ -42,6 +58,13 @@ def told_by(rank: int, paths: RunPaths) -> list[str]:
     except OSError:
         return []
     return text.rstrip().splitlines()
+
+
+def _disk_is_full(paths: RunPaths) -> bool:
+    try:
+        return shutil.disk_usage(paths.folder).free < _FULL
+    except OSError:
+        return False
 
 
 def signal_name(number: int) -> str:

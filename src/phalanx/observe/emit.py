@@ -14,6 +14,8 @@ from typing import BinaryIO
 from phalanx.observe.events import Event, Steps, encode
 
 INTERVAL = 0.25
+MOST_UNWRITTEN = 1 << 24
+"""Bytes that are kept for a disk that is full; more than that is forgotten."""
 
 StepRow = tuple[
     int, float, int, float, float, float, float, float, float, float, int, float | None
@@ -28,6 +30,7 @@ class EventWriter:
         self._events: deque[Event] = deque()
         self._rows: deque[StepRow] = deque()
         self._written = 0
+        self._unwritten = b""
         self._stop = threading.Event()
         self._flushing = threading.Lock()
         self._file: BinaryIO | None = path.open("ab", buffering=0) if path else None
@@ -64,11 +67,19 @@ class EventWriter:
             lines = [encode(batch) for batch in self._take_steps()]
             while self._events:
                 lines.append(encode(self._events.popleft()))
-            if lines:
-                try:
-                    self._file.write(b"".join(lines))
-                except OSError:  # a full disk must not end the training
-                    return
+            self._unwritten += b"".join(lines)
+            self._write()
+
+    def _write(self) -> None:
+        """A full disk must not end the training: what does not fit now may do so later."""
+        assert self._file is not None
+        try:
+            while self._unwritten:
+                written = self._file.write(self._unwritten)
+                self._unwritten = self._unwritten[written:]
+        except OSError:
+            if len(self._unwritten) > MOST_UNWRITTEN:
+                self._unwritten = b"\n"  # whatever was cut in half is a line of its own
 
     def _take_steps(self) -> list[Steps]:
         rows = [self._rows.popleft() for _ in range(len(self._rows))]

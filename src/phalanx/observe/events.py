@@ -31,6 +31,8 @@ class Joined(msgspec.Struct, tag="joined", frozen=True, kw_only=True):
     versions: dict[str, str]
     notes: list[str]
     """Whatever changes the mathematics (precision, rate, shares), as printed at the start."""
+    phase: str = ""
+    """The phase of the strategy that it begins in: a resumed run may begin in a later one."""
 
 
 class Planned(msgspec.Struct, tag="planned", frozen=True, kw_only=True):
@@ -48,6 +50,7 @@ class Planned(msgspec.Struct, tag="planned", frozen=True, kw_only=True):
 class Steps(msgspec.Struct, tag="steps", frozen=True, kw_only=True):
     """Consecutive steps of one rank; the lists are columns of equal length.
 
+    A row without samples, input and compute is a round: workers that train apart came together.
     A step begins when the worker asks for data. The durations follow each other in this order:
     ``input`` (until the data are ready), ``compute`` (until the gradient is ready), ``send``
     (publishing it), ``wait`` (until the worker is admitted), ``reduce`` (combining gradients or
@@ -118,6 +121,15 @@ class Switched(msgspec.Struct, tag="switched", frozen=True, kw_only=True):
     pause: float
 
 
+class Balanced(msgspec.Struct, tag="balanced", frozen=True, kw_only=True):
+    """From now on the workers take these parts of each global batch, by rank."""
+
+    time: float
+    rank: int
+    epoch: int
+    shares: list[float]
+
+
 class Data(msgspec.Struct, tag="data", frozen=True, kw_only=True):
     """A data source was read: what, and the checksums of its files."""
 
@@ -129,7 +141,7 @@ class Data(msgspec.Struct, tag="data", frozen=True, kw_only=True):
 
 
 class Saved(msgspec.Struct, tag="saved", frozen=True, kw_only=True):
-    """A file of weights was written (path relative to the run folder)."""
+    """A file of weights, or a checkpoint's folder (path relative to the run folder)."""
 
     time: float
     rank: int
@@ -148,7 +160,17 @@ class Finished(msgspec.Struct, tag="finished", frozen=True, kw_only=True):
 
 
 Event = (
-    Joined | Planned | Steps | PhaseDone | EpochDone | Logged | Switched | Data | Saved | Finished
+    Joined
+    | Planned
+    | Steps
+    | PhaseDone
+    | EpochDone
+    | Logged
+    | Switched
+    | Balanced
+    | Data
+    | Saved
+    | Finished
 )
 
 _encoder = msgspec.json.Encoder()

@@ -16,7 +16,7 @@ MEASURES = (
     "validation_loss",
     "validation_accuracy",
 )
-OWN_FIELDS = ("epoch", "seconds", "samples", "samples_per_second", "rate")
+OWN_FIELDS = ("epoch", "seconds", "samples", "samples_per_second", "rate", "earlier")
 
 
 def make_history(ranks: Sequence[RankLog], began: float | None) -> list[Row]:

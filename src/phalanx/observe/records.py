@@ -23,6 +23,7 @@ class SlotRecord(msgspec.Struct, kw_only=True):
 
 class MachineRecord(msgspec.Struct, kw_only=True):
     name: str = ""
+    cores: int = 0
     slots: list[SlotRecord] = []
 
 
@@ -52,6 +53,7 @@ class LaunchRecord(msgspec.Struct, kw_only=True):
     started_wall: float | None = None
     versions: dict[str, str] = {}
     workers: list[WorkerRecord] = []
+    resumes: str | None = None
 
 
 class ControllerRecord(msgspec.Struct, kw_only=True):

@@ -31,6 +31,19 @@ def use_together(machines: Mapping[str, Sequence[MachineSample]]) -> Resources:
     )
 
 
+FEWEST_READINGS = 3
+
+
+def used_by_others(
+    samples: Sequence[MachineSample], cores: int, began: float, ended: float
+) -> float | None:
+    """Percent of all cores that other programs used between two moments, on average."""
+    during = [s for s in samples if began <= s.time <= ended]
+    if len(during) < FEWEST_READINGS or cores < 1:
+        return None
+    return _mean([max(0.0, s.cpu_percent - s.workers_cpu_percent / cores) for s in during])
+
+
 def _range(values: Sequence[float]) -> Range:
     if not values:
         return Range()

@@ -8,28 +8,32 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
 
 from phalanx.core.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
 from phalanx.observe import history as hist
-from phalanx.observe.events import Joined, MachineSample
+from phalanx.observe.emulated import describe_emulation
+from phalanx.observe.events import Joined, MachineSample, Saved
+from phalanx.observe.lineage import MOST_GENERATIONS, Source, source_of, went_on
+from phalanx.observe.phases import split_phases
 from phalanx.observe.records import LaunchRecord, PlanRecord, read_record, read_samples
-from phalanx.observe.resources import use_of, use_together
-from phalanx.observe.run_status import status_of, written_exit_codes
-from phalanx.observe.straggler import find_straggler
+from phalanx.observe.resources import use_of, use_together, used_by_others
+from phalanx.observe.run_status import RUNNING, status_of, written_exit_codes
 from phalanx.observe.summary_fields import (
+    CheckpointSummary,
     DataSummary,
     MachineSummary,
     Phases,
     Summary,
     SwitchSummary,
-    TimeSplit,
-    WorkerSummary,
 )
-from phalanx.observe.timeline import PhaseSteps, RankLog, read_ranks, split_phases
+from phalanx.observe.summary_steps import add_bytes, add_shares, add_steps
+from phalanx.observe.timeline import RankLog, read_ranks
 
 __all__ = ["Summary", "summarise"]
+
+NEWEST = 64
+"""Checkpoints whose moments are told."""
 
 
 @dataclass(frozen=True)
@@ -87,16 +91,19 @@ def summarise_files(
     *,
     status: str | None = None,
     exit_codes: Sequence[int | None] | None = None,
+    generation: int = 0,
 ) -> Summary:
-    """The same, from files that are already read."""
+    """The same, from files that are already read; ``generation`` counts runs resumed from it."""
     paths, ranks = run.paths, run.ranks
     summary = Summary(run=paths.id, status=status or status_of(paths, ranks, run.workers))
     codes = written_exit_codes(paths) if exit_codes is None else exit_codes
     summary.exit_codes = list(codes)
     _add_settings(summary, run)
     _add_machines(summary, run)
-    _add_outcome(summary, run)
-    _add_steps(summary, ranks, split_phases(ranks, run.strategy or ""))
+    _add_outcome(summary, run, generation)
+    add_steps(summary, ranks, split_phases(ranks, run.strategy or ""))
+    add_shares(summary, ranks)
+    add_bytes(summary, ranks)
     _add_extras(summary, run)
     return summary
 
@@ -110,7 +117,8 @@ def _add_settings(summary: Summary, run: RunFiles) -> None:
         summary.batch = settings.batch or summary.batch
         if settings.batch_per_worker and summary.workers:
             summary.batch = settings.batch_per_worker * summary.workers
-    planned = next((log.planned for log in run.ranks if log.planned), None)
+        summary.emulated = describe_emulation(settings)
+    planned = next((log.plans[-1] for log in run.ranks if log.plans), None)
     if planned:
         summary.batch = planned.batch
     if first:
@@ -128,21 +136,38 @@ def _add_machines(summary: Summary, run: RunFiles) -> None:
     for name in run.samples:
         workers.setdefault(name, 0)
     summary.machines = [
-        MachineSummary(name=name, workers=count, resources=use_of(run.samples.get(name, [])))
+        MachineSummary(
+            name=name,
+            workers=count,
+            resources=use_of(run.samples.get(name, [])),
+            other_cpu_percent=_other_use(run, name),
+        )
         for name, count in workers.items()
     ]
     summary.resources = use_together(run.samples)
 
 
-def _add_outcome(summary: Summary, run: RunFiles) -> None:
+def _other_use(run: RunFiles, machine: str) -> float | None:
+    cores = next((m.cores for m in run.plan.machines if m.name == machine), 0)
+    steps = [step for log in run.ranks for step in (*log.steps[:1], *log.steps[-1:])]
+    if not steps:
+        return None
+    began, ended = min(step.began for step in steps), max(step.ended for step in steps)
+    return used_by_others(run.samples.get(machine, []), cores, began, ended)
+
+
+def _add_outcome(summary: Summary, run: RunFiles, generation: int) -> None:
     """Epochs, losses, accuracies, and the time it all took."""
     ranks = run.ranks
-    summary.history = hist.make_history(ranks, _training_began(ranks))
+    began = _training_began(ranks)
+    summary.history = hist.make_history(ranks, began)
+    before = _add_earlier(summary, run, generation)
+    _add_checkpoints(summary, ranks, None if began is None else began - before)
     summary.seconds = _elapsed(run)
     summary.phases = _phases(ranks)
     if not run.joined:
         return
-    summary.epochs = len(summary.history)
+    summary.epochs = sum(not row.get("earlier") for row in summary.history)
     samples = sum(step.samples for log in ranks for step in log.steps)
     summary.samples = samples or sum(done.samples for log in ranks for done in log.epochs)
     train = summary.phases.train
@@ -154,8 +179,53 @@ def _add_outcome(summary: Summary, run: RunFiles) -> None:
     summary.metrics = {name: hist.last_value(summary.history, name) for name in others}
 
 
+def _add_earlier(summary: Summary, run: RunFiles, generation: int) -> float:
+    """Put the epochs before the checkpoint first; returns the training time until it."""
+    if not run.settings or not run.settings.resume:
+        return 0.0
+    summary.resumes = run.launch.resumes or f"a checkpoint ({run.settings.resume})"
+    source = source_of(run.paths, run.launch.resumes)
+    parent = _parent(source, generation) if source else None
+    seconds = _seconds_until(source, parent) if source and parent else 0.0
+    summary.history = went_on(parent.history if parent else [], summary.history, seconds)
+    return seconds
+
+
+def _parent(source: Source, generation: int) -> Summary | None:
+    written = read_record(source.paths.summary, Summary)
+    if written is not None and written.status != RUNNING:
+        return written
+    if generation >= MOST_GENERATIONS:
+        return None  # a ring of runs that claim to come from each other
+    return summarise_files(read_run(source.paths), generation=generation + 1)
+
+
+def _seconds_until(source: Source, parent: Summary) -> float:
+    known = parent.checkpoint_seconds.get(source.checkpoint)
+    return known if known is not None else hist.last_value(parent.history, "seconds") or 0.0
+
+
+def _add_checkpoints(summary: Summary, ranks: Sequence[RankLog], began: float | None) -> None:
+    taken = [saved for log in ranks for saved in log.saved if _is_checkpoint(saved)]
+    summary.checkpoints = len(taken)
+    if not taken:
+        return
+    summary.checkpoint = CheckpointSummary(path=taken[-1].path, epoch=taken[-1].epoch)
+    numbered = [(saved.path.rpartition("/")[2], saved.time) for saved in taken[-NEWEST:]]
+    summary.checkpoint_seconds = {
+        int(number): time - began
+        for number, time in numbered
+        if number.isdecimal() and began is not None
+    }
+
+
+def _is_checkpoint(saved: Saved) -> bool:
+    return saved.path.startswith("checkpoints/")
+
+
 def _training_began(ranks: Sequence[RankLog]) -> float | None:
-    began = [log.steps[0].began for log in ranks if log.steps]
+    began = [log.plans[0].time for log in ranks if log.plans]
+    began = began or [log.steps[0].began for log in ranks if log.steps]
     began = began or [log.joined.time for log in ranks if log.joined]
     return min(began, default=None)
 
@@ -184,47 +254,8 @@ def _phases(ranks: Sequence[RankLog]) -> Phases:
     return phases
 
 
-def _add_steps(summary: Summary, ranks: Sequence[RankLog], phases: Sequence[PhaseSteps]) -> None:
-    """Where the time of the steps went, and who waited for whom."""
-    active = [log for log in ranks if log.steps]
-    summary.per_worker = [_worker(log) for log in ranks]
-    if not active:
-        return
-    summary.time = TimeSplit(
-        input=fmean(sum(s.input for s in log.steps) for log in active),
-        compute=fmean(sum(s.compute for s in log.steps) for log in active),
-        communicate=fmean(sum(s.send + s.reduce for s in log.steps) for log in active),
-        wait=fmean(sum(s.wait + s.settle for s in log.steps) for log in active),
-        update=fmean(sum(s.update for s in log.steps) for log in active),
-    )
-    summary.step_seconds = median(step.seconds for log in active for step in log.steps)
-    free = [phase for phase in phases if not phase.lockstep]
-    counts = Counter(step.staleness for phase in free for steps in phase.steps for step in steps)
-    summary.staleness = dict(sorted(counts.items()))
-    summary.straggler = find_straggler(phases)
-
-
-def _worker(log: RankLog) -> WorkerSummary:
-    worker = WorkerSummary(rank=log.rank, steps=len(log.steps))
-    if log.joined:
-        worker.machine, worker.device = log.joined.machine, log.joined.device
-        worker.threads = log.joined.threads
-    if log.finished:
-        worker.peak_memory_bytes = log.finished.peak_memory
-    worker.samples = sum(step.samples for step in log.steps)
-    seconds = sum(step.seconds for step in log.steps)
-    if log.steps and seconds > 0:
-        span = log.phases.get("train") or log.steps[-1].ended - log.steps[0].began
-        worker.samples_per_second = worker.samples / span if span > 0 else None
-        worker.wait_share = sum(step.wait + step.settle for step in log.steps) / seconds
-        worker.mean_staleness = fmean(step.staleness for step in log.steps)
-    return worker
-
-
 def _add_extras(summary: Summary, run: RunFiles) -> None:
     ranks = run.ranks
-    sent = [log.bytes_sent for log in ranks if log.bytes_sent is not None]
-    summary.bytes_sent = sum(sent) if sent else None
     switches = next((log.switches for log in ranks if log.switches), [])
     summary.switches = [
         SwitchSummary(
@@ -242,4 +273,5 @@ def _add_extras(summary: Summary, run: RunFiles) -> None:
     ]
     summary.notes = list(run.joined[0].notes) if run.joined else []
     summary.versions = run.launch.versions | (run.joined[0].versions if run.joined else {})
-    summary.files = sorted({saved.path for log in ranks for saved in log.saved})
+    saved = [saved for log in ranks for saved in log.saved if not _is_checkpoint(saved)]
+    summary.files = sorted({one.path for one in saved})

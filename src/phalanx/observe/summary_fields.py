@@ -23,6 +23,8 @@ class MachineSummary(msgspec.Struct, kw_only=True):
     name: str
     workers: int
     resources: Resources = msgspec.field(default_factory=Resources)
+    other_cpu_percent: float | None = None
+    """What other programs used of all its cores while this run trained, on average."""
 
 
 class Phases(msgspec.Struct, kw_only=True):
@@ -62,6 +64,10 @@ class WorkerSummary(msgspec.Struct, kw_only=True):
     samples: int = 0
     steps: int = 0
     samples_per_second: float | None = None
+    seconds_per_sample: float | None = None
+    """Of input and computing alone, without any waiting."""
+    share: float | None = None
+    """Its part of a global batch at the end; null where shares were never changed."""
     wait_share: float | None = None
     mean_staleness: float | None = None
     peak_memory_bytes: int | None = None
@@ -71,6 +77,24 @@ class DataSummary(msgspec.Struct, kw_only=True):
     name: str
     samples: int
     checksums: dict[str, str] = {}
+
+
+class BalanceSummary(msgspec.Struct, kw_only=True):
+    """What sharing the batches out by measured speed did."""
+
+    changes: int
+    first_epoch: int
+    last_epoch: int
+    rate_before: float | None = None
+    """Samples a second of all workers in typical steps before the first change,"""
+    rate_after: float | None = None
+    """and after the last. Null where another strategy was under way by then."""
+
+
+class CheckpointSummary(msgspec.Struct, kw_only=True):
+    path: str
+    epoch: int
+    """In which it was taken, counted from 0."""
 
 
 class Summary(msgspec.Struct, kw_only=True):
@@ -100,6 +124,14 @@ class Summary(msgspec.Struct, kw_only=True):
     time: TimeSplit = msgspec.field(default_factory=TimeSplit)
     resources: Resources = msgspec.field(default_factory=Resources)
     bytes_sent: int | None = None
+    emulated: str | None = None
+    """What is not real about it: slowed workers and wires, in words."""
+    shares: list[float] | None = None
+    """The workers' last parts of a global batch; null where they never changed."""
+    checkpoints: int = 0
+    """How many were taken; the newest few are kept."""
+    resumes: str | None = None
+    """The run and checkpoint that this one goes on from."""
     switches: list[SwitchSummary] = []
     exit_codes: list[int | None] = []
     predicted: dict[str, float | None] = msgspec.field(default_factory=lambda: {"seconds": None})
@@ -110,6 +142,15 @@ class Summary(msgspec.Struct, kw_only=True):
     staleness: dict[int, int] = {}
     per_worker: list[WorkerSummary] = []
     straggler: Straggler | None = None
+    balance: BalanceSummary | None = None
+    samples_by_phase: dict[str, int] = {}
+    """How many were trained under which phase of the strategy."""
+    bytes_per_step: float | None = None
+    """What one worker sends, on average over its steps."""
+    checkpoint: CheckpointSummary | None = None
+    """The last one."""
+    checkpoint_seconds: dict[int, float] = {}
+    """Training time until each of the newest checkpoints, by number; earlier runs' included."""
     data: list[DataSummary] = []
     notes: list[str] = []
     versions: dict[str, str] = {}

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from phalanx.core.errors import InputError
 from phalanx.core.run_paths import RunPaths
-from phalanx.core.spec import parse_spec
 from phalanx.observe import events as ev
-
-_CLOCK_ERROR = 1e-6
-"""Durations that are added up miss the clock by less than this."""
 
 
 class Step(NamedTuple):
@@ -44,6 +39,11 @@ class Step(NamedTuple):
         return sum(self[5:12])
 
     @property
+    def is_round(self) -> bool:
+        """No step: workers that train apart came together here."""
+        return not self.samples and self.compute == 0.0 and self.input == 0.0
+
+    @property
     def ended(self) -> float:
         return self.began + self.seconds
 
@@ -53,13 +53,17 @@ class RankLog:
     """Everything one rank said."""
 
     rank: int
-    joined: ev.Joined | None = None
-    planned: ev.Planned | None = None
+    joins: list[ev.Joined] = field(default_factory=list)
+    """One, unless its script trains more than once."""
+    plans: list[ev.Planned] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
+    rounds: list[Step] = field(default_factory=list)
+    """Where workers that train apart came together: communication, and no step."""
     phases: dict[str, float] = field(default_factory=dict)
     epochs: list[ev.EpochDone] = field(default_factory=list)
     logged: list[ev.Logged] = field(default_factory=list)
     switches: list[ev.Switched] = field(default_factory=list)
+    balanced: list[ev.Balanced] = field(default_factory=list)
     data: list[ev.Data] = field(default_factory=list)
     saved: list[ev.Saved] = field(default_factory=list)
     finished: ev.Finished | None = None
@@ -67,11 +71,23 @@ class RankLog:
     bytes_sent: int | None = None
     last_time: float | None = None
 
+    @property
+    def joined(self) -> ev.Joined | None:
+        return self.joins[0] if self.joins else None
+
+    @property
+    def rows(self) -> list[Step]:
+        """Steps and rounds in the order of time."""
+        if not self.rounds:
+            return self.steps
+        return sorted([*self.steps, *self.rounds], key=lambda row: row.began)
+
     def add(self, event: ev.Event) -> None:
         """Take in one event."""
         match event:
             case ev.Steps():
-                self.steps.extend(_rows(event))
+                for row in _rows(event):
+                    (self.rounds if row.is_round else self.steps).append(row)
             case ev.PhaseDone():
                 self.phases[event.phase] = self.phases.get(event.phase, 0.0) + event.seconds
             case ev.EpochDone():
@@ -80,14 +96,17 @@ class RankLog:
                 self.logged.append(event)
             case ev.Switched():
                 self.switches.append(event)
+            case ev.Balanced():
+                self.balanced.append(event)
             case ev.Data():
                 self.data.append(event)
             case ev.Saved():
                 self.saved.append(event)
             case ev.Joined():
-                self.joined, self.finished = self.joined or event, None
+                self.joins.append(event)
+                self.finished = None
             case ev.Planned():
-                self.planned = event
+                self.plans.append(event)
             case ev.Finished():
                 self.finished = event
                 self.bytes_sent = (self.bytes_sent or 0) + event.bytes_sent
@@ -119,37 +138,3 @@ def read_ranks(paths: RunPaths) -> list[RankLog]:
             log.add(event)
         logs.append(log)
     return sorted(logs, key=lambda log: log.rank)
-
-
-@dataclass(frozen=True)
-class PhaseSteps:
-    """The steps of one phase of the strategy: a list per rank, in the order of the ranks."""
-
-    name: str
-    lockstep: bool
-    steps: list[list[Step]]
-
-
-def split_phases(ranks: list[RankLog], strategy: str) -> list[PhaseSteps]:
-    """The steps of each phase; a strategy that cannot be read is one phase without lockstep."""
-    try:
-        phases = [(phase.label, phase.traits.lockstep) for phase in parse_spec(strategy).phases]
-    except InputError:
-        phases = [(strategy, False)]
-    spoken = next((log.switches for log in ranks if log.switches), [])
-    found: list[list[list[Step]]] = [[] for _ in phases]
-    for log in ranks:
-        ends = [switch.time for switch in log.switches or spoken]
-        parts = _split(log.steps, ends, len(phases))
-        for phase, part in zip(found, parts, strict=True):
-            phase.append(part)
-    return [PhaseSteps(*phase, part) for phase, part in zip(phases, found, strict=True)]
-
-
-def _split(steps: Iterable[Step], ends: list[float], parts: int) -> list[list[Step]]:
-    split: list[list[Step]] = [[] for _ in range(parts)]
-    for step in steps:
-        # The switch is told when its first step has begun, so that step contains the moment.
-        index = sum(step.ended > end + _CLOCK_ERROR for end in ends)
-        split[min(index, parts - 1)].append(step)
-    return split

@@ -79,8 +79,26 @@ def colours(labels: Sequence[str]) -> dict[str, str]:
     return {label: found.get(label, BASE) for label in labels}
 
 
+_LETTER, _MARK, _ROW = 0.075, 0.45, 0.19
+"""Inches that a letter, the mark before a name, and a row of a legend take, roughly."""
+
+
+def legend_columns(labels: Sequence[str], width: float) -> int:
+    """How many names fit side by side into ``width`` inches."""
+    widest = max((len(label) for label in labels), default=1) * _LETTER + _MARK
+    return max(1, min(len(labels), int(width / widest)))
+
+
+def legend_height(labels: Sequence[str], width: float) -> float:
+    """Inches that a legend needs beyond its first row."""
+    return _ROW * ((len(labels) - 1) // legend_columns(labels, width))
+
+
 def legend_above(axes: Axes, columns: int) -> None:
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=columns, borderaxespad=0.2)
+    axes.legend(
+        loc="lower left", bbox_to_anchor=(0, 1.0), ncols=columns, borderaxespad=0.2,
+        columnspacing=1.4,
+    )  # fmt: skip
 
 
 def svg_of(figure: Figure) -> str:

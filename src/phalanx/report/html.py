@@ -14,6 +14,7 @@ from phalanx import __version__
 from phalanx.core.errors import InputError
 from phalanx.core.files import write_whole
 from phalanx.core.run_paths import RunPaths
+from phalanx.report import words
 from phalanx.report.load import StudyData, load_study
 from phalanx.report.sections import Plot, Section, make_sections
 from phalanx.report.verdict import verdict_on
@@ -71,6 +72,8 @@ def render(study: StudyData, sections: Sequence[Section], drawn: dict[str, Drawn
         trim_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+    environment.filters["units"] = words.unbroken
+    emulated = dict.fromkeys(g.emulated for g in study.groups if g.emulated)
     return environment.get_template("report.html").render(
         title=study.title,
         kind="comparison" if study.paths.study.exists() else "run",
@@ -79,6 +82,8 @@ def render(study: StudyData, sections: Sequence[Section], drawn: dict[str, Drawn
         started=_moment(study.started_wall),
         sections=sections,
         drawn=drawn,
+        emulated="emulated: " + " / ".join(emulated) if emulated else "",
+        resumes=study.runs[0].summary.resumes if len(study.runs) == 1 else None,
         many=len(study.runs) != 1,
         version=__version__,
         style=Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8")),

@@ -13,6 +13,8 @@ from phalanx.observe.run_status import DONE, RUNNING
 from phalanx.observe.summary import RunFiles, Summary, read_run, summarise_files
 
 Getter = Callable[[Summary], float | None]
+Key = tuple[str, int | None, int | None, str | None]
+"""What the repeats of a run have in common: strategy, batch, workers, emulation."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +67,13 @@ def spread_of(summaries: Sequence[Summary], get: Getter) -> Spread | None:
 
 @dataclass(frozen=True)
 class Group:
-    """The repeats of one strategy with one batch and one number of workers."""
+    """The repeats of one strategy with one batch, one number of workers, one emulation."""
 
     label: str
     strategy: str
     batch: int | None
     workers: int | None
+    emulated: str | None
     runs: tuple[RunData, ...]
 
     @property
@@ -104,10 +107,11 @@ class StudyData:
     @cached_property
     def groups(self) -> list[Group]:
         """The runs, repeats together, in the order of their first appearance."""
-        keys: dict[tuple[str, int | None, int | None], list[RunData]] = {}
+        keys: dict[Key, list[RunData]] = {}
         for run in self.runs:
             s = run.summary
-            keys.setdefault((s.strategy or "unknown", s.batch, s.workers), []).append(run)
+            key = (s.strategy or "unknown", s.batch, s.workers, s.emulated)
+            keys.setdefault(key, []).append(run)
         shown = _labels(list(keys))
         return [Group(label, *key, tuple(keys[key])) for key, label in shown.items()]
 
@@ -157,18 +161,21 @@ def load_run(paths: RunPaths) -> RunData:
     return run
 
 
-def _labels(
-    keys: Sequence[tuple[str, int | None, int | None]],
-) -> dict[tuple[str, int | None, int | None], str]:
-    """The strategy, with batch and workers only where the strategy alone would be ambiguous."""
+def _labels(keys: Sequence[Key]) -> dict[Key, str]:
+    """The strategy, with batch and workers only where the strategy alone would be ambiguous.
+
+    What is emulated always says so: a figure may be looked at without its page.
+    """
     labels = {}
     for key in keys:
-        strategy, batch, workers = key
+        strategy, batch, workers, emulated = key
         alike = [other for other in keys if other[0] == strategy]
         parts = [strategy]
         if len({other[1] for other in alike}) > 1:
             parts.append(f"batch {batch}" if batch else "own batch")
         if len({other[2] for other in alike}) > 1:
             parts.append(f"{workers or '?'} workers")
-        labels[key] = ", ".join(parts)
+        several = len({other[3] for other in alike if other[3]}) > 1
+        note = f" (emulated{': ' + emulated if several else ''})" if emulated else ""
+        labels[key] = ", ".join(parts) + note
     return labels

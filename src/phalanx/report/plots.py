@@ -10,7 +10,16 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from phalanx.report.drawing import FAINT, INK, colours, house_style, legend_above, new_figure
+from phalanx.report.drawing import (
+    FAINT,
+    INK,
+    colours,
+    house_style,
+    legend_above,
+    legend_columns,
+    legend_height,
+    new_figure,
+)
 from phalanx.report.load import Group, StudyData
 from phalanx.report.windows import Window
 
@@ -23,16 +32,18 @@ TIME_COLOURS = {
     "update": "#3ca951",
 }
 HALF = (5.4, 3.5)
-LEGEND_COLUMNS = 4
+WIDE = 10.6
+LEGEND_ROOM = 5.0
 
 
 def curves(
     study: StudyData, x: str, measures: Sequence[str], *, shares: bool, x_label: str
 ) -> Figure:
     """``measures`` over ``x`` of the history: the first solid, others dashed, repeats faint."""
-    colour = colours([group.label for group in study.groups])
+    labels = [group.label for group in study.groups]
+    colour = colours(labels)
     with house_style():
-        figure, axes = new_figure(*HALF)
+        figure, axes = new_figure(HALF[0], HALF[1] + legend_height(labels, LEGEND_ROOM))
         for group in study.groups:
             for run in group.runs:
                 shown = run is group.shown
@@ -53,8 +64,18 @@ def curves(
         if shares:
             axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %", decimals=None))
             _zoom(axes, [y for line in axes.lines for y in line.get_ydata()])
-        legend_above(axes, LEGEND_COLUMNS)
+        for group in study.groups:
+            _mark_checkpoint(axes, group.shown.summary.history, x, colour[group.label])
+        legend_above(axes, legend_columns(labels, LEGEND_ROOM))
     return figure
+
+
+def _mark_checkpoint(axes: Axes, history: Sequence[dict[str, Any]], x: str, colour: str) -> None:
+    """Where a resumed run went on: what is left of the line is from the run before."""
+    earlier = [row for row in history if row.get("earlier") and row.get(x) is not None]
+    if earlier:
+        place = earlier[-1][x] + (1 if x == "epoch" else 0)
+        axes.axvline(place, color=colour, linewidth=1.1, linestyle=(0, (2, 2)), alpha=0.8)
 
 
 def _points(history: Sequence[dict[str, Any]], x: str, y: str) -> tuple[list[float], list[float]]:
@@ -78,7 +99,7 @@ def time_split(study: StudyData) -> Figure:
     """Stacked bars: seconds per worker by what they were spent on."""
     groups = [group for group in study.groups if group.shown.summary.time.compute is not None]
     with house_style():
-        figure, axes = new_figure(10.6, 0.9 + 0.5 * len(groups))
+        figure, axes = new_figure(WIDE, 0.9 + 0.5 * len(groups))
         left = [0.0] * len(groups)
         for part in TIME_PARTS:
             widths = [getattr(group.shown.summary.time, part) or 0.0 for group in groups]
@@ -98,7 +119,7 @@ def step_timelines(windows: Sequence[tuple[Group, Window]], span: float) -> Figu
     with house_style():
         height = 0.8 + sum(0.46 + 0.32 * lane for lane in lanes)
         figure, panels = new_figure(
-            10.6, height, nrows=len(windows), squeeze=False, sharex=True, height_ratios=lanes
+            WIDE, height, nrows=len(windows), squeeze=False, sharex=True, height_ratios=lanes
         )
         for (group, window), axes in zip(windows, panels[:, 0], strict=True):
             _lanes(axes, window)
@@ -133,7 +154,8 @@ def staleness_bars(study: StudyData, groups: Sequence[Group]) -> Figure:
     """How many foreign updates came between a worker's pull and its push."""
     colour = colours([group.label for group in study.groups])
     with house_style():
-        figure, axes = new_figure(10.6, 2.7)
+        labels = [group.label for group in groups]
+        figure, axes = new_figure(WIDE, 2.7 + legend_height(labels, WIDE))
         width = 0.8 / len(groups)
         for index, group in enumerate(groups):
             counts = group.shown.summary.staleness
@@ -142,11 +164,13 @@ def staleness_bars(study: StudyData, groups: Sequence[Group]) -> Figure:
             heights = [count / total for count in counts.values()]
             axes.bar(places, heights, width * 0.92, color=colour[group.label], label=group.label)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        most = max(max(group.shown.summary.staleness) for group in groups)
+        axes.set_xlim(-0.6, max(most, 3) + 0.6)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %", decimals=0))
         axes.grid(axis="x", visible=False)
         axes.set_xlabel("updates of others that a gradient had missed")
         axes.set_ylabel("share of updates")
-        legend_above(axes, LEGEND_COLUMNS)
+        legend_above(axes, legend_columns(labels, WIDE))
     return figure
 
 
@@ -161,8 +185,9 @@ RESOURCES: tuple[tuple[str, Reading], ...] = (
 def machine_use(study: StudyData) -> Figure:
     """CPU, memory and network of the machines over time, a line per strategy and machine."""
     colour = colours([group.label for group in study.groups])
+    names = [group.label for group in study.groups]
     with house_style():
-        figure, panels = new_figure(10.6, 3.1, ncols=3)
+        figure, panels = new_figure(WIDE, 3.1 + legend_height(names, WIDE), ncols=3)
         for axes, (title, read) in zip(panels, RESOURCES, strict=True):
             for group in study.groups:
                 for index, samples in enumerate(group.shown.files.samples.values()):
@@ -178,5 +203,6 @@ def machine_use(study: StudyData) -> Figure:
             axes.axhline(0, color=FAINT, linewidth=1)
         panels[0].set_ylim(0, 105)
         handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper left", ncols=max(1, len(labels)))
+        columns = legend_columns(names, WIDE)
+        figure.legend(handles, labels, loc="outside upper left", ncols=columns)
     return figure

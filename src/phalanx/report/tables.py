@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from phalanx.report.load import Getter, Group, Spread, StudyData, train_seconds
 from phalanx.report.noise import Difference, judge_quality, judge_times
 from phalanx.report.quality import CANDIDATES, Quality
 
-BASELINE = "allreduce"
+BASELINES = ("single", "allreduce")
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,43 @@ def table_lines(study: StudyData) -> list[Line]:
     lines.append(_mark(times, groups, train_seconds, judge_times, lower=True))
     lines.append(_line("elapsed in all", groups, lambda s: s.seconds, words.seconds))
     lines.append(_line("samples/s", groups, lambda s: s.samples_per_second, words.count))
-    if any(_is_baseline(group) for group in groups) and len(groups) > 1:
-        cells = tuple(Cell(words.ratio(ratio_to_baseline(group, groups))) for group in groups)
-        lines.append(Line(f"time ÷ {BASELINE}", cells))
+    lines += _ratios(groups)
     lines.append(_line("time waiting", groups, wait_share, words.rough_share))
+    lines.append(_sent(groups))
     return [line for line in lines if any(cell.text != words.UNKNOWN for cell in line.cells)]
+
+
+def _ratios(groups: Sequence[Group]) -> Iterator[Line]:
+    for name in BASELINES:
+        others = [group for group in groups if not _is_baseline(group, name)]
+        if len(others) < len(groups) and others:
+            ratios = (ratio_to_baseline(group, groups, name) for group in groups)
+            yield Line(f"time ÷ {name}", tuple(Cell(words.ratio(ratio)) for ratio in ratios))
+
+
+def _sent(groups: Sequence[Group]) -> Line:
+    """What a worker sends in a step, and with a codec the part of what it sends plainly."""
+    line = _line("sent per step", groups, lambda s: s.bytes_per_step, words.size)
+    cells = []
+    for group, cell in zip(groups, line.cells, strict=True):
+        part = _part_of_plain(group, groups)
+        note = f"{words.percent(100 * part)} of plain" if part else cell.note
+        cells.append(Cell(cell.text, note))
+    return Line(line.name, tuple(cells))
+
+
+def _part_of_plain(group: Group, groups: Sequence[Group]) -> float | None:
+    plain = uncoded(group.strategy)
+    alike = [
+        g for g in groups if g.strategy == plain != group.strategy and g.workers == group.workers
+    ]
+    own, other = (g.spread(lambda s: s.bytes_per_step) for g in (group, (alike or [group])[0]))
+    return own.middle / other.middle if alike and own and other and other.middle else None
+
+
+def uncoded(strategy: str) -> str:
+    """The same strategy without its codecs."""
+    return re.sub(r"\+[^@/]*", "", strategy)
 
 
 def _settings(study: StudyData) -> Iterator[Line]:
@@ -57,6 +90,8 @@ def _settings(study: StudyData) -> Iterator[Line]:
     yield Line("workers", tuple(Cell(words.count(group.workers)) for group in groups))
     yield Line("global batch", tuple(Cell(words.count(group.batch)) for group in groups))
     yield _line("epochs", groups, lambda s: s.epochs, words.count)
+    if any(group.emulated for group in groups):
+        yield Line("emulated", tuple(Cell(group.emulated or "no") for group in groups))
 
 
 def _status(group: Group) -> str:
@@ -124,13 +159,15 @@ def _mark(
     return Line(line.name, tuple(Cell(cell.text, cell.note, mark) for cell, mark in marked))
 
 
-def _is_baseline(group: Group) -> bool:
-    return group.strategy == BASELINE and bool(group.done)
+def _is_baseline(group: Group, name: str) -> bool:
+    return group.strategy == name and bool(group.done)
 
 
-def ratio_to_baseline(group: Group, groups: Sequence[Group]) -> float | None:
+def ratio_to_baseline(
+    group: Group, groups: Sequence[Group], name: str = "allreduce"
+) -> float | None:
     """Training time as a multiple of all-reduce's: with the same batch, if that was run."""
-    bases = [other for other in groups if _is_baseline(other)]
+    bases = [other for other in groups if _is_baseline(other, name)]
     same_batch = [base for base in bases if base.batch == group.batch]
     same = [base for base in same_batch if base.workers == group.workers] or same_batch or bases
     own = group.spread(train_seconds) if group.done else None

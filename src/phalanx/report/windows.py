@@ -46,23 +46,37 @@ def usual_span(ranks: Sequence[RankLog]) -> float | None:
 
 
 def cut_window(ranks: Sequence[RankLog], span: float) -> Window:
-    """``span`` seconds around the switch, or else from a typical step in mid-training on."""
-    switches = [log.switches[0].time for log in ranks if log.switches]
-    begin = switches[0] - span / 2 if switches else _typical_begin(ranks)
-    lanes = tuple((log.rank, tuple(_bars(log.steps, begin, span))) for log in ranks)
-    return Window(lanes, span / 2 if switches else None)
+    """``span`` seconds around a switch or a round, or else from a typical step on."""
+    switches = next((log.switches for log in ranks if log.switches), [])
+    moment = switches[len(switches) // 2].time if switches else None
+    begin = _typical_begin(ranks, span) if moment is None else moment - span / 2
+    begin = max(begin, min(log.steps[0].began for log in ranks))
+    lanes = tuple((log.rank, tuple(_bars(log.rows, begin, span))) for log in ranks)
+    return Window(lanes, None if moment is None else moment - begin)
 
 
-def _typical_begin(ranks: Sequence[RankLog]) -> float:
-    """The start of a step of middling length in the middle half of the training."""
-    log = max(ranks, key=lambda log: len(log.steps))
-    count = len(log.steps)
-    middle = log.steps[count // 4 : max(count // 4 + 1, 3 * count // 4)]
-    usual = median(step.seconds for step in middle)
-    centre = count // 2
-    near = min(middle, key=lambda s: (round(abs(s.seconds - usual) / usual, 2) if usual else 0.0,
-                                      abs(s.number - centre)))  # fmt: skip
-    return near.began
+def _typical_begin(ranks: Sequence[RankLog], span: float) -> float:
+    """The start of a step of middling length in the middle half of the training.
+
+    Of workers that train apart it is a round that is shown, in the middle.
+    """
+    apart = max(ranks, key=lambda log: len(log.rounds)).rounds
+    if apart:
+        met = _typical(apart)
+        return met.began + met.seconds / 2 - span / 2
+    return _typical(max(ranks, key=lambda log: len(log.steps)).steps).began
+
+
+def _typical(steps: Sequence[Step]) -> Step:
+    count = len(steps)
+    middle = list(enumerate(steps))[count // 4 : max(count // 4 + 1, 3 * count // 4)]
+    usual = median(step.seconds for _, step in middle)
+
+    def oddity(place: tuple[int, Step]) -> tuple[float, int]:
+        off = round(abs(place[1].seconds - usual) / usual, 2) if usual else 0.0
+        return off, abs(place[0] - count // 2)
+
+    return min(middle, key=oddity)[1]
 
 
 def _bars(steps: Sequence[Step], begin: float, span: float) -> Iterator[Bar]:
@@ -73,7 +87,7 @@ def _bars(steps: Sequence[Step], begin: float, span: float) -> Iterator[Bar]:
         for index, (name, part) in enumerate(_PARTS):
             seconds: float = getattr(step, name)
             start, end = max(clock, 0.0), min(clock + seconds, span)
-            opens = index == 0 and clock >= 0
+            opens = index == 0 and clock >= 0 and not step.is_round
             if end > start or opens:
                 yield Bar(part, start, max(end - start, 0.0), opens)
             clock += seconds

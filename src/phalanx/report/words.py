@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 UNKNOWN = "–"
+_UNIT = re.compile(
+    r"(?<=\d) (?=(?:%|ms|min|s|h|B|[kMG]B|[kMG]?bit/s|points|samples|epochs?|times|workers?)"
+    r"(?![A-Za-z]))"
+)
+
+
+def unbroken(text: str) -> str:
+    """A number and its unit stay on one line."""
+    return _UNIT.sub("\u00a0", text)
 
 
 def seconds(value: float | None) -> str:

@@ -69,6 +69,13 @@ class SharedBuffers:
         """Everyone has the average now: only samples from here on tell the workers apart."""
         self._seen[self._arena.rank] = 0
 
+    def export_counts(self) -> dict[str, Tensor]:
+        return {"seen": self._samples[self._arena.rank : self._arena.rank + 1].clone()}
+
+    def import_counts(self, state: dict[str, Tensor]) -> None:
+        if "seen" in state:
+            self._seen[self._arena.rank] = float(state["seen"])
+
     def publish(self) -> None:
         """Show this worker's buffers to the others."""
         if self._average:

@@ -1,24 +1,107 @@
-"""The ledger's counter in shared memory: free-running workers claim their next chunk here."""
+"""The ledger's counter in shared memory: free-running teams claim their next chunk here."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 
-from phalanx.data.ledger import Counter, Lease, Segment, claim
+from phalanx.data.ledger import Counter, Lease, Segment, claim, cut, split
 from phalanx.sync.transport.arena import Arena
 from phalanx.sync.transport.locks import Locks
+
+RING = 64
+"""Chunks of a team that its fastest member may be ahead of its slowest."""
+_TICKET, _NUMBER, _START, _END, _FIRST_SHARE = range(5)
 
 
 class SharedClaims:
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
-        self._cells = arena.region("claims", 2, torch.int64).numpy()
-        self._cells[:] = (-1, 0)
+        self._cells = arena.region("claims", 4, torch.int64).numpy()
+        # Per worker, a ring of what it claimed for its team: ticket, number, start, end, shares.
+        width = _FIRST_SHARE + arena.workers
+        rings = arena.region("team claims", arena.workers * RING * width, torch.int64)
+        self._rings = rings.view(arena.workers, RING, width).numpy()
+        self._taken = arena.region("team taken", arena.workers, torch.int64).numpy()
+        if arena.rank == 0:
+            self._cells[:] = (-1, 0, 0, -1)
+            self._rings[:] = -1
         arena.barrier()
+
+    def begin_teams(self) -> None:
+        """Teams may have changed: nothing that they claimed before counts. Collective."""
+        self._arena.barrier()
+        self._taken[self._arena.rank] = 0
+        if self._arena.rank == 0:
+            self._rings[:] = -1
+        self._arena.barrier()
 
     def next(self, ticket: int, segment: Segment, want: int) -> Lease | None:
         with self._arena.lock(Locks.CLAIMS):
-            counter = Counter(int(self._cells[0]), int(self._cells[1]))
-            counter, lease = claim(counter, ticket, segment, want)
-            self._cells[:] = (counter.ticket, counter.position)
+            return self._claim(ticket, segment, want)
+
+    def _claim(self, ticket: int, segment: Segment, want: int) -> Lease | None:
+        counter, lease = claim(self._counter(), ticket, segment, want)
+        self._store(counter)
         return lease
+
+    def next_of_team(
+        self,
+        ticket: int,
+        segment: Segment,
+        want: int,
+        members: Sequence[int],
+        shares: Sequence[float],
+    ) -> Lease | None:
+        """This member's part of the team's next chunk, which the first member to come claims."""
+        rank, first = self._arena.rank, members[0]
+        number = int(self._taken[rank])
+        self._arena.await_(self._not_too_far(number, members))
+        with self._arena.lock(Locks.CLAIMS):
+            cell = self._rings[first, number % RING]
+            if cell[_NUMBER] != number or cell[_TICKET] != ticket:
+                lease = self._claim(ticket, segment, want)
+                cell[_TICKET], cell[_NUMBER] = ticket, number
+                cell[_START], cell[_END] = (lease.start, lease.end) if lease else (-1, -1)
+                ends = split(lease.samples, shares) if lease else [0] * len(members)
+                cell[_FIRST_SHARE : _FIRST_SHARE + len(members)] = ends
+            found = [int(v) for v in cell]
+            self._taken[rank] = number + 1
+        self._arena.wake()
+        return _part(found, list(members).index(rank), len(members), want)
+
+    def _not_too_far(self, number: int, members: Sequence[int]) -> Callable[[], bool]:
+        chosen = list(members)
+        return lambda: number - int(self._taken[chosen].min()) < RING
+
+    def cut(self) -> bool:
+        """Give out no more of what is under way; false when it is all given out already."""
+        with self._arena.lock(Locks.CLAIMS):
+            counter = cut(self._counter())
+            if counter is not None:
+                self._store(counter)
+            return counter is not None
+
+    def is_cut(self, ticket: int) -> bool:
+        with self._arena.lock(Locks.CLAIMS):
+            return self._counter().cut == ticket
+
+    @property
+    def position(self) -> int:
+        return int(self._cells[1])
+
+    def _counter(self) -> Counter:
+        return Counter(*(int(value) for value in self._cells))
+
+    def _store(self, counter: Counter) -> None:
+        self._cells[:] = (counter.ticket, counter.position, counter.end, counter.cut)
+
+
+def _part(cell: list[int], index: int, members: int, want: int) -> Lease | None:
+    if cell[_START] < 0:
+        return None
+    ends = [0, *cell[_FIRST_SHARE : _FIRST_SHARE + members]]
+    short = any(ends[i] == ends[i + 1] for i in range(members))
+    start, end = cell[_START] + ends[index], cell[_START] + ends[index + 1]
+    return Lease(start, end, (end - start) / want, short)

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
+from phalanx.sync.optimizer_state import (
+    State,
+    export_tensors,
+    load_tensors,
+    read_slot,
+    read_steps,
+    write_slots,
+)
 from phalanx.sync.replica import Replica
 from phalanx.sync.shard_optimizer import ShardOptimizer, discover_slots, is_elementwise
 from phalanx.sync.transport.arena import Arena
 
-State = dict[str, Tensor]
+__all__ = ["SharedState", "State"]
 
 
 class SharedState:
@@ -95,39 +102,57 @@ class SharedState:
             if state[name].data_ptr() != target.data_ptr():
                 target.copy_(state[name])
 
-    def _read_optimizer(self) -> None:
-        """Continue from state that the user's optimizer already has."""
+    # -- to and from the user's optimizer, and checkpoints -----------------------------------
+
+    def steps_by_parameter(self) -> list[list[float]]:
+        """Per layout, how often each parameter was updated."""
+        found = [[0.0] * len(layout.places) for layout in self.replica.layouts]
         for i, layout in enumerate(self.replica.layouts):
             for shard, pieces in enumerate(layout.shards):
                 for n, piece in enumerate(pieces):
-                    parameter = self.replica.parameters[i][piece.parameter]
-                    state = self.replica.optimizer.state.get(parameter, {})
-                    if any(isinstance(state.get(s), Tensor) for s in self.slots[i]):
-                        step = state.get("step", 1)
-                        self.steps[i][shard][n] = float(step)
-            for index, place in enumerate(layout.places):
-                state = self.replica.optimizer.state.get(self.replica.parameters[i][index], {})
-                for name, slot in self.slots[i].items():
-                    if isinstance(state.get(name), Tensor):
-                        place.view(slot).copy_(state[name])
+                    found[i][piece.parameter] = float(self.steps[i][shard][n])
+        return found
+
+    def _set_steps(self, steps: list[list[float]]) -> None:
+        for i, layout in enumerate(self.replica.layouts):
+            for shard, pieces in enumerate(layout.shards):
+                for n, piece in enumerate(pieces):
+                    self.steps[i][shard][n] = steps[i][piece.parameter]
+
+    def _read_optimizer(self) -> None:
+        """Continue from state that the user's optimizer already has."""
+        self.take_steps_of_optimizer()
+        for name in self.slots[0]:
+            for slots, flat in zip(self.slots, read_slot(self.replica, name), strict=True):
+                slots[name].copy_(flat)
+
+    def take_steps_of_optimizer(self) -> None:
+        self._set_steps(read_steps(self.replica, tuple(self.slots[0])))
 
     def write_optimizer(self) -> None:
         """Give the user's optimizer the state, in ordinary tensors, as if it had done the steps."""
-        for i, layout in enumerate(self.replica.layouts):
-            counts = {
-                piece.parameter: float(self.steps[i][shard][n])
-                for shard, pieces in enumerate(layout.shards)
-                for n, piece in enumerate(pieces)
-            }
-            for index, place in enumerate(layout.places):
-                if not counts.get(index):
-                    continue
-                parameter = self.replica.parameters[i][index]
-                state: dict[str, Tensor] = {
-                    name: place.view(slot).clone().to(parameter.device)
-                    for name, slot in self.slots[i].items()
-                }
-                for name in self._scalars:
-                    state[name] = torch.tensor(counts[index])
-                if state:
-                    self.replica.optimizer.state[parameter] = state
+        write_slots(self.replica, self.slots, self.steps_by_parameter(), self._scalars)
+
+    def export_whole(self) -> State:
+        """A copy of everything, laid out in a way that does not depend on the workers."""
+        state: State = {}
+        for i, parameters in enumerate(self.parameters):
+            state[f"parameters.{i}"] = parameters.clone()
+            state |= {f"{name}.{i}": slot.clone() for name, slot in self.slots[i].items()}
+            state[f"steps.{i}"] = torch.tensor(self.steps_by_parameter()[i], dtype=torch.float64)
+        if not self.elementwise:
+            state |= {name: value.clone() for name, value in export_tensors(self.replica).items()}
+        return state
+
+    def import_whole(self, state: State) -> None:
+        """Go on from what :meth:`export_whole` gave, also of another number of workers."""
+        for i, parameters in enumerate(self.parameters):
+            parameters.copy_(state[f"parameters.{i}"])
+            for name, slot in self.slots[i].items():
+                if f"{name}.{i}" in state:
+                    slot.copy_(state[f"{name}.{i}"])
+        if self.elementwise:
+            layouts = range(len(self.parameters))
+            self._set_steps([state[f"steps.{i}"].tolist() for i in layouts])
+        else:
+            load_tensors(self.replica, state)

@@ -1,20 +1,22 @@
 """What a strategy is: how workers agree on the next parameters.
 
 A strategy is given everything it touches: the replica (this worker's parameters and gradients),
-the shared state, the arena to wait in, the clock. It never opens a socket or reads the time by
-itself, so the same code runs between processes, between threads, and in scripted time.
+the shared state, the arena to wait in, its team, the wire, the clock. It never opens a socket or
+reads the time by itself, so the same code runs between processes, between threads, and in
+scripted time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from phalanx.sync.clock import Clock
 from phalanx.sync.replica import Replica
 from phalanx.sync.shared_state import SharedState, State
+from phalanx.sync.team import Team
 from phalanx.sync.transport.arena import Arena
+from phalanx.sync.wire import Wire
 
 
 @dataclass
@@ -32,19 +34,21 @@ class Timing:
 
 @dataclass(frozen=True)
 class StrategyContext:
-    """What a strategy is given to work with. ``shared`` and ``arena`` need two workers or more."""
+    """What a strategy is given to work with."""
 
     replica: Replica
     shared: SharedState
     arena: Arena
     clock: Clock
+    team: Team
     rate_divisor: float = 1.0
-    meet: Callable[[], object] | None = None
-    """The barrier that begins a collective step; checks that all workers mean the same one."""
+    wire: Wire = field(default_factory=Wire)
+    tag: str = ""
+    """Tells apart the memory of several optimizers and phases."""
 
 
 class Strategy(Protocol):
-    """``Strategy(context, **options)``, registered in ``phalanx.core.spec``."""
+    """``Strategy(context, **options)``, registered in ``phalanx.core.strategies``."""
 
     def begin(self) -> None:
         """Start training under this strategy, from the newest parameters. Collective."""
@@ -59,11 +63,23 @@ class Strategy(Protocol):
         weights; ``clip`` limits its norm. Gradients are gone afterwards.
         """
 
+    def arrive(self) -> None:
+        """This worker is about to take a batch: from now on it is one that others wait for."""
+
+    def emphasise(self, factor: float) -> None:
+        """This worker's batches are ``factor`` times as large as an equal share."""
+
     def offer(self, weight: float, clip: float | None = None) -> None:
-        """Show the others this worker's gradient, without beginning a step. Lockstep only."""
+        """Show the team this worker's gradient, without beginning a step. Teams only."""
 
     def follow(self) -> Timing:
-        """Take part in the step that everyone has met for, with what was offered."""
+        """Take part in the step that the team has met for, with what was offered."""
+
+    def agree(self) -> Timing:
+        """Local strategies: bring the workers' parameters together. Collective."""
+
+    def rest(self) -> None:
+        """This worker gives nothing for a while: nobody is to wait for it."""
 
     def refresh(self) -> None:
         """Take the newest parameters, without giving anything."""
@@ -76,3 +92,9 @@ class Strategy(Protocol):
 
     def import_state(self, state: State) -> None:
         """Go on from what another strategy exported."""
+
+    def export_private(self) -> State:
+        """What only this worker knows and the next step depends on."""
+
+    def import_private(self, state: State) -> None:
+        """Go on from what this worker itself exported, under the same strategy."""

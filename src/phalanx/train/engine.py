@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from phalanx.data.ledger import Lease, Segment
+from phalanx.core.spec import Phase, Spec
+from phalanx.data.ledger import Lease, Segment, lockstep
 from phalanx.sync.clock import Clock
+from phalanx.sync.optimizer_state import State
+from phalanx.sync.replica import Replica
 from phalanx.sync.single import Single
-from phalanx.sync.strategy import Strategy, Timing
+from phalanx.sync.sole_state import export_alone, import_alone
+from phalanx.sync.strategy import Timing
+from phalanx.train.board import Command
+from phalanx.train.buffer_state import load_buffers, named_buffers
+from phalanx.train.emulation import Emulation
+from phalanx.train.whole_state import Captured, part_of
 
 NEVER = 2**62
 
@@ -34,13 +42,27 @@ class Engine:
 
     rank = 0
     workers = 1
-    phase = 0
     lockstep = True
+    background = True
+    """Whether other threads may read ahead for this worker."""
 
-    def __init__(self, optimizers: Sequence[torch.optim.Optimizer], clock: Clock) -> None:
-        self._alone: list[Strategy] = [Single(o, clock) for o in optimizers]
+    def __init__(
+        self,
+        models: Sequence[nn.Module],
+        optimizers: Sequence[torch.optim.Optimizer],
+        clock: Clock,
+        emulation: Emulation | None = None,
+    ) -> None:
+        self._models, self._users = list(models), list(optimizers)
+        self._clock, self._emulation = clock, emulation
+        self._alone = [Single(o, clock) for o in self._users]
         self._stop = self.region("stop", 2, torch.int64).numpy()  # [last epoch, newest begun]
         self._stop[0] = NEVER
+        self._command: Command | None = None
+        self.watcher: Callable[[], Command | None] | None = None
+        """Asked at every step, on the first worker, whether there is a command to post."""
+        self.on_shares: Callable[[list[float]], None] | None = None
+        """Told, on the first worker, when the workers' parts of a batch have changed."""
 
     # -- memory and turns --------------------------------------------------------------------
 
@@ -60,10 +82,23 @@ class Engine:
     def pause(self) -> None:
         """Give way for a moment inside a polling loop."""
 
+    def rest(self) -> None:
+        """This worker takes no part for a while; nobody is to wait for it."""
+
     # -- steps -------------------------------------------------------------------------------
 
+    def worked(self, samples: int, seconds: float) -> None:
+        """The gradient of ``samples`` took ``seconds`` of input and computing."""
+        if self._emulation is not None:
+            self._emulation.work(samples, seconds)
+
     def exchange(self, index: int, weight: float, clip: float | None) -> Timing:
+        self._watch()
         return self._alone[index].exchange(weight, clip)
+
+    def _watch(self) -> None:
+        if self._command is None and self.watcher is not None:
+            self._command = self.watcher()
 
     def idle(self, weight: float) -> bool:
         """This worker has no samples of a batch: take part in the steps of the others.
@@ -75,20 +110,45 @@ class Engine:
     def batch_done(self) -> None:
         """The others had no samples of this batch: tell them that it is over."""
 
-    def claim(self, ticket: int, segment: Segment, want: int) -> Lease | None:
-        """The next samples of a free-running segment."""
-        raise AssertionError("a worker alone is always in lockstep")
+    def end_round(self) -> Timing | None:
+        """A round of training apart is over: agree on the parameters. Collective."""
+        return None
 
     def saw(self, samples: int) -> None:
         """These samples went through the model."""
 
-    def enter(self, phase: int) -> float | None:
+    # -- the way through the data ------------------------------------------------------------
+
+    def leases(self, ticket: int, segment: Segment, batch: int) -> Iterator[Lease]:
+        """What this worker reads of ``segment``: its shares, or what it can claim."""
+        return lockstep(segment, batch, 0, [1.0])
+
+    @property
+    def cut(self) -> bool:
+        """In lockstep: the stretch under way ends with the batch in hand, or with its round."""
+        return self._command is not None
+
+    @property
+    def apart(self) -> bool:
+        """Workers train apart, in rounds."""
+        return False
+
+    def after_stretch(self, ticket: int, lockstep_position: int) -> tuple[int, Command | None]:
+        """How far the data have been used, and the command to take there, if any."""
+        command, self._command = self._command, None
+        return lockstep_position, command
+
+    def enter(self, phase: Phase, spec: Spec, *, regroup: bool = False) -> float | None:
         """Be in ``phase``; when that is a switch, returns when the last worker came to it.
 
         By then its last update is applied, and what it evaluated before the switch is done.
         """
-        self.phase = phase
         return None
+
+    @property
+    def phase(self) -> str:
+        """What this worker trains under now, in words."""
+        return "single"
 
     # -- reading the model -------------------------------------------------------------------
 
@@ -103,6 +163,26 @@ class Engine:
     def showing(self, snapshot: Snapshot | None) -> Iterator[None]:
         """Inside, the models hold ``snapshot``."""
         yield
+
+    # -- checkpoints -------------------------------------------------------------------------
+
+    @property
+    def replicas(self) -> list[Replica]:
+        """How the parameters of each optimizer lie in a checkpoint."""
+        return [Replica(o, 1) for o in self._users]
+
+    def capture(self) -> Captured:
+        """The state now, in memory of its own. Collective."""
+        shared: State = {}
+        for i, replica in enumerate(self.replicas):
+            shared |= {f"o{i}.{n}": value for n, value in export_alone(replica).items()}
+        return Captured(shared | named_buffers(self._models), {})
+
+    def restore(self, shared: State, private: State | None) -> None:
+        """Go on from what was captured; ``private`` only if it is this worker's own. Collective."""
+        for i, replica in enumerate(self.replicas):
+            import_alone(replica, part_of(shared, f"o{i}."))
+        load_buffers(self._models, shared)
 
     # -- the end -----------------------------------------------------------------------------
 

@@ -101,6 +101,8 @@ def fit(
     if watched:
         run.save_best(watched, patience)
     scheduler = scheduler(optimizer) if _is_factory(scheduler) else scheduler
+    if scheduler is not None:
+        run.keep(scheduler=scheduler)
     plateau = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
     for _ in run.epochs(epochs):
         loop.train(train)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -11,8 +12,12 @@ from phalanx.adapters.torch_models import as_models, as_optimizers, count_parame
 from phalanx.core.errors import InputError
 from phalanx.core.spec import Spec, parse_spec
 from phalanx.observe.emit import EventWriter
+from phalanx.observe.emulated import describe_emulation
 from phalanx.sync.clock import MonotonicClock
+from phalanx.train.checkpointing import Resumed, Trained
+from phalanx.train.course import Course
 from phalanx.train.environment import Environment, detect
+from phalanx.train.kept_state import Keeper
 from phalanx.train.lifetime import Lifetime
 from phalanx.train.precision import Trial, choose
 from phalanx.train.run import Run
@@ -27,14 +32,19 @@ def join(
     optimizers: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     *,
     buffers: str = "auto",
+    state: Mapping[str, Keeper] | None = None,
 ) -> Run:
     """Join the run that this process was started for; alone, simply train here.
 
     Moves the models to this worker's device and gives every worker the first one's weights.
     ``buffers``: ``auto`` averages batch-norm statistics over workers and takes other buffers
-    from the first, ``average`` averages every floating-point buffer, ``first`` none.
+    from the first, ``average`` averages every floating-point buffer, ``first`` none. ``state``
+    names what else is saved with the run and restored when it is resumed: anything with
+    ``state_dict`` and ``load_state_dict``, such as a scheduler.
     """
-    return join_with(models, optimizers, buffers=buffers)
+    run = join_with(models, optimizers, buffers=buffers)
+    run.keep(**(state or {}))
+    return run
 
 
 def join_with(
@@ -56,25 +66,40 @@ def join_with(
     move(found, environment.device, channels_last=False)
     precision, note = _precision(environment, trial)
     move(found, environment.device, channels_last=precision == "bfloat16")
+    resumed = _resumed(environment, spec, lifetime.training)
+    start = resumed.start if resumed else None
     engine = make_engine(
         environment.arena,
         found,
         opts,
         spec,
         clock,
-        divide_rate=environment.settings.divide_rate,
+        environment.settings,
         buffers=buffers,
+        machine=environment.machine,
+        first=start.phase if start and resumed and resumed.same_spec else 0,
     )
+    trained = Trained(engine, found, opts, {}, lifetime.training)
+    if resumed:
+        resumed.restore(trained)
     notes = [n for n in (note, *_notes(environment, spec, precision, note)) if n]
     lifetime.joined(
         precision=precision,
         strategy=spec.text,
+        phase=engine.phase,
         parameters=count_parameters(found),
         notes=notes,
     )
-    return Run(
-        environment, engine, found, opts, spec, precision, Stopwatch(clock, writer), lifetime
-    )
+    course, stopwatch = Course(engine, spec, start), Stopwatch(clock, writer)
+    return Run(environment, trained, course, precision, stopwatch, lifetime, resumed)
+
+
+def _resumed(environment: Environment, spec: Spec, training: int) -> Resumed | None:
+    if environment.settings.resume is None:
+        return None
+    path = Path(environment.settings.resume)
+    resumed = Resumed(path, environment.rank, environment.workers, spec.text)
+    return resumed if resumed.training == training else None
 
 
 def _spec(environment: Environment) -> Spec:
@@ -99,9 +124,15 @@ def _notes(environment: Environment, spec: Spec, precision: str, note: str | Non
     notes = []
     if precision != "float32" and note is None:
         notes.append(f"precision: {precision}, channels_last")
-    divided = [p.name for p in spec.phases if p.traits.divides_rate]
-    if divided and environment.workers > 1 and environment.settings.divide_rate:
-        notes.append(f"learning rate ÷ {environment.workers} under {', '.join(divided)}")
-    if any(not p.traits.lockstep for p in spec.phases) and environment.workers > 1:
+    divided = [p.name for p in spec.phases if p.traits.divides_rate and not p.traits.grouped]
+    if environment.workers > 1 and environment.settings.divide_rate:
+        if divided:
+            notes.append(f"learning rate ÷ {environment.workers} under {', '.join(divided)}")
+        if any(p.traits.grouped for p in spec.phases):
+            notes.append("learning rate ÷ the number of groups under groups")
+    free = any(not p.traits.lockstep for p in spec.phases)
+    if free and environment.workers > 1 and not environment.thread:
         notes.append("asynchronous updates depend on timing: this run will not repeat exactly")
+    if emulated := describe_emulation(environment.settings):
+        notes.append(f"emulated: {emulated}")
     return notes

@@ -30,6 +30,9 @@ class Lifetime:
 
     def __init__(self, environment: Environment, writer: EventWriter, clock: Clock) -> None:
         self.over = False
+        self.training: int = getattr(_told, "trainings", 0)
+        """The number of this training among those of the script, from 0."""
+        _told.trainings = self.training + 1
         self.epochs_before: int = getattr(_told, "epochs", 0)
         """Epochs of models that this worker trained before, in the same script."""
         self.on_exit: Callable[[], None] | None = None
@@ -43,7 +46,9 @@ class Lifetime:
             if not environment.thread and threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, self._on_terminate)
 
-    def joined(self, *, precision: str, strategy: str, parameters: int, notes: list[str]) -> None:
+    def joined(
+        self, *, precision: str, strategy: str, phase: str, parameters: int, notes: list[str]
+    ) -> None:
         environment, now = self._environment, self._clock.now()
         self._tell_reading()
         if not getattr(_told, "started", False):
@@ -64,6 +69,7 @@ class Lifetime:
                 threads=torch.get_num_threads(),
                 precision=precision,
                 strategy=strategy,
+                phase=phase,
                 parameters=parameters,
                 seed=environment.settings.seed,
                 versions={

@@ -1,20 +1,22 @@
 """Where workers meet: a barrier at which all of them have to mean the same.
 
 Without it a script that goes another way on one worker would make barriers of different kinds
-pair up, and mix gradients with evaluations or wait for ever.
+pair up, and mix gradients with evaluations or wait for ever. What everybody has to decide alike
+travels the same way: at a meeting all members hear the same speeds and the same command.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import torch
 
 from phalanx.core.errors import InputError
-from phalanx.sync.transport.arena import Arena
+from phalanx.sync.transport.arena import Arena, Circle
 
 # What a worker is about to do with the others; numbers from 0 are steps of that optimizer.
-FOLLOW, BATCH_DONE, EVALUATE, EPOCH_DONE, SWITCH, FINISH = -1, -2, -3, -4, -5, -6
+FOLLOW, BATCH_DONE, EVALUATE, EPOCH_DONE, SWITCH, FINISH, ROUND, SAVE, CUT = range(-1, -10, -1)
 _WORDS = {
     FOLLOW: "has no samples left",
     BATCH_DONE: "is done with its batch",
@@ -22,28 +24,49 @@ _WORDS = {
     EPOCH_DONE: "ends its epoch",
     SWITCH: "switches the strategy",
     FINISH: "has finished",
+    ROUND: "ends a round",
+    SAVE: "saves a checkpoint",
+    CUT: "takes a command",
 }
+
+Hear = Callable[[list[float], int], None]
 
 
 class Meeting:
-    """One per training; its memory is new each time, so nothing is left over from the last."""
+    """One per team of a training; its memory is new each time."""
 
-    def __init__(self, arena: Arena) -> None:
-        self._arena, self._count = arena, 0
+    def __init__(self, arena: Arena, circle: Circle, members: Sequence[int]) -> None:
+        self._arena, self._circle, self._members = arena, circle, list(members)
+        self._count = 0
         # Two rows in turn: a worker can be one meeting ahead of another, but never two.
         self._rows = arena.region("intents", 2 * arena.workers, torch.int64).view(2, -1).numpy()
+        self._speeds = arena.region("speeds", 2 * arena.workers, torch.float64).view(2, -1).numpy()
+        self._posted = arena.region("posted", 2 * arena.workers, torch.int64).view(2, -1).numpy()
         self._left = arena.region("left", arena.workers, torch.uint8).numpy()
+        self.speed = 0.0
+        """Of this worker: samples per second of its own work."""
+        self.command = 0
+        """The number of the newest command that this worker knows."""
+        self.hear: Hear | None = None
+        """Called at each meeting with the speeds of all members and their newest command."""
 
     def announce(self, intent: int) -> None:
         self._count += 1
-        self._rows[self._count % 2, self._arena.rank] = intent
+        row, rank = self._count % 2, self._arena.rank
+        self._rows[row, rank] = intent
+        self._speeds[row, rank] = self.speed
+        self._posted[row, rank] = self.command
 
     def wait(self) -> int:
         """The barrier for what was announced; returns what the others mean to do."""
-        self._arena.barrier(self._someone_left)
-        meant = {int(intent) for intent in self._rows[self._count % 2]} - {FOLLOW}
+        self._circle.wait(self._someone_left)
+        row = self._count % 2
+        meant = {int(self._rows[row, member]) for member in self._members} - {FOLLOW}
         if len(meant) > 1:
             self.disagree()
+        if self.hear is not None:
+            command = max(int(self._posted[row, member]) for member in self._members)
+            self.hear([float(self._speeds[row, m]) for m in self._members], command)
         return meant.pop()
 
     def meet(self, intent: int) -> None:
@@ -55,14 +78,16 @@ class Meeting:
         self._left[self._arena.rank] = 1
 
     def _someone_left(self) -> bool:
-        return bool(self._left.any())
+        return bool(self._left[self._members].any())
 
     def disagree(self) -> NoReturn:
-        row = self._rows[self._count % 2].tolist()
-        other = next(rank for rank, intent in enumerate(row) if intent != row[0])
-        words = [_WORDS.get(row[rank], "updates the parameters") for rank in (0, other)]
+        row = [int(intent) for intent in self._rows[self._count % 2]]
+        first = self._members[0]
+        other = next(member for member in self._members if row[member] != row[first])
+        words = [_WORDS.get(row[rank], "updates the parameters") for rank in (first, other)]
         raise InputError(
-            f"the workers went different ways: worker 0 {words[0]}, worker {other} {words[1]}",
+            f"the workers went different ways: worker {first} {words[0]}, "
+            f"worker {other} {words[1]}",
             "Every worker has to step, evaluate and end its epochs as often as the others; "
             "run.stop() ends training for all.",
         )

@@ -10,12 +10,9 @@ import torch
 from torch import Tensor
 
 from phalanx.core.errors import InputError
-from phalanx.data.ledger import Lease, Segment, lockstep, order, split
+from phalanx.data.ledger import Lease, order
 from phalanx.data.prefetch import prefetch, prefetch_to
 from phalanx.data.reader import Reader, TensorReader
-from phalanx.train.engine import Engine
-
-SEGMENTS_PER_PASS = 1 << 16  # tickets that one pass may use
 
 
 @dataclass(frozen=True)
@@ -57,30 +54,18 @@ def check_sizes(samples: int, batch: int, workers: int) -> None:
         )
 
 
-def leases(engine: Engine, current: Pass, index: int, segment: Segment) -> Iterator[Lease]:
-    """What this worker reads of ``segment``: its shares, or what it can claim."""
-    shares = [1.0] * engine.workers
-    if engine.lockstep:
-        yield from lockstep(segment, current.batch, engine.rank, shares)
-        return
-    ends = [0, *split(current.batch, shares)]
-    want = max(1, ends[engine.rank + 1] - ends[engine.rank])
-    ticket = current.number * SEGMENTS_PER_PASS + index
-    while (lease := engine.claim(ticket, segment, want)) is not None:
-        yield lease
-
-
 def loaded(
     current: Pass, found: Iterator[Lease], device: torch.device, *, ahead: int, channels_last: bool
 ) -> Iterator[tuple[Lease, Any]]:
     """Each lease with its batch (``None`` for an empty one), ``ahead`` of time where that pays.
 
-    A plain gather from memory is done in the training thread: a thread beside it would only take
-    turns with it on a pinned core.
+    With ``ahead`` 0 there is no thread beside this one. A plain gather from memory is done in the
+    training thread anyway: a thread beside it would only take turns with it on a pinned core.
     """
     orders = ((lease, current.indices(lease)) for lease in found)
     ready = current.reader.stream(orders, current.epoch)
-    if current.reader.background and not (device.type == "cpu" and _is_plain(current.reader)):
+    plain = device.type == "cpu" and _is_plain(current.reader)
+    if ahead and current.reader.background and not plain:
         ready = prefetch(ready, ahead)
     if device.type == "cuda":
         ready = prefetch_to(device, ready)

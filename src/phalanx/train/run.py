@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
 from phalanx.adapters.torch_models import save_state, state_of
 from phalanx.core.errors import InputError
-from phalanx.core.spec import Spec
+from phalanx.data.ledger import Lease
 from phalanx.data.reader import Reader, as_reader
-from phalanx.observe.events import EpochDone, Logged, Planned, Saved
-from phalanx.sync.switch import boundaries, segments
+from phalanx.observe.events import Balanced, EpochDone, Logged, Planned, Saved
 from phalanx.train.best import Best
+from phalanx.train.checkpointing import Checkpoints, Resumed, Trained
+from phalanx.train.commander import Commander
+from phalanx.train.course import Course
 from phalanx.train.engine import Engine
 from phalanx.train.environment import Environment
 from phalanx.train.evaluation import Evaluator, Means
+from phalanx.train.kept_state import Keeper
 from phalanx.train.lifetime import Lifetime
 from phalanx.train.meeting import EPOCH_DONE
 from phalanx.train.metrics import Metric, is_classification
 from phalanx.train.own_steps import OwnSteps
-from phalanx.train.passes import Pass, check_sizes, leases, loaded, new_pass
+from phalanx.train.passes import Pass, check_sizes, new_pass
 from phalanx.train.precision import autocast
 from phalanx.train.stopwatch import Stopwatch
-from phalanx.train.switching import Switching
 from phalanx.train.weighing import Weighing
 
 
@@ -38,29 +41,36 @@ class Run:
     def __init__(
         self,
         environment: Environment,
-        engine: Engine,
-        models: Sequence[nn.Module],
-        optimizers: Sequence[torch.optim.Optimizer],
-        spec: Spec,
+        trained: Trained,
+        course: Course,
         precision: str,
         stopwatch: Stopwatch,
         lifetime: Lifetime,
+        resumed: Resumed | None = None,
     ) -> None:
-        self.environment, self.engine, self.precision = environment, engine, precision
+        self.environment, self.engine, self.precision = environment, trained.engine, precision
         self.history: list[dict[str, float | None]] = []
-        self._models, self._optimizers, self._spec = list(models), list(optimizers), spec
+        self._trained, self._course, self._resumed = trained, course, resumed
+        self._models, self._optimizers = list(trained.models), list(trained.optimizers)
         self._stopwatch, self._lifetime = stopwatch, lifetime
         self._writer, self._clock = stopwatch.writer, stopwatch.clock
-        self._evaluator = Evaluator(engine, self.device, self._channels_last)
-        self._best = Best(engine)
-        self._switching = Switching(engine, spec)
+        self._evaluator = Evaluator(self.engine, self.device, self._channels_last)
+        self._best = Best(self.engine)
+        self._checkpoints = Checkpoints(environment, trained, course, stopwatch)
         self._weighing = Weighing()
-        self._own_steps = OwnSteps(optimizers)
+        self._checkpoints.pending = lambda: self._weighing.export_state(self._parameters())
+        self._own_steps = OwnSteps(self._optimizers)
         self._clip: float | None = None
         self._epochs: int | None = None
         self._epoch = self._passes = 0
+        self._began = self._planned = False
         self._readers: dict[tuple[int, int], tuple[Any, Any, Reader]] = {}
         self._evaluated = False  # whether anything was, in this epoch
+        self.engine.watcher = Commander(environment, self._clock, self._checkpoints).look
+        self.engine.on_shares = self._tell_shares
+        course.on_save = self._checkpoints.save
+        course.before_switch = self._step_before_switch
+        course.on_resume = resumed.restore_random if resumed else None
         lifetime.on_exit = lambda: self.finish(collective=False)
 
     @property
@@ -112,12 +122,15 @@ class Run:
 
     def epochs(self, count: int) -> Iterator[int]:
         """The epochs to train, from 0; ``--epochs`` wins over ``count``."""
-        self._epochs = self.environment.settings.epochs or count
+        self._epochs = self._course.epochs = self.environment.settings.epochs or count
         if self._epochs < 1:
             raise InputError(f"{self._epochs} epochs are too few", "Train for at least one.")
-        for epoch in range(self._epochs):
+        self._restore_kept()
+        self._passes = self._course.start.first_pass
+        for epoch in range(self._course.start.epoch, self._epochs):
             if not self.engine.begin_epoch(epoch):
                 break
+            self._course.first_pass = self._passes
             self._epoch, self._evaluated = epoch, False
             self._stopwatch.next_epoch(self._told(epoch))
             began, rate = self._clock.now(), float(self._optimizers[0].param_groups[0]["lr"])
@@ -132,6 +145,20 @@ class Run:
             if self.engine.lockstep:
                 self.engine.meet(EPOCH_DONE)  # whoever asked to stop in this epoch has done so
         self.finish()
+
+    def keep(self, **objects: Keeper) -> None:
+        """Save these with the run, and restore them when it is resumed (``state_dict``)."""
+        self._trained.keepers.update(objects)
+
+    def _restore_kept(self) -> None:
+        """Here, because a scheduler that is made after joining changes rates as well."""
+        if self._resumed is not None and not self._began:
+            self._resumed.restore_kept(self._trained)
+            self._weighing.import_state(self._parameters(), self._resumed.private or {})
+        self._began = True
+
+    def _parameters(self) -> Iterator[Tensor]:
+        return (p for o in self._optimizers for g in o.param_groups for p in g["params"])
 
     def _end_epoch(self, epoch: int, began: float, rate: float) -> None:
         sums, now = self._stopwatch.sums, self._clock.now()
@@ -148,6 +175,10 @@ class Run:
             )
         )
 
+    def _tell_shares(self, shares: list[float]) -> None:
+        now, epoch = self._clock.now(), self._told(self._epoch)
+        self._writer.emit(Balanced(time=now, rank=self.rank, epoch=epoch, shares=shares))
+
     def _told(self, epoch: int) -> int:
         """Epochs go on counting when a script trains several models, one after another."""
         return self._lifetime.epochs_before + epoch
@@ -157,29 +188,27 @@ class Run:
 
         ``batch`` is the global one, shared among the workers; a ``DataLoader`` brings its own.
         """
+        if self._epochs is None:
+            self._restore_kept()
         current = self._new_pass(self._reader(data, augment), batch)
-        ends = boundaries(self._spec, self._epochs, current.samples, current.batch)
-        for index, segment in enumerate(segments(current.epoch, current.samples, ends)):
-            if self._switching.due(segment) and self.pending and len(self._optimizers) == 1:
-                self.step(clip=self._clip)  # accumulated under the old strategy: apply it there
-            self._switching.enter(segment, current.epoch, current.samples)
-            found = leases(self.engine, current, index, segment)
-            ahead = 2 if self.engine.lockstep else 1  # what is claimed ahead, others wait for
-            source = loaded(
-                current, found, self.device, ahead=ahead, channels_last=self._channels_last
-            )
-            began = self._clock.now()
+        stretches = self._course.through(current, self.device, channels_last=self._channels_last)
+        trained = False
+        for source in stretches:
+            trained, began = True, self._clock.now()
             try:
                 yield from self._through(source)
             finally:
                 self._lifetime.trained(self._clock.now() - began)
+        if trained:
+            self._checkpoints.after_pass(current)
 
-    def _through(self, source: Iterator[tuple[Any, Any]]) -> Iterator[Any]:
+    def _through(self, source: Iterator[tuple[Lease, Any]]) -> Iterator[Any]:
         while True:
             asked = self._stopwatch.asked()
-            switched = self._switching.over(asked, self._told(self._epoch))
+            switched = self._course.switching.over(asked, self._told(self._epoch))
             if switched and self.is_first:
-                self._writer.emit(switched)
+                at = switched.at_epoch + self._lifetime.epochs_before
+                self._writer.emit(msgspec.structs.replace(switched, at_epoch=at))
             lease, batch = next(source, (None, None))
             if lease is None:
                 return
@@ -189,12 +218,28 @@ class Run:
                     stepped = self.engine.idle(self._weighing.weight)
                 if stepped:
                     self._weighing.stepped(0.0)
-                continue
-            self.engine.saw(lease.samples)
-            self._stopwatch.received(asked, lease.samples)
-            yield batch
-            if lease.short:
-                self.engine.batch_done()
+            else:
+                self.engine.saw(lease.samples)
+                self._stopwatch.received(asked, lease.samples)
+                yield batch
+                if lease.short:
+                    self.engine.batch_done()
+            if lease.ends_round:
+                self._end_round()
+            if self._course.reached(lease):
+                source.close()  # type: ignore[attr-defined]  # what was read ahead is read again
+                return
+
+    def _end_round(self) -> None:
+        began = self._clock.now()
+        timing = self.engine.end_round()
+        if timing is not None:
+            self._stopwatch.agreed(began, timing)
+
+    def _step_before_switch(self) -> None:
+        """What was accumulated under the old strategy is applied there."""
+        if self.pending and len(self._optimizers) == 1:
+            self.step(clip=self._clip)
 
     def _new_pass(self, reader: Reader, batch: int | None) -> Pass:
         chosen = self.environment.settings
@@ -213,7 +258,8 @@ class Run:
         # A loop without run.epochs: each pass is an epoch.
         epoch = number if self._epochs is None else self._epoch
         current = new_pass(number, epoch, reader, wanted, chosen.seed)
-        if number == 0:
+        if not self._planned:
+            self._planned = True
             self._writer.emit(
                 Planned(
                     time=self._clock.now(),
@@ -250,6 +296,7 @@ class Run:
         """Agree on the gradient with the others, clip it, update the parameters, zero it."""
         index = 0 if optimizer is None else self._index(optimizer)
         self._check_batch()
+        self.engine.worked(*self._stopwatch.worked())
         ready = self._clock.now()
         groups = self._optimizers[index].param_groups
         weight = self._weighing.settle((p for g in groups for p in g["params"]), weight)
@@ -343,6 +390,7 @@ class Run:
         if self._best.improves(value, self._epoch):
             if self.environment.paths:
                 self._save(self.environment.paths.best)
+            self._checkpoints.mark_best(self._best.name or "", value)
         elif self._best.is_hopeless(self._epoch):
             self.stop()
 
@@ -367,8 +415,9 @@ class Run:
         self.engine.finish(collective)
         self._own_steps.end()
         # What follows concerns this worker alone: evaluating, logging, saving.
-        self.engine = self._evaluator.engine = Engine(self._optimizers, self._clock)
+        self.engine = self._evaluator.engine = Engine(self._models, self._optimizers, self._clock)
         self._evaluator.snapshot = None
         if self.is_first and self.environment.paths:
             save_state(state_of(self._models), self.environment.paths.model)
+        self._checkpoints.finish()
         self._lifetime.end("done", self._stopwatch.bytes_sent, self._epoch + 1)

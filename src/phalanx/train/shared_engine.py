@@ -1,4 +1,4 @@
-"""Several workers on one host: strategies over an arena, buffers, claims, the switch."""
+"""Several workers on one host: strategies over an arena, buffers, claims, commands, the switch."""
 
 from __future__ import annotations
 
@@ -9,19 +9,27 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.core.errors import InputError
-from phalanx.core.spec import STRATEGIES, Phase, Spec
-from phalanx.data.ledger import Lease, Segment
+from phalanx.core.settings import RunSettings
+from phalanx.core.spec import Phase, Spec
+from phalanx.data.ledger import Lease, Segment, lockstep
 from phalanx.sync.broadcast import broadcast
 from phalanx.sync.buffers import SharedBuffers
 from phalanx.sync.claims import SharedClaims
 from phalanx.sync.clock import Clock
+from phalanx.sync.optimizer_state import State
 from phalanx.sync.replica import Replica
 from phalanx.sync.shared_state import SharedState
-from phalanx.sync.strategy import Strategy, StrategyContext, Timing
+from phalanx.sync.strategy import Strategy, Timing
 from phalanx.sync.transport.arena import Arena
 from phalanx.sync.transport.locks import Locks
+from phalanx.sync.wire import Wire
+from phalanx.train.balancing import Watch
+from phalanx.train.board import Board, Command
+from phalanx.train.emulation import emulation_of
 from phalanx.train.engine import Engine, Snapshot
-from phalanx.train.meeting import BATCH_DONE, FINISH, FOLLOW, SWITCH, Meeting
+from phalanx.train.meeting import BATCH_DONE, CUT, FINISH, FOLLOW, ROUND, SAVE, SWITCH, Meeting
+from phalanx.train.stage import Makings, Stage
+from phalanx.train.whole_state import Captured, WholeState
 
 
 class SharedEngine(Engine):
@@ -32,41 +40,88 @@ class SharedEngine(Engine):
         optimizers: Sequence[torch.optim.Optimizer],
         spec: Spec,
         clock: Clock,
-        divide_rate: bool,
+        chosen: RunSettings,
         buffers: str,
+        machine: str,
+        first: int,
     ) -> None:
         self._arena, self.rank, self.workers = arena, arena.rank, arena.workers
-        self._clock, self._divide_rate = clock, divide_rate
-        super().__init__((), clock)
+        self.background = not arena.scripted
+        emulation = emulation_of(chosen, arena.rank, arena)
+        super().__init__(models, optimizers, clock, emulation)
         self._replicas = [Replica(o, self.workers) for o in optimizers]
         self._shared = [
             SharedState(arena, replica, f"optimizer{i}") for i, replica in enumerate(self._replicas)
         ]
         broadcast(arena, _untrained(models, self._replicas))
         self._buffers = SharedBuffers(arena, models, buffers)
+        self._whole = WholeState(arena, models, self._shared, self._buffers)
         self._claims = SharedClaims(arena)
-        self._meeting = Meeting(arena)
+        self._board = Board(self, self.workers)
+        self._watching = Watch(self.workers, balance=chosen.balance == "auto")
+        self._meeting = Meeting(arena, arena.circle(range(self.workers)), range(self.workers))
+        self._meeting.hear = self._hear
         self._arrived = arena.region("arrived", self.workers, torch.float64).numpy()
-        self._lockstep = [phase.traits.lockstep for phase in spec.phases]
-        self._by_phase = [self._make(phase) for phase in spec.phases]
-        self._now(0)
-        for strategy in self._strategies:
+        self._taken = self._heard = 0
+        self._rebalanced = False
+        wire = Wire(None, chosen.rate, arena.sleep, chosen.seed * 64 + self.rank)
+        self._makings = Makings(
+            arena, clock, self._replicas, self._shared, self._meeting,
+            chosen.divide_rate, wire, machine,
+        )  # fmt: skip
+        self._stages: dict[tuple[object, ...], Stage] = {}
+        for phase in spec.phases:
+            self._stage_of(phase, regroup=False)
+        self._begin(self._stage_of(spec.phases[first], regroup=False), spec)
+
+    # -- stages ------------------------------------------------------------------------------
+
+    def _stage_of(self, phase: Phase, *, regroup: bool) -> Stage:
+        """The stage of ``phase``: made once, and used again when training comes back to it."""
+        by_speed = phase.options.get("by") == "speed"
+        speeds = tuple(self._board.speeds.tolist()) if by_speed else ()
+        key = (phase.label, speeds if regroup else ())
+        if key not in self._stages:
+            self._stages[key] = self._makings.stage(phase, len(self._stages), speeds)
+        return self._stages[key]
+
+    def _begin(self, stage: Stage, spec: Spec, *, regroup: bool = False) -> None:
+        self._stage, self.lockstep = stage, stage.lockstep
+        if stage.phase.traits.grouped:
+            self._claims.begin_teams()
+        grouped_by_speed = stage.phase.options.get("by") == "speed" and not regroup
+        self._watching.enter(stage.phase, spec, grouped_by_speed)
+        self._share_out()
+        for strategy in stage.strategies:
             strategy.begin()
 
-    def _make(self, phase: Phase) -> list[Strategy]:
-        divisor = self.workers if phase.traits.divides_rate and self._divide_rate else 1
-        kind = STRATEGIES.get(phase.name)
-        contexts = [
-            StrategyContext(
-                replica, shared, self._arena, self._clock, float(divisor), self._meeting.wait
-            )
-            for replica, shared in zip(self._replicas, self._shared, strict=True)
-        ]
-        return [kind(context, **phase.options) for context in contexts]
+    @property
+    def _strategies(self) -> list[Strategy]:
+        return self._stage.strategies
 
-    def _now(self, phase: int) -> None:
-        self.phase, self.lockstep = phase, self._lockstep[phase]
-        self._strategies = self._by_phase[phase]
+    @property
+    def phase(self) -> str:
+        return self._stage.phase.label
+
+    def enter(self, phase: Phase, spec: Spec, *, regroup: bool = False) -> float | None:
+        if not regroup and phase.label == self._stage.phase.label:
+            return None
+        self.rest()
+        old = self._strategies
+        self._arrived[self.rank] = self._clock.now()
+        self.meet(SWITCH)
+        if not self.lockstep:  # only the first worker has watched the speeds until now
+            self._watching.shares = self._board.shares.tolist()
+        for strategy in old:
+            strategy.drain()
+        arrived = float(self._arrived.max())
+        stage = self._stage_of(phase, regroup=regroup)
+        for before, after in zip(old, stage.strategies, strict=True):
+            after.import_state(before.export_state())
+        self._begin(stage, spec, regroup=regroup)
+        return arrived
+
+    # -- memory and turns --------------------------------------------------------------------
 
     def region(self, name: str, count: int, dtype: torch.dtype) -> Tensor:
         return self._arena.region(name, count, dtype)
@@ -83,9 +138,23 @@ class SharedEngine(Engine):
     def pause(self) -> None:
         self._arena.pause()
 
+    def rest(self) -> None:
+        if not self.lockstep:
+            for strategy in self._strategies:
+                strategy.rest()
+
+    # -- steps -------------------------------------------------------------------------------
+
+    def worked(self, samples: int, seconds: float) -> None:
+        assert self._emulation is not None
+        self._watching.meter.add(samples, self._emulation.work(samples, seconds))
+        speed = self._watching.meter.value
+        self._meeting.speed = self._board.speeds[self.rank] = speed
+
     def exchange(self, index: int, weight: float, clip: float | None) -> Timing:
-        if self.lockstep:
-            self._meeting.announce(index)
+        self._watch()
+        if self._stage.together:
+            self._stage.meeting.announce(index)
         timing = self._strategies[index].exchange(weight, clip)
         if not self.lockstep and self._buffers.any:
             self._buffers.publish()
@@ -94,41 +163,139 @@ class SharedEngine(Engine):
         return timing
 
     def idle(self, weight: float) -> bool:
-        stepped = False
+        stepped, meeting = False, self._stage.meeting
+        if not self._stage.together:
+            return False
         while True:
             for strategy in self._strategies:
                 strategy.offer(weight)
-            self._meeting.announce(FOLLOW)
-            if (intent := self._meeting.wait()) == BATCH_DONE:
+            meeting.announce(FOLLOW)
+            if (intent := meeting.wait()) == BATCH_DONE:
                 return stepped
             if intent < 0:
-                self._meeting.disagree()
+                meeting.disagree()
             self._strategies[intent].follow()
             weight, stepped = 0.0, True
 
     def batch_done(self) -> None:
-        self.meet(BATCH_DONE)
+        if self._stage.together:
+            self._stage.meeting.meet(BATCH_DONE)
 
-    def claim(self, ticket: int, segment: Segment, want: int) -> Lease | None:
-        return self._claims.next(ticket, segment, want)
+    def end_round(self) -> Timing | None:
+        total = Timing()
+        for strategy in self._strategies:
+            self._meeting.announce(ROUND)
+            timing = strategy.agree()
+            total.send += timing.send
+            total.wait += timing.wait
+            total.update += timing.update
+            total.settle += timing.settle
+            total.bytes_sent += timing.bytes_sent
+        return total
 
     def saw(self, samples: int) -> None:
         self._buffers.count(samples)
 
-    def enter(self, phase: int) -> float | None:
-        if phase <= self.phase:
-            return None
-        old = self._strategies
-        self._arrived[self.rank] = self._clock.now()
-        self.meet(SWITCH)
-        for strategy in old:
-            strategy.drain()
-        arrived = float(self._arrived.max())
-        self._now(phase)
-        for before, after in zip(old, self._strategies, strict=True):
-            after.import_state(before.export_state())
-            after.begin()
-        return arrived
+    # -- speeds and commands -----------------------------------------------------------------
+
+    def _hear(self, speeds: list[float], command: int) -> None:
+        """At a meeting of all: everybody hears the same, and decides the same."""
+        self._heard = command
+        if not self.lockstep:
+            return
+        steps = max(1, self._stage.every)
+        self._rebalanced |= self._watching.new_shares(speeds, steps)
+        if self.rank == 0:
+            self._post(self._watching.verdict(speeds, self._arena.pace.now()))
+
+    def _watch(self) -> None:
+        """The first worker looks for commands, and after those who do not meet."""
+        if self.rank != 0:
+            return
+        if self._board.number > self._taken:
+            if not self.lockstep:
+                self._claims.cut()  # again: there was nothing left to cut the last time
+            return
+        self._post(self.watcher() if self.watcher else None)
+        if not self.lockstep:
+            speeds = self._board.speeds.tolist()
+            if self._watching.new_shares(speeds):
+                self._share_out()
+                self._tell_shares()
+            self._post(self._watching.verdict(speeds, self._arena.pace.now()))
+
+    def _post(self, command: Command | None) -> None:
+        if command is None or self._board.number > self._taken:
+            return
+        self._board.post(command)
+        self._meeting.command = self._board.number
+        if not self.lockstep:
+            self._claims.cut()
+
+    def _share_out(self) -> None:
+        if self.rank == 0:
+            self._board.shares[:] = self._watching.shares
+
+    def _tell_shares(self) -> None:
+        if self.rank == 0 and self.on_shares is not None:
+            self.on_shares(list(self._watching.shares))
+
+    # -- the way through the data ------------------------------------------------------------
+
+    def leases(self, ticket: int, segment: Segment, batch: int) -> Iterator[Lease]:
+        self._watching.batch = batch
+        if self.lockstep:
+            # At least a sample each: who has none is never measured again.
+            shares = [max(share, 1.0 / batch) for share in self._watching.shares]
+            return lockstep(segment, batch, self.rank, shares, self._stage.every)
+        return self._claimed(ticket, segment, batch)
+
+    def _claimed(self, ticket: int, segment: Segment, batch: int) -> Iterator[Lease]:
+        team, claims = self._stage.team, self._claims
+        members = list(team.members) if self._stage.phase.traits.grouped else [self.rank]
+        teams = team.teams if self._stage.phase.traits.grouped else self.workers
+        while True:
+            shares = [float(self._board.shares[m]) for m in members]
+            want = max(len(members), round(batch * sum(shares)))
+            for strategy in self._strategies:
+                strategy.arrive()
+                strategy.emphasise(round(sum(shares) * teams, 9))
+            if len(members) == 1:
+                lease = claims.next(ticket, segment, want)
+            else:
+                lease = claims.next_of_team(ticket, segment, want, members, shares)
+            if lease is None:
+                return
+            yield lease
+
+    @property
+    def cut(self) -> bool:
+        return self.lockstep and (self._rebalanced or self._heard > self._taken)
+
+    @property
+    def apart(self) -> bool:
+        return self._stage.every > 0
+
+    def after_stretch(self, ticket: int, lockstep_position: int) -> tuple[int, Command | None]:
+        position = lockstep_position
+        if self.lockstep:
+            if self._rebalanced:
+                self._tell_shares()
+            self._rebalanced = False
+            commanded = self._heard > self._taken
+        else:
+            commanded = self._claims.is_cut(ticket)
+            if commanded:
+                self.rest()
+                self.meet(CUT)
+            position = self._claims.position if commanded else lockstep_position
+        if not commanded:
+            return position, None
+        command, self._taken = self._board.read(), self._board.number
+        self.barrier()  # nobody posts the next before everybody has read this one
+        return position, command
+
+    # -- reading the model -------------------------------------------------------------------
 
     def share_buffers(self) -> None:
         if self._buffers.any:
@@ -140,8 +307,6 @@ class SharedEngine(Engine):
             self._buffers.forget_counts()
 
     def take_snapshot(self) -> Snapshot | None:
-        for strategy in self._strategies:
-            strategy.refresh()
         return Snapshot([self._copies(i) for i in range(len(self._shared))], *self._buffers.read())
 
     def _copies(self, index: int) -> list[Tensor]:
@@ -166,6 +331,26 @@ class SharedEngine(Engine):
             for strategy in self._strategies:
                 strategy.bind()
 
+    # -- checkpoints -------------------------------------------------------------------------
+
+    @property
+    def replicas(self) -> list[Replica]:
+        return self._replicas
+
+    def capture(self) -> Captured:
+        self.rest()
+        self.meet(SAVE)
+        for strategy in self._strategies:
+            strategy.drain()
+        captured = self._whole.capture(self._strategies)
+        self.barrier()  # from here on the state may change again
+        return captured
+
+    def restore(self, shared: State, private: State | None) -> None:
+        self._whole.restore(self._strategies, shared, private)
+
+    # -- the end -----------------------------------------------------------------------------
+
     def begin_epoch(self, epoch: int) -> bool:
         with self.lock(Locks.STOP):
             return super().begin_epoch(epoch)
@@ -175,6 +360,7 @@ class SharedEngine(Engine):
             super().request_stop(epoch)
 
     def finish(self, collective: bool) -> None:
+        self.rest()
         if collective:
             self.meet(FINISH)
             for strategy in self._strategies:
@@ -202,12 +388,14 @@ def make_engine(
     optimizers: Sequence[torch.optim.Optimizer],
     spec: Spec,
     clock: Clock,
+    chosen: RunSettings,
     *,
-    divide_rate: bool = True,
     buffers: str = "auto",
+    machine: str = "here",
+    first: int = 0,
 ) -> Engine:
     if arena is None:
-        return Engine(optimizers, clock)
+        return Engine(models, optimizers, clock, emulation_of(chosen, 0, None))
     if any(phase.name == "single" for phase in spec.phases):
         raise InputError("'single' has one worker", "Use --workers 1, or another strategy.")
-    return SharedEngine(arena, models, optimizers, spec, clock, divide_rate, buffers)
+    return SharedEngine(arena, models, optimizers, spec, clock, chosen, buffers, machine, first)

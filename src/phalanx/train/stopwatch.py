@@ -72,6 +72,19 @@ class Stopwatch:
         else:
             self.sums.loss = torch.add(value * samples, self.sums.loss)
 
+    def worked(self) -> tuple[int, float]:
+        """Samples of the step in hand, and the seconds since it began."""
+        began = self._last if self._began is None else self._began
+        return self._samples, max(0.0, self.clock.now() - began)
+
+    def agreed(self, began: float, timing: Timing) -> None:
+        """Workers that train apart have come together, since ``began``."""
+        self.writer.step((
+            self.epoch, began, 0, 0.0, 0.0, timing.send, timing.wait,
+            timing.reduce, timing.update, timing.settle, 0, None,
+        ))  # fmt: skip
+        self.bytes_sent += timing.bytes_sent
+
     def stepped(self, ready: float, timing: Timing) -> None:
         """The exchange that began at ``ready`` (the gradient is there) is over."""
         began = self._last if self._began is None else self._began

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phalanx.core.spec import Spec
-from phalanx.data.ledger import Segment
+from phalanx.core.spec import Phase, Spec
 from phalanx.observe.events import Switched
 from phalanx.train.engine import Engine
 
@@ -20,20 +19,16 @@ class _UnderWay:
 
 
 class Switching:
-    def __init__(self, engine: Engine, spec: Spec) -> None:
-        self._engine, self._spec = engine, spec
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._now: _UnderWay | None = None
 
-    def due(self, segment: Segment) -> bool:
-        return segment.phase > self._engine.phase
-
-    def enter(self, segment: Segment, epoch: int, samples: int) -> None:
-        """Be in the phase of ``segment``. Collective when that is another one."""
-        before = self._spec.phases[self._engine.phase].label
-        arrived = self._engine.enter(segment.phase)
+    def enter(self, phase: Phase, spec: Spec, point: float, *, regroup: bool) -> None:
+        """Be in ``phase``. Collective when that is another one."""
+        before = self._engine.phase
+        arrived = self._engine.enter(phase, spec, regroup=regroup)
         if arrived is not None:
-            after = self._spec.phases[segment.phase].label
-            self._now = _UnderWay(arrived, epoch + segment.start / samples, before, after)
+            self._now = _UnderWay(arrived, point, before, self._engine.phase)
 
     def over(self, now: float, epoch: int) -> Switched | None:
         """The event to tell, if a switch was under way until ``now``."""

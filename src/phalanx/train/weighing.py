@@ -7,7 +7,7 @@ shares, uneven last batches and accumulation exact.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -60,6 +60,26 @@ class Weighing:
             if gradients:
                 torch._foreach_mul_(gradients, factor)
         return weight
+
+    def export_state(self, parameters: Iterable[Tensor]) -> dict[str, Tensor]:
+        """Gradients that wait for their step, and what they weigh."""
+        if not self.pending:
+            return {}
+        gradients = {
+            f"pending.{i}": p.grad.detach().cpu().clone()
+            for i, p in enumerate(parameters)
+            if p.grad is not None
+        }
+        weighed = torch.tensor([self.pending, self.weight], dtype=torch.float64)
+        return {"pending": weighed, **gradients}
+
+    def import_state(self, parameters: Iterable[Tensor], state: Mapping[str, Tensor]) -> None:
+        if "pending" not in state:
+            return
+        self.pending, self.weight = int(state["pending"][0]), float(state["pending"][1])
+        for i, parameter in enumerate(parameters):
+            if (gradient := state.get(f"pending.{i}")) is not None:
+                parameter.grad = gradient.clone().to(parameter.device)
 
     def stepped(self, weight: float) -> None:
         self._stepped, self.weight, self._counted, self.pending = weight, 0.0, False, 0

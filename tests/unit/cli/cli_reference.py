@@ -23,8 +23,12 @@ made from the program (`python tests/unit/cli/cli_reference.py`), and a test hol
 
 **`--json`** ends stdout with one JSON object on a line of its own; text for people goes to stderr.
 `run` gives [the summary of the run](summary.md); `compare` and `demo` give
-`{"study": …, "runs": [summaries], "report": …, "failures": {run: reason}}`; an error gives
+`{"study": …, "runs": [summaries], "report": …, "failures": {run: reason}}`; `tune-switch` gives
+`{"study": …, "point": …, "spec": …, "confirmed": …, "tried": [runs], …}`; an error gives
 `{"error": …, "remedy": …, "exit_code": …}`.
+
+**`--strategy help`** explains every strategy, codec and form of a switch, with options and an
+example each.
 
 | exit code | meaning |
 |---|---|

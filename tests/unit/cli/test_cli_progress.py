@@ -193,6 +193,21 @@ def test_epochs_without_logged_values_show_the_training_accuracy() -> None:
     assert epoch_line(line, 12) == "epoch  1/12  loss –  train accuracy 80.00 %  20 samples/s  0:10"
 
 
+def test_a_resumed_run_counts_what_was_trained_before() -> None:
+    state = ProgressState()
+    state.before = 400
+    for event in (joined(0), planned(0, epochs=4, samples=200), epoch_done(0, 1, samples=0)):
+        state.take(event)
+    state.take(logged(1, test_accuracy=0.9))
+    (line,) = state.finished_epochs(ended=True)
+    words = "epoch 2/4  trained before, evaluated again  test accuracy 90.00 %"
+    assert epoch_line(line, 4) == words
+
+    state.take(steps(0, 10.0, epoch=2))
+    assert state.share == pytest.approx(500 / 800)
+    assert state.remaining == pytest.approx(3 * state.elapsed)
+
+
 @given(st.permutations([0] * 4 + [1] * 4))
 def test_every_epoch_is_told_exactly_once_and_in_order(ranks: list[int]) -> None:
     state = state_after(joined(0), joined(1))

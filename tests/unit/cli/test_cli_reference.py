@@ -22,5 +22,6 @@ def test_every_verb_and_option_is_on_the_page() -> None:
 
 def test_the_verbs_are_those_that_are_built() -> None:
     assert {name for name, _ in verbs()} == {
-        "demo", "run", "compare", "pool check", "runs", "report", "logs", "stop", "doctor",
+        "demo", "run", "compare", "tune-switch", "pool check", "runs", "report", "logs", "switch",
+        "stop", "resume", "export", "doctor",
     }  # fmt: skip

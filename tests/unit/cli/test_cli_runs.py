@@ -121,6 +121,14 @@ def test_logs_as_json_keep_stdout_for_the_object(house: Shell) -> None:
     assert "[bold] kept" in answer.err
 
 
+def test_an_empty_log_is_said_to_be_empty(house: Shell) -> None:
+    RunPaths(house.runs / NEW).log_of(1).write_text("")
+    answer = house("logs", "--rank", "1")
+
+    assert answer.out == ""
+    assert answer.errors == [f"worker 1 of {NEW} printed nothing"]
+
+
 def test_following_the_log_of_an_ended_run_ends(house: Shell) -> None:
     assert house("logs", "--follow").out.endswith("no newline\n")
 

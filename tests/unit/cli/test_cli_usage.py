@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,9 @@ import pytest
 from cli_reference import example_of, verbs
 from cli_support import Shell
 
+from phalanx.cli.invocation import Invocation
 from phalanx.cli.main import ORDER
+from phalanx.cli.usage import explain
 
 REMOTE = "machines:\n  far: {host: 192.0.2.10, cores: 4}\n  near: {host: here}\n"
 
@@ -21,7 +24,8 @@ WRONG = [
     (["pool"], "missing command", "phalanx pool --help"),
     (["run", "train.py", "--worker", "2"], "no option '--worker'", "'--workers'"),
     (["run", "train.py", "7"], "'7'", "after --"),
-    (["runs", "--", "7"], "no words after --", "run and compare"),
+    (["run", "train.py", "--depth", "7"], "no option '--depth'", "SCRIPT -- --depth"),
+    (["runs", "--", "7"], "no words after --", "run, compare, tune-switch"),
     (
         ["run", "train.py", "--epochs", "abc"],
         "--epochs must be a whole number, not 'abc'",
@@ -39,9 +43,48 @@ WRONG = [
     (["run", "train.py", "--precision", "bf16"], "unknown precision 'bf16'", "'bfloat16'"),
     (["run", "train.py", "--launcher", "locl"], "unknown launcher 'locl'", "'local'"),
     (["run", "train.py", "--strategy", "allreduc"], "strategy 'allreduc'", "'allreduce'"),
-    (["run", "train.py", "--strategy", "async:depth=2"], "no option 'depth'", "no options"),
+    (["run", "train.py", "--strategy", "async:depth=2"], "no option 'depth'", "overlap"),
+    (["run", "train.py", "--strategy", "bsp:depth=2"], "no option 'depth'", "no options"),
     (["run", "train.py", "--strategy", "switch:at=1.5"], "out of range: 1.5", "at most 1"),
-    (["run", "train.py", "--strategy", "ssp:bound=3"], "'ssp' is not built yet", "Built:"),
+    (["run", "train.py", "--strategy", "pipeline"], "'pipeline' is not built yet", "Built:"),
+    (["run", "train.py", "--balance", "on"], "unknown balance 'on'", "off"),
+    (["run", "train.py", "--slow", "1,x"], "not 'x'", "--slow 1,1,0.25"),
+    (["run", "train.py", "--slow", "1,,1"], "not ''", "--slow 1,1,0.25"),
+    (["run", "train.py", "--slow", "1.5"], "--slow 1.5: a speed is above 0 and at most 1", "0.25"),
+    (["run", "train.py", "--slow", "0"], "above 0", "0.25"),
+    (["run", "train.py", "--slow", "nan"], "above 0", "0.25"),
+    (["run", "train.py", "--slow", "1,1"], "2 speeds for 1 worker", "--workers 2"),
+    (["run", "train.py", "--rate", "fast"], "--rate cannot be 'fast'", "--rate 100mbit"),
+    (["run", "train.py", "--rate", "-5"], "--rate cannot be '-5'", "--rate 100mbit"),
+    (["run", "train.py", "--rate", "1.2.3"], "--rate cannot be '1.2.3'", "--rate 100mbit"),
+    (["run", "train.py", "--rate", "5mbt"], "unknown unit 'mbt'", "mbit"),
+    (["run", "train.py", "--rate", "0"], "nothing would ever arrive", "more than 0"),
+    (["run", "train.py", "--rate", "1e999"], "--rate 1e999", "0 bits/s"),
+    (["run", "train.py", "--checkpoint-every", "often"], "cannot be 'often'", "1,10min"),
+    (["run", "train.py", "--checkpoint-every", "1.5"], "whole epochs", "10min"),
+    (["run", "train.py", "--checkpoint-every", "1,2"], "epochs twice", "10min"),
+    (["run", "train.py", "--checkpoint-every", "1min,2min"], "a time twice", "10min"),
+    (["run", "train.py", "--checkpoint-every", "5weeks"], "unknown unit 'weeks'", "10min"),
+    (["run", "train.py", "--checkpoint-every", "0min"], "no time", "10min"),
+    (["run", "train.py", "--checkpoint-every", "1e999"], "whole epochs", "10min"),
+    (["run", "train.py", "--keep", "0"], "--keep must be at least 1", "--checkpoint-every 0"),
+    (["tune-switch", "train.py"], "one worker", "--workers 2"),
+    (["tune-switch", "train.py", "--tolerance", "-1"], "--tolerance must be 0 or more", "0.3"),
+    (["tune-switch", "train.py", "--grid", "1"], "--grid must be at least 2", "2"),
+    (["tune-switch", "train.py", "--seeds", "0"], "--seeds must be at least 1", "1"),
+    (["tune-switch", "train.py", "--confirm", "-1"], "--confirm must be at least 0", "0"),
+    (["tune-switch", "train.py", "--metric", ""], "--metric is empty", "test_accuracy"),
+    (["tune-switch", "train.py", "--to", "switch:at=0.5"], "is a switch itself", "one strategy"),
+    (["tune-switch", "train.py", "--to", "allreduce"], "the same", "--to async"),
+    (["tune-switch", "train.py", "--from", "single"], "one worker only", "allreduce"),
+    (["switch", "async"], "nothing is running", "phalanx run"),
+    (["switch"], "missing argument", "phalanx switch --help"),
+    (["switch", "a", "b", "c"], "no more", "phalanx switch async"),
+    (["switch", "single"], "'single'", "phalanx switch async"),
+    (["switch", "asink"], "'asink'", "'async'"),
+    (["resume"], "no runs", "phalanx demo"),
+    (["export"], "no runs", "phalanx demo"),
+    (["export", "--best", "--checkpoint", "1"], "two answers", "one of them"),
     (["run", "tran.py"], "no script 'tran.py'", "train.py"),
     (["run", "plain.py"], "no phalanx.fit or phalanx.join", "phalanx.fit("),
     (["run", "train.py", "--pool", "none.yaml"], "none.yaml", ""),
@@ -193,3 +236,8 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     process.stdout.close()
     _, errors = process.communicate(timeout=60)
     assert errors == ""
+
+
+def test_a_full_disk_is_no_defect() -> None:
+    told = explain(OSError(errno.ENOSPC, "No space left on device", "runs/x"), Invocation(("run",)))
+    assert (told.exit_code, told.cause) == (3, "the disk is full (runs/x)")

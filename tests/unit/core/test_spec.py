@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from phalanx.core import strategies
+from phalanx.core.codecs import CODECS, known_codecs
 from phalanx.core.errors import InputError
 from phalanx.core.spec import (
-    ALIASES,
     STRATEGIES,
     Key,
     Traits,
@@ -20,7 +21,9 @@ from phalanx.core.spec import (
 def test_every_spec_has_its_implementation() -> None:
     for name in known_strategies():
         assert STRATEGIES.get(name).__name__
-    assert set(ALIASES.values()) <= set(known_strategies())
+    for name in known_codecs():
+        assert CODECS.get(name).__name__
+    assert set(strategies.ALIASES.values()) <= set(known_strategies())
 
 
 def test_phases_and_their_ends() -> None:
@@ -36,6 +39,21 @@ def test_short_forms_and_aliases() -> None:
     assert parse_spec("switch:at=0.5").phases == parse_spec("allreduce@0.5/async").phases
     assert parse_spec("parameter_server").phases[0].name == "async"
     assert [s.text for s in parse_specs("single,switch:at=0.5")] == ["single", "switch:at=0.5"]
+
+
+def test_codecs_and_options() -> None:
+    phase = parse_spec("async:overlap=yes+topk:ratio=0.01").phases[0]
+    assert phase.label == "async:overlap=yes+topk:ratio=0.01"
+    assert phase.codec is not None
+    assert (phase.codec.name, dict(phase.codec.options)) == ("topk", {"ratio": 0.01})
+    first, second = parse_spec("allreduce+int8@0.5/ssp:bound=3").phases
+    assert (first.label, second.label, second.codec) == ("allreduce+int8", "ssp:bound=3", None)
+
+
+def test_a_policy_has_two_phases() -> None:
+    spec = parse_spec("switch:on=straggler")
+    assert spec.on_straggler
+    assert [p.label for p in spec.phases] == ["allreduce", "async"]
 
 
 @pytest.mark.parametrize(
@@ -57,8 +75,16 @@ def test_short_forms_and_aliases() -> None:
         ("switch:at=1.5", "out of range: 1.5"),
         ("switch:at=auto", "not built yet"),
         ("single@0.5/async", "'single' cannot be a phase"),
-        ("ssp:bound=3", "'ssp' is not built yet"),
-        ("allreduce+int8", "codec 'int8' of 'allreduce\\+int8' is not built yet"),
+        ("pipeline:stages=2", "'pipeline' is not built yet"),
+        ("ssp:bound=-1", "out of range: -1"),
+        ("ssp:bound=3:bound=4", "'ssp' has 'bound' twice"),
+        ("dssp:low=9:high=3", "low=9 above high=3"),
+        ("groups:by=name", "'by' of 'groups' cannot be 'name'"),
+        ("allreduce+int9", "unknown codec 'int9'\nDid you mean 'int8'?"),
+        ("allreduce+topk:ratio=2", "out of range: 2"),
+        ("allreduce+", "unknown codec ''"),
+        ("single+int8", "'single' sends nothing"),
+        ("switch:on=monday", "needs the point of the switch"),
     ],
 )
 def test_mistakes_are_named(text: str, message: str) -> None:
@@ -84,5 +110,4 @@ def test_options_are_read_and_checked() -> None:
                 parse_spec(text)
     finally:
         STRATEGIES._entries.pop("sometimes")
-        known = __import__("phalanx.core.spec", fromlist=["_TRAITS"])._TRAITS
-        known.pop("sometimes")
+        strategies._TRAITS.pop("sometimes")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import signal
 import sys
 import threading
@@ -7,11 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launch_support import run, wait_until
+import torch
+from launch_support import Recorder, make_job, run, wait_until, write_script
 
 from phalanx.core import settings
 from phalanx.core.context import current
 from phalanx.core.errors import InputError
+from phalanx.core.run_paths import RunPaths
+from phalanx.core.settings import RunSettings
+from phalanx.launch.controller import execute
 
 
 @pytest.fixture(autouse=True)
@@ -108,3 +113,63 @@ def test_startup_steps_are_taken_once_as_the_first_worker(
     assert outcome.exit_code == 0
     assert seen == ["0"]
     assert current() is None
+
+
+def test_a_run_repeats_from_its_seed_and_differs_from_another(tmp_path: Path) -> None:
+    script = write_script(
+        tmp_path,
+        """
+import torch
+join()
+arena = current().hub.arena(rank)
+for step in range(30):
+    with arena.lock(0):
+        with (paths.files / "order").open("a") as file:
+            file.write(f"{rank} ")
+assert torch.get_num_threads() == 1
+finish()
+""",
+    )
+    orders = []
+    for number, seed in enumerate([7, 7, 8]):
+        job = make_job(script, 3, "inprocess")
+        job = dataclasses.replace(job, settings=RunSettings(seed=seed))
+        paths = RunPaths(tmp_path / f"run{number}").make()
+        assert execute(job, paths, Recorder()).exit_code == 0
+        orders.append((paths.files / "order").read_text().split())
+    assert sorted(orders[0]) == sorted(["0", "1", "2"] * 30)
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_torch_computes_as_before_when_the_run_is_over(tmp_path: Path) -> None:
+    torch.set_num_threads(2)
+    outcome, _, _ = run(tmp_path, "join()\nfinish()", launcher="inprocess")
+    assert outcome.exit_code == 0
+    assert torch.get_num_threads() == 2
+
+
+def test_workers_that_wait_for_each_other_are_told_so(tmp_path: Path) -> None:
+    outcome, seen, _ = run(
+        tmp_path,
+        """
+join()
+arena = current().hub.arena(rank)
+if rank == 0:
+    arena.barrier()
+arena.await_(lambda: False)
+""",
+        launcher="inprocess",
+    )
+    assert outcome.exit_code == 1
+    told = "rank 0 in a barrier, rank 1 waits to be admitted"
+    assert any(told in line for _, line in seen.failures)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_worker_that_cannot_begin_frees_those_who_wait_for_its_first_turn(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "run" / "logs" / "rank-1.log").mkdir(parents=True)
+    outcome, _, _ = run(tmp_path, "join()\nfinish()", launcher="inprocess")
+    assert outcome.exit_code != 0
+    assert outcome.summary.exit_codes == [75, 1]

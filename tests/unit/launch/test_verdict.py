@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.core.errors import InputError, ScriptError
+from phalanx.core.errors import InputError, MachineError, ScriptError
 from phalanx.core.run_paths import RunPaths
 from phalanx.launch.script_runner import PEER_LOST_CODE
 from phalanx.launch.verdict import culprit, explain, failures
@@ -34,3 +36,23 @@ def test_words(tmp_path: Path) -> None:
     paths.traceback_of(0).write_text("what\ndo this\n")
     assert isinstance(explain(0, 2, paths), InputError)
     assert "worker 0 failed: do this" in explain(0, 1, paths).cause
+
+
+def test_a_full_disk_is_named_when_the_worker_could_not_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = RunPaths(tmp_path).make()
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage._replace(free=100))
+    told = explain(0, 1, paths)
+    assert isinstance(told, MachineError) and "worker 0 failed: the disk is full" in told.cause
+    assert "phalanx resume" in told.remedy
+    assert "SIGKILL" in explain(0, -9, paths).cause
+
+
+def test_a_failure_of_the_machine_is_told_in_its_own_words(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path).make()
+    paths.traceback_of(0).write_text("cannot write it\nfree some\n")
+    told = explain(0, 3, paths)
+    assert isinstance(told, MachineError)
+    assert (told.cause, told.remedy) == ("cannot write it", "free some")

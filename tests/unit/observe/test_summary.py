@@ -14,9 +14,10 @@ from made_runs import write_run
 from phalanx.core.run_paths import RunPaths
 from phalanx.observe import claim
 from phalanx.observe import events as ev
+from phalanx.observe.phases import split_phases
 from phalanx.observe.summary import summarise
 from phalanx.observe.summary_fields import read_summary
-from phalanx.observe.timeline import read_ranks, split_phases
+from phalanx.observe.timeline import read_ranks
 
 STABLE = [
     "run",

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from phalanx.core.errors import InputError, PeerLost
-from phalanx.sync.transport import memfd
+from phalanx.sync.transport import memfd, shm
 from phalanx.sync.transport.shm import ShmArena
 
 
@@ -84,6 +84,122 @@ def test_whoever_waits_for_a_worker_that_left_is_told() -> None:
             arena.barrier(lambda: bool(left[0]))
 
     assert _processes(2, work) == [0, 0]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_a_circle_waits_for_its_members_alone(size: int) -> None:
+    def work(arena: ShmArena) -> None:
+        cells = arena.region("cells", 5, torch.int64)
+        first = arena.rank // size * size
+        members = list(range(first, min(5, first + size)))
+        circle = arena.circle(members[::-1])
+        for number in range(1, 100 + 50 * (arena.rank // size)):  # circles go on for unlike times
+            cells[arena.rank] = number
+            circle.wait()
+            assert [int(cells[member]) for member in members] == [number] * len(members)
+            circle.wait()
+        arena.barrier()
+
+    assert _processes(5, work) == [0] * 5
+
+
+def test_circles_change_their_members_without_a_common_barrier() -> None:
+    def work(arena: ShmArena) -> None:
+        cells = arena.region("cells", 4, torch.int64)
+        pairs = [(0, 1), (2, 3), (0, 2), (1, 3), (0, 3), (1, 2)]
+        mine = [pair for pair in pairs if arena.rank in pair]
+        for number in range(1, 300):
+            pair = mine[number % 3]
+            cells[arena.rank] = number
+            arena.circle(pair).wait()
+            assert min(int(cells[member]) for member in pair) >= number
+            arena.circle(pair).wait()
+
+    assert _processes(4, work) == [0] * 4
+
+
+def test_whoever_waits_in_a_circle_for_one_who_left_is_told() -> None:
+    def work(arena: ShmArena) -> None:
+        left = arena.region("left", 1, torch.uint8).numpy()
+        if arena.rank == 0:
+            left[0] = 1
+            return
+        if arena.rank == 1:
+            with pytest.raises(PeerLost, match="has left"):
+                arena.circle([0, 1]).wait(lambda: bool(left[0]))
+
+    assert _processes(3, work) == [0, 0, 0]
+
+
+@pytest.mark.parametrize("slack", [0, 2])
+def test_no_wake_is_missed(slack: int) -> None:
+    """Everybody waits for the slowest, and nobody looks up from its sleep unless woken."""
+
+    def work(arena: ShmArena) -> None:
+        shm.SLICE_SECONDS = 1000.0
+        done = arena.region("done", arena.workers, torch.int64).numpy()
+        for number in range(1, 2000):
+            done[arena.rank] = number
+            arena.wake()
+            arena.await_(lambda least=number - slack: bool(done.min() >= least))
+            assert done.min() >= number - slack
+
+    assert _processes(3, work) == [0, 0, 0]
+
+
+def test_what_was_written_under_a_lock_is_there_for_whoever_is_woken() -> None:
+    def work(arena: ShmArena) -> None:
+        values = arena.region("values", 4096, torch.float32)
+        turn = arena.region("turn", 1, torch.int64).numpy()
+
+        def my_turn() -> bool:
+            with arena.lock(9):
+                return bool(turn[0] % arena.workers == arena.rank)
+
+        for number in range(300):
+            arena.await_(my_turn)
+            assert bool((values == number * arena.workers + arena.rank).all())
+            values.add_(1.0)
+            with arena.lock(9):
+                turn[0] += 1
+            arena.wake()
+
+    assert _processes(3, work) == [0, 0, 0]
+
+
+def test_a_worker_that_dies_while_others_await_it_is_noticed() -> None:
+    def work(arena: ShmArena) -> None:
+        pids = arena.region("pids", arena.workers, torch.int64).numpy()
+        pids[arena.rank] = os.getpid()
+        arena.barrier()
+        if arena.rank == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        with pytest.raises(PeerLost, match="has left"):
+            arena.await_(lambda: False, lambda: _is_dead(int(pids[0])))
+
+    assert _processes(3, work) == [-signal.SIGKILL, 0, 0]
+
+
+def test_whoever_has_what_it_awaits_does_not_mind_that_the_giver_left() -> None:
+    def work(arena: ShmArena) -> None:
+        given = arena.region("given", 1, torch.int64).numpy()
+        left = arena.region("left", 1, torch.uint8).numpy()
+        if arena.rank == 0:
+            given[0] = 1
+            left[0] = 1
+            return
+        arena.await_(lambda: bool(given[0]), lambda: bool(left[0]))
+
+    assert _processes(3, work) == [0, 0, 0]
+
+
+def _is_dead(pid: int) -> bool:
+    """A zombie counts: its parent reaps the processes one after another."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state in "ZX"
 
 
 def test_different_models_are_refused() -> None:

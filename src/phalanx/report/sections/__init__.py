@@ -23,6 +23,7 @@ REPORT_SECTIONS = Registry(
         "accuracy": "phalanx.report.sections.accuracy:section",
         "loss": "phalanx.report.sections.loss:section",
         "time": "phalanx.report.sections.time_split:section",
+        "switches": "phalanx.report.sections.switches:section",
         "timeline": "phalanx.report.sections.timeline:section",
         "staleness": "phalanx.report.sections.staleness:section",
         "workers": "phalanx.report.sections.workers:section",

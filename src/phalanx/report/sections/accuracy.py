@@ -22,11 +22,20 @@ def section(study: StudyData) -> Section | None:
         name,
         200,
         plots=(
-            Plot("accuracy-by-epoch", "Per epoch: what each pass over the data taught.", by_epoch),
+            Plot("accuracy-by-epoch",
+                 f"Per epoch: what each pass over the data taught.{went_on(study)}", by_epoch),
             Plot("accuracy-by-time", "Per second: further left at the same height is faster, "
                  "whatever the epochs say.", by_time),
         ),
     )  # fmt: skip
+
+
+def went_on(study: StudyData) -> str:
+    """How to read the curve of a resumed run."""
+    rows = [row for group in study.groups for row in group.shown.summary.history]
+    if not any(row.get("earlier") for row in rows):
+        return ""
+    return " Left of the dotted line: the run that this one goes on from."
 
 
 def known_measure(study: StudyData, names: tuple[str, ...]) -> str | None:

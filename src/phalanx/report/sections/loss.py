@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from phalanx.report.load import StudyData
 from phalanx.report.sections import Plot, Section
-from phalanx.report.sections.accuracy import known_measure
+from phalanx.report.sections.accuracy import known_measure, went_on
 
 
 def section(study: StudyData) -> Section | None:
@@ -23,11 +23,12 @@ def section(study: StudyData) -> Section | None:
         study, "seconds", measures, shares=False, x_label="seconds since training began"
     )
     end = "A dashed line that rises while the solid one falls is over-fitting."
+    caption = f"Per epoch: {told}. {end if unseen else ''}".strip() + went_on(study)
     return Section(
         "Loss",
         300,
         plots=(
-            Plot("loss-by-epoch", f"Per epoch: {told}. {end if unseen else ''}".strip(), by_epoch),
+            Plot("loss-by-epoch", caption, by_epoch),
             Plot("loss-by-time", f"Per second: {told}.", by_time),
         ),
     )

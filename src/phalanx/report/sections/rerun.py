@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from phalanx.report import words
 from phalanx.report.load import StudyData
-from phalanx.report.sections import Grid, Section
+from phalanx.report.sections import Section
 
 
 def section(study: StudyData) -> Section | None:
@@ -16,7 +16,6 @@ def section(study: StudyData) -> Section | None:
         "To run it again",
         900,
         facts=tuple(_facts(study)),
-        grids=tuple(_switches(study)),
     )
 
 
@@ -38,6 +37,7 @@ def _facts(study: StudyData) -> Iterator[tuple[str, str]]:
     parameters = sorted({s.parameters for s in summaries if s.parameters})
     if parameters:
         yield "parameters", ", ".join(words.count(number) for number in parameters)
+    yield from _going_on(study)
     yield from _data(study)
     for group in study.groups:
         if notes := group.shown.summary.notes:
@@ -46,24 +46,20 @@ def _facts(study: StudyData) -> Iterator[tuple[str, str]]:
         yield "runs", "\n".join(run.paths.id for run in study.runs)
 
 
+def _going_on(study: StudyData) -> Iterator[tuple[str, str]]:
+    """Where runs come from, and what they left to go on from."""
+    for run in study.runs:
+        s = run.summary
+        name = f", {s.run}" if len(study.runs) > 1 else ""
+        if s.resumes:
+            yield f"resumed from{name}", s.resumes
+        if s.checkpoint:
+            last = f"the last {s.checkpoint.path}, in epoch {s.checkpoint.epoch + 1}"
+            yield f"checkpoints{name}", f"{s.checkpoints} taken, {last}"
+
+
 def _data(study: StudyData) -> Iterator[tuple[str, str]]:
     seen = {d.name: d for run in study.runs for d in run.summary.data}
     for name, data in sorted(seen.items()):
         sums = [f"{file}  {checksum}" for file, checksum in sorted(data.checksums.items())]
         yield f"data, {name}", "\n".join([f"{words.count(data.samples)} samples", *sums])
-
-
-def _switches(study: StudyData) -> Iterator[Grid]:
-    rows = tuple(
-        (
-            group.label,
-            f"{switch.at_epoch:g}",
-            switch.before,
-            switch.after,
-            words.seconds(switch.pause_seconds),
-        )
-        for group in study.groups
-        for switch in group.shown.summary.switches
-    )
-    if rows:
-        yield Grid(("strategy", "switch at epoch", "from", "to", "pause"), rows)

@@ -9,7 +9,9 @@ from phalanx.report.tables import Cell, table_lines
 
 def section(study: StudyData) -> Section | None:
     """One row per strategy, the best marked where the difference is more than noise."""
-    lines = table_lines(study)
+    # The kind of emulation stands above the page, unless there are several.
+    several_kinds = len({group.emulated for group in study.groups if group.emulated}) > 1
+    lines = [line for line in table_lines(study) if line.name != "emulated" or several_kinds]
     if not lines:
         return None
     rows: tuple[tuple[str | Cell, ...], ...] = tuple(
@@ -21,5 +23,6 @@ def section(study: StudyData) -> Section | None:
     ) + "Training time is the slowest worker's; elapsed adds starting, reading and evaluating."
     if study.repeats > 1:
         note += " Medians; the range of the repeats below them."
-    grid = Grid(("strategy", *(line.name for line in lines)), rows, note)
+    head = ("strategy", *(line.name.replace("÷ ", "÷\u00a0") for line in lines))
+    grid = Grid(head, rows, note)
     return Section("Results", 100, grids=(grid,))

@@ -8,7 +8,7 @@ from phalanx.report.sections import Plot, Section
 
 def section(study: StudyData) -> Section | None:
     """Only strategies that do not step together have any staleness to show."""
-    groups = [group for group in study.groups if group.shown.summary.staleness]
+    groups = [group for group in study.groups if any(group.shown.summary.staleness)]
     if not groups:
         return None
     from phalanx.report.plots import staleness_bars

@@ -27,6 +27,8 @@ def section(study: StudyData) -> Section | None:
         "Steps that begin together are lockstep: whoever shows no red is the one the others "
         "wait for."
     )
+    if any(log.rounds for ranks in logs.values() for log in ranks):
+        caption += " Workers that train apart come together in the middle, after several ticks."
     if any(window.switch is not None for _, window in windows):
         caption += " The dashed line is the moment of the switch."
     plot = Plot("timeline", caption, step_timelines(windows, span), wide=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
+
+from phalanx.sync.clock import Clock
 
 LEFT = (
     "another worker has left while this one waits for it",
@@ -26,11 +28,25 @@ class Lock(Protocol):
     def __exit__(self, *_: Any) -> None: ...
 
 
+class Circle(Protocol):
+    """Some of the workers, who wait for each other."""
+
+    def wait(self, gone: Callable[[], bool] | None = None) -> None:
+        """Like :meth:`Arena.barrier`, among the members only."""
+
+
 class Arena(Protocol):
     """Memory that all workers of one host see, and the means to take turns in it."""
 
     rank: int
     workers: int
+    scripted: bool
+    """Whether time is scripted: then only one worker runs at a time, and no thread beside it."""
+
+    @property
+    def pace(self) -> Clock:
+        """The clock for decisions (who is fast, who has to wait): scripted time where there is
+        one, so that a run can be repeated exactly. Stamps of what happened come from elsewhere."""
 
     def region(self, name: str, count: int, dtype: torch.dtype) -> torch.Tensor:
         """A shared tensor of ``count`` zeros.
@@ -49,6 +65,22 @@ class Arena(Protocol):
 
     def lock(self, index: int) -> Lock:
         """Lock number ``index`` (see ``Locks``)."""
+
+    def circle(self, members: Sequence[int]) -> Circle:
+        """The barrier of ``members``, of which this worker is one. A worker waits in one circle
+        at a time, and everybody asks for circles that do not overlap."""
+
+    def await_(self, ready: Callable[[], bool], gone: Callable[[], bool] | None = None) -> None:
+        """Wait until ``ready()``, which is asked again whenever some worker calls :meth:`wake`.
+
+        A worker that waits long asks ``gone`` whether it waits in vain, and then gives up.
+        """
+
+    def wake(self) -> None:
+        """Something that others may wait for has changed. Cheap when nobody waits."""
+
+    def sleep(self, seconds: float) -> None:
+        """Let ``seconds`` of :attr:`pace` pass: to emulate slow workers and wires."""
 
     def pause(self) -> None:
         """Give way for a moment inside a polling loop."""

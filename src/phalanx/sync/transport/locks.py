@@ -12,6 +12,7 @@ class Locks(IntEnum):
     EVALUATION = 1
     BEST = 2
     STOP = 3
+    GATE = 4
     FIRST_SHARD = 8
     SHARDS = 48
 

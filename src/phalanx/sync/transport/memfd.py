@@ -20,11 +20,15 @@ from phalanx.core.errors import InputError
 
 CELL = 64  # one primitive per cache line; glibc's and musl's are all smaller
 LOCKS = 64
+WAKE_LOCK = LOCKS  # one more, which guards the flags of those who wait to be woken
 ROUNDS = 6  # of the dissemination barrier, enough for 64 workers
 MAX_WORKERS = 1 << ROUNDS
+FLAGS_AT = CELL  # one byte per worker: it waits to be woken
 LOCKS_AT = mmap.PAGESIZE
-BARRIER_AT = LOCKS_AT + LOCKS * CELL
-CONTROL_BYTES = -(-(BARRIER_AT + MAX_WORKERS * ROUNDS * CELL) // mmap.PAGESIZE) * mmap.PAGESIZE
+BARRIER_AT = LOCKS_AT + (LOCKS + 1) * CELL
+WAKE_AT = BARRIER_AT + MAX_WORKERS * ROUNDS * CELL
+PAIRS_AT = WAKE_AT + MAX_WORKERS * CELL
+CONTROL_BYTES = -(-(PAIRS_AT + MAX_WORKERS**2 * CELL) // mmap.PAGESIZE) * mmap.PAGESIZE
 
 _PTHREAD_PROCESS_SHARED = 1
 _PTHREAD_MUTEX_ROBUST = 1
@@ -36,6 +40,19 @@ def barrier_cell(rank: int, barrier_round: int) -> int:
 
 def lock_cell(index: int) -> int:
     return LOCKS_AT + index * CELL
+
+
+def wake_cell(rank: int) -> int:
+    return WAKE_AT + rank * CELL
+
+
+def pair_cell(sender: int, receiver: int) -> int:
+    """For circles: counts what ``sender`` has told ``receiver``.
+
+    One for each pair, because a worker may already be in its next circle, with others, while a
+    partner is still in its last one: a common cell would take their word for the partner's.
+    """
+    return PAIRS_AT + (receiver * MAX_WORKERS + sender) * CELL
 
 
 def create(workers: int) -> int:
@@ -59,14 +76,15 @@ def create(workers: int) -> int:
 def _initialise(base: int, workers: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     for rank in range(workers):
-        for barrier_round in range(ROUNDS):
-            cell = ctypes.c_void_p(base + barrier_cell(rank, barrier_round))
-            _check(libc.sem_init(cell, 1, 0))
+        cells = [barrier_cell(rank, barrier_round) for barrier_round in range(ROUNDS)]
+        cells += [pair_cell(sender, rank) for sender in range(workers)]
+        for cell in [*cells, wake_cell(rank)]:
+            _check(libc.sem_init(ctypes.c_void_p(base + cell), 1, 0))
     attributes = ctypes.create_string_buffer(CELL)
     _check(libc.pthread_mutexattr_init(attributes))
     _check(libc.pthread_mutexattr_setpshared(attributes, _PTHREAD_PROCESS_SHARED))
     _check(libc.pthread_mutexattr_setrobust(attributes, _PTHREAD_MUTEX_ROBUST))
-    for index in range(LOCKS):
+    for index in range(LOCKS + 1):
         _check(libc.pthread_mutex_init(ctypes.c_void_p(base + lock_cell(index)), attributes))
 
 

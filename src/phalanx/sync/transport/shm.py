@@ -7,11 +7,12 @@ import hashlib
 import mmap
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
 from phalanx.core.errors import InputError, PeerLost
+from phalanx.sync.clock import MonotonicClock
 from phalanx.sync.transport import memfd
 from phalanx.sync.transport.arena import LEFT
 
@@ -61,6 +62,10 @@ class _Lock:
         self._unlock(self._cell)
 
 
+Gone = Callable[[], bool]
+Round = tuple[ctypes.c_void_p, ctypes.c_void_p]
+
+
 class ShmArena:
     """Regions behind the control block; a dissemination barrier; robust mutexes.
 
@@ -69,8 +74,11 @@ class ShmArena:
     waits for one, so that a worker only ever touches its partners' cache lines.
     """
 
+    scripted = False
+
     def __init__(self, descriptor: int, rank: int, workers: int) -> None:
         self.rank, self.workers = rank, workers
+        self.pace = MonotonicClock()
         self._descriptor = descriptor
         self._end = memfd.CONTROL_BYTES
         self._control = mmap.mmap(descriptor, memfd.CONTROL_BYTES)
@@ -80,19 +88,26 @@ class ShmArena:
         self._spin = SPIN_SECONDS if workers <= (os.cpu_count() or 1) else 0.0
         self._partners = list(self._rounds())
         self._locks = [_Lock(self._base + memfd.lock_cell(i)) for i in range(memfd.LOCKS)]
+        self._flags = slice(memfd.FLAGS_AT, memfd.FLAGS_AT + workers)
+        self._nobody = bytes(workers)
+        self._wake_lock = _Lock(self._base + memfd.lock_cell(memfd.WAKE_LOCK))
+        self._wakes = [ctypes.c_void_p(self._base + memfd.wake_cell(r)) for r in range(workers)]
         self._agreement = self._map(workers * 32)
         self._start, self._used_before = self._end, False
 
-    def _rounds(self) -> Iterator[tuple[ctypes.c_void_p, ctypes.c_void_p]]:
+    def _rounds(self) -> Iterator[Round]:
         """For each round of the barrier: whom to post, and what to wait for."""
         barrier_round, distance = 0, 1
         while distance < self.workers:
             partner = (self.rank + distance) % self.workers
             yield (
-                ctypes.c_void_p(self._base + memfd.barrier_cell(partner, barrier_round)),
-                ctypes.c_void_p(self._base + memfd.barrier_cell(self.rank, barrier_round)),
+                self._cell(memfd.barrier_cell(partner, barrier_round)),
+                self._cell(memfd.barrier_cell(self.rank, barrier_round)),
             )
             barrier_round, distance = barrier_round + 1, distance * 2
+
+    def _cell(self, offset: int) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self._base + offset)
 
     def region(self, name: str, count: int, dtype: torch.dtype) -> torch.Tensor:
         self._agree(f"{name} {count} {dtype}")
@@ -133,24 +148,98 @@ class ShmArena:
                 "Every worker has to build the same model, with the same optimizer.",
             )
 
-    def barrier(self, gone: Callable[[], bool] | None = None) -> None:
-        for post, wait in self._partners:
+    def barrier(self, gone: Gone | None = None) -> None:
+        self.disseminate(self._partners, gone)
+
+    def circle(self, members: Sequence[int]) -> _Circle:
+        ordered = sorted(members)
+        at, rounds, distance = ordered.index(self.rank), [], 1
+        while distance < len(ordered):
+            after, before = ordered[(at + distance) % len(ordered)], ordered[at - distance]
+            post = self._cell(memfd.pair_cell(self.rank, after))
+            rounds.append((post, self._cell(memfd.pair_cell(before, self.rank))))
+            distance *= 2
+        return _Circle(self, rounds)
+
+    def disseminate(self, rounds: Sequence[Round], gone: Gone | None) -> None:
+        for post, wait in rounds:
             self._quick.sem_post(post)
             self._wait(wait, gone)
 
-    def _wait(self, cell: ctypes.c_void_p, gone: Callable[[], bool] | None) -> None:
+    def _wait(self, cell: ctypes.c_void_p, gone: Gone | None) -> None:
         if self._quick.sem_trywait(cell) == 0:
             return
         give_up = time.perf_counter() + self._spin
         while time.perf_counter() < give_up:
             if self._quick.sem_trywait(cell) == 0:
                 return
-        while self._slow.sem_timedwait(cell, ctypes.byref(_deadline(SLICE_SECONDS))) != 0:
+        while not self._slept(cell):
             if gone is not None and gone():
                 raise PeerLost(*LEFT)
+
+    def _slept(self, cell: ctypes.c_void_p) -> bool:
+        """Sleep for a slice; whether ``cell`` was posted."""
+        return bool(self._slow.sem_timedwait(cell, ctypes.byref(_deadline(SLICE_SECONDS))) == 0)
 
     def lock(self, index: int) -> _Lock:
         return self._locks[index]
 
+    def await_(self, ready: Callable[[], bool], gone: Gone | None = None) -> None:
+        if not self._soon(ready):
+            self._sleep_until(ready, gone)
+        # Whatever was written before a ``wake`` that has passed this lock is visible from here.
+        with self._wake_lock:
+            pass
+
+    def _soon(self, ready: Callable[[], bool]) -> bool:
+        if ready():
+            return True
+        give_up = time.perf_counter() + self._spin
+        while time.perf_counter() < give_up:
+            if ready():
+                return True
+        return False
+
+    def _sleep_until(self, ready: Callable[[], bool], gone: Gone | None) -> None:
+        """No wake is missed, on any processor, because the lock puts one before the other.
+
+        Either the waker passes it after the flag is up: then it sees the flag and posts. Or it
+        passed before: then its unlocking and our locking order its writes before our look. A post
+        that comes too late for its reason only makes the next wait look once more.
+        """
+        flag = memfd.FLAGS_AT + self.rank
+        while True:
+            with self._wake_lock:
+                self._control[flag] = 1
+            if ready():
+                break
+            self._slept(self._wakes[self.rank])
+            if gone is not None and gone() and not ready():
+                raise PeerLost(*LEFT)
+        self._control[flag] = 0
+
+    def wake(self) -> None:
+        with self._wake_lock:
+            waiting = self._control[self._flags]
+            if waiting == self._nobody:
+                return
+            self._control[self._flags] = self._nobody
+        for cell, waits in zip(self._wakes, waiting, strict=True):
+            if waits:
+                self._quick.sem_post(cell)
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
     def pause(self) -> None:
         time.sleep(0.001)
+
+
+class _Circle:
+    """The barrier of some workers, in semaphores of their own."""
+
+    def __init__(self, arena: ShmArena, rounds: Sequence[Round]) -> None:
+        self._arena, self._rounds = arena, rounds
+
+    def wait(self, gone: Gone | None = None) -> None:
+        self._arena.disseminate(self._rounds, gone)

@@ -1,0 +1,44 @@
+"""What changes while a run trains, told in a few lines: batch shares, and the strategy."""
+
+from __future__ import annotations
+
+from phalanx.observe.events import Balanced, Event, Switched
+from phalanx.report.findings import shares
+from phalanx.report.words import seconds
+
+MOST_SHARES = 3
+MOST_SWITCHES = 6
+_REST = "further {} are in the report"
+
+
+class Changes:
+    """Says each change once, and after the first few only that there are more."""
+
+    def __init__(self) -> None:
+        self._shares = self._switches = 0
+        self._last = ""
+
+    def line(self, event: Event) -> str | None:
+        """What to print about ``event``, if anything."""
+        if isinstance(event, Balanced):
+            return self._balanced(event)
+        return self._switched(event) if isinstance(event, Switched) else None
+
+    def _balanced(self, event: Balanced) -> str | None:
+        told = shares(event.shares)
+        if told == self._last:
+            return None
+        self._last, self._shares = told, self._shares + 1
+        return _few(f"shares {told} (measured speeds)", "shares", self._shares, MOST_SHARES)
+
+    def _switched(self, event: Switched) -> str | None:
+        self._switches += 1
+        told = f"switched from {event.before} to {event.after} at epoch {event.at_epoch:.2f}"
+        told += f", pause {seconds(event.pause)}"
+        return _few(told, "switches", self._switches, MOST_SWITCHES)
+
+
+def _few(line: str, kind: str, number: int, most: int) -> str | None:
+    if number == most + 1:
+        return _REST.format(kind)
+    return line if number <= most else None

@@ -1,0 +1,263 @@
+"""``phalanx resume``: go on with a run from its newest checkpoint, in a run of its own."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from phalanx.cli import options as o
+
+if TYPE_CHECKING:
+    from phalanx.cli.request import Request
+    from phalanx.core.run_paths import RunPaths
+    from phalanx.core.settings import RunSettings
+    from phalanx.launch.launcher import Job, Launch
+    from phalanx.train.checkpoint.manifest import Manifest
+
+SUFFIX = "-resumed"
+Number = Annotated[
+    int | None, typer.Option(metavar="NUMBER", help="Which one. Default: the newest that is whole.")
+]
+Same = "Instead of the run's."
+
+
+def resume(
+    ctx: typer.Context,
+    run: o.RunName = None,
+    strategy: o.NewStrategy = None,
+    workers: Annotated[int | None, typer.Option(metavar="N", help=Same)] = None,
+    epochs: Annotated[int | None, typer.Option(metavar="N", help="In all, " + Same.lower())] = None,
+    batch: Annotated[int | None, typer.Option(metavar="N", help=Same)] = None,
+    checkpoint: Number = None,
+    launcher: Annotated[str | None, typer.Option(metavar="NAME", help=Same)] = None,
+    pool: o.PoolFile = None,
+    machines: o.Machines = "all",
+    balance: Annotated[str | None, typer.Option(metavar="NAME", help=Same)] = None,
+    slow: Annotated[str | None, typer.Option(metavar="F,F,…", help=Same)] = None,
+    rate: Annotated[str | None, typer.Option(metavar="RATE", help=Same)] = None,
+    checkpoint_every: Annotated[str | None, typer.Option(metavar="N", help=Same)] = None,
+    keep: Annotated[int | None, typer.Option(metavar="N", help=Same)] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Part of its id. Default: the run's.")
+    ] = None,
+    dry_run: o.DryRun = False,
+    json: o.Json = False,
+) -> int:
+    """Go on with a run from its newest checkpoint.
+
+    The rest of the training is a run of its own, with the same script, arguments and settings,
+    except those that are given here: another strategy or number of workers, for example.
+    """
+    from phalanx.cli.checkpoints import find_checkpoint
+    from phalanx.cli.find import single_run
+    from phalanx.cli.output import Output
+    from phalanx.cli.request import check_at_least
+    from phalanx.cli.run import execute_and_tell
+    from phalanx.cli.values import read_rate, read_slow
+
+    check_at_least("--batch", batch, 1)
+    out = Output(json)
+    past = _read(single_run(run, "resume"))
+    _check_can_go_on(past, epochs is not None or checkpoint is not None)
+    wanted = _given(
+        strategy=strategy,
+        epochs=epochs,
+        batch=batch,
+        balance=balance,
+        slow=list(read_slow(slow)) or None,
+        rate=read_rate(rate),
+    ) | _when(checkpoint_every, keep, past.launch.settings)
+    resumption = Resumption(past, wanted, workers, launcher, pool, machines, name)
+    request = resumption.request(ctx.obj.command)
+    found, manifest = find_checkpoint(past.paths, checkpoint, out)
+    _check_there_is_more(epochs, manifest)
+    for warning in (*request.warnings, *changed_sources(past.paths, request.script)):
+        out.note(f"warning: {warning}")
+    job, title = resumption.job(request, found, manifest), resumption.title(manifest)
+    out.note(f"goes on from {job.resumes} ({where(manifest)}), with {job.settings.strategy}")
+    if dry_run:
+        from phalanx.cli.dry_run import show
+
+        return show([(title, job)], out)
+    return execute_and_tell(title, job, out)
+
+
+def where(manifest: Manifest) -> str:
+    """``after epoch 2`` or ``epoch 3, 41 %``: how far the training had come."""
+    if manifest.position >= manifest.samples:
+        return f"after epoch {manifest.epoch + 1}"
+    return f"epoch {manifest.epoch + 1}, {100 * manifest.position // manifest.samples} %"
+
+
+@dataclass(frozen=True)
+class Past:
+    """What the run was that is gone on with."""
+
+    paths: RunPaths
+    launch: Launch
+    workers: int
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """The run as it was, and what shall be different."""
+
+    past: Past
+    wanted: dict[str, Any]
+    workers: int | None
+    launcher: str | None
+    pool: Path | None
+    machines: str
+    name: str | None
+
+    def strategy(self, manifest: Manifest) -> str:
+        """What it was trained with last, which a switch may have changed, if not told otherwise."""
+        from phalanx.core.spec import parse_spec
+
+        return parse_spec(self.wanted.get("strategy", manifest.strategy)).text
+
+    def title(self, manifest: Manifest) -> str:
+        return f"{self.name or _name_of(self.past)}-{self.strategy(manifest)}{SUFFIX}"
+
+    def request(self, command: list[str]) -> Request:
+        """Checked like a new run's."""
+        from phalanx.cli.request import Options, check
+        from phalanx.cli.values import Emulation
+
+        launch = self.past.launch
+        settings = launch.settings
+        _check_script_is_there(self.past)
+        options = Options(
+            script=Path(launch.script),
+            words=tuple(launch.arguments),
+            command=command,
+            workers=self.past.workers if self.workers is None else self.workers,
+            pool=self.pool,
+            machines=self.machines,
+            launcher=self.launcher or launch.launcher,
+            epochs=self.wanted.get("epochs"),
+            seed=settings.seed,
+            precision=settings.precision,
+            balance=self.wanted.get("balance", settings.balance),
+            emulation=Emulation(tuple(self.wanted.get("slow", ()))),
+        )
+        return check(options)
+
+    def job(self, request: Request, checkpoint: Path, manifest: Manifest) -> Job:
+        import msgspec
+
+        from phalanx.cli.checkpoints import run_of
+        from phalanx.cli.request import speeds_of
+
+        settings = msgspec.structs.replace(self.past.launch.settings, **self.wanted)
+        if settings.batch_per_worker is not None:
+            # The global batch is what the mathematics depend on: other workers do not change it.
+            batch = self.wanted.get("batch", manifest.batch)
+            settings = msgspec.structs.replace(settings, batch=batch, batch_per_worker=None)
+        job = request.job(self.strategy(manifest), settings.batch)
+        settings = msgspec.structs.replace(
+            settings,
+            strategy=self.strategy(manifest),
+            slow=speeds_of(settings.slow or (), job.plan.workers),
+            data=job.settings.data or settings.data,
+            resume=str(checkpoint.resolve()),
+        )
+        source = f"{run_of(checkpoint)}, checkpoint {manifest.number}"
+        return replace(job, settings=settings, resumes=source)
+
+
+def changed_sources(paths: RunPaths, script: Path) -> list[str]:
+    """What the script and its modules are no longer, compared with the run's copy of them."""
+    folder = script.resolve().parent
+    remarks = []
+    for kept in sorted(file for file in paths.source.rglob("*.py") if file.is_file()):
+        name = kept.relative_to(paths.source)
+        now = folder / name
+        if not now.is_file():
+            remarks.append(f"{name} is gone since the run began (its copy: {kept})")
+        elif now.read_bytes() != kept.read_bytes():
+            remarks.append(f"{name} has changed since the run began (as it was: {kept})")
+    return remarks
+
+
+def _read(paths: RunPaths) -> Past:
+    import msgspec
+
+    from phalanx.core.errors import InputError
+    from phalanx.launch.launcher import Launch
+    from phalanx.plan.plan import Plan
+
+    try:
+        launch = Launch.from_json(paths.launch.read_bytes())
+        plan = Plan.from_json(paths.plan.read_bytes())
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
+        raise InputError(f"cannot read how '{paths.id}' was started: {error}") from error
+    return Past(paths, launch, plan.workers)
+
+
+def _check_can_go_on(past: Past, there_is_more: bool) -> None:
+    from phalanx.cli.find import summary_of
+    from phalanx.core.errors import InputError
+    from phalanx.observe.run_status import controller_alive
+
+    name = past.paths.id
+    if controller_alive(past.paths):
+        raise InputError(f"'{name}' is still running", f"Stop it first: phalanx stop {name}")
+    if summary_of(past.paths).status == "done" and not there_is_more:
+        raise InputError(f"'{name}' is done", "Train it for longer: --epochs N (in all).")
+
+
+def _check_there_is_more(epochs: int | None, manifest: Manifest) -> None:
+    from phalanx.core.errors import InputError
+
+    if epochs is None or manifest.epoch * manifest.samples + manifest.position < (
+        epochs * manifest.samples
+    ):
+        return
+    raise InputError(
+        f"--epochs {epochs} leaves nothing to train: checkpoint {manifest.number} is "
+        f"{'' if manifest.position >= manifest.samples else 'in '}{where(manifest)}",
+        "--epochs counts from the beginning; an earlier one: --checkpoint N.",
+    )
+
+
+def _check_script_is_there(past: Past) -> None:
+    from phalanx.core.errors import InputError
+
+    script = Path(past.launch.script)
+    if script.is_file():
+        return
+    where = "Is this the folder in which the run was started?" if not script.is_absolute() else ""
+    copy = past.paths.source / script.name
+    kept = f"A copy is kept: {copy}" if copy.is_file() else ""
+    raise InputError(f"the script '{script}' is gone", " ".join(w for w in (where, kept) if w))
+
+
+def _when(every: str | None, keep: int | None, before: RunSettings) -> dict[str, Any]:
+    from phalanx.cli.values import read_checkpoints
+
+    if every is None:
+        return {} if keep is None else {"keep": read_checkpoints("0", keep).keep}
+    read = read_checkpoints(every, before.keep if keep is None else keep)
+    return {
+        "checkpoint_epochs": read.epochs,
+        "checkpoint_minutes": read.minutes,
+        "keep": read.keep,
+    }
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _name_of(past: Past) -> str:
+    """The name that the run was given: its id without moment, strategy and suffix."""
+    from phalanx.core.run_paths import slug
+
+    name = re.sub(r"^\d{8}-\d{6}-", "", past.paths.id)
+    name = re.sub(rf"{SUFFIX}(-\d+)?$", "", name)
+    return name.removesuffix(f"-{slug(past.launch.settings.strategy)}")

@@ -1,0 +1,109 @@
+"""Options whose values are more than one word or number, read and refused in one line each."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from phalanx.core.errors import InputError
+from phalanx.core.registry import did_you_mean
+
+RATE_UNITS = {"": 1.0, "bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+MINUTES = {"min": 1.0, "h": 60.0}
+_NUMBER = re.compile(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """When checkpoints are written, and how many of them are kept."""
+
+    epochs: int = 0
+    minutes: float | None = None
+    keep: int = 3
+
+
+@dataclass(frozen=True)
+class Emulation:
+    """What is made slower than it is: workers and the link between them."""
+
+    slow: tuple[float, ...] = ()
+    rate: float | None = None
+
+
+def read_slow(text: str | None) -> tuple[float, ...]:
+    """``1,1,0.25`` as speeds, one per worker from the first on."""
+    if text is None:
+        return ()
+    return tuple(_speed(part.strip()) for part in text.split(","))
+
+
+def _speed(text: str) -> float:
+    example = "For example: --slow 1,1,0.25"
+    try:
+        speed = float(text)
+    except ValueError:
+        raise InputError(f"--slow must be speeds with commas, not '{text}'", example) from None
+    if not 0 < speed <= 1:
+        raise InputError(f"--slow {text}: a speed is above 0 and at most 1", example)
+    return speed
+
+
+def read_rate(text: str | None) -> float | None:
+    """``100mbit`` as bits per second."""
+    if text is None:
+        return None
+    number, unit = _split("--rate", text, "For example: --rate 100mbit")
+    if unit not in RATE_UNITS:
+        known = [name for name in RATE_UNITS if name]
+        raise InputError(f"--rate {text}: unknown unit '{unit}'", did_you_mean(unit, known))
+    if not 0 < number * RATE_UNITS[unit] < math.inf:
+        raise InputError(f"--rate {text}: nothing would ever arrive", "Use more than 0 bits/s.")
+    return number * RATE_UNITS[unit]
+
+
+def read_checkpoints(text: str, keep: int) -> Checkpoints:
+    """``1`` (epochs), ``10min``, or both with a comma between."""
+    epochs: int | None = None
+    minutes: float | None = None
+    for part in text.split(","):
+        number, unit = _split("--checkpoint-every", part, _EVERY_EXAMPLE)
+        if unit in MINUTES:
+            _once(minutes, "a time", text)
+            minutes = number * MINUTES[unit]
+        elif unit:
+            raise InputError(f"--checkpoint-every {part}: unknown unit '{unit}'", _EVERY_EXAMPLE)
+        else:
+            _once(epochs, "epochs", text)
+            epochs = _whole(number, part)
+    if minutes is not None and not 0 < minutes < math.inf:
+        raise InputError(f"--checkpoint-every {text}: no time at all", _EVERY_EXAMPLE)
+    if keep < 1:
+        raise InputError(f"--keep must be at least 1, not {keep}", "None: --checkpoint-every 0")
+    return Checkpoints(epochs or 0, minutes, keep)
+
+
+_EVERY_EXAMPLE = "For example: --checkpoint-every 1 (epochs), 10min, or 1,10min; 0 is none"
+
+
+def _split(option: str, text: str, example: str) -> tuple[float, str]:
+    """A number and the unit behind it."""
+    found = _NUMBER.fullmatch(text)
+    try:
+        number = float(found[1]) if found else math.nan
+    except ValueError:
+        number = math.nan
+    if found is None or math.isnan(number):
+        raise InputError(f"{option} cannot be '{text.strip()}'", example)
+    return number, found[2].lower()
+
+
+def _whole(number: float, text: str) -> int:
+    if not (math.isfinite(number) and number == int(number)):
+        raise InputError(f"--checkpoint-every {text}: whole epochs only", _EVERY_EXAMPLE)
+    return int(number)
+
+
+def _once(value: object, what: str, text: str) -> None:
+    if value is not None:
+        raise InputError(f"--checkpoint-every {text} gives {what} twice", _EVERY_EXAMPLE)

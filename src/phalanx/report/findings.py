@@ -1,0 +1,104 @@
+"""What stands out about one run, a sentence each: the straggler, the shares, the switches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phalanx.observe.straggler import Straggler
+from phalanx.observe.summary_fields import Summary, SwitchSummary
+from phalanx.report import words
+from phalanx.report.load import Group, StudyData
+
+FEW_SWITCHES = 6
+
+
+def findings(summary: Summary) -> list[str]:
+    """All of them, the straggler first."""
+    found = (straggler_sentence(summary), balance_sentence(summary), switch_sentence(summary))
+    return [sentence for sentence in found if sentence]
+
+
+def straggler_sentence(summary: Summary) -> str | None:
+    """Who it was, and what it cost whom."""
+    late = summary.straggler
+    if late is None:
+        return None
+    return (
+        f"Straggler: worker {late.rank}{_place(summary, late)}, {_how_slow(late)}; {_cost(late)}."
+    )
+
+
+def _place(summary: Summary, late: Straggler) -> str:
+    machines = {worker.rank: worker.machine for worker in summary.per_worker}
+    return f" on {machines.get(late.rank)}" if len(set(machines.values())) > 1 else ""
+
+
+def _how_slow(late: Straggler) -> str:
+    told = []
+    if late.slower is not None and late.slower >= 1.1:
+        told.append(f"{late.slower:.1f} times as long per sample as the others")
+    if late.steps:
+        told.append(
+            f"last in {words.rough_share(late.share)} of {words.count(late.steps)} joint steps"
+        )
+    return ", ".join(told) or "the slowest"
+
+
+def _cost(late: Straggler) -> str:
+    if late.waiting == "nobody":
+        return "nobody waits for it under this strategy, so it costs the others nothing"
+    lost = f"{words.seconds(late.seconds)}, {words.rough_share(late.cost)} of their time"
+    if late.waiting == "bounded":
+        return f"whoever ran too far ahead waited for it ({lost})"
+    return f"the others waited {lost}, for it"
+
+
+def balance_sentence(summary: Summary) -> str | None:
+    """What sharing out by measured speed came to."""
+    balance = summary.balance
+    if balance is None or not summary.shares:
+        return None
+    often = "once" if balance.changes == 1 else f"{balance.changes} times"
+    last = f"last in epoch {balance.last_epoch + 1}" if balance.changes > 1 else ""
+    when = f"{often}, {last}" if last else f"{often}, in epoch {balance.first_epoch + 1}"
+    told = f"Balance: shares {shares(summary.shares)} by measured speed, changed {when}"
+    before, after = balance.rate_before, balance.rate_after
+    if before and after:
+        told += f"; {words.count(before)} samples/s in steps before, {words.count(after)} after"
+    return f"{told}."
+
+
+def shares(values: Sequence[float]) -> str:
+    """``80 : 20``, in percent; one that would read as nothing keeps a digit."""
+    return " : ".join(f"{100 * v:.0f}" if v >= 0.0095 else f"{100 * v:.1f}" for v in values)
+
+
+def switch_sentence(summary: Summary) -> str | None:
+    """How long each strategy was trained under, when there was more than one."""
+    switches = summary.switches
+    if not switches:
+        return None
+    parts = summary.samples_by_phase
+    total = sum(parts.values())
+    often = "once" if len(switches) == 1 else f"{len(switches)} times"
+    longest = max(switch.pause_seconds for switch in switches)
+    pause = f"paused {words.seconds(longest)}" + (" at most" if len(switches) > 1 else "")
+    if total <= 0:
+        return f"Switched {often}, {pause}."
+    under = [f"{words.rough_share(part / total)} under {name}" for name, part in parts.items()]
+    return f"Switched {often}, {pause}: {words.listed(under)}."
+
+
+def of_group(group: Group, study: StudyData, sentence: str | None) -> str:
+    """A sentence about one of several strategies says which."""
+    if not sentence or len(study.groups) == 1:
+        return sentence or ""
+    return f"{group.label}: {sentence[0].lower()}{sentence[1:]}"
+
+
+def shown_switches(switches: Sequence[SwitchSummary]) -> tuple[list[SwitchSummary], int]:
+    """The first and last few, and how many lie between them."""
+    if len(switches) <= FEW_SWITCHES:
+        return list(switches), 0
+    half = FEW_SWITCHES // 2
+    return [*switches[:half], *switches[-half:]], len(switches) - 2 * half

@@ -1,0 +1,77 @@
+"""Asynchronous data parallelism: workers update the store one by one, without waiting.
+
+A push is one visit per shard: lock it, run the optimizer on it. Nobody waits for anybody else's
+step (Dean et al., "Large scale distributed deep networks", 2012). On a CPU there is nothing to
+pull: the model reads the store itself, also while others update it, as in Recht et al.,
+"Hogwild!" (2011), but no update is ever lost.
+"""
+
+from __future__ import annotations
+
+from phalanx.sync.courier import make_courier
+from phalanx.sync.reducer import Masks
+from phalanx.sync.shared_state import State
+from phalanx.sync.shared_strategy import SharedStrategy
+from phalanx.sync.store import Store, normalise
+from phalanx.sync.strategy import StrategyContext, Timing
+
+
+class Asynchronous(SharedStrategy):
+    """``overlap=yes`` pushes while the next step computes, after Chen et al., "OSP" (2023)."""
+
+    def __init__(self, context: StrategyContext, overlap: str = "no") -> None:
+        super().__init__(context)
+        self._store = Store(context)
+        self._rate_factor, self._emphasis = 1.0 / context.rate_divisor, 1.0
+        self._gradients = self._store.buffers()
+        self._collectors = self._replica.collector(self._gradients)
+        self._sender = context.wire.sender(
+            [
+                (f"{i}.{shard}", layout, shard, self._gradients[i][shard])
+                for i, layout in enumerate(self._replica.layouts)
+                for shard in range(self._arena.workers)
+            ]
+        )
+        self._overlaps = overlap == "yes"
+        self._courier = make_courier(self._overlaps, scripted=self._arena.scripted)
+
+    def emphasise(self, factor: float) -> None:
+        self._emphasis = factor
+
+    def exchange(self, weight: float, clip: float | None = None) -> Timing:
+        ready = self._clock.now()
+        self._settle()
+        began = self._clock.now()
+        timing = Timing(wait=began - ready)
+        used = [collector.collect() for collector in self._collectors]
+        self._replica.drop_gradients()
+        if weight > 0.0:
+            normalise(self._gradients, weight, clip, self._emphasis)
+            timing.bytes_sent += self._sender.send()
+        timing.send += self._clock.now() - began
+        if weight > 0.0:
+            self._courier.carry(lambda: self._push(used, timing))
+        return timing
+
+    def _settle(self) -> None:
+        """What was pushed beside the computation is applied now."""
+        self._courier.wait()
+
+    def _push(self, used: Masks, timing: Timing) -> None:
+        self._store.push(self._gradients, used, self._rate_factor, timing, pull=self._staged)
+
+    def refresh(self) -> None:
+        self._store.pull(self._staged)
+
+    def rest(self) -> None:
+        self._settle()
+
+    def drain(self) -> None:
+        self.rest()
+        super().drain()
+
+    def export_private(self) -> State:
+        return self._sender.export_state()
+
+    def import_private(self, state: State) -> None:
+        self._sender.import_state(state)

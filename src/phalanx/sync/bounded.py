@@ -1,0 +1,71 @@
+"""Bounded staleness: asynchronous, but nobody runs far ahead of the slowest.
+
+SSP: Ho et al., "More effective distributed ML via a stale synchronous parallel parameter server"
+(2013). DSSP, which chooses the bound at run time: Zhao et al., "Dynamic stale synchronous
+parallel distributed training for deep learning" (2019). The rules are in ``admission``.
+"""
+
+from __future__ import annotations
+
+from phalanx.sync.admission import Dynamic, Rule, Stale
+from phalanx.sync.asynchronous import Asynchronous
+from phalanx.sync.gate import Gate
+from phalanx.sync.reducer import Masks
+from phalanx.sync.strategy import StrategyContext, Timing
+
+
+class Bounded(Asynchronous):
+    """Each worker trains a copy that it takes at the gate: so it knows how old that is."""
+
+    own_copy = True
+
+    def __init__(self, context: StrategyContext, rule: Rule, lockstep: bool, overlap: str) -> None:
+        super().__init__(context, overlap)
+        self._gate = Gate(self._arena, rule, f"{context.tag}.gate", lockstep=lockstep)
+
+    def arrive(self) -> None:
+        """Before it computes: whoever is done sooner must not take it for one that rests."""
+        self._gate.enter()
+
+    def exchange(self, weight: float, clip: float | None = None) -> Timing:
+        self._gate.enter()
+        return super().exchange(weight, clip)
+
+    def _push(self, used: Masks, timing: Timing) -> None:
+        now, asked = self._clock.now, self._clock.now()
+        self._gate.before_push()
+        timing.wait += now() - asked
+        self._store.push(self._gradients, used, self._rate_factor, timing)
+        self._gate.pushed()
+        pushed = now()
+        self._gate.wait()
+        timing.wait += now() - pushed
+        if self._overlaps:
+            return  # the model computes on its copy right now: it is renewed between steps
+        self._pull(timing)
+
+    def _pull(self, timing: Timing | None = None) -> None:
+        began = self._clock.now()
+        self._store.pull(self._staged)
+        self._gate.pulled()
+        if timing is not None:
+            timing.reduce += self._clock.now() - began
+
+    def _settle(self) -> None:
+        super()._settle()
+        if self._overlaps:
+            self._pull()
+
+    def rest(self) -> None:
+        super().rest()
+        self._gate.rest()
+
+
+class StaleSynchronous(Bounded):
+    def __init__(self, context: StrategyContext, bound: int = 3, overlap: str = "no") -> None:
+        super().__init__(context, Stale(bound), lockstep=bound == 0, overlap=overlap)
+
+
+class DynamicStaleSynchronous(Bounded):
+    def __init__(self, context: StrategyContext, low: int = 2, high: int = 8) -> None:
+        super().__init__(context, Dynamic(low, high), lockstep=False, overlap="no")

@@ -1,0 +1,1 @@
+"""Codecs: how a gradient is made smaller on the wire. One family per file."""

@@ -1,0 +1,64 @@
+"""Who carries a push: the worker itself, or a thread beside it while the next step computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
+
+Job = Callable[[], None]
+
+
+class Courier(Protocol):
+    def carry(self, job: Job) -> None:
+        """Do ``job``, now or soon."""
+
+    def wait(self) -> None:
+        """Return when the last job is done."""
+
+
+class AtOnce:
+    """The worker itself: a push is over when ``carry`` returns."""
+
+    def carry(self, job: Job) -> None:
+        job()
+
+    def wait(self) -> None:
+        pass
+
+
+class Beside:
+    """A thread: the next step computes on parameters without this worker's last push."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="phalanx-push")
+        self._under_way: Future[None] | None = None
+
+    def carry(self, job: Job) -> None:
+        self._under_way = self._pool.submit(job)
+
+    def wait(self) -> None:
+        if self._under_way is not None:
+            done, self._under_way = self._under_way, None
+            done.result()
+
+
+class Later:
+    """The same order without a thread, so that a scripted run can be repeated."""
+
+    def __init__(self) -> None:
+        self._job: Job | None = None
+
+    def carry(self, job: Job) -> None:
+        self._job = job
+
+    def wait(self) -> None:
+        if self._job is not None:
+            job, self._job = self._job, None
+            job()
+
+
+def make_courier(overlap: bool, *, scripted: bool) -> Courier:
+    if not overlap:
+        return AtOnce()
+    return Later() if scripted else Beside()

@@ -1,0 +1,121 @@
+"""Training apart: each worker steps by itself, and now and then all come together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from phalanx.sync.optimizer_state import export_tensors, load_tensors, read_slot
+from phalanx.sync.reducer import Reducer
+from phalanx.sync.shared_state import State
+from phalanx.sync.shared_strategy import SharedStrategy
+from phalanx.sync.single import Single
+from phalanx.sync.strategy import StrategyContext, Timing
+
+
+class Local(SharedStrategy):
+    """The user's own optimizer on a copy of the parameters; the shared ones are the last agreed.
+
+    At the end of a round each worker shows how far it has moved; the mean of that, weighted by
+    samples, moves the shared parameters in the way that a subclass says (``_move``).
+    """
+
+    own_copy = True
+
+    def __init__(self, context: StrategyContext) -> None:
+        super().__init__(context)
+        self._alone = Single(self._replica.optimizer, self._clock)
+        self._reducer = Reducer(context)
+        self._moved = [torch.empty(n.size, dtype=n.dtype) for n in self._replica.layouts]
+        self._weight = 0.0
+        workers = self._arena.workers
+        self._apart = self._arena.region(f"{context.tag}.apart", workers, torch.uint8).numpy()
+        """Which workers have stepped since all came together."""
+
+    def begin(self) -> None:
+        if self._shared.elementwise:
+            self._shared.write_optimizer()
+        super().begin()
+
+    def exchange(self, weight: float, clip: float | None = None) -> Timing:
+        self._weight += weight
+        self._apart[self._arena.rank] = 1
+        return self._alone.exchange(weight, clip)
+
+    def agree(self) -> Timing:
+        return self._come_together(self._team.meet)
+
+    def _come_together(self, meet: Callable[[], object]) -> Timing:
+        now, ready = self._clock.now, self._clock.now()
+        for moved, mine, agreed in zip(
+            self._moved, self._staged, self._shared.parameters, strict=True
+        ):
+            torch.sub(mine.cpu(), agreed, out=moved)
+        weight, self._weight = self._weight, 0.0
+        count = self._show(self._moved, weight)
+        sent = now()
+        meet()
+        met = now()
+        self._reducer.reduce()
+        for i, shard in enumerate(self._own_slices()):
+            self._move(i, shard, self._reducer.reduced[i][0])
+        updated = now()
+        self._team.barrier()
+        self._apart[self._arena.rank] = 0
+        self.refresh()
+        return Timing(
+            send=sent - ready,
+            wait=met - sent,
+            update=updated - met,
+            settle=now() - updated,
+            bytes_sent=count,
+        )
+
+    def _show(self, flats: list[Tensor], weight: float) -> int:
+        """Weighted, because the reducer divides a sum by the sum of weights."""
+        if weight != 1.0:
+            torch._foreach_mul_(flats, weight)
+        return self._reducer.offer_flats(flats, weight)
+
+    def _own_slices(self) -> list[Tensor]:
+        rank = self._arena.rank
+        return [
+            parameters[slice(*layout.bounds(rank))]
+            for parameters, layout in zip(
+                self._shared.parameters, self._replica.layouts, strict=True
+            )
+        ]
+
+    def _move(self, layout: int, parameters: Tensor, mean: Tensor) -> None:
+        """Move this worker's slice of the agreed parameters, given the mean movement."""
+        raise NotImplementedError
+
+    def drain(self) -> None:
+        """What is left to bring together: steps since the last round, the optimizers' state."""
+        self._arena.barrier()
+        if self._apart.any():
+            self._come_together(self._team.barrier)
+        if self._shared.elementwise:
+            self._average_slots()
+        super().drain()
+
+    def _average_slots(self) -> None:
+        for name in self._shared.slots[0]:
+            self._reducer.offer_flats(read_slot(self._replica, name), 1.0, coded=False)
+            self._team.barrier()
+            self._reducer.reduce()
+            for i, layout in enumerate(self._replica.layouts):
+                slot = self._shared.slots[i][name]
+                slot[slice(*layout.bounds(self._arena.rank))] = self._reducer.reduced[i][0]
+            self._team.barrier()
+        if self._arena.rank == 0:
+            self._shared.take_steps_of_optimizer()
+
+    def export_private(self) -> State:
+        return self._reducer.sender.export_state() | export_tensors(self._replica)
+
+    def import_private(self, state: State) -> None:
+        self._reducer.sender.import_state(state)
+        load_tensors(self._replica, state)

@@ -1,0 +1,47 @@
+"""Who steps together: pure functions from what is known of the workers to groups of ranks.
+
+Every rank is in exactly one team. Ranks ascend in a team, and teams by their first rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+Team = tuple[int, ...]
+
+UNLIKE = 1.25
+"""Neighbours in speed whose ratio is greater do not step together."""
+
+
+def by_size(workers: int, size: int) -> list[Team]:
+    """Consecutive ranks; the last team may be smaller."""
+    return _pieces(range(workers), size)
+
+
+def by_machine(names: Sequence[str]) -> list[Team]:
+    """The workers of each machine."""
+    teams: dict[str, list[int]] = {}
+    for rank, name in enumerate(names):
+        teams.setdefault(name, []).append(rank)
+    return _tidy(teams.values())
+
+
+def by_speed(speeds: Sequence[float], size: int | None = None) -> list[Team]:
+    """Workers of like speed, at most ``size`` of them; one of unknown speed (0) is alone."""
+    known = sorted((r for r, s in enumerate(speeds) if s > 0.0), key=lambda r: (-speeds[r], r))
+    runs: list[list[int]] = [[r] for r, s in enumerate(speeds) if s <= 0.0]
+    before: int | None = None
+    for rank in known:
+        if before is None or speeds[before] > UNLIKE * speeds[rank]:
+            runs.append([])
+        runs[-1].append(rank)
+        before = rank
+    return _tidy(piece for run in runs for piece in _pieces(run, size or len(run)))
+
+
+def _pieces(ranks: Sequence[int], size: int) -> list[Team]:
+    return [tuple(ranks[start : start + size]) for start in range(0, len(ranks), size)]
+
+
+def _tidy(teams: Iterable[Iterable[int]]) -> list[Team]:
+    return sorted(tuple(sorted(team)) for team in teams)

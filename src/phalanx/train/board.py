@@ -1,0 +1,55 @@
+"""What workers tell each other outside meetings: speeds, shares, and commands.
+
+A command changes how everybody trains (another strategy, a checkpoint), so everybody has to take
+it at the same place in the data. The first worker posts it; in lockstep the others hear of it at
+their next meeting, free-running ones find that there are no more samples to claim.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+
+from phalanx.train.engine_memory import Memory
+
+TEXT = 512  # bytes of a spec that fit
+
+
+class Kind(IntEnum):
+    SAVE = 1
+    SWITCH = 2
+    LEAVE = 3
+    """A worker is transiently slow: train in the second phase of the spec."""
+    RETURN = 4
+    REGROUP = 5
+
+
+@dataclass(frozen=True)
+class Command:
+    kind: Kind
+    spec: str = ""
+
+
+class Board:
+    def __init__(self, memory: Memory, workers: int) -> None:
+        self.speeds = memory.region("board.speeds", workers, torch.float64).numpy()
+        self.shares = memory.region("board.shares", workers, torch.float64).numpy()
+        self._cells = memory.region("board.command", 2, torch.int64).numpy()  # [number, kind]
+        self._text = memory.region("board.text", TEXT, torch.uint8).numpy()
+
+    @property
+    def number(self) -> int:
+        """Of the newest command; they count from 1."""
+        return int(self._cells[0])
+
+    def post(self, command: Command) -> None:
+        text = command.spec.encode()[:TEXT].ljust(TEXT, b"\0")
+        self._text[:] = list(text)
+        self._cells[1] = command.kind
+        self._cells[0] += 1
+
+    def read(self) -> Command:
+        text = bytes(self._text.tolist()).rstrip(b"\0").decode()
+        return Command(Kind(int(self._cells[1])), text)

@@ -1,0 +1,180 @@
+"""What a checkpoint says about itself, and what its files are called.
+
+``NNNNNN/`` holds ``shared.safetensors`` (what all workers have in common), ``rank-R.safetensors``
+(what is a worker's own) and ``manifest.json``, which is written last and names them all.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+FORMAT = 1
+SHARED = "shared.safetensors"
+MANIFEST = "manifest.json"
+BEST = "best.json"
+LARGEST_MANIFEST = 64 << 20  # bytes: one record per parameter, and room to spare
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+_NUMBER = re.compile(r"[0-9]{6,15}")
+_LEFTOVER = re.compile(r"\.([0-9]{6,15})\.(partial|removed)")
+
+
+class FileRecord(msgspec.Struct, frozen=True):
+    """How long a file is, and its checksum."""
+
+    bytes: Count
+    sha256: str
+
+
+class PlaceRecord(msgspec.Struct, frozen=True):
+    """Where one parameter lies in its flat buffer; it has several names when it is tied."""
+
+    names: list[str]
+    start: Count
+    end: Count
+    group: Count
+    shape: list[Count]
+    stride: list[Count]
+
+
+class FlatLayout(msgspec.Struct, frozen=True):
+    """All trained parameters of one dtype (``float32``), laid end to end."""
+
+    dtype: str
+    size: Count
+    places: list[PlaceRecord]
+
+
+class OptimizerLayout(msgspec.Struct, frozen=True):
+    """The flat buffers of one optimizer."""
+
+    kind: str
+    layouts: list[FlatLayout]
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything about a checkpoint that is not a tensor."""
+
+    format: int = FORMAT
+    number: Count
+    wall: float
+    """When it was taken, in seconds since 1970."""
+    strategy: str
+    workers: Count
+    seed: int
+    batch: Count
+    samples: Count
+    """How many samples there are."""
+    epochs: Count | None
+    epoch: Count
+    pass_number: Count
+    position: Count
+    """How many samples of the pass have been used."""
+    phase: Count
+    files: dict[str, FileRecord] = {}
+    optimizers: list[OptimizerLayout]
+    other: dict[str, Any] = {}
+
+
+class BestRecord(msgspec.Struct, frozen=True):
+    """Which checkpoint is kept whatever its age, and why."""
+
+    number: Count
+    name: str
+    value: float | None
+
+
+class Damaged(Exception):  # noqa: N818  (a state of the file, not a mistake of the program)
+    """A checkpoint that cannot be used; the text says what is wrong with it."""
+
+
+class _Version(msgspec.Struct):
+    format: int
+
+
+def folder_name(number: int) -> str:
+    return f"{number:06d}"
+
+
+def partial_name(number: int) -> str:
+    """Where a checkpoint is written."""
+    return f".{number:06d}.partial"
+
+
+def removed_name(number: int) -> str:
+    """Where a checkpoint is deleted: half of one is never seen under a name that counts."""
+    return f".{number:06d}.removed"
+
+
+def number_of(name: str) -> int | None:
+    """The number of a finished checkpoint, from the name of its folder."""
+    if not _NUMBER.fullmatch(name) or folder_name(int(name)) != name:
+        return None
+    return int(name)
+
+
+def leftover_number(name: str) -> int | None:
+    """The number of a checkpoint that is half written or half deleted."""
+    found = _LEFTOVER.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def rank_file(rank: int) -> str:
+    return f"rank-{rank}.safetensors"
+
+
+def delivery_note(rank: int) -> str:
+    """Tells the first worker, while a checkpoint is written, that this one's file is there."""
+    return f"rank-{rank}.json"
+
+
+def failure_note(rank: int) -> str:
+    """Tells the first worker that this one's file will never be there."""
+    return f"rank-{rank}.failed"
+
+
+def read_manifest(checkpoint: Path) -> Manifest:
+    """The manifest of ``checkpoint``, checked for sense; raises ``Damaged``."""
+    data = _bounded(checkpoint / MANIFEST)
+    try:
+        version = msgspec.json.decode(data, type=_Version).format
+        if version != FORMAT:
+            raise Damaged(f"it has format {version}, and this version knows {FORMAT} only")
+        manifest = msgspec.json.decode(data, type=Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Damaged(f"{MANIFEST} is damaged ({_one_line(error)})") from error
+    _check_names(checkpoint, manifest)
+    return manifest
+
+
+def _bounded(path: Path) -> bytes:
+    try:
+        if path.is_symlink() or not path.is_file():
+            raise Damaged(f"{path.name} is missing")
+        with path.open("rb") as file:
+            data = file.read(LARGEST_MANIFEST + 1)
+    except OSError as error:
+        raise Damaged(f"{path.name} cannot be read ({error.strerror})") from error
+    if len(data) > LARGEST_MANIFEST:
+        raise Damaged(f"{path.name} is damaged (too long)")
+    return data
+
+
+def _check_names(checkpoint: Path, manifest: Manifest) -> None:
+    """Exactly the files that belong to so many workers: so no name leads anywhere else."""
+    if folder_name(manifest.number) != checkpoint.name:
+        raise Damaged(f"{MANIFEST} is that of checkpoint {manifest.number}")
+    # The number of workers is compared first: it may be anything, and must not be counted up to.
+    if len(manifest.files) != manifest.workers + 1 or manifest.files.keys() != {
+        SHARED,
+        *map(rank_file, range(manifest.workers)),
+    }:
+        raise Damaged(f"{MANIFEST} does not name the files of {manifest.workers} workers")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:120]

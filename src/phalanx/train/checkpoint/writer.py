@@ -1,0 +1,209 @@
+"""Writes checkpoints while training goes on: every worker its part, the first one the whole.
+
+A checkpoint grows in a hidden folder. It gets its name when all parts and the manifest are on the
+disk, so whatever ends a worker, at whatever moment, the newest one with a name is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from torch import Tensor
+
+from phalanx.core.files import write_whole
+from phalanx.train.checkpoint import shelf
+from phalanx.train.checkpoint.background import Background
+from phalanx.train.checkpoint.disk import Steps, fsync_folder, unwatched, write_durably
+from phalanx.train.checkpoint.files import write_tensors
+from phalanx.train.checkpoint.manifest import (
+    MANIFEST,
+    SHARED,
+    BestRecord,
+    FileRecord,
+    Manifest,
+    delivery_note,
+    failure_note,
+    folder_name,
+    partial_name,
+    rank_file,
+)
+
+PATIENCE = 60.0  # seconds that the first worker waits for the others' parts
+POLL = 0.01
+
+
+class NotWritten(Exception):  # noqa: N818  (what happened, not what went wrong here)
+    """This checkpoint came to nothing; training does not care."""
+
+
+@dataclass(frozen=True)
+class _Job:
+    number: int
+    private: Mapping[str, Tensor]
+    shared: Mapping[str, Tensor]
+    manifest: Manifest | None
+
+
+class Writer:
+    """One per worker. All are made before any of them writes: the first one tidies up.
+
+    ``problem`` is the last failure, in words; a failure never reaches the training thread.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        rank: int,
+        workers: int,
+        keep: int,
+        *,
+        patience: float = PATIENCE,
+        steps: Steps = unwatched,
+    ) -> None:
+        self.problem: str | None = None
+        self._folder = folder
+        self._rank = rank
+        self._workers = workers
+        self._keep = keep
+        self._patience = patience
+        self._steps = steps
+        self._background = Background("phalanx-checkpoint")
+        self._last = 0
+        self._best: BestRecord | None = None
+        if rank == 0:
+            self._tidy(lambda: shelf.sweep(folder))
+
+    def begin(self, number: int) -> bool:
+        """Wait for the last write, whose tensors may be used again then; ``False``: in vain."""
+        if number <= self._last:
+            raise ValueError(f"checkpoint {number} cannot come after {self._last}")
+        if self.finish(2 * self._patience):
+            return True
+        self.problem = f"checkpoint {number} was left out: the last one is still being written"
+        return False
+
+    def write(
+        self,
+        number: int,
+        private: Mapping[str, Tensor],
+        manifest: Manifest | None = None,
+        shared: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """Write this worker's part in the background. The tensors must not change meanwhile.
+
+        The first worker also gives the manifest (without files) and what is common to all.
+        """
+        first = self._rank == 0
+        if (manifest is not None) != first or (shared is not None) != first:
+            raise ValueError("the first worker, and no other, gives manifest and shared tensors")
+        if not self.begin(number):
+            return
+        self._last = number
+        job = _Job(number, private, shared or {}, manifest)
+        self._background.do(lambda: self._run(job))
+
+    def finish(self, timeout: float) -> bool:
+        """Wait until nothing is being written; ``False`` if that takes longer."""
+        return self._background.wait(timeout)
+
+    def mark_best(self, number: int, name: str, value: float) -> None:
+        """Keep checkpoint ``number``, there or under way, until another one is marked.
+
+        If it is never there, the one that was marked before it stays. To be told before the next
+        one is written, which may be the end of this one.
+        """
+        self._background.do(lambda: self._mark(BestRecord(number, name, value)))
+
+    def _run(self, job: _Job) -> None:
+        try:
+            self._save(job)
+        except Exception as error:  # whatever it is, it must not end the training
+            self.problem = f"checkpoint {job.number} was not written: {_why(error)}"
+            self._give_up(job.number)
+
+    def _save(self, job: _Job) -> None:
+        partial = self._make_partial(job.number)
+        if job.manifest is None:
+            record = self._write_private(partial, job)
+            self._steps(f"tell {delivery_note(self._rank)}")
+            write_whole(partial / delivery_note(self._rank), msgspec.json.encode(record))
+            return
+        files = {SHARED: write_tensors(partial / SHARED, job.shared, self._steps)}
+        files[rank_file(0)] = self._write_private(partial, job)
+        self._steps("await the others")
+        end = time.monotonic() + self._patience
+        for rank in range(1, self._workers):
+            files[rank_file(rank)] = self._delivered(partial, rank, end)
+        self._publish(partial, msgspec.structs.replace(job.manifest, files=files))
+
+    def _make_partial(self, number: int) -> Path:
+        self._steps("mkdir")
+        if not self._folder.is_dir():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            fsync_folder(self._folder.parent, self._steps)
+        partial = self._folder / partial_name(number)
+        partial.mkdir(exist_ok=True)
+        if partial.is_symlink():
+            raise NotWritten(f"{partial.name} is a link")
+        return partial
+
+    def _write_private(self, partial: Path, job: _Job) -> FileRecord:
+        return write_tensors(partial / rank_file(self._rank), job.private, self._steps)
+
+    def _delivered(self, partial: Path, rank: int, end: float) -> FileRecord:
+        """Wait for the part of ``rank``. Its note goes: it is no part of the checkpoint."""
+        note, failure = partial / delivery_note(rank), partial / failure_note(rank)
+        while not note.exists():
+            if failure.exists():
+                raise NotWritten(f"worker {rank} could not write its part")
+            if time.monotonic() > end:
+                raise NotWritten(f"worker {rank} wrote no part within {self._patience:g} s")
+            time.sleep(POLL)
+        record = msgspec.json.decode(note.read_bytes(), type=FileRecord)
+        note.unlink()
+        return record
+
+    def _publish(self, partial: Path, manifest: Manifest) -> None:
+        write_durably(partial / MANIFEST, msgspec.json.encode(manifest), self._steps)
+        fsync_folder(partial, self._steps)
+        self._steps("rename folder")
+        partial.rename(self._folder / folder_name(manifest.number))
+        fsync_folder(self._folder, self._steps)
+        self._tidy(self._settle_best)
+        self._tidy(lambda: shelf.prune(self._folder, self._keep, manifest.number, self._steps))
+
+    def _mark(self, best: BestRecord) -> None:
+        self._best = best
+        self._tidy(self._settle_best)
+
+    def _settle_best(self) -> None:
+        if self._best and (self._folder / folder_name(self._best.number)).is_dir():
+            shelf.write_best(self._folder, self._best, self._steps)
+            self._best = None
+
+    def _tidy(self, action: Callable[[], None]) -> None:
+        """What fails here leaves something lying about, and no checkpoint is the worse for it."""
+        try:
+            action()
+        except Exception as error:
+            self.problem = f"the checkpoints could not be tidied up: {_why(error)}"
+
+    def _give_up(self, number: int) -> None:
+        """The first worker removes what there is; any other tells it not to wait."""
+        with contextlib.suppress(Exception):
+            if self._rank == 0:
+                shelf.sweep(self._folder, number, self._steps)
+                return
+            partial = self._folder / partial_name(number)
+            partial.mkdir(parents=True, exist_ok=True)
+            (partial / failure_note(self._rank)).touch()
+
+
+def _why(error: Exception) -> str:
+    told = error.strerror if isinstance(error, OSError) else str(error)
+    return told or type(error).__name__

@@ -1,0 +1,242 @@
+"""When a checkpoint is taken, what it holds, and how a run goes on from one."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from phalanx.core.errors import InputError
+from phalanx.observe.events import Saved
+from phalanx.sync.optimizer_state import State
+from phalanx.train.buffer_state import frozen, names_of
+from phalanx.train.checkpoint.export import describe
+from phalanx.train.checkpoint.files import load
+from phalanx.train.checkpoint.manifest import Manifest, OptimizerLayout
+from phalanx.train.checkpoint.shelf import next_number, verified
+from phalanx.train.checkpoint.writer import Writer
+from phalanx.train.course import Course, Start
+from phalanx.train.engine import Engine
+from phalanx.train.environment import Environment
+from phalanx.train.kept_state import (
+    Keeper,
+    groups_of,
+    pack,
+    random_state,
+    restore_groups,
+    restore_random,
+    unpack,
+)
+from phalanx.train.passes import Pass
+from phalanx.train.stopwatch import Stopwatch
+
+LAST_WRITE_SECONDS = 120.0
+
+
+@dataclass
+class Trained:
+    """What a checkpoint is of."""
+
+    engine: Engine
+    models: Sequence[nn.Module]
+    optimizers: Sequence[torch.optim.Optimizer]
+    keepers: dict[str, Keeper]
+    training: int = 0
+    """A script may train several times, one after another."""
+
+    def layouts(self) -> list[OptimizerLayout]:
+        names = names_of(self.models)
+        return [
+            OptimizerLayout(
+                type(replica.optimizer).__name__,
+                [
+                    describe(layout, [names.get(id(p), []) for p in parameters])
+                    for layout, parameters in zip(replica.layouts, replica.parameters, strict=True)
+                ],
+            )
+            for replica in self.engine.replicas
+        ]
+
+    def frozen(self) -> list[tuple[str, Tensor]]:
+        replicas = self.engine.replicas
+        trained = {id(p) for r in replicas for space in r.parameters for p in space}
+        return frozen(self.models, trained)
+
+
+class Resumed:
+    """A checkpoint to go on from, as far as this worker needs it."""
+
+    def __init__(self, path: Path, rank: int, workers: int, strategy: str) -> None:
+        self.manifest: Manifest = verified(path)
+        self.shared = load(path, self.manifest, None)
+        self.same_spec = self.manifest.strategy == strategy
+        own = self.same_spec and self.manifest.workers == workers
+        self.private: State | None = load(path, self.manifest, rank) if own else None
+        """What this worker itself left; unknown to another strategy or number of workers."""
+
+    @property
+    def training(self) -> int:
+        """Which of the script's trainings it is of; those before it are done again."""
+        return int(self.manifest.other.get("training", 0))
+
+    @property
+    def start(self) -> Start:
+        saved = self.manifest
+        first_pass = int(saved.other.get("first_pass", saved.pass_number))
+        return Start(saved.epoch, saved.pass_number, saved.position, saved.phase, first_pass)
+
+    def restore(self, trained: Trained) -> None:
+        """Parameters, optimizer state and buffers. Collective."""
+        if _shapes(trained.layouts()) != _shapes(self.manifest.optimizers):
+            raise InputError(
+                "the checkpoint is of another model or optimizer than this script builds",
+                "Resume with the script as it was, or start anew.",
+            )
+        trained.engine.restore(self.shared, self.private)
+        with torch.no_grad():
+            for name, parameter in trained.frozen():
+                if f"frozen.{name}" in self.shared:
+                    parameter.copy_(self.shared[f"frozen.{name}"])
+
+    def restore_kept(self, trained: Trained) -> None:
+        """Learning rates, and what the script gave to be kept."""
+        other = self.manifest.other
+        for optimizer, saved in zip(trained.optimizers, other.get("groups", []), strict=False):
+            restore_groups(optimizer, unpack(saved, self.shared))
+        for name, keeper in trained.keepers.items():
+            if name in other.get("state", {}):
+                keeper.load_state_dict(unpack(other["state"][name], self.shared))
+
+    def restore_random(self) -> None:
+        """Last of all, when the next batch is about to be read."""
+        restore_random(self.private or {})
+
+
+def _shapes(optimizers: Sequence[OptimizerLayout]) -> list[Any]:
+    return [
+        (o.kind, [(n.dtype, n.size, [list(p.shape) for p in n.places]) for n in o.layouts])
+        for o in optimizers
+    ]
+
+
+class Checkpoints:
+    """Takes them; does nothing in a run without a folder, or without being asked to."""
+
+    def __init__(
+        self, environment: Environment, trained: Trained, course: Course, stopwatch: Stopwatch
+    ) -> None:
+        self._trained, self._course, self._stopwatch = trained, course, stopwatch
+        self._settings = environment.settings
+        self._rank, self._workers = environment.rank, environment.workers
+        self.pending: Callable[[], State] | None = None
+        """Gradients of this worker that wait for their step."""
+        self._writer: Writer | None = None
+        self._last, self._saved_at = 0, time.monotonic()
+        self._told, self._problems = "", 0
+        wanted = self._settings.checkpoint_epochs or self._settings.checkpoint_minutes
+        if environment.paths is None or not wanted:
+            return
+        folder = environment.paths.checkpoints
+        cell = trained.engine.region("checkpoint", 1, torch.int64)
+        if self._rank == 0:
+            cell[0] = next_number(folder)
+        self._writer = Writer(folder, self._rank, self._workers, self._settings.keep)
+        trained.engine.barrier()
+        self._last = int(cell[0]) - 1
+
+    def is_due(self) -> bool:
+        """By the minutes; for the first worker to decide."""
+        minutes = self._settings.checkpoint_minutes
+        if self._writer is None or minutes is None:
+            return False
+        return time.monotonic() - self._saved_at >= 60.0 * minutes
+
+    def after_pass(self, current: Pass) -> None:
+        every = self._settings.checkpoint_epochs
+        if self._writer is not None and every and (current.epoch + 1) % every == 0:
+            self.save(current)
+
+    def save(self, current: Pass) -> None:
+        """Copy the state now, write it beside the training. Collective."""
+        if self._writer is None:
+            return
+        captured = self._trained.engine.capture()
+        self._last, self._saved_at = self._last + 1, time.monotonic()
+        private = captured.private | random_state() | (self.pending() if self.pending else {})
+        if self._rank != 0:
+            self._writer.write(self._last, private)
+            return
+        shared = dict(captured.shared)
+        for name, parameter in self._trained.frozen():
+            shared[f"frozen.{name}"] = parameter.detach().cpu().clone()
+        manifest = self._manifest(current, shared)
+        self._writer.write(self._last, private, manifest, shared)
+        self._stopwatch.writer.emit(
+            Saved(
+                time=self._stopwatch.clock.now(),
+                rank=self._rank,
+                path=f"checkpoints/{self._last:06d}",
+                epoch=self._stopwatch.epoch,
+            )
+        )
+        self._tell()
+
+    def _manifest(self, current: Pass, shared: State) -> Manifest:
+        trained, course = self._trained, self._course
+        other: Mapping[str, Any] = {
+            "groups": [
+                pack(f"groups.{i}", groups_of(o), shared) for i, o in enumerate(trained.optimizers)
+            ],
+            "state": {
+                n: pack(f"state.{n}", k.state_dict(), shared) for n, k in trained.keepers.items()
+            },
+            "first_pass": course.first_pass,
+            "training": trained.training,
+        }
+        return Manifest(
+            number=self._last,
+            wall=time.time(),
+            strategy=course.spec.text,
+            workers=self._workers,
+            seed=self._settings.seed,
+            batch=current.batch,
+            samples=current.samples,
+            epochs=course.epochs,
+            epoch=current.epoch,
+            pass_number=current.number,
+            position=course.position,
+            phase=course.phase,
+            optimizers=trained.layouts(),
+            other=dict(other),
+        )
+
+    def mark_best(self, name: str, value: float) -> None:
+        """The newest checkpoint is of the best model so far."""
+        if self._writer is not None and self._last:
+            self._writer.mark_best(self._last, name, value)
+
+    def finish(self) -> None:
+        if self._writer is not None:
+            self._writer.finish(LAST_WRITE_SECONDS)
+            self._tell()
+
+    def _tell(self) -> None:
+        """A checkpoint that cannot be written is no reason to end a training; silence would be.
+
+        Told ever more rarely: the 1st, the 2nd, the 4th, the 8th.
+        """
+        assert self._writer is not None
+        problem = self._writer.problem
+        if problem is None or problem == self._told:
+            return
+        self._told, self._problems = problem, self._problems + 1
+        if self._problems.bit_count() == 1:
+            with contextlib.suppress(OSError):  # the log may be on the same full disk
+                print(f"phalanx: {problem}; training goes on", file=sys.stderr, flush=True)

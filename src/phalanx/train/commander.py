@@ -1,0 +1,62 @@
+"""Where commands come from: the user's ``phalanx switch``, and the time for a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from phalanx.core.errors import InputError
+from phalanx.core.spec import parse_spec
+from phalanx.sync.clock import Clock
+from phalanx.train.board import TEXT, Command, Kind
+from phalanx.train.checkpointing import Checkpoints
+from phalanx.train.environment import Environment
+
+LOOK_SECONDS = 0.25
+
+_taken: dict[Path, int] = {}
+"""The newest request that was taken, by its file: a script may train several times, and what was
+asked for while it still started counts."""
+
+
+class _Request(msgspec.Struct):
+    number: int
+    spec: str
+
+
+class Commander:
+    """For the first worker; looks at most four times a second."""
+
+    def __init__(self, environment: Environment, clock: Clock, checkpoints: Checkpoints) -> None:
+        self._path = environment.paths.switch if environment.paths else None
+        self._clock, self._checkpoints = clock, checkpoints
+        self._looked = clock.now()
+        self._workers = environment.workers
+
+    def look(self) -> Command | None:
+        now = self._clock.now()
+        if now - self._looked < LOOK_SECONDS:
+            return None
+        self._looked = now
+        return self._switch() or (Command(Kind.SAVE) if self._checkpoints.is_due() else None)
+
+    def _switch(self) -> Command | None:
+        if self._path is None or self._workers == 1 or (request := self._read()) is None:
+            return None
+        if request.number <= _taken.get(self._path, 0):
+            return None
+        _taken[self._path] = request.number
+        try:
+            parse_spec(request.spec)
+        except InputError:  # the command line checks it: this is somebody else's file
+            return None
+        return Command(Kind.SWITCH, request.spec) if len(request.spec.encode()) < TEXT else None
+
+    def _read(self) -> _Request | None:
+        if self._path is None:
+            return None
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=_Request)
+        except (OSError, msgspec.DecodeError):
+            return None

@@ -1,0 +1,224 @@
+"""What holds for any speeds and any order of arrival, in scripted time."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from scripted import scripted
+from strategy_cases import EVERY, FREE, is_lockstep
+from torch import Tensor, nn
+from training import CLASSES, FEATURES, Training
+
+from phalanx.core.spec import STRATEGIES, parse_spec
+from phalanx.sync.admission import AWAY
+from phalanx.sync.clock import MonotonicClock
+from phalanx.sync.replica import Replica
+from phalanx.sync.shared_state import SharedState
+from phalanx.sync.strategy import Strategy, StrategyContext
+from phalanx.sync.team import everyone, team_of
+from phalanx.sync.teams import by_size
+from phalanx.sync.transport.arena import Arena
+
+SIZE = 150  # numbers: enough for a shard for each of eight workers
+TOLERANCE = 1e-5
+SPEED = st.floats(0.05, 1.0)
+SEEDS = st.integers(0, 1 << 20)
+
+
+def examples(count: int) -> Callable[[Any], Any]:
+    """Without shrinking, which would train a thousand times more to find a smaller example."""
+    found = (Phase.explicit, Phase.generate)
+    return settings(max_examples=count, deadline=None, derandomize=True, phases=found)
+
+
+@dataclass(frozen=True)
+class Pushing:
+    """Workers that push a gradient of ones again and again, each with a rate of 1."""
+
+    spec: str
+    steps: list[int]
+    speeds: list[float]
+    seed: int
+    watch: Callable[[Strategy], None] = lambda strategy: None
+
+    def run(self) -> tuple[Tensor, list[int]]:
+        """The parameters and the shards' versions at the end."""
+        return scripted(len(self.steps), self._work, self.seed)[0]  # type: ignore[no-any-return]
+
+    def _work(self, rank: int, arena: Arena) -> tuple[Tensor, list[int]]:
+        parameter = nn.Parameter(torch.zeros(SIZE))
+        replica = Replica(torch.optim.SGD([parameter], lr=1.0), arena.workers)
+        shared, phase = SharedState(arena, replica, "o"), parse_spec(self.spec).phases[0]
+        size = int(phase.options.get("size", 2))
+        team = team_of(arena, by_size(arena.workers, size)) if self._grouped else everyone(arena)
+        context = StrategyContext(replica, shared, arena, MonotonicClock(), team, tag="s")
+        strategy = STRATEGIES.get(phase.name)(context, **phase.options)
+        strategy.begin()
+        for _ in range(self.steps[team.members[0]] if self._grouped else self.steps[rank]):
+            strategy.arrive()
+            self.watch(strategy)
+            arena.sleep(1.0 / self.speeds[rank])
+            parameter.sum().backward()
+            strategy.exchange(1.0)
+        strategy.rest()
+        strategy.drain()
+        return shared.parameters[0].clone(), shared.versions.tolist()
+
+    @property
+    def _grouped(self) -> bool:
+        return parse_spec(self.spec).phases[0].traits.grouped
+
+    @property
+    def pushes(self) -> int:
+        """Of a group there is one for all its members."""
+        if not self._grouped:
+            return sum(self.steps)
+        size = int(parse_spec(self.spec).phases[0].options.get("size", 2))
+        return sum(self.steps[team[0]] for team in by_size(len(self.steps), size))
+
+
+@st.composite
+def _pushing(draw: st.DrawFn, specs: st.SearchStrategy[str]) -> Pushing:
+    workers = draw(st.integers(1, 8))
+    steps = draw(st.lists(st.integers(0, 12), min_size=workers, max_size=workers))
+    speeds = draw(st.lists(SPEED, min_size=workers, max_size=workers))
+    return Pushing(draw(specs), steps, speeds, draw(SEEDS))
+
+
+BOUNDS = st.integers(0, 5).map(lambda bound: f"ssp:bound={bound}")
+RANGES = st.tuples(st.integers(0, 4), st.integers(0, 5)).map(
+    lambda r: f"dssp:low={r[0]}:high={r[0] + r[1]}"
+)
+
+
+def _lead(strategy: Strategy) -> int:
+    """How many steps the calling worker is ahead of the slowest that is present."""
+    gate = strategy._gate  # type: ignore[attr-defined]
+    return 0 if gate._steps[gate._rank] == AWAY else gate._clocks().lead(gate._rank)
+
+
+@examples(60)
+@given(_pushing(BOUNDS))
+def test_nobody_computes_beyond_the_bound_of_ssp(pushing: Pushing) -> None:
+    leads: list[int] = []
+    watched = Pushing(
+        pushing.spec, pushing.steps, pushing.speeds, pushing.seed, lambda s: leads.append(_lead(s))
+    )
+    watched.run()
+    assert max(leads, default=0) <= int(parse_spec(pushing.spec).phases[0].options["bound"])
+
+
+@examples(60)
+@given(_pushing(RANGES))
+def test_dssp_stays_within_its_range(pushing: Pushing) -> None:
+    options = parse_spec(pushing.spec).phases[0].options
+    low, high = int(options["low"]), int(options["high"])
+
+    def watch(strategy: Strategy) -> None:
+        gate = strategy._gate  # type: ignore[attr-defined]
+        granted = int(gate._grants[gate._rank])
+        assert 0 <= granted <= high - low
+        assert _lead(strategy) <= low + granted
+
+    Pushing(pushing.spec, pushing.steps, pushing.speeds, pushing.seed, watch).run()
+
+
+@examples(60)
+@given(
+    _pushing(
+        st.sampled_from([s for s in FREE if "+" not in s and "by=" not in s]) | BOUNDS | RANGES
+    )
+)
+def test_every_push_is_applied_exactly_once(pushing: Pushing) -> None:
+    parameters, versions = pushing.run()
+    assert torch.equal(parameters, torch.full((SIZE,), -float(pushing.pushes)))
+    assert versions == [pushing.pushes] * len(versions)
+
+
+# -- whole trainings -------------------------------------------------------------------------
+
+
+def _plain() -> nn.Module:
+    return nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, CLASSES))
+
+
+def _sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def _ended(spec: str, workers: int, **options: Any) -> Training:
+    with tempfile.TemporaryDirectory() as folder:
+        return Training(Path(folder), spec, workers, **options).run()
+
+
+def _assert_close(one: Training, other: Training) -> None:
+    for name, value in one.state().items():
+        value, found = value.double(), other.state()[name].double()
+        assert (found - value).norm() <= TOLERANCE * max(1.0, float(value.norm())), name
+
+
+@st.composite
+def _setting(draw: st.DrawFn, least: int = 1) -> dict[str, Any]:
+    workers = draw(st.integers(least, 8))
+    slow = draw(st.lists(SPEED, min_size=workers, max_size=workers))
+    return {"workers": workers, "seed": draw(SEEDS), "settings": {"slow": slow}}
+
+
+@examples(40)
+@given(st.sampled_from([*EVERY, "async@0.5/bsp", "localsgd@0.5/groups"]), st.data(), st.booleans())
+def test_every_sample_once_and_nobody_waits_for_ever(
+    spec: str, data: st.DataObject, balanced: bool
+) -> None:
+    setting = data.draw(_setting())
+    setting["settings"]["balance"] = "auto" if balanced else "off"
+    samples = data.draw(st.integers(setting["workers"], 60))
+    batch = data.draw(st.integers(setting["workers"], 24))
+    ended = _ended(spec, samples=samples, batch=batch, **setting)
+    assert ended.counts() == ended.once()
+    for rank in range(1, ended.workers):
+        assert all(torch.equal(v, ended.state(rank)[k]) for k, v in ended.state().items())
+
+
+@examples(10)
+@given(_setting(least=2))
+def test_bsp_equals_allreduce(setting: dict[str, Any]) -> None:
+    setting["model"] = _plain  # statistics of one or two samples would magnify rounding
+    _assert_close(_ended("bsp", **setting), _ended("allreduce", **setting))
+
+
+@examples(12)
+@given(_setting(least=2), st.integers(1, 3))
+def test_ssp_without_slack_equals_bsp(setting: dict[str, Any], each: int) -> None:
+    batch = each * setting["workers"]
+    sizes = {"samples": 5 * batch, "batch": batch, "model": _plain, "optimizer": _sgd}
+    _assert_close(_ended("ssp:bound=0", **sizes, **setting), _ended("bsp", **sizes, **setting))
+
+
+@pytest.mark.parametrize("spec", ["allreduce", "bsp"])
+@examples(5)
+@given(seed=SEEDS, slowest=st.floats(0.2, 0.6))
+def test_balanced_shares_give_the_gradient_of_equal_ones(
+    spec: str, seed: int, slowest: float
+) -> None:
+    setting = {"samples": 250, "batch": 20, "model": _plain, "seed": seed}
+    slow = {"slow": [0.02, 0.02 * slowest, 0.02]}  # steps long enough to be looked at
+    equal = _ended(spec, 3, settings=slow, **setting)
+    balanced = _ended(spec, 3, settings={**slow, "balance": "auto"}, **setting)
+    assert len(balanced.seen[1]) < 0.85 * len(equal.seen[1])  # shares did change
+    _assert_close(balanced, equal)
+
+
+@examples(12)
+@given(st.sampled_from([s for s in EVERY if not is_lockstep(s)]), _setting(least=2))
+def test_an_asynchronous_run_repeats_bit_for_bit(spec: str, setting: dict[str, Any]) -> None:
+    one, again = _ended(spec, **setting), _ended(spec, **setting)
+    assert one.seen == again.seen
+    assert all(torch.equal(value, again.state()[name]) for name, value in one.state().items())

@@ -1,0 +1,40 @@
+"""The strategies that the contract suites are about: all of them, plain, with options, with codecs.
+
+A strategy that a plug-in registers is among them by its name alone.
+"""
+
+from __future__ import annotations
+
+from phalanx.core.spec import known_strategies, parse_spec
+
+OPTIONS = [
+    "async:overlap=yes",
+    "ssp:bound=0",
+    "ssp:bound=3",
+    "ssp:overlap=yes",
+    "groups:size=2",
+    "groups:by=speed",
+    "localsgd:every=3",
+    "diloco:every=3",
+]
+CODED = [
+    "allreduce+int8",
+    "async+topk:ratio=0.25",
+    "localsgd+fp16",
+    "groups:size=2+powersgd",
+    "bsp+int4",
+]
+SWITCHED = ["allreduce@0.5/async", "async@0.5/allreduce", "async@1e/allreduce"]
+NAMES = [name for name in known_strategies() if name != "single"]
+UNCODED = [*NAMES, *OPTIONS]
+EVERY = [*UNCODED, *CODED]
+STORE = ["allreduce", "bsp", "async", "ssp", "dssp", "groups"]
+"""Those that keep one optimizer state for all, so that a switch between them changes nothing."""
+
+
+def is_lockstep(spec: str) -> bool:
+    return all(phase.traits.lockstep for phase in parse_spec(spec).phases)
+
+
+LOCKSTEP = [spec for spec in EVERY if is_lockstep(spec)]
+FREE = [spec for spec in EVERY if not is_lockstep(spec)]

@@ -1,0 +1,43 @@
+"""Changes while a run trains are told in a few lines."""
+
+from __future__ import annotations
+
+from phalanx.cli.changes import MOST_SHARES, MOST_SWITCHES, Changes
+from phalanx.cli.words import describe
+from phalanx.observe.events import Balanced, Switched
+from phalanx.observe.summary import Summary
+
+
+def balanced(*shares: float) -> Balanced:
+    return Balanced(time=1.0, rank=0, epoch=0, shares=list(shares))
+
+
+def switched(at: float) -> Switched:
+    return Switched(
+        time=1.0, rank=0, epoch=0, at_epoch=at, before="allreduce", after="async", pause=0.002
+    )
+
+
+def test_each_change_of_shares_once() -> None:
+    changes = Changes()
+    assert changes.line(balanced(0.8, 0.2)) == "shares 80 : 20 (measured speeds)"
+    assert changes.line(balanced(0.801, 0.199)) is None
+    assert changes.line(balanced(0.7, 0.3)) == "shares 70 : 30 (measured speeds)"
+
+
+def test_only_the_first_few_are_told() -> None:
+    changes = Changes()
+    told = [changes.line(balanced(i / 100, 1 - i / 100)) for i in range(1, 40)]
+    lines = [line for line in told if line]
+    assert len(lines) == MOST_SHARES + 1 and lines[-1] == "further shares are in the report"
+    told = [changes.line(switched(i)) for i in range(40)]
+    lines = [line for line in told if line]
+    assert len(lines) == MOST_SWITCHES + 1
+    assert lines[0] == "switched from allreduce to async at epoch 0.00, pause 2 ms"
+
+
+def test_the_last_line_says_that_it_was_emulated() -> None:
+    summary = Summary(run="r", status="done", strategy="async", emulated="speeds 1, 0.25")
+    assert "emulated (speeds 1, 0.25)" in describe(summary)
+    summary.emulated = None
+    assert "emulated" not in describe(summary)

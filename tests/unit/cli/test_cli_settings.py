@@ -1,0 +1,114 @@
+"""What ``run`` and ``compare`` put into a run's settings, and ``--strategy help``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from cli_support import Shell
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.cli.options import STRATEGY_NAMES
+from phalanx.cli.strategy_help import SWITCHES
+from phalanx.cli.values import Checkpoints, read_checkpoints, read_rate, read_slow
+from phalanx.core.codecs import known_codecs
+from phalanx.core.spec import known_strategies, parse_spec
+
+
+def settings_of(shell: Shell, *words: str) -> list[dict[str, Any]]:
+    answer = shell(*words, "--dry-run", "--json")
+    assert answer.code == 0, answer.err
+    return [launch["settings"] for launch in answer.json["launches"]]
+
+
+def test_run_writes_a_checkpoint_an_epoch_and_compare_none(shell: Shell) -> None:
+    (run,) = settings_of(shell, "run", shell.script())
+    assert (run["checkpoint_epochs"], run["checkpoint_minutes"], run["keep"]) == (1, None, 3)
+    assert (run["balance"], run["slow"], run["rate"]) == ("auto", None, None)
+    for row in settings_of(shell, "compare", "train.py", "--workers", "2"):
+        assert row["checkpoint_epochs"] == 0
+        assert row["balance"] == "auto"
+
+
+def test_what_is_asked_for_reaches_the_workers(shell: Shell) -> None:
+    words = ["--workers", "4", "--slow", "1,0.25", "--rate", "100mbit", "--balance", "off",
+             "--checkpoint-every", "2,10min", "--keep", "5"]  # fmt: skip
+    (run,) = settings_of(shell, "run", shell.script(), *words)
+    assert run["slow"] == [1.0, 0.25, 1.0, 1.0], "those that are not named keep their speed"
+    assert (run["rate"], run["balance"]) == (1e8, "off")
+    assert (run["checkpoint_epochs"], run["checkpoint_minutes"], run["keep"]) == (2, 10.0, 5)
+
+    single, other = settings_of(shell, "compare", "train.py", "--strategies", "bsp", *words)
+    assert single["slow"] == [1.0], "one worker has one speed"
+    assert other["slow"] == [1.0, 0.25, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [("100mbit", 1e8), ("1.5Gbit", 1.5e9), ("56kbit", 56e3), ("9600", 9600.0), ("1e6 bit", 1e6)],
+)
+def test_rates(text: str, rate: float) -> None:
+    assert read_rate(text) == rate
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("1", Checkpoints(1)),
+        ("0", Checkpoints(0)),
+        ("10min", Checkpoints(0, 10.0)),
+        ("0.5min,3", Checkpoints(3, 0.5)),
+        ("2h", Checkpoints(0, 120.0)),
+    ],
+)
+def test_checkpoint_times(text: str, found: Checkpoints) -> None:
+    assert read_checkpoints(text, 3) == found
+
+
+@given(st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=8))
+def test_speeds_are_read_as_they_are_written(speeds: list[float]) -> None:
+    assert read_slow(",".join(map(str, speeds))) == tuple(speeds)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["run"], ["run", "train.py"], ["compare"], ["resume"]],
+    ids=" ".join,
+)
+def test_strategy_help_needs_nothing_else_and_names_everything(
+    shell: Shell, words: list[str]
+) -> None:
+    answer = shell(*words, "--strategy", "help")
+
+    assert answer.code == 0
+    assert answer.err == ""
+    for name in (*known_strategies(), *known_codecs(), *(example for example, _ in SWITCHES)):
+        assert f"\n{name} " in answer.out
+    assert "bound=3: steps ahead of the slowest; 0 or more" in " ".join(answer.out.split())
+    assert max(map(len, answer.out.splitlines())) <= 80
+
+
+def test_strategy_help_as_json(shell: Shell) -> None:
+    answer = shell("compare", "--strategies", "help", "--json")
+
+    assert len(answer.out.splitlines()) == 1
+    found = {entry["name"]: entry for entry in answer.json["strategies"]}
+    assert list(found) == list(known_strategies())
+    assert found["ssp"]["options"]["bound"]["default"] == "3"
+    assert found["groups"]["options"]["by"]["range"] == "rank or machine or speed"
+    assert [entry["name"] for entry in answer.json["codecs"]] == list(known_codecs())
+
+
+def test_every_example_of_the_help_is_a_spec(shell: Shell) -> None:
+    answer = shell("run", "--strategy", "help", "--json").json
+    examples = [
+        entry["example"] for part in ("strategies", "codecs", "switches") for entry in answer[part]
+    ]
+    assert len(examples) > 15
+    for example in examples:
+        assert parse_spec(example).text == example
+
+
+def test_the_option_s_help_names_the_strategies() -> None:
+    assert STRATEGY_NAMES.split(", ") == list(known_strategies())

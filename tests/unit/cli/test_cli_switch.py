@@ -1,0 +1,100 @@
+"""``phalanx switch``: what is asked of a run, and what its workers answer."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import pytest
+from cli_support import Shell
+from made_runs import write_run
+
+from phalanx.core.run_paths import RunPaths
+from phalanx.observe import events as ev
+from phalanx.observe.claim import hold
+
+RUN = "20250102-000000-train-allreduce"
+
+
+@pytest.fixture
+def paths(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
+    monkeypatch.setattr("phalanx.cli.switch.POLL_SECONDS", 0.01)
+    return write_run(shell.runs, RUN, strategy="allreduce@0.5/async", status=None)
+
+
+def answer_to(paths: RunPaths, after: str) -> threading.Thread:
+    """A worker that switches once it is asked to, after some unrelated words."""
+
+    def work() -> None:
+        deadline = time.monotonic() + 20
+        while not paths.switch.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        other = ev.Switched(time=9.0, rank=1, epoch=2, at_epoch=2.0, before="bsp", after="diloco",
+                            pause=1.0)  # fmt: skip
+        mine = ev.Switched(time=9.0, rank=1, epoch=2, at_epoch=2.314, before="allreduce",
+                           after=after, pause=0.0004)  # fmt: skip
+        with paths.events_of(1).open("ab") as file:
+            file.write(ev.encode(other) + ev.encode(mine))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_a_switch_is_asked_for_and_told(shell: Shell, paths: RunPaths) -> None:
+    with hold(paths):
+        worker = answer_to(paths, "ssp:bound=3")
+        answer = shell("switch", "ssp:bound=3")
+        worker.join()
+
+    assert answer.code == 0
+    assert answer.out == ("switched from allreduce to ssp:bound=3 at epoch 2.31, pause 0.4 ms\n")
+    assert json.loads(paths.switch.read_text()) == {"number": 1, "spec": "ssp:bound=3"}
+
+
+def test_a_switch_that_happened_before_is_not_the_answer(
+    shell: Shell, paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The made run has switched to async in the past, and is asked for it again."""
+    monkeypatch.setattr("phalanx.cli.switch.PATIENCE_SECONDS", 0.2)
+    with hold(paths):
+        for number in (1, 2):
+            answer = shell("switch", RUN, "async", "--json")
+            assert answer.code == 0
+            assert answer.json["switched"] is False
+            assert answer.json["number"] == number
+            assert "have not taken it up yet" in answer.err
+    assert json.loads(paths.switch.read_text())["number"] == 2
+
+
+def test_a_run_that_ends_meanwhile(shell: Shell, paths: RunPaths) -> None:
+    with hold(paths):
+        ended = threading.Event()
+
+        def end() -> None:
+            while not paths.switch.exists() and not ended.is_set():
+                time.sleep(0.01)
+            paths.controller.unlink()
+
+        thread = threading.Thread(target=end)
+        thread.start()
+        answer = shell("switch", "async")
+        ended.set()
+        thread.join()
+    assert "ended before it switched" in answer.out
+
+
+def test_what_cannot_be_switched(shell: Shell, paths: RunPaths) -> None:
+    answer = shell("switch", RUN, "async")
+    assert answer.code == 2
+    assert answer.errors[0] == f"error: '{RUN}' is not running"
+    assert "phalanx resume" in answer.errors[1]
+
+    alone = write_run(shell.runs, "20250103-000000-alone", workers=1, status=None)
+    with hold(alone):
+        answer = shell("switch", "async")
+    assert answer.code == 2
+    assert "has one worker" in answer.errors[0]
+    assert not alone.switch.exists()
+    assert not paths.switch.exists()

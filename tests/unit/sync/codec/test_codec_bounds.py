@@ -1,0 +1,116 @@
+"""How far a decoded value may be from what was encoded, and how many bytes it took."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from codec_cases import DTYPES, finite_values, make, normal, seen
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.sync.codec import quantised
+
+LEVELS = {"int8": 127, "int4": 7}
+
+
+@given(finite_values())
+def test_float16_rounds_to_the_nearest(values: list[float]) -> None:
+    flat = torch.tensor(values, dtype=torch.float32)
+    found = seen(make("fp16"), flat)
+    inside = flat.abs() <= 65504
+    bound = flat.abs().double() * 2**-11 + 2**-25
+    assert ((found.double() - flat.double()).abs() <= bound)[inside].all()
+    assert (found[~inside].abs() >= 65504).all()
+
+
+@given(finite_values())
+def test_bfloat16_rounds_to_the_nearest_in_the_range_of_float32(values: list[float]) -> None:
+    flat = torch.tensor(values, dtype=torch.float32)
+    found = seen(make("bf16"), flat).double()
+    inside = flat.abs() <= torch.finfo(torch.bfloat16).max
+    bound = flat.abs().double() * 2**-8 + 2**-134
+    assert ((found - flat.double()).abs() <= bound)[inside].all()
+
+
+@pytest.mark.parametrize("name", LEVELS)
+@given(
+    values=finite_values(),
+    block=st.integers(2, 12),
+    chunk=st.integers(1, 30),
+    dtype=st.sampled_from((torch.float32, torch.float64)),
+    seed=st.integers(0, 1000),
+)
+def test_quantised_values_are_within_one_scale_of_their_block(
+    name: str, values: list[float], block: int, chunk: int, dtype: torch.dtype, seed: int
+) -> None:
+    flat = torch.tensor(values, dtype=dtype)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quantised, "CHUNK", chunk)
+        quantised._cut.cache_clear()
+        found = seen(make(f"{name}:block={block}", seed), flat)
+    quantised._cut.cache_clear()
+    assert torch.isfinite(found).all()
+    for low in range(0, len(values), block):
+        piece = flat[low : low + block].double()
+        scale = max(float(piece.abs().max()) / LEVELS[name], torch.finfo(dtype).tiny)
+        away = (found[low : low + block].double() - piece).abs()
+        assert (away <= scale * 1.0001).all()
+        assert (found[low : low + block][piece == 0] == 0).all()
+
+
+@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("value", ["max", "tiny", "smallest_normal"])
+def test_the_limits_of_each_type(name: str, dtype: torch.dtype, value: str) -> None:
+    extreme = getattr(torch.finfo(dtype), value)
+    flat = torch.tensor([extreme, -extreme, 0.0, extreme / 2], dtype=dtype)
+    found = seen(make(name), flat).double()
+    scale = extreme / LEVELS[name] + torch.finfo(torch.float32).tiny
+    assert ((found - flat.double()).abs() <= scale * 1.01).all()
+
+
+@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("value", [0.0, 1e-45, 1e-40])
+def test_scales_have_an_inverse_also_for_zeros_and_denormals(name: str, value: float) -> None:
+    codes, scales = make(name).encode(torch.full((300,), value)).tensors
+    assert torch.isfinite(1 / scales).all()
+    assert (codes >= 0).all()
+
+
+@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_types_are_quantised_too(name: str, dtype: torch.dtype) -> None:
+    flat = normal(1000, dtype=dtype)
+    away = (seen(make(name), flat).double() - flat.double()).abs()
+    scale = flat.double().abs().max() / LEVELS[name]
+    assert (away <= scale + flat.double().abs() * 2**-8).all()
+
+
+@pytest.mark.parametrize("size", [1, 255, 257, 70_001])
+def test_a_block_longer_than_the_gradient_and_than_a_chunk(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantised, "CHUNK", 1 << 10)
+    quantised._cut.cache_clear()
+    flat = normal(size)
+    found = seen(make("int4:block=100000"), flat)
+    quantised._cut.cache_clear()
+    assert ((found - flat).abs() <= flat.abs().max() / 7 * 1.0001).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "most"),
+    [("fp16", 0.5), ("bf16", 0.5), ("int8", 0.27), ("int4", 0.14), ("topk", 0.03)],
+)
+@pytest.mark.parametrize("size", [1_000, 266_610])
+def test_bytes_as_a_share_of_float32(text: str, most: float, size: int) -> None:
+    flat = normal(size)
+    assert make(text).encode(flat).nbytes <= most * flat.nbytes
+
+
+@given(st.integers(0, 700), st.integers(2, 300))
+def test_four_bits_are_packed_two_to_a_byte(size: int, block: int) -> None:
+    codes, scales = make(f"int4:block={block}").encode(normal(size)).tensors
+    assert codes.element_size() == 1
+    assert size / 2 <= codes.numel() <= (size + 3) // 2
+    assert scales.numel() == -(-size // block)

@@ -1,0 +1,130 @@
+"""What every codec keeps: any length and type, repeatable from its state, never silently finite."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from codec_cases import DTYPES, EVERY_CODEC, MATRIX, SIZE, make, normal, same, seen
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.core.codecs import CodecSpec, known_codecs, parse_codec
+from phalanx.core.errors import InputError
+from phalanx.sync.codec.feedback import ErrorFeedback, Plain
+from phalanx.sync.codec.make import make_compressor
+
+codecs = pytest.mark.parametrize("text", EVERY_CODEC)
+dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+
+
+def test_every_codec_of_the_registry_is_tried_here() -> None:
+    assert {parse_codec(text).name for text in EVERY_CODEC} == set(known_codecs())
+
+
+@codecs
+@dtypes
+def test_encoding_leaves_the_gradient_as_it_was_and_shares_no_memory(
+    text: str, dtype: torch.dtype
+) -> None:
+    flat = normal(dtype=dtype)
+    before = flat.clone()
+    payload = make(text, parts=MATRIX).encode(flat)
+    sent = [tensor.clone() for tensor in payload.tensors]
+    assert torch.equal(flat, before)
+    assert all(tensor.is_contiguous() for tensor in payload.tensors)
+    flat.zero_()
+    assert all(torch.equal(a, b) for a, b in zip(sent, payload.tensors, strict=True))
+
+
+@codecs
+@dtypes
+@pytest.mark.parametrize("size", [0, 1])
+def test_nothing_and_one_value(text: str, dtype: torch.dtype, size: int) -> None:
+    flat = torch.full((size,), -1.5, dtype=dtype)
+    assert torch.allclose(seen(make(text), flat), flat, rtol=1e-2)
+
+
+@codecs
+def test_payload_counts_its_bytes(text: str) -> None:
+    payload = make(text, parts=MATRIX).encode(normal())
+    assert payload.nbytes == sum(len(t.view(torch.uint8).flatten()) for t in payload.tensors) > 0
+
+
+@codecs
+def test_same_seed_same_messages(text: str) -> None:
+    one, other = make(text, parts=MATRIX), make(text, parts=MATRIX)
+    for step in range(3):
+        assert same(one.encode(normal(seed=step)), other.encode(normal(seed=step)))
+
+
+@pytest.mark.parametrize("text", ["int8", "int4", "powersgd:rank=1"])
+def test_other_seeds_other_messages(text: str) -> None:
+    one, other = make(text, 1, MATRIX), make(text, 2, MATRIX)
+    assert not same(one.encode(normal()), other.encode(normal()))
+
+
+@codecs
+def test_an_imported_state_repeats_the_messages(text: str) -> None:
+    first = make(text, 1, MATRIX)
+    first.encode(normal(seed=1))
+    state = first.export_state()
+    expected = [first.encode(normal(seed=step)) for step in (2, 3)]
+    second = make(text, 99, MATRIX)
+    second.import_state(state)
+    assert all(
+        same(second.encode(normal(seed=step)), e) for step, e in zip((2, 3), expected, strict=True)
+    )
+
+
+@pytest.mark.parametrize("text", ["int8", "int4", "powersgd:rank=1"])
+def test_messages_depend_on_the_state(text: str) -> None:
+    codec = make(text, parts=MATRIX)
+    assert not same(codec.encode(normal()), codec.encode(normal()))
+
+
+@codecs
+@given(
+    bad=st.sampled_from([math.nan, math.inf, -math.inf]),
+    at=st.integers(0, SIZE - 1),
+    dtype=st.sampled_from(DTYPES),
+)
+def test_what_is_not_finite_is_seen_by_the_receiver(
+    text: str, bad: float, at: int, dtype: torch.dtype
+) -> None:
+    flat = normal(dtype=dtype)
+    flat[at] = bad
+    codec = make(text, parts=MATRIX)
+    assert not torch.isfinite(seen(codec, flat)[at])
+    assert torch.isfinite(seen(codec, normal(dtype=dtype))).all()
+
+
+@pytest.mark.parametrize("text", ["int8:block=16", "int4:block=16"])
+def test_a_bad_value_spoils_only_its_own_block(text: str) -> None:
+    flat = normal()
+    flat[20] = math.inf
+    fine = torch.isfinite(seen(make(text), flat))
+    assert not fine[16:32].any()
+    assert fine[:16].all()
+    assert fine[32:].all()
+
+
+@pytest.mark.parametrize("name", known_codecs())
+def test_compressors_have_feedback_where_the_traits_say_so(name: str) -> None:
+    spec = parse_codec(name)
+    compressor = make_compressor(spec, MATRIX, SIZE, torch.float32, 1)
+    assert type(compressor) is (ErrorFeedback if spec.traits.feedback else Plain)
+
+
+def test_options_reach_the_codec() -> None:
+    sent = make_compressor(CodecSpec("topk", {"ratio": 0.1}), (), 100, torch.float32, 1).compress(
+        normal(100)
+    )
+    assert sent.tensors[0].numel() == 10
+
+
+@pytest.mark.parametrize("text", ["int8", "powersgd:rank=1"])
+def test_a_state_that_does_not_fit_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="does not fit"):
+        make(text, parts=MATRIX).import_state({})

@@ -1,0 +1,152 @@
+"""The folder of checkpoints: which are kept, which is the best, what comes next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from checkpoint_making import GRACE, begin_write, newest, private_of, write_whole_checkpoint
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phalanx.core.errors import InputError
+from phalanx.train.checkpoint import shelf
+from phalanx.train.checkpoint.manifest import BestRecord, folder_name, number_of, partial_name
+from phalanx.train.checkpoint.writer import Writer
+
+
+def empty_checkpoints(folder: Path, numbers: list[int]) -> None:
+    for number in numbers:
+        (folder / folder_name(number)).mkdir()
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.sets(st.integers(1, 10**7), max_size=8),
+    st.integers(1, 4),
+    st.none() | st.integers(0, 7),
+)
+def test_the_newest_and_the_best_are_kept(there: set[int], keep: int, at: int | None) -> None:
+    ordered = sorted(there)
+    best = ordered[at] if at is not None and at < len(ordered) else None
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        empty_checkpoints(folder, ordered)
+        if best is not None:
+            shelf.write_best(folder, BestRecord(best, "test_loss", 0.25))
+        shelf.prune(folder, keep, upto=10**7)
+        wanted = set(ordered[-keep:]) | ({best} if best is not None else set())
+        assert set(shelf.numbers(folder)) == wanted
+        assert shelf.next_number(folder) == max(ordered, default=0) + 1
+
+
+def test_a_checkpoint_loses_its_name_before_its_files(tmp_path: Path) -> None:
+    empty_checkpoints(tmp_path, [1, 2, 3])
+    at_removal: list[list[int]] = []
+
+    def steps(name: str) -> None:
+        if name.startswith("remove "):
+            at_removal.append(shelf.numbers(tmp_path))
+
+    shelf.prune(tmp_path, 1, upto=3, steps=steps)
+    assert at_removal == [[2, 3], [3]]
+
+
+def test_half_written_and_half_deleted_ones_go_but_not_the_next(tmp_path: Path) -> None:
+    for name in (".000003.partial", ".000003.removed", ".000001.removed", ".000005.partial"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("x")
+    (tmp_path / "notes.txt").write_text("mine")
+    assert shelf.next_number(tmp_path) == 6
+    shelf.sweep(tmp_path, upto=4)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".000005.partial", "notes.txt"]
+    shelf.sweep(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@given(st.integers(0, 10**15 - 1))
+def test_a_number_and_its_folder_name_each_other(number: int) -> None:
+    assert number_of(folder_name(number)) == number
+
+
+@pytest.mark.parametrize("name", ["3", "0000003", "00000x", ".000003.partial", "٠٠٠٠٠٣", ""])
+def test_other_names_are_no_checkpoints(name: str) -> None:
+    assert number_of(name) is None
+
+
+def test_no_checkpoint_is_said_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        shelf.newest_valid(tmp_path / "my-run" / "checkpoints")
+    assert caught.value.cause == "my-run has no checkpoint to go on from"
+    assert caught.value.remedy
+
+
+def test_the_newest_is_the_one_with_the_largest_number(tmp_path: Path) -> None:
+    for number in (2, 999_999, 1_000_000):
+        write_whole_checkpoint(tmp_path, number)
+    assert newest(tmp_path) == 1_000_000
+    assert shelf.verified(tmp_path / "000002").number == 2
+
+
+def test_a_better_one_takes_the_place_of_the_best(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, 0, 1, 1)
+    for number in range(1, 7):
+        if number in (2, 4):
+            writer.mark_best(number, "test_accuracy", number / 10)
+        begin_write(writer, number, 0, 1)
+        assert writer.finish(GRACE)
+        best = {1: [], 2: [], 3: [2], 4: [], 5: [4], 6: [4]}[number]
+        assert shelf.numbers(tmp_path) == [*best, number]
+    assert shelf.read_best(tmp_path) == BestRecord(4, "test_accuracy", 0.4)
+    assert writer.problem is None
+
+
+def test_the_best_may_be_told_when_it_is_already_written(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, 0, 1, 1)
+    begin_write(writer, 1, 0, 1)
+    writer.mark_best(1, "test_loss", float("nan"))
+    assert writer.finish(GRACE)
+    assert shelf.read_best(tmp_path) == BestRecord(1, "test_loss", None)
+
+
+def test_a_best_that_was_never_written_does_not_cost_the_one_before(tmp_path: Path) -> None:
+    full = False
+
+    def steps(name: str) -> None:
+        if full and name == "rename folder":
+            raise OSError(28, "No space left on device")
+
+    writer = Writer(tmp_path, 0, 1, 1, steps=steps)
+    for number in (1, 2, 3):
+        full = number == 2
+        if number < 3:
+            writer.mark_best(number, "test_accuracy", number / 10)
+        begin_write(writer, number, 0, 1)
+        assert writer.finish(GRACE)
+    assert shelf.numbers(tmp_path) == [1, 3]
+    assert shelf.read_best(tmp_path) == BestRecord(1, "test_accuracy", 0.1)
+    assert writer.problem == "checkpoint 2 was not written: No space left on device"
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b'{"number": -1}', b"[" * 50_000])
+def test_a_best_that_makes_no_sense_is_none(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "best.json").write_bytes(content)
+    assert shelf.read_best(tmp_path) is None
+    write_whole_checkpoint(tmp_path, 1)
+    assert newest(tmp_path) == 1
+
+
+def test_the_part_of_the_next_one_survives_the_end_of_this_one(tmp_path: Path) -> None:
+    writers = [Writer(tmp_path, rank, 2, 1) for rank in range(2)]
+    writers[1].write(1, private_of(1, 1))
+    assert writers[1].finish(GRACE)
+    writers[1].write(2, private_of(2, 1))
+    assert writers[1].finish(GRACE)
+    begin_write(writers[0], 1, 0, 2)
+    assert writers[0].finish(GRACE)
+    assert newest(tmp_path) == 1
+    assert (tmp_path / partial_name(2)).is_dir()
+    begin_write(writers[0], 2, 0, 2)
+    assert writers[0].finish(GRACE)
+    assert newest(tmp_path) == 2
