@@ -154,3 +154,67 @@ def test_a_worker_without_samples_in_the_last_batch_follows_the_others(
     alone, _ = _trained(1, tmp_path / "one", torch.float64, "momentum", **options)
     together, _ = _trained(3, tmp_path / "many", torch.float64, "momentum", **options)
     _assert_same(alone[0], together[0], 1e-12)
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("strategy", ["allreduce", "bsp", "groups:size=2"])
+@pytest.mark.parametrize("codec", ["topk:ratio=0.1", "powersgd:rank=1"])
+def test_what_was_sent_and_what_is_kept_add_up_to_all_gradients(
+    tmp_path: Path, strategy: str, codec: str, accumulate: int
+) -> None:
+    """Also of a worker that has no samples in the last batch, and offers in vain."""
+
+    def work(rank: int) -> tuple[Tensor, Tensor]:
+        torch.manual_seed(rank)
+        model = nn.Linear(12, 5, bias=False)
+        run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.5))
+        sums = _Sums(run.engine._strategies[0], model.weight)  # type: ignore[attr-defined]
+        x, y = (part[:9] for part in _data(torch.float32))
+        for _ in run.epochs(6):
+            for a, b in run.batches((x, y), batch=8):
+                run.backward(nn.functional.cross_entropy(model(a), b))
+                if run.pending == accumulate:
+                    run.step()
+        return sums.given, sums.sent + sums.kept()
+
+    chosen = RunSettings(strategy=f"{strategy}+{codec}")
+    for given, accounted in as_ranks(2, tmp_path, work, chosen):
+        assert bool(given.any())
+        assert torch.allclose(given, accounted, atol=1e-5)
+
+
+class _Sums:
+    """Over the steps that a strategy takes: the gradients it was given, and what it sent."""
+
+    def __init__(self, strategy: Any, weight: Tensor) -> None:
+        self._strategy, self._weight = strategy, weight
+        sender = getattr(strategy, "_sender", None) or strategy._reducer.sender
+        layout, self._streams = strategy._replica.layouts[0], sender._streams
+        self._bounds = [layout.bounds(int(name.split(".")[1])) for name, _, _ in self._streams]
+        self._offered = [torch.empty(0)] * 2
+        self.given, self.sent = torch.zeros(weight.numel()), torch.zeros(weight.numel())
+        offer, follow = strategy.offer, strategy.follow
+        strategy.offer = lambda *given: self._look(offer, *given)
+        strategy.follow = lambda: self._add(follow)
+
+    def _look(self, offer: Callable[..., None], *given: Any) -> None:
+        gradient = self._weight.grad
+        flat = torch.zeros_like(self.given) if gradient is None else gradient.flatten().clone()
+        offer(*given)
+        self._offered = [self._joined([flat[low:high] for low, high in self._bounds])]
+        self._offered.append(self._joined([tensor for _, tensor, _ in self._streams]))
+
+    def _add(self, follow: Callable[[], Any]) -> Any:
+        self.given += self._offered[0]
+        self.sent += self._offered[1]
+        return follow()
+
+    def kept(self) -> Tensor:
+        state = self._strategy.export_private()
+        return self._joined([state[f"wire.{name}.residual"] for name, _, _ in self._streams])
+
+    def _joined(self, parts: list[Tensor]) -> Tensor:
+        whole = torch.zeros_like(self.given)
+        for (low, high), part in zip(self._bounds, parts, strict=True):
+            whole[low:high] = part
+        return whole

@@ -174,6 +174,29 @@ def test_a_short_batch_counts_by_its_samples_when_accumulated(tmp_path: Path) ->
             assert float(found) == pytest.approx(-5.5)
 
 
+@pytest.mark.parametrize("strategy", ["allreduce", "bsp"])
+def test_both_optimizers_get_what_a_worker_accumulated_that_has_none_of_the_last_batch(
+    tmp_path: Path, strategy: str
+) -> None:
+    def work(rank: int) -> list[Tensor]:
+        one, two = nn.Linear(6, 1, bias=False), nn.Linear(6, 1, bias=False)
+        nn.init.zeros_(one.weight)
+        nn.init.zeros_(two.weight)
+        a = torch.optim.SGD(one.parameters(), lr=1.0)
+        b = torch.optim.SGD(two.parameters(), lr=1.0)
+        run = phalanx.join([one, two], [a, b])
+        for x, _ in run.batches((X[:9], Y[:9]), batch=8):  # eight, and one
+            run.backward((one(x) + two(x)).mean())
+            if run.pending == 2:
+                run.step(a)
+                run.step(b)
+        run.finish()
+        return [one.weight.detach(), two.weight.detach()]
+
+    for weights in as_ranks(2, tmp_path, work, RunSettings(strategy=strategy)):
+        assert all(torch.allclose(w, -X[:9].mean(0), atol=1e-6) for w in weights)
+
+
 def test_plain_backward_works_too(tmp_path: Path) -> None:
     def work(rank: int) -> Tensor:
         model = nn.Linear(6, 1, bias=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,19 @@ import pytest
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from ranks import as_ranks
 from scripted import scripted
 from strategy_cases import EVERY, FREE, is_lockstep
 from torch import Tensor, nn
 from training import CLASSES, FEATURES, Training
 
+import phalanx
+from phalanx.core.errors import PeerLost
+from phalanx.core.settings import RunSettings
 from phalanx.core.spec import STRATEGIES, parse_spec
 from phalanx.sync.admission import AWAY
 from phalanx.sync.clock import MonotonicClock
+from phalanx.sync.gate import Gates
 from phalanx.sync.replica import Replica
 from phalanx.sync.shared_state import SharedState
 from phalanx.sync.strategy import Strategy, StrategyContext
@@ -48,6 +53,10 @@ class Pushing:
     speeds: list[float]
     seed: int
     watch: Callable[[Strategy], None] = lambda strategy: None
+    rests: list[dict[int, float]] = field(default_factory=list)
+    """Of each rank: after how many steps it rests, and for how long."""
+    late: list[int] = field(default_factory=list)
+    """Collected: how many pushes were not in the parameters that a gradient was computed from."""
 
     def run(self) -> tuple[Tensor, list[int]]:
         """The parameters and the shards' versions at the end."""
@@ -62,12 +71,18 @@ class Pushing:
         context = StrategyContext(replica, shared, arena, MonotonicClock(), team, tag="s")
         strategy = STRATEGIES.get(phase.name)(context, **phase.options)
         strategy.begin()
-        for _ in range(self.steps[team.members[0]] if self._grouped else self.steps[rank]):
+        rests = self.rests[rank] if self.rests else {}
+        for step in range(self.steps[team.members[0]] if self._grouped else self.steps[rank]):
             strategy.arrive()
             self.watch(strategy)
+            known = -int(parameter.detach().max())
             arena.sleep(1.0 / self.speeds[rank])
             parameter.sum().backward()
+            self.late.append(int(shared.versions.max()) - known)
             strategy.exchange(1.0)
+            if step + 1 in rests:
+                strategy.rest()
+                arena.sleep(rests[step + 1])
         strategy.rest()
         strategy.drain()
         return shared.parameters[0].clone(), shared.versions.tolist()
@@ -90,7 +105,9 @@ def _pushing(draw: st.DrawFn, specs: st.SearchStrategy[str]) -> Pushing:
     workers = draw(st.integers(1, 8))
     steps = draw(st.lists(st.integers(0, 12), min_size=workers, max_size=workers))
     speeds = draw(st.lists(SPEED, min_size=workers, max_size=workers))
-    return Pushing(draw(specs), steps, speeds, draw(SEEDS))
+    rest = st.dictionaries(st.integers(1, 12), st.floats(0.0, 100.0), max_size=3)
+    rests = draw(st.lists(rest, min_size=workers, max_size=workers))
+    return Pushing(draw(specs), steps, speeds, draw(SEEDS), rests=rests)
 
 
 BOUNDS = st.integers(0, 5).map(lambda bound: f"ssp:bound={bound}")
@@ -109,10 +126,7 @@ def _lead(strategy: Strategy) -> int:
 @given(_pushing(BOUNDS))
 def test_nobody_computes_beyond_the_bound_of_ssp(pushing: Pushing) -> None:
     leads: list[int] = []
-    watched = Pushing(
-        pushing.spec, pushing.steps, pushing.speeds, pushing.seed, lambda s: leads.append(_lead(s))
-    )
-    watched.run()
+    replace(pushing, watch=lambda s: leads.append(_lead(s))).run()
     assert max(leads, default=0) <= int(parse_spec(pushing.spec).phases[0].options["bound"])
 
 
@@ -128,7 +142,129 @@ def test_dssp_stays_within_its_range(pushing: Pushing) -> None:
         assert 0 <= granted <= high - low
         assert _lead(strategy) <= low + granted
 
-    Pushing(pushing.spec, pushing.steps, pushing.speeds, pushing.seed, watch).run()
+    replace(pushing, watch=watch).run()
+
+
+@examples(60)
+@given(_pushing(BOUNDS | RANGES | st.just("ssp:overlap=yes")))
+def test_no_gradient_is_of_parameters_older_than_the_bound_allows(pushing: Pushing) -> None:
+    """Nor after a rest. Anybody else is at most a bound behind this worker when it takes its
+    parameters, and at most a bound and the push in hand before it when it pushes."""
+    pushing.run()
+    options, others = parse_spec(pushing.spec).phases[0].options, len(pushing.steps) - 1
+    bound = int(options.get("bound", options.get("high", 3)))
+    overlap = options.get("overlap") == "yes"  # a push of its own is under way, and counts
+    assert max(pushing.late, default=0) <= others * (2 * bound + 1 + overlap) + overlap
+
+
+@st.composite
+def _two_optimizers(draw: st.DrawFn) -> tuple[str, list[list[int]], list[float], int]:
+    """Of each rank: which of its optimizers it steps, one after the other; -1 is a rest."""
+    spec = draw(BOUNDS | RANGES | st.sampled_from(["ssp:bound=0:overlap=yes", "ssp:overlap=yes"]))
+    workers = draw(st.integers(2, 4))
+    turns = st.lists(st.sampled_from([0, 0, 1, 1, -1]), max_size=14)
+    orders = draw(st.lists(turns, min_size=workers, max_size=workers))
+    speeds = draw(st.lists(SPEED, min_size=workers, max_size=workers))
+    return spec, orders, speeds, draw(SEEDS)
+
+
+@examples(60)
+@given(_two_optimizers())
+def test_workers_that_step_two_optimizers_unlike_do_not_block_each_other(
+    setting: tuple[str, list[list[int]], list[float], int],
+) -> None:
+    spec, orders, speeds, seed = setting
+    phase, late = parse_spec(spec).phases[0], []
+
+    def work(rank: int, arena: Arena) -> list[Tensor]:
+        parameters = [nn.Parameter(torch.zeros(SIZE)) for _ in range(2)]
+        gates, clock, made, shared = Gates(), MonotonicClock(), [], []
+        for i, parameter in enumerate(parameters):
+            replica = Replica(torch.optim.SGD([parameter], lr=1.0), arena.workers)
+            shared.append(SharedState(arena, replica, f"o{i}"))
+            context = StrategyContext(
+                replica, shared[i], arena, clock, everyone(arena), tag=f"s{i}", gates=gates
+            )
+            made.append(STRATEGIES.get(phase.name)(context, **phase.options))
+        for strategy in made:
+            strategy.begin()
+        for turn in orders[rank]:
+            if turn < 0:
+                for strategy in made:
+                    strategy.rest()
+                arena.sleep(30.0)
+                continue
+            for strategy in made:
+                strategy.arrive()
+            known = -int(sum(p.detach().max() for p in parameters))
+            arena.sleep(1.0 / speeds[rank])
+            parameters[turn].sum().backward()
+            late.append(sum(int(s.versions.max()) for s in shared) - known)
+            made[turn].exchange(1.0)
+        for strategy in made:
+            strategy.rest()
+        for strategy in made:
+            strategy.drain()
+        return [s.parameters[0].clone() for s in shared]
+
+    ended = scripted(len(orders), work, seed)[0]
+    for i, parameter in enumerate(ended):
+        pushes = sum(order.count(i) for order in orders)
+        assert torch.equal(parameter, torch.full((SIZE,), -float(pushes)))
+    bound = int(phase.options.get("bound", phase.options.get("high", 3)))
+    overlap = phase.options.get("overlap") == "yes"
+    others = len(orders) - 1
+    assert max(late, default=0) <= others * (2 * bound + 1 + overlap) + overlap
+
+
+@pytest.mark.parametrize("delay", [0.004, 0.01, 0.016, 0.022, 0.028, 0.034])
+def test_a_training_with_two_optimizers_has_one_gate(tmp_path: Path, delay: float) -> None:
+    def work(rank: int) -> bool:
+        torch.manual_seed(0)
+        models = [nn.Linear(FEATURES, CLASSES) for _ in range(2)]
+        one, other = (torch.optim.SGD(m.parameters(), lr=0.1) for m in models)
+        run = phalanx.join(models, [one, other])
+        for _ in run.epochs(2):
+            if rank == 1:
+                run.engine._arena.sleep(delay)  # type: ignore[attr-defined]
+            data = torch.randn(160, FEATURES), torch.zeros(160, dtype=torch.int64)
+            for i, (x, y) in enumerate(run.batches(data, batch=8)):
+                run.backward(nn.functional.cross_entropy(models[0](x) + models[1](x), y))
+                run.step(one)
+                if i % 3 == 2:
+                    run.step(other)
+        return True
+
+    assert all(as_ranks(2, tmp_path, work, RunSettings(strategy="ssp:bound=0")))
+
+
+@pytest.mark.parametrize("spec", ["ssp:bound=0", "ssp:bound=1", "bsp"])
+def test_nobody_waits_for_a_worker_that_has_left(spec: str) -> None:
+    phase, left = parse_spec(spec).phases[0], []
+
+    def work(rank: int, arena: Arena) -> None:
+        parameter = nn.Parameter(torch.zeros(SIZE))
+        replica = Replica(torch.optim.SGD([parameter], lr=1.0), arena.workers)
+        shared, team = SharedState(arena, replica, "o"), everyone(arena)
+        context = StrategyContext(
+            replica, shared, arena, MonotonicClock(), team, tag="s", gone=lambda: bool(left)
+        )
+        strategy = STRATEGIES.get(phase.name)(context, **phase.options)
+        strategy.begin()
+        strategy.arrive()
+        arena.barrier()
+        if rank == 1:
+            strategy.offer(1.0)
+            if phase.traits.lockstep:
+                team.meet()
+            left.append(rank)
+            return
+        with pytest.raises(PeerLost, match="has left"):
+            for _ in range(3):
+                parameter.sum().backward()
+                strategy.exchange(1.0)
+
+    scripted(2, work)
 
 
 @examples(60)

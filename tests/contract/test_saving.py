@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from ranks import as_ranks
 from strategy_cases import EVERY, LOCKSTEP
-from torch import Tensor
+from torch import Tensor, nn
 from training import Training, adam, assert_identical, momentum
 
+import phalanx
+from phalanx.core.run_paths import RunPaths
+from phalanx.core.settings import RunSettings
 from phalanx.core.spec import parse_spec
+from phalanx.observe.events import Joined, Switched, read_events
+from phalanx.train.best import BestSoFar
 from phalanx.train.board import Command, Kind
+from phalanx.train.checkpoint import shelf
+from phalanx.train.checkpointing import Resumed
 
 SAVE = Command(Kind.SAVE)
 OPTIMIZERS = {"momentum": momentum, "adam": adam}
@@ -42,6 +51,29 @@ def test_a_lockstep_run_stopped_in_mid_epoch_ends_where_an_unbroken_one_ends(
     for rank in range(3):
         assert_identical(saved.state(rank), unbroken.state(rank))
         assert_identical(resumed.state(rank), unbroken.state(rank))
+
+
+@pytest.mark.parametrize("at", [5, 12, 20])
+@pytest.mark.parametrize(
+    ("coded", "between"),
+    [
+        ("allreduce+int8", "bsp"),
+        ("allreduce+topk:ratio=0.1", "localsgd:every=2"),
+        ("localsgd:every=2+topk:ratio=0.1", "allreduce"),
+        ("diloco:every=2+powersgd:rank=1", "bsp"),
+        ("bsp+int4", "allreduce"),
+    ],
+)
+def test_a_coded_phase_that_training_comes_back_to_begins_alike_in_a_resumed_run(
+    tmp_path: Path, coded: str, between: str, at: int
+) -> None:
+    spec = f"{coded}@0.3/{between}@0.6/{coded}"
+    size: dict[str, Any] = {"epochs": 3, "samples": 96, "batch": 12}
+    unbroken = Training(tmp_path / "unbroken", spec, 2, **size).run()
+    saved = Training(tmp_path / "saved", spec, 2, commands={at: SAVE}, **size).run()
+    resumed = _resumed(saved, tmp_path / "resumed").run()
+    assert_identical(saved.state(), unbroken.state())
+    assert_identical(resumed.state(), unbroken.state())
 
 
 def _trains_apart_for_long(spec: str) -> bool:
@@ -113,3 +145,75 @@ def test_another_number_of_workers_and_another_strategy_begin_with_the_same_para
     common = {k: v for k, v in resumed.captured[0].shared.items() if k in state}
     _assert_restored(common, state)
     assert resumed.counts() + saved.counts(until_save=True) == saved.once()
+
+
+LEAVE, RETURN = Command(Kind.LEAVE), Command(Kind.RETURN)
+WATCHED = [0.5, 0.9, 0.6, 0.7, 0.65, 0.66, 0.6, 0.6]
+
+
+def test_a_run_resumed_on_its_detour_for_a_straggler_comes_back(tmp_path: Path) -> None:
+    commands = {3: LEAVE, 5: SAVE, 8: RETURN}
+    saved = Training(
+        tmp_path / "saved", "switch:on=straggler", 2, samples=400, commands=commands
+    ).run()
+    _, manifest, _ = shelf.newest_valid(RunPaths(saved.folder).checkpoints)
+    assert manifest.phase == 1
+    ended: list[str] = []
+    resumed = _resumed(saved, tmp_path / "resumed", epochs=4)
+    resumed.at_end = lambda run: ended.append(run.engine.phase)
+    resumed.run()
+    assert ended == ["allreduce", "allreduce"]
+
+
+def test_a_later_phase_of_another_spec_is_no_detour(tmp_path: Path) -> None:
+    saved = Training(tmp_path / "saved", "bsp@0.1/allreduce", 2, commands={5: SAVE}).run()
+    resumed = _resumed(saved, tmp_path / "resumed", spec="switch:on=straggler").run()
+    events = list(read_events(RunPaths(resumed.folder).events_of(0)))
+    assert [event.phase for event in events if isinstance(event, Joined)] == ["allreduce"]
+    assert not [event for event in events if isinstance(event, Switched)]
+
+
+def _watched(folder: Path, stop: int | None = None, **chosen: Any) -> list[Any]:
+    """Epochs that were trained, and the history."""
+
+    def work(rank: int) -> Any:
+        model, done = nn.Linear(4, 1), []
+        run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.01))
+        run.save_best("test_accuracy", patience=2)
+        for epoch in run.epochs(8):
+            for (x,) in run.batches((torch.ones(16, 4),), batch=8):
+                run.backward(model(x).mean())
+                run.step()
+            run.log(test_accuracy=WATCHED[epoch])
+            done.append(epoch)
+            if epoch == stop:
+                break
+        return done, run.history
+
+    return as_ranks(2, folder, work, RunSettings(checkpoint_epochs=1, **chosen))
+
+
+def test_a_resumed_run_knows_its_history_and_the_best_so_far(tmp_path: Path) -> None:
+    whole = _watched(tmp_path / "whole")
+    assert whole[0][0] == [0, 1, 2, 3]
+    _watched(tmp_path / "stopped", stop=2)
+    before = RunPaths(tmp_path / "stopped")
+    path, _, _ = shelf.newest_valid(before.checkpoints)
+    resumed = _watched(tmp_path / "resumed", resume=str(path))
+    for (trained, history), (_, wanted) in zip(resumed, whole, strict=True):
+        assert trained == [2, 3], "the patience of before the stop counts"
+        assert history == wanted
+    assert RunPaths(tmp_path / "resumed").best.read_bytes() == before.best.read_bytes()
+
+
+def test_weights_that_were_the_best_only_after_the_checkpoint_are_left_behind(
+    tmp_path: Path,
+) -> None:
+    _watched(tmp_path / "whole", keep=99)
+    paths = RunPaths(tmp_path / "whole")
+    second = paths.checkpoints / "000002"
+    resumed = Resumed(second, 0, 2, "allreduce")
+    assert resumed.best == BestSoFar("test_accuracy", WATCHED[0], 0)
+    for later, found in ((10.0, None), (-10.0, paths.best)):
+        os.utime(paths.best, (0.0, resumed.manifest.wall + later))
+        assert resumed.best_weights == found

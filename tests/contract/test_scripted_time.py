@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,32 @@ def test_timings_come_from_the_clock_alone(name: str) -> None:
         assert all(part == int(part) for part in parts)  # whole scripted seconds
         assert sum(parts) >= 3
     assert torch.equal(models[0].weight, models[1].weight)
+
+
+@pytest.mark.parametrize("name", ["async", "ssp"])
+def test_a_push_beside_the_next_step_is_told_with_that_step(name: str) -> None:
+    def work(rank: int, arena: Arena) -> tuple[list[Timing], float]:
+        model, clock = nn.Linear(3, 2), ScriptedClock()
+        replica = Replica(torch.optim.SGD(model.parameters(), lr=0.5), 2)
+        shared = SharedState(arena, replica, "o")
+        context = StrategyContext(replica, shared, arena, clock, everyone(arena), tag="s")
+        strategy = STRATEGIES.get(name)(context, overlap="yes")
+        strategy.begin()
+        told = []
+        for _ in range(4):
+            model(torch.ones(1, 3)).sum().backward()
+            given = strategy.exchange(1.0)
+            told.append(dataclasses.replace(given))  # whoever asked reads it at once
+        took = clock.reading
+        strategy.rest()
+        strategy.drain()
+        return told, took
+
+    for told, took in scripted(2, work):
+        assert told[0].update == 0.0  # nothing was pushed before
+        assert all(timing.update > 0.0 for timing in told[1:])
+        assert any(timing.staleness for timing in told)
+        assert sum(t.send + t.wait + t.reduce + t.update + t.settle for t in told) <= took
 
 
 def _trained(folder: Path, seed: int, strategy: str) -> list[Tensor]:

@@ -20,6 +20,8 @@ from phalanx.core.settings import RunSettings
 from phalanx.core.spec import Phase, Spec, known_strategies
 from phalanx.observe.events import Switched, read_events
 from phalanx.sync.optimizer_state import read_slot
+from phalanx.train.board import Command, Kind
+from phalanx.train.run import Run
 from phalanx.train.shared_engine import SharedEngine
 
 OPTIMIZERS = [
@@ -160,3 +162,63 @@ def test_several_phases_and_back(tmp_path: Path) -> None:
         ("allreduce", "async", 3.0),
     ]
     assert msgspec.json.encode(told[0])
+
+
+class Unknown(torch.optim.SGD):
+    """Not one of those that the store knows."""
+
+
+def _commanded(
+    folder: Path, strategy: str, command: str, kind: Any = torch.optim.SGD, balance: str = "off"
+) -> list[Run]:
+    """Two workers, commanded in the first of two epochs."""
+    x, y = torch.randn(96, 4), torch.randn(96, 1)
+
+    def work(rank: int) -> Run:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 1)
+        run = phalanx.join(model, kind(model.parameters(), lr=0.01))
+        steps, engine = itertools.count(1), run.engine
+        engine.watcher = lambda: Command(Kind.SWITCH, command) if next(steps) == 3 else None
+        for _ in run.epochs(2):
+            for a, b in run.batches((x, y), batch=8):
+                run.backward(nn.functional.mse_loss(model(a), b))
+                run.step()
+        run.engine = engine  # as it was at the end
+        return run
+
+    return as_ranks(2, folder, work, RunSettings(strategy=strategy, balance=balance))
+
+
+@pytest.mark.parametrize(
+    ("command", "kind", "why"),
+    [
+        ("allreduce@9e/async", torch.optim.SGD, "there are 2"),
+        ("bsp@0.01/async@0.02/allreduce", torch.optim.SGD, "out of order"),
+        ("async", Unknown, "Unknown cannot run in the store"),
+        ("single", torch.optim.SGD, "one worker"),
+    ],
+)
+def test_a_command_that_cannot_be_followed_is_refused_and_training_goes_on(
+    tmp_path: Path, command: str, kind: Any, why: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    runs = _commanded(tmp_path, "allreduce", command, kind)
+    assert [run._course.spec.text for run in runs] == ["allreduce", "allreduce"]
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if "refused" in line]
+    assert why in line
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("allreduce", "switch:on=straggler"), ("switch:on=straggler", "allreduce")],
+)
+def test_stragglers_are_watched_for_from_the_command_on(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    """Both begin with allreduce: nothing is switched, only watched."""
+    for run in _commanded(tmp_path, before, after, balance="auto"):
+        assert run._course.spec.text == after
+        assert isinstance(run.engine, SharedEngine)
+        watch = run.engine._watching
+        assert (watch._policy is not None) == (after == "switch:on=straggler")
+        assert watch._balances == (after == "allreduce")

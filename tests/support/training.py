@@ -72,6 +72,8 @@ class Training:
         self.seen: list[list[tuple[int, int]]] = [[] for _ in range(self.workers)]
         self.before_save: list[int] = [0] * self.workers
         self.captured: list[Captured] = []
+        self.at_end: Callable[[Run], None] | None = None
+        """Called on each worker after its last batch."""
 
     def run(self) -> Training:
         torch.manual_seed(3)
@@ -97,6 +99,8 @@ class Training:
                     run.step()
             if run.pending:
                 run.step()
+            if self.at_end is not None and epoch == self.epochs - 1:
+                self.at_end(run)
         return captured
 
     def _prepare(self, run: Run) -> None:

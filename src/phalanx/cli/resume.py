@@ -194,7 +194,7 @@ def _read(paths: RunPaths) -> Past:
     try:
         launch = Launch.from_json(paths.launch.read_bytes())
         plan = Plan.from_json(paths.plan.read_bytes())
-    except (OSError, msgspec.DecodeError, RecursionError) as error:
+    except (OSError, ValueError, msgspec.DecodeError, RecursionError) as error:
         raise InputError(f"cannot read how '{paths.id}' was started: {error}") from error
     return Past(paths, launch, plan.workers)
 

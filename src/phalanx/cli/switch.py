@@ -113,8 +113,8 @@ def _ask(paths: RunPaths, spec: Spec) -> int:
 def _last_number(paths: RunPaths) -> int:
     try:
         record = json_module.loads(paths.switch.read_bytes())
-        return int(record["number"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return max(0, int(record["number"]))
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return 0
 
 
@@ -146,7 +146,10 @@ def _told(paths: RunPaths, spec: Spec, switched: Switched | None) -> str:
         )
     if not controller_alive(paths):
         return f"{paths.id} ended before it switched"
-    return f"asked {paths.id} to switch to {spec.text}; its workers have not taken it up yet"
+    return (
+        f"asked {paths.id} to switch to {spec.text}; its workers have not taken it up yet "
+        f"(if they cannot, they say why: phalanx logs {paths.id})"
+    )
 
 
 def _result(paths: RunPaths, spec: Spec, number: int, switched: Switched | None) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
 
 RATE_UNITS = {"": 1.0, "bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+SLOWEST = 0.001
+LEAST_RATE = 1e3  # bits per second
 MINUTES = {"min": 1.0, "h": 60.0}
 _NUMBER = re.compile(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 
@@ -44,8 +46,8 @@ def _speed(text: str) -> float:
         speed = float(text)
     except ValueError:
         raise InputError(f"--slow must be speeds with commas, not '{text}'", example) from None
-    if not 0 < speed <= 1:
-        raise InputError(f"--slow {text}: a speed is above 0 and at most 1", example)
+    if not SLOWEST <= speed <= 1:
+        raise InputError(f"--slow {text}: a speed is from {SLOWEST:g} to 1", example)
     return speed
 
 
@@ -57,8 +59,8 @@ def read_rate(text: str | None) -> float | None:
     if unit not in RATE_UNITS:
         known = [name for name in RATE_UNITS if name]
         raise InputError(f"--rate {text}: unknown unit '{unit}'", did_you_mean(unit, known))
-    if not 0 < number * RATE_UNITS[unit] < math.inf:
-        raise InputError(f"--rate {text}: nothing would ever arrive", "Use more than 0 bits/s.")
+    if not LEAST_RATE <= number * RATE_UNITS[unit] < math.inf:
+        raise InputError(f"--rate {text}: nothing would ever arrive", "Use 1kbit or more.")
     return number * RATE_UNITS[unit]
 
 

@@ -82,6 +82,8 @@ class CodecSpec:
 
 
 def parse_codec(text: str) -> CodecSpec:
+    if any(part.partition(":")[0] in known_codecs() for part in text.split("+")[1:]):
+        raise InputError(f"'{text}' is more than one codec", "A phase has one codec at most.")
     name, *options = text.split(":")
     if name not in known_codecs():
         raise InputError(f"unknown codec '{name}'", did_you_mean(name, known_codecs()))

@@ -38,9 +38,13 @@ class Key:
         return value
 
     def range(self) -> str:
-        low = "" if self.low is None else f"at least {self.low:g}"
-        high = "" if self.high is None else f"at most {self.high:g}"
+        low = "" if self.low is None else f"at least {_plain(self.low)}"
+        high = "" if self.high is None else f"at most {_plain(self.high)}"
         return "It is " + (" and ".join(p for p in (low, high) if p) or "any number") + "."
+
+
+def _plain(number: float) -> str:
+    return f"{int(number)}" if number == int(number) else f"{number:g}"
 
 
 def read_options(name: str, keys: Mapping[str, Key], parts: Sequence[str]) -> dict[str, Value]:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from phalanx.core.codecs import CodecSpec, parse_codec
+from phalanx.core.codecs import CodecSpec, known_codecs, parse_codec
 from phalanx.core.errors import InputError
 from phalanx.core.keys import Key, Value, label, read_options
 from phalanx.core.registry import did_you_mean
@@ -109,6 +109,12 @@ def _expand_switch(text: str) -> str:
     if name != "switch":
         return text
     key, _, value = rest.partition("=")
+    if key == "at" and "+" in value:
+        point, _, codec = value.partition("+")
+        raise InputError(
+            f"'{text}': each phase has its own codec",
+            f"Write the phases: allreduce+{codec}@{point}/async+{codec}",
+        )
     if key == "at" and value not in ("", "auto"):
         Key(float, 0.0, 1.0).read(f"'at' in '{text}'", value)
         return f"allreduce@{value}/async"
@@ -137,7 +143,15 @@ def _phase(text: str, *, last: bool, spec: str) -> Phase:
         built = ", ".join(known_strategies())
         raise InputError(f"the strategy '{name}' is not built yet", f"Built: {built}.")
     if name not in STRATEGIES:
-        known = [*known_strategies(), *ALIASES, *PLANNED, "switch"]
+        if name in known_codecs():
+            raise InputError(
+                f"'{name}' is a codec, not a strategy", f"For example: allreduce+{body}"
+            )
+        if "," in name:
+            raise InputError(
+                f"'{spec}' is several strategies", "phalanx compare --strategies takes a list."
+            )
+        known = [*known_strategies(), *ALIASES, "switch"]
         raise InputError(f"unknown strategy '{name}'", did_you_mean(name, known))
     traits = known_strategies()[name]
     found = read_options(name, traits.keys, options)
@@ -147,7 +161,7 @@ def _phase(text: str, *, last: bool, spec: str) -> Phase:
 
 
 def _until(text: str, spec: str) -> Until:
-    if re.fullmatch(r"\d+e", text):
+    if re.fullmatch(r"\d{1,9}e", text):
         if int(text[:-1]) == 0:
             raise InputError(f"'@{text}' in '{spec}' ends before it begins", "Use @1e or more.")
         return Until(epochs=int(text[:-1]))

@@ -31,6 +31,8 @@ class Lease:
     short: bool = False
     batch_end: int = 0
     ends_round: bool = False
+    emphasis: float = 1.0
+    """How much more than an equal share the whole chunk is, of which this is the worker's part."""
 
     @property
     def samples(self) -> int:
@@ -68,6 +70,17 @@ def split(total: int, shares: Sequence[float]) -> list[int]:
     return ends
 
 
+def split_among_all(total: int, shares: Sequence[float]) -> list[int]:
+    """Like :func:`split`, but nobody is left without a sample where there are enough.
+
+    Who has none is never measured again, and would stay without.
+    """
+    ends, workers = split(total, shares), len(shares)
+    if total < workers or all(a < b for a, b in itertools.pairwise([0, *ends])):
+        return ends
+    return [end + i + 1 for i, end in enumerate(split(total - workers, shares))]
+
+
 def lockstep(
     segment: Segment, batch: int, rank: int, shares: Sequence[float], every: int = 0
 ) -> Iterator[Lease]:
@@ -77,7 +90,7 @@ def lockstep(
     """
     for number, start in enumerate(range(segment.start, segment.end, batch), 1):
         total = min(batch, segment.end - start)
-        ends = [0, *split(total, shares)]
+        ends = [0, *split_among_all(total, shares)]
         short = any(a == b for a, b in itertools.pairwise(ends))
         share = (ends[rank + 1] - ends[rank]) / batch
         over = start + total

@@ -25,6 +25,8 @@ SLOWER = 1.5
 """or when it is at least so many times slower than they are, whether anybody waits or not."""
 
 
+LAST = 1.5
+"""A straggler comes last so many times as often as chance would have it."""
 ENOUGH_STEPS = 3
 
 
@@ -77,7 +79,8 @@ def find_straggler(phases: Sequence[PhaseSteps], balanced: float | None = None) 
     last = max(sorted(tally.last), key=lambda rank: tally.last[rank], default=slowest)
     for rank in (last, slowest):
         found = _accused(rank, tally, paces, _spent(phases, rank), waiting)
-        came_last = found.share >= max(0.5, 1.5 / len(paces)) or not tally.meetings
+        # Of equal workers each is last by chance now and then, one of two half of the time.
+        came_last = found.share >= max(0.5, LAST / len(paces)) or not tally.meetings
         costly = came_last and found.cost >= SHARE_OF_COST
         if costly or (rank == slowest and (found.slower or 0.0) >= SLOWER):
             return found

@@ -15,6 +15,8 @@ from phalanx.report.quality import Quality
 NOISE = 0.05
 TENTATIVE = 0.30
 SHORT_SECONDS = 1.0  # of training: whatever differs in less, one run each does not prove it
+SAME = 5e-4
+"""Differences that would be printed as nothing are nothing, however well they repeat."""
 NOISE_POINTS = 0.005
 TENTATIVE_POINTS = 0.02
 
@@ -42,11 +44,13 @@ def judge_times(a: Spread, b: Spread) -> Difference:
 def judge_quality(a: Spread, b: Spread, quality: Quality) -> Difference:
     """Whether two accuracies (in points) or losses (relative) differ."""
     apart = abs(a.middle - b.middle)
+    largest = max(abs(a.middle), abs(b.middle), 1.0 if quality.is_share else 0.0)
+    if apart < SAME * largest:
+        return Difference.NOISE
     if min(len(a.values), len(b.values)) > 1:
         return _judge_repeated(a, b, apart)
     if quality.is_share:
         return _by_size(apart, NOISE_POINTS, TENTATIVE_POINTS)
-    largest = max(abs(a.middle), abs(b.middle))
     return _by_size(apart / largest if largest else 0.0, NOISE, TENTATIVE)
 
 

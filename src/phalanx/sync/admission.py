@@ -164,12 +164,13 @@ def _moment(floor: int, holders: Sequence[int], clocks: Clocks, now: float) -> f
     return latest
 
 
-def rejoin(rank: int, steps: Sequence[int], last: int = 0) -> int:
+def rejoin(rank: int, steps: Sequence[int], last: int = 0, newest: int = 0) -> int:
     """The clock of a worker that comes back from ``AWAY``, where it had done ``last`` steps.
 
     Never below those who are present: a returning worker must not hold them up for the steps
-    that it has missed.
+    that it has missed. Where nobody is, ``newest`` counts, the highest clock there has been: the
+    others come back too, and must not wait for this one until it has caught up.
     """
     own = last if steps[rank] >= AWAY else steps[rank]
     present = [n for i, n in enumerate(steps) if i != rank and n < AWAY]
-    return int(max(own, min(present, default=0)))
+    return int(max(own, min(present, default=newest)))

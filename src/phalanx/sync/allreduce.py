@@ -27,6 +27,10 @@ class AllReduce(SharedStrategy):
             layouts, shard = len(self._replica.layouts), self._arena.rank
             self._optimizers = [self._shared.optimizer_of(i, shard) for i in range(layouts)]
 
+    def begin(self) -> None:
+        self._reducer.begin()
+        super().begin()
+
     def exchange(self, weight: float, clip: float | None = None) -> Timing:
         ready = self._clock.now()
         self.offer(weight, clip)

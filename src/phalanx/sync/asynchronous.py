@@ -34,6 +34,12 @@ class Asynchronous(SharedStrategy):
         )
         self._overlaps = overlap == "yes"
         self._courier = make_courier(self._overlaps, scripted=self._arena.scripted)
+        self._beside = Timing()
+        """Of the push that goes on beside the next step, which tells of it."""
+
+    def begin(self) -> None:
+        self._sender.begin(self._shared)
+        super().begin()
 
     def emphasise(self, factor: float) -> None:
         self._emphasis = factor
@@ -42,7 +48,10 @@ class Asynchronous(SharedStrategy):
         ready = self._clock.now()
         self._settle()
         began = self._clock.now()
-        timing = Timing(wait=began - ready)
+        timing, self._beside = self._beside, Timing()
+        # Whoever waited for the last push waited for a part of what that push itself took.
+        carried = timing.wait + timing.reduce + timing.update
+        timing.wait += max(0.0, began - ready - carried)
         used = [collector.collect() for collector in self._collectors]
         self._replica.drop_gradients()
         if weight > 0.0:
@@ -50,7 +59,8 @@ class Asynchronous(SharedStrategy):
             timing.bytes_sent += self._sender.send()
         timing.send += self._clock.now() - began
         if weight > 0.0:
-            self._courier.carry(lambda: self._push(used, timing))
+            pushed = self._beside if self._overlaps else timing
+            self._courier.carry(lambda: self._push(used, pushed))
         return timing
 
     def _settle(self) -> None:

@@ -21,14 +21,24 @@ class Bounded(Asynchronous):
 
     def __init__(self, context: StrategyContext, rule: Rule, lockstep: bool, overlap: str) -> None:
         super().__init__(context, overlap)
-        self._gate = Gate(self._arena, rule, f"{context.tag}.gate", lockstep=lockstep)
+        tag, gone = f"{context.tag}.gate", context.gone
+        self._gate = context.gates.shared(
+            lambda: Gate(self._arena, rule, tag, lockstep=lockstep, gone=gone)
+        )
+        self._gate.parties.append(self)
+        self._taken: list[int] = []
 
     def arrive(self) -> None:
-        """Before it computes: whoever is done sooner must not take it for one that rests."""
-        self._gate.enter()
+        """Before it computes: whoever is done sooner must not take it for one that rests.
+
+        What it took before a rest can be of any age.
+        """
+        if self._gate.enter():
+            self._pull()
 
     def exchange(self, weight: float, clip: float | None = None) -> Timing:
-        self._gate.enter()
+        if self._gate.enter():  # it rested with a batch in hand: its copy is as old as it is
+            self._gate.pulled()
         return super().exchange(weight, clip)
 
     def _push(self, used: Masks, timing: Timing) -> None:
@@ -45,14 +55,30 @@ class Bounded(Asynchronous):
         self._pull(timing)
 
     def _pull(self, timing: Timing | None = None) -> None:
+        """Of every optimizer: the worker's clock speaks for all that it computes with."""
         began = self._clock.now()
-        self._store.pull(self._staged)
+        for party in self._gate.parties:
+            party.take()
         self._gate.pulled()
         if timing is not None:
             timing.reduce += self._clock.now() - began
 
-    def _settle(self) -> None:
+    def take(self) -> None:
+        versions = self._shared.versions.tolist()
+        if versions != self._taken:
+            self._store.pull(self._staged)
+            self._taken = versions
+
+    def refresh(self) -> None:
+        super().refresh()
+        self._taken = []  # parameters can also change without a push: restored, handed over
+
+    def land(self) -> None:
         super()._settle()
+
+    def _settle(self) -> None:
+        for party in self._gate.parties:  # one clock counts their pushes: one after the other
+            party.land()
         if self._overlaps:
             self._pull()
 

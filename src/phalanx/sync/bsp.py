@@ -37,6 +37,7 @@ class BulkSynchronous(SharedStrategy):
                 for s in range(shards)
             ]
         )
+        self._gone = context.gone
         self._arrivals = self._arena.region(f"{context.tag}.arrivals", shards + 1, torch.int64)
         self._arrived = self._arrivals.numpy()
         self._done = self._arena.region(f"{context.tag}.done", shards, torch.int64).numpy()
@@ -44,6 +45,7 @@ class BulkSynchronous(SharedStrategy):
         self._bytes = 0
 
     def begin(self) -> None:
+        self._sender.begin(self._shared)
         self._step = int(self._done.min())
         super().begin()
 
@@ -61,7 +63,7 @@ class BulkSynchronous(SharedStrategy):
     def offer(self, weight: float, clip: float | None = None) -> None:
         rank, shared = self._arena.rank, self._shared
         masks = [collector.collect() for collector in self._collectors]
-        self._bytes = self._sender.send()
+        self._bytes = self._sender.offer(weight, masks)
         shared.weights[rank], shared.clips[rank] = weight, clip or 0.0
         shared.complete[rank] = all(mask is None for mask in masks)
         if not shared.complete[rank]:
@@ -82,7 +84,7 @@ class BulkSynchronous(SharedStrategy):
                     self._arrived[shard] = 0
                     self._complete(shard, timing)
         asked = now()
-        self._arena.await_(self._all_done)
+        self._arena.await_(self._all_done, self._gone)
         for shard in self._store.order:  # its lock also makes the update visible here
             with self._arena.lock(shard_lock(shard)):
                 pass

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
-from phalanx.data.ledger import Counter, Lease, Segment, claim, cut, split
+from phalanx.data.ledger import Counter, Lease, Segment, claim, cut, split_among_all
 from phalanx.sync.transport.arena import Arena
 from phalanx.sync.transport.locks import Locks
 
 RING = 64
 """Chunks of a team that its fastest member may be ahead of its slowest."""
-_TICKET, _NUMBER, _START, _END, _FIRST_SHARE = range(5)
+_TICKET, _NUMBER, _START, _WANT, _FIRST_SHARE = range(5)
+_NUMBERS = 1 << 32  # that one ticket may use
+
+
+@dataclass(frozen=True)
+class TeamLease:
+    """A member's part of a chunk for which the team wanted ``want`` samples."""
+
+    lease: Lease
+    want: int
 
 
 class SharedClaims:
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
         self._cells = arena.region("claims", 4, torch.int64).numpy()
-        # Per worker, a ring of what it claimed for its team: ticket, number, start, end, shares.
+        # Per worker, a ring of what it claimed for its team: ticket, number, start, want, ends.
         width = _FIRST_SHARE + arena.workers
         rings = arena.region("team claims", arena.workers * RING * width, torch.int64)
         self._rings = rings.view(arena.workers, RING, width).numpy()
@@ -53,27 +63,42 @@ class SharedClaims:
         want: int,
         members: Sequence[int],
         shares: Sequence[float],
-    ) -> Lease | None:
-        """This member's part of the team's next chunk, which the first member to come claims."""
+        gone: Callable[[], bool] | None = None,
+    ) -> TeamLease | None:
+        """This member's part of the team's next chunk, which the first member to come claims.
+
+        What the others make of it is what that one has written down.
+        """
         rank, first = self._arena.rank, members[0]
-        number = int(self._taken[rank])
-        self._arena.await_(self._not_too_far(number, members))
+        if self._taken[rank] // _NUMBERS != ticket:
+            self._taken[rank] = ticket * _NUMBERS
+            self._arena.wake()
+        taken = int(self._taken[rank])
+        self._arena.await_(self._together(taken, members), gone)
+        number = taken % _NUMBERS
         with self._arena.lock(Locks.CLAIMS):
             cell = self._rings[first, number % RING]
             if cell[_NUMBER] != number or cell[_TICKET] != ticket:
                 lease = self._claim(ticket, segment, want)
-                cell[_TICKET], cell[_NUMBER] = ticket, number
-                cell[_START], cell[_END] = (lease.start, lease.end) if lease else (-1, -1)
-                ends = split(lease.samples, shares) if lease else [0] * len(members)
+                cell[_TICKET], cell[_NUMBER], cell[_WANT] = ticket, number, want
+                cell[_START] = lease.start if lease else -1
+                ends = split_among_all(lease.samples, shares) if lease else [0] * len(members)
                 cell[_FIRST_SHARE : _FIRST_SHARE + len(members)] = ends
             found = [int(v) for v in cell]
-            self._taken[rank] = number + 1
+            self._taken[rank] = taken + 1
         self._arena.wake()
-        return _part(found, list(members).index(rank), len(members), want)
+        return _part(found, list(members).index(rank), len(members))
 
-    def _not_too_far(self, number: int, members: Sequence[int]) -> Callable[[], bool]:
-        chosen = list(members)
-        return lambda: number - int(self._taken[chosen].min()) < RING
+    def _together(self, taken: int, members: Sequence[int]) -> Callable[[], bool]:
+        """All members have come to this ticket, and none is a whole ring behind."""
+        chosen, ticket = list(members), taken // _NUMBERS
+
+        def ready() -> bool:
+            others = self._taken[chosen]
+            here = bool((others // _NUMBERS >= ticket).all())
+            return here and taken - int(others.min()) < RING
+
+        return ready
 
     def cut(self) -> bool:
         """Give out no more of what is under way; false when it is all given out already."""
@@ -98,10 +123,11 @@ class SharedClaims:
         self._cells[:] = (counter.ticket, counter.position, counter.end, counter.cut)
 
 
-def _part(cell: list[int], index: int, members: int, want: int) -> Lease | None:
+def _part(cell: list[int], index: int, members: int) -> TeamLease | None:
     if cell[_START] < 0:
         return None
+    want = cell[_WANT]
     ends = [0, *cell[_FIRST_SHARE : _FIRST_SHARE + members]]
     short = any(ends[i] == ends[i + 1] for i in range(members))
     start, end = cell[_START] + ends[index], cell[_START] + ends[index + 1]
-    return Lease(start, end, (end - start) / want, short)
+    return TeamLease(Lease(start, end, (end - start) / want, short), want)

@@ -34,6 +34,10 @@ class Groups(SharedStrategy):
     def emphasise(self, factor: float) -> None:
         self._emphasis = factor
 
+    def begin(self) -> None:
+        self._reducer.begin()
+        super().begin()
+
     def exchange(self, weight: float, clip: float | None = None) -> Timing:
         ready = self._clock.now()
         self.offer(weight, clip)

@@ -37,6 +37,7 @@ class Local(SharedStrategy):
     def begin(self) -> None:
         if self._shared.elementwise:
             self._shared.write_optimizer()
+        self._reducer.begin()
         super().begin()
 
     def exchange(self, weight: float, clip: float | None = None) -> Timing:

@@ -63,11 +63,14 @@ class Reducer:
             targets[shard] = own
         return targets
 
+    def begin(self) -> None:
+        self.sender.begin(self._shared)
+
     def offer(self, weight: float, clip: float | None = None) -> int:
         """Show this worker's gradients; returns the bytes that go to others."""
         masks = [collector.collect() for collector in self._collectors]
         self._declare(weight, clip, masks)
-        return self.sender.send()
+        return self.sender.offer(weight, masks)
 
     def offer_flats(self, flats: list[Tensor], weight: float, *, coded: bool = True) -> int:
         """Show something else that has the shape of the parameters."""

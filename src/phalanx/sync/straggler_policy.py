@@ -48,7 +48,7 @@ class StragglerPolicy:
         self._rest = 0
         self._turned = 0.0
         self.away = False
-        """Whether the last verdict was to leave."""
+        """Whether training is away: it left, or was away already when it was resumed."""
 
     def observe(self, speeds: Sequence[float], now: float) -> Verdict | None:
         """``speeds`` as measured since the last observation; 0 is unknown."""

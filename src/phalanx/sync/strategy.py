@@ -8,10 +8,12 @@ scripted time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from phalanx.sync.clock import Clock
+from phalanx.sync.gate import Gates
 from phalanx.sync.replica import Replica
 from phalanx.sync.shared_state import SharedState, State
 from phalanx.sync.team import Team
@@ -45,6 +47,10 @@ class StrategyContext:
     wire: Wire = field(default_factory=Wire)
     tag: str = ""
     """Tells apart the memory of several optimizers and phases."""
+    gates: Gates = field(default_factory=Gates)
+    """One for all optimizers of a stage."""
+    gone: Callable[[], bool] | None = None
+    """Whether a worker has left for good, so that it is waited for in vain. Takes no lock."""
 
 
 class Strategy(Protocol):

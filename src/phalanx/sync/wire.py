@@ -17,8 +17,11 @@ from phalanx.core.codecs import CodecSpec
 from phalanx.sync.codec.feedback import Compressor
 from phalanx.sync.codec.make import make_compressor, parts_of
 from phalanx.sync.layout import Layout
+from phalanx.sync.shared_state import SharedState
 
 State = dict[str, Tensor]
+Stream = tuple[str, Layout, int, Tensor]
+"""A name, and the layout, shard and memory of what is sent."""
 
 
 @dataclass(frozen=True)
@@ -30,21 +33,15 @@ class Wire:
     sleep: Callable[[float], None] | None = None
     seed: int = 0
 
-    def sender(self, streams: Sequence[tuple[str, Layout, int, Tensor]]) -> Sender:
-        """``streams``: a name, and the layout, shard and memory of what is sent."""
-        if self.codec is None:
-            return Sender(self, [(name, tensor, None) for name, _, _, tensor in streams])
-        return Sender(
-            self,
-            [
-                (name, tensor, self._compressor(name, layout, shard, tensor))
-                for name, layout, shard, tensor in streams
-            ],
-        )
+    def sender(self, streams: Sequence[Stream]) -> Sender:
+        return Sender(self, streams)
 
-    def _compressor(self, name: str, layout: Layout, shard: int, tensor: Tensor) -> Compressor:
-        assert self.codec is not None
-        digest = hashlib.sha256(f"{self.seed} {name}".encode()).digest()
+    def compressor(self, stream: Stream, visit: int) -> Compressor | None:
+        """``visit`` gives each stay in a phase random numbers of its own."""
+        if self.codec is None:
+            return None
+        name, layout, shard, tensor = stream
+        digest = hashlib.sha256(f"{self.seed} {name} {visit}".encode()).digest()
         seed = int.from_bytes(digest[:6], "big")
         return make_compressor(
             self.codec, parts_of(layout, shard), tensor.numel(), tensor.dtype, seed
@@ -58,10 +55,28 @@ class Wire:
 class Sender:
     """Sends the same tensors again and again."""
 
-    def __init__(self, wire: Wire, streams: list[tuple[str, Tensor, Compressor | None]]) -> None:
-        self._wire, self._streams = wire, streams
-        self._plain = sum(t.numel() * t.itemsize for _, t, c in streams if c is None)
-        self._coded = [(tensor, c) for _, tensor, c in streams if c is not None]
+    def __init__(self, wire: Wire, streams: Sequence[Stream]) -> None:
+        self._wire, self._given = wire, streams
+        self._start(0)
+
+    def _start(self, visit: int) -> None:
+        self._streams = [(s[0], s[3], self._wire.compressor(s, visit)) for s in self._given]
+        self._plain = sum(t.numel() * t.itemsize for _, t, c in self._streams if c is None)
+        self._coded = [(tensor, c) for _, tensor, c in self._streams if c is not None]
+
+    def begin(self, shared: SharedState) -> None:
+        """A clean start, as a run that is resumed later has it too: nothing that is left of an
+        earlier stay in this phase counts. The steps done so far tell the stays apart."""
+        if self._wire.codec is not None:
+            counts = (float(n.max()) for steps in shared.steps for n in steps if n.numel())
+            self._start(int(max(counts, default=0.0)))
+
+    def offer(self, weight: float, masks: Sequence[bytes | None]) -> int:
+        """Send, unless there are neither samples nor gradients (``masks`` tell which are used):
+        what the codec still owes then waits for this worker's next step."""
+        if weight == 0.0 and all(mask is not None and not any(mask) for mask in masks):
+            return 0
+        return self.send()
 
     def send(self) -> int:
         """The tensors become what the receivers see; returns the bytes that takes."""

@@ -29,21 +29,39 @@ class Watch:
         self._balancer = Balancer(workers)
         self._balances = self._regroups = False
         self._policy: StragglerPolicy | None = None
+        self._spec = ""
         self._looks, self._passed = 0, 0.0
         self._steps, self._next_look, self._looked = 0, LOOK_EVERY, 0.0
 
     def enter(self, phase: Phase, spec: Spec, grouped_by_speed: bool) -> None:
-        """A phase begins. A straggler that a policy avoids is not balanced away as well."""
-        if spec.on_straggler and self._policy is None:
-            self._policy = StragglerPolicy(self._workers)
+        """A phase begins."""
+        self._mind_stragglers(phase, spec)
+        self._share_anew(phase)
+        self._regroups, self._looks, self._passed = grouped_by_speed, 0, 0.0
+        self._steps, self._next_look = 0, LOOK_EVERY
+
+    def follow(self, phase: Phase, spec: Spec) -> None:
+        """The phase goes on, perhaps under another spec."""
+        another = spec.text != self._spec
+        self._mind_stragglers(phase, spec)
+        if another:
+            self._share_anew(phase)
+
+    def _mind_stragglers(self, phase: Phase, spec: Spec) -> None:
+        self._spec = spec.text
         if not spec.on_straggler:
             self._policy = None
+        elif self._policy is None:
+            self._policy = StragglerPolicy(self._workers)
+        if self._policy is not None:  # its last verdict may have been lost to another command
+            self._policy.away = phase.label != spec.phases[0].label
+
+    def _share_anew(self, phase: Phase) -> None:
+        """A straggler that a policy avoids is not balanced away as well."""
         self._balances = self._wanted and phase.traits.balanced and self._policy is None
         if not self._balances:
             self.shares = [1.0 / self._workers] * self._workers
         self._balancer = Balancer(self._workers, self.shares)
-        self._regroups, self._looks, self._passed = grouped_by_speed, 0, 0.0
-        self._steps, self._next_look = 0, LOOK_EVERY
 
     def new_shares(self, speeds: Sequence[float], steps: int = 1) -> bool:
         """Whether the shares have changed; ``steps`` have passed since this was asked."""

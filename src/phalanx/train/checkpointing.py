@@ -5,17 +5,21 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
 from phalanx.core.errors import InputError
+from phalanx.core.run_paths import RunPaths
+from phalanx.core.spec import parse_spec
 from phalanx.observe.events import Saved
 from phalanx.sync.optimizer_state import State
+from phalanx.train.best import BestSoFar
 from phalanx.train.buffer_state import frozen, names_of
 from phalanx.train.checkpoint.export import describe
 from phalanx.train.checkpoint.files import load
@@ -38,6 +42,8 @@ from phalanx.train.passes import Pass
 from phalanx.train.stopwatch import Stopwatch
 
 LAST_WRITE_SECONDS = 120.0
+
+History = list[dict[str, int | float | None]]
 
 
 @dataclass
@@ -74,9 +80,11 @@ class Resumed:
     """A checkpoint to go on from, as far as this worker needs it."""
 
     def __init__(self, path: Path, rank: int, workers: int, strategy: str) -> None:
+        self._path = path
         self.manifest: Manifest = verified(path)
         self.shared = load(path, self.manifest, None)
-        self.same_spec = self.manifest.strategy == strategy
+        known = self.manifest.phase < len(parse_spec(strategy).phases)
+        self.same_spec = self.manifest.strategy == strategy and known
         own = self.same_spec and self.manifest.workers == workers
         self.private: State | None = load(path, self.manifest, rank) if own else None
         """What this worker itself left; unknown to another strategy or number of workers."""
@@ -84,13 +92,35 @@ class Resumed:
     @property
     def training(self) -> int:
         """Which of the script's trainings it is of; those before it are done again."""
-        return int(self.manifest.other.get("training", 0))
+        return _count(self.manifest.other.get("training"), 0)
 
     @property
     def start(self) -> Start:
         saved = self.manifest
-        first_pass = int(saved.other.get("first_pass", saved.pass_number))
-        return Start(saved.epoch, saved.pass_number, saved.position, saved.phase, first_pass)
+        first_pass = _count(saved.other.get("first_pass"), saved.pass_number)
+        phase = saved.phase if self.same_spec else 0  # another spec's phases are others
+        return Start(saved.epoch, saved.pass_number, saved.position, phase, first_pass)
+
+    @property
+    def best(self) -> BestSoFar | None:
+        """``None`` also for what nobody can compare with, such as an infinite loss."""
+        with contextlib.suppress(msgspec.ValidationError):
+            return msgspec.convert(self.manifest.other.get("best"), BestSoFar)
+        return None
+
+    @property
+    def best_weights(self) -> Path | None:
+        """The best of the run before, unless it found them only after this checkpoint."""
+        path = RunPaths(self._path.absolute().parent.parent).best
+        if path.is_symlink() or not path.is_file():
+            return None
+        return path if path.stat().st_mtime <= self.manifest.wall else None
+
+    @property
+    def history(self) -> History:
+        with contextlib.suppress(msgspec.ValidationError):
+            return msgspec.convert(self.manifest.other.get("history"), History)
+        return []
 
     def restore(self, trained: Trained) -> None:
         """Parameters, optimizer state and buffers. Collective."""
@@ -99,7 +129,8 @@ class Resumed:
                 "the checkpoint is of another model or optimizer than this script builds",
                 "Resume with the script as it was, or start anew.",
             )
-        trained.engine.restore(self.shared, self.private)
+        with self._whole():
+            trained.engine.restore(self.shared, self.private)
         with torch.no_grad():
             for name, parameter in trained.frozen():
                 if f"frozen.{name}" in self.shared:
@@ -107,6 +138,10 @@ class Resumed:
 
     def restore_kept(self, trained: Trained) -> None:
         """Learning rates, and what the script gave to be kept."""
+        with self._whole():
+            self._restore_kept(trained)
+
+    def _restore_kept(self, trained: Trained) -> None:
         other = self.manifest.other
         for optimizer, saved in zip(trained.optimizers, other.get("groups", []), strict=False):
             restore_groups(optimizer, unpack(saved, self.shared))
@@ -116,7 +151,23 @@ class Resumed:
 
     def restore_random(self) -> None:
         """Last of all, when the next batch is about to be read."""
-        restore_random(self.private or {})
+        with self._whole():
+            restore_random(self.private or {})
+
+    @contextlib.contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Checksums tell an accident; what somebody has written on purpose shows only here."""
+        try:
+            yield
+        except (LookupError, ValueError, TypeError, RuntimeError) as error:
+            raise InputError(
+                f"checkpoint {self.manifest.number} does not hold what it should: {error}",
+                "Take an older one: phalanx resume --checkpoint N",
+            ) from error
+
+
+def _count(value: Any, default: int) -> int:
+    return value if isinstance(value, int) and value >= 0 else default
 
 
 def _shapes(optimizers: Sequence[OptimizerLayout]) -> list[Any]:
@@ -137,6 +188,8 @@ class Checkpoints:
         self._rank, self._workers = environment.rank, environment.workers
         self.pending: Callable[[], State] | None = None
         """Gradients of this worker that wait for their step."""
+        self.figures: Callable[[], dict[str, Any]] | None = None
+        """What was logged, and the best of it, as JSON can hold it."""
         self._writer: Writer | None = None
         self._last, self._saved_at = 0, time.monotonic()
         self._told, self._problems = "", 0
@@ -199,6 +252,7 @@ class Checkpoints:
             },
             "first_pass": course.first_pass,
             "training": trained.training,
+            **(self.figures() if self.figures else {}),
         }
         return Manifest(
             number=self._last,

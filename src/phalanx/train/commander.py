@@ -11,9 +11,11 @@ from phalanx.core.spec import parse_spec
 from phalanx.sync.clock import Clock
 from phalanx.train.board import TEXT, Command, Kind
 from phalanx.train.checkpointing import Checkpoints
+from phalanx.train.course import say_refused
 from phalanx.train.environment import Environment
 
 LOOK_SECONDS = 0.25
+MOST_BYTES = 1 << 16
 
 _taken: dict[Path, int] = {}
 """The newest request that was taken, by its file: a script may train several times, and what was
@@ -48,15 +50,22 @@ class Commander:
             return None
         _taken[self._path] = request.number
         try:
-            parse_spec(request.spec)
-        except InputError:  # the command line checks it: this is somebody else's file
+            parse_spec(request.spec)  # what the training itself cannot follow, all find out alike
+            if len(request.spec.encode()) >= TEXT:
+                raise InputError("the strategy is too long to be told", "Use fewer phases.")
+        except InputError as error:  # the command line checks it: this is somebody else's file
+            say_refused(error)
             return None
-        return Command(Kind.SWITCH, request.spec) if len(request.spec.encode()) < TEXT else None
+        return Command(Kind.SWITCH, request.spec)
 
     def _read(self) -> _Request | None:
         if self._path is None:
             return None
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=_Request)
-        except (OSError, msgspec.DecodeError):
+            if not self._path.is_file():  # a pipe in its place would stop the training
+                return None
+            with self._path.open("rb") as file:
+                text = file.read(MOST_BYTES)
+            return msgspec.json.decode(text, type=_Request)
+        except (OSError, ValueError, msgspec.DecodeError, RecursionError):
             return None

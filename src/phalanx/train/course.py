@@ -6,14 +6,18 @@ command is taken (another strategy, a checkpoint). Every worker comes to the sam
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from phalanx.core.errors import InputError
 from phalanx.core.spec import Phase, Spec, parse_spec
 from phalanx.data.ledger import Lease, Segment
+from phalanx.sync.shard_optimizer import is_elementwise
 from phalanx.sync.switch import boundaries, segments
 from phalanx.train.board import Command, Kind
 from phalanx.train.engine import Engine
@@ -119,9 +123,39 @@ class Course:
             if self.on_save is not None:
                 self.on_save(current)
         elif command.kind is Kind.SWITCH:
-            self.spec = parse_spec(command.spec)
+            self._follow(command.spec, current)
         elif command.kind is Kind.REGROUP:
             if self.position < current.samples:
                 self._enter(self._next(current), current, regroup=True)
         else:
             self._detour = command.kind is Kind.LEAVE
+
+    def _follow(self, text: str, current: Pass) -> None:
+        """Another spec from here on, unless this training cannot follow it: all find the same."""
+        try:
+            spec = parse_spec(text)
+            self._check(spec, current)
+        except InputError as error:  # no reason to end a training
+            if self.engine.rank == 0:
+                say_refused(error)
+            return
+        if spec.text != self.spec.text:
+            self.spec, self._detour = spec, False
+
+    def _check(self, spec: Spec, current: Pass) -> None:
+        if any(phase.name == "single" for phase in spec.phases):
+            raise InputError("'single' has one worker", "Use another strategy.")
+        if not spec.on_straggler:
+            boundaries(spec, self.epochs, current.samples, current.batch)
+        if all(phase.traits.any_optimizer for phase in spec.phases):
+            return
+        for replica in self.engine.replicas:
+            if not is_elementwise(replica.optimizer):
+                kind = type(replica.optimizer).__name__
+                raise InputError(f"the optimizer {kind} cannot run in the store", "Use allreduce.")
+
+
+def say_refused(error: InputError) -> None:
+    with contextlib.suppress(OSError):
+        line = f"phalanx: switch refused: {error.cause}; training goes on as before"
+        print(line, file=sys.stderr, flush=True)

@@ -43,6 +43,8 @@ class Engine:
     rank = 0
     workers = 1
     lockstep = True
+    resting = False
+    """Whether this worker takes no part for a while, so that nobody waits for it."""
     background = True
     """Whether other threads may read ahead for this worker."""
 
@@ -85,6 +87,9 @@ class Engine:
     def rest(self) -> None:
         """This worker takes no part for a while; nobody is to wait for it."""
 
+    def arrive(self) -> None:
+        """This worker takes part again."""
+
     # -- steps -------------------------------------------------------------------------------
 
     def worked(self, samples: int, seconds: float) -> None:
@@ -114,8 +119,11 @@ class Engine:
         """A round of training apart is over: agree on the parameters. Collective."""
         return None
 
-    def saw(self, samples: int) -> None:
-        """These samples went through the model."""
+    def received(self, lease: Lease) -> None:
+        """These samples are about to go through the model."""
+
+    def settle(self) -> None:
+        """Workers that train apart come together, to be evaluated as one. Collective."""
 
     # -- the way through the data ------------------------------------------------------------
 

@@ -7,6 +7,7 @@ go on; all evaluations of one epoch see the same snapshot.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,8 @@ from phalanx.train.engine import Engine, Snapshot
 from phalanx.train.meeting import EVALUATE
 
 MOST_METRICS = 32
-RING = 8
+RING = 32  # figures that are kept for those who come late
+PER_EPOCH = 1 << 20  # evaluations that one epoch may have
 BATCH = 500
 
 Means = Callable[[Tensor, Tensor], Sequence[Tensor | float]]
@@ -34,12 +36,13 @@ class Evaluator:
         self.snapshot: Snapshot | None = None
         """What this worker evaluates in this epoch, when the others do not stand still."""
         self._device, self._channels_last = device, channels_last
-        self._done, self._epoch = 0, -1
+        self._done, self._epoch, self._numbered = 0, -1, 0
         width, workers = MOST_METRICS + 2, engine.workers
         self._sums = engine.region("evaluation.sums", workers * width, torch.float64).view(
             workers, width
         )
         self._owner = engine.region("evaluation.owner", 2, torch.int64).numpy()
+        self._ended = engine.region("evaluation.ended", workers, torch.int64).numpy()
         ring = engine.region("evaluation.ring", RING * width, torch.float64)
         self._ring = ring.view(RING, width).numpy()  # [number + 1, how many, averages …]
 
@@ -56,16 +59,21 @@ class Evaluator:
         self, epoch: int, model: nn.Module, reader: Reader, means: Means, *, wait: bool = True
     ) -> list[float] | None:
         """The averages; ``None`` when another worker makes them and this one need not wait."""
+        if epoch != self._numbered:  # workers may have evaluated unequally often before
+            self._numbered, self._done = epoch, epoch * PER_EPOCH
         number, self._done = self._done, self._done + 1
         if self.engine.lockstep:
             return self._together(model, reader, means)
         if not self.mine(epoch):
-            found = self._made_by_another(number, wait)
+            resting = self.engine.resting
+            found = self._made_by_another(epoch, number, wait)
+            if not resting:
+                self.engine.arrive()
             if found is not None or not wait:
                 return found
         averages = self._on_snapshot(epoch, model, reader, means)
         with self.engine.lock(Locks.EVALUATION):
-            cell = self._ring[number % RING]
+            cell = self._cell(number)
             cell[2 : 2 + len(averages)] = averages
             cell[:2] = (number + 1, len(averages))
         return averages
@@ -73,6 +81,7 @@ class Evaluator:
     def _together(self, model: nn.Module, reader: Reader, means: Means) -> list[float]:
         engine = self.engine
         engine.meet(EVALUATE)
+        engine.settle()
         engine.share_buffers()
         ends = [0, *split(len(reader), [1.0] * engine.workers)]
         mine = self._sweep(model, reader, means, ends[engine.rank], ends[engine.rank + 1])
@@ -85,16 +94,28 @@ class Evaluator:
         engine.barrier()
         return _averages(total[:width])
 
-    def _made_by_another(self, number: int, wait: bool) -> list[float] | None:
-        """``None`` also when this worker is so late that the figures are gone."""
-        cell = self._ring[number % RING]
+    def _cell(self, number: int) -> Any:
+        """Epochs take four cells each, so that a few of them are there at once."""
+        epoch, count = divmod(number, PER_EPOCH)
+        return self._ring[(4 * epoch + count) % RING]
+
+    def end_epoch(self, epoch: int) -> None:
+        """This worker makes no more figures of ``epoch``."""
+        self._ended[self.engine.rank] = epoch + 1
+
+    def _made_by_another(self, epoch: int, number: int, wait: bool) -> list[float] | None:
+        """``None`` also when this worker is so late that the figures are gone, or so early that
+        whoever evaluates this epoch has ended it without them."""
+        cell, owner = self._cell(number), int(self._owner[1])
         while True:
+            ended = bool(self._ended[owner] > epoch)  # asked first: what it made is there then
             with self.engine.lock(Locks.EVALUATION):
                 made, count = int(cell[0]), int(cell[1])
                 if made == number + 1:
                     return [float(value) for value in cell[2 : 2 + count]]
-            if made > number + 1 or not wait:
+            if made > number + 1 or not wait or ended:
                 return None
+            self.engine.rest()  # whoever makes them may be waiting for this worker's next step
             self.engine.pause()
 
     def _on_snapshot(

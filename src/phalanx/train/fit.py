@@ -40,7 +40,7 @@ class _Loop:
                 error = self.loss(outputs, y)
             self.run.backward(error)
             self.run.judge(outputs, y)
-            if self.run.pending == self.accumulate:
+            if self.run.pending >= self.accumulate:
                 self.run.step(clip=self.clip)
         if self.run.pending:
             self.run.step(clip=self.clip)

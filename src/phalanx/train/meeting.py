@@ -59,10 +59,10 @@ class Meeting:
 
     def wait(self) -> int:
         """The barrier for what was announced; returns what the others mean to do."""
-        self._circle.wait(self._someone_left)
+        self._circle.wait(self.someone_left)
         row = self._count % 2
         meant = {int(self._rows[row, member]) for member in self._members} - {FOLLOW}
-        if len(meant) > 1:
+        if len(meant) != 1:  # also when everybody follows, and nobody leads
             self.disagree()
         if self.hear is not None:
             command = max(int(self._posted[row, member]) for member in self._members)
@@ -77,13 +77,15 @@ class Meeting:
         """This worker comes to no further meeting; whoever waits for it is told so."""
         self._left[self._arena.rank] = 1
 
-    def _someone_left(self) -> bool:
+    def someone_left(self) -> bool:
+        """Whether a member comes to no further meeting."""
         return bool(self._left[self._members].any())
 
     def disagree(self) -> NoReturn:
         row = [int(intent) for intent in self._rows[self._count % 2]]
         first = self._members[0]
-        other = next(member for member in self._members if row[member] != row[first])
+        others = (member for member in self._members if row[member] != row[first])
+        other = next(others, self._members[-1])
         words = [_WORDS.get(row[rank], "updates the parameters") for rank in (first, other)]
         raise InputError(
             f"the workers went different ways: worker {first} {words[0]}, "

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from phalanx.core.errors import InputError
+from phalanx.core.settings import RunSettings
 from phalanx.data.ledger import Lease, order
 from phalanx.data.prefetch import prefetch, prefetch_to
 from phalanx.data.reader import Reader, TensorReader
@@ -40,6 +41,16 @@ def new_pass(number: int, epoch: int, reader: Reader, batch: int, seed: int) -> 
     return Pass(
         number, epoch, reader, samples, batch, order(len(reader), seed, number, reader.shuffle)
     )
+
+
+def batch_of(chosen: RunSettings, asked: int | None, workers: int) -> int:
+    """The global batch: the command line wins over what the script ``asked`` for."""
+    wanted = chosen.batch or asked or 0
+    if chosen.batch_per_worker:
+        wanted = chosen.batch_per_worker * workers
+    if wanted < 1:
+        raise InputError("the batch size is missing", "run.batches(train, batch=128)")
+    return wanted
 
 
 def check_sizes(samples: int, batch: int, workers: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -16,20 +15,19 @@ from phalanx.adapters.torch_models import save_state, state_of
 from phalanx.core.errors import InputError
 from phalanx.data.ledger import Lease
 from phalanx.data.reader import Reader, as_reader
-from phalanx.observe.events import Balanced, EpochDone, Logged, Planned, Saved
-from phalanx.train.best import Best
 from phalanx.train.checkpointing import Checkpoints, Resumed, Trained
 from phalanx.train.commander import Commander
 from phalanx.train.course import Course
-from phalanx.train.engine import Engine
+from phalanx.train.engine import NEVER, Engine
 from phalanx.train.environment import Environment
 from phalanx.train.evaluation import Evaluator, Means
+from phalanx.train.figures import Figures
 from phalanx.train.kept_state import Keeper
 from phalanx.train.lifetime import Lifetime
 from phalanx.train.meeting import EPOCH_DONE
-from phalanx.train.metrics import Metric, is_classification
+from phalanx.train.metrics import Metric
 from phalanx.train.own_steps import OwnSteps
-from phalanx.train.passes import Pass, check_sizes, new_pass
+from phalanx.train.passes import Pass, batch_of, check_sizes, new_pass
 from phalanx.train.precision import autocast
 from phalanx.train.stopwatch import Stopwatch
 from phalanx.train.weighing import Weighing
@@ -49,25 +47,27 @@ class Run:
         resumed: Resumed | None = None,
     ) -> None:
         self.environment, self.engine, self.precision = environment, trained.engine, precision
-        self.history: list[dict[str, float | None]] = []
         self._trained, self._course, self._resumed = trained, course, resumed
         self._models, self._optimizers = list(trained.models), list(trained.optimizers)
         self._stopwatch, self._lifetime = stopwatch, lifetime
         self._writer, self._clock = stopwatch.writer, stopwatch.clock
         self._evaluator = Evaluator(self.engine, self.device, self._channels_last)
-        self._best = Best(self.engine)
         self._checkpoints = Checkpoints(environment, trained, course, stopwatch)
+        self._figures = Figures(
+            environment, self._models, stopwatch, lifetime,
+            self._evaluator, self._checkpoints, resumed,
+        )  # fmt: skip
+        self.history = self._figures.history
         self._weighing = Weighing()
         self._checkpoints.pending = lambda: self._weighing.export_state(self._parameters())
         self._own_steps = OwnSteps(self._optimizers)
         self._clip: float | None = None
         self._epochs: int | None = None
         self._epoch = self._passes = 0
-        self._began = self._planned = False
+        self._began = False
         self._readers: dict[tuple[int, int], tuple[Any, Any, Reader]] = {}
-        self._evaluated = False  # whether anything was, in this epoch
         self.engine.watcher = Commander(environment, self._clock, self._checkpoints).look
-        self.engine.on_shares = self._tell_shares
+        self.engine.on_shares = self._figures.tell_shares
         course.on_save = self._checkpoints.save
         course.before_switch = self._step_before_switch
         course.on_resume = resumed.restore_random if resumed else None
@@ -122,17 +122,18 @@ class Run:
 
     def epochs(self, count: int) -> Iterator[int]:
         """The epochs to train, from 0; ``--epochs`` wins over ``count``."""
-        self._epochs = self._course.epochs = self.environment.settings.epochs or count
+        self._epochs = self.environment.settings.epochs or count
         if self._epochs < 1:
             raise InputError(f"{self._epochs} epochs are too few", "Train for at least one.")
+        self._course.epochs = self._figures.epochs = self._epochs
         self._restore_kept()
         self._passes = self._course.start.first_pass
         for epoch in range(self._course.start.epoch, self._epochs):
             if not self.engine.begin_epoch(epoch):
                 break
             self._course.first_pass = self._passes
-            self._epoch, self._evaluated = epoch, False
-            self._stopwatch.next_epoch(self._told(epoch))
+            self._epoch = epoch
+            self._figures.begin_epoch(epoch)
             began, rate = self._clock.now(), float(self._optimizers[0].param_groups[0]["lr"])
             try:
                 yield epoch
@@ -161,27 +162,8 @@ class Run:
         return (p for o in self._optimizers for g in o.param_groups for p in g["params"])
 
     def _end_epoch(self, epoch: int, began: float, rate: float) -> None:
-        sums, now = self._stopwatch.sums, self._clock.now()
-        self._writer.emit(
-            EpochDone(
-                time=now,
-                rank=self.rank,
-                epoch=self._told(epoch),
-                seconds=now - began,
-                samples=sums.samples,
-                train_loss=sums.mean_loss(),
-                train_accuracy=sums.accuracy(),
-                rate=rate,
-            )
-        )
-
-    def _tell_shares(self, shares: list[float]) -> None:
-        now, epoch = self._clock.now(), self._told(self._epoch)
-        self._writer.emit(Balanced(time=now, rank=self.rank, epoch=epoch, shares=shares))
-
-    def _told(self, epoch: int) -> int:
-        """Epochs go on counting when a script trains several models, one after another."""
-        return self._lifetime.epochs_before + epoch
+        self._evaluator.end_epoch(epoch)
+        self._figures.end_epoch(epoch, began, rate)
 
     def batches(self, data: Any, batch: int | None = None, *, augment: Any = None) -> Iterator[Any]:
         """This worker's batches of one pass over ``data``, on its device.
@@ -205,7 +187,7 @@ class Run:
     def _through(self, source: Iterator[tuple[Lease, Any]]) -> Iterator[Any]:
         while True:
             asked = self._stopwatch.asked()
-            switched = self._course.switching.over(asked, self._told(self._epoch))
+            switched = self._course.switching.over(asked, self._figures.told(self._epoch))
             if switched and self.is_first:
                 at = switched.at_epoch + self._lifetime.epochs_before
                 self._writer.emit(msgspec.structs.replace(switched, at_epoch=at))
@@ -213,13 +195,13 @@ class Run:
             if lease is None:
                 return
             self._weighing.new_batch(lease.share)
+            self.engine.received(lease)
             if batch is None:
                 with self._own_steps.allowed():
                     stepped = self.engine.idle(self._weighing.weight)
                 if stepped:
                     self._weighing.stepped(0.0)
             else:
-                self.engine.saw(lease.samples)
                 self._stopwatch.received(asked, lease.samples)
                 yield batch
                 if lease.short:
@@ -243,32 +225,18 @@ class Run:
 
     def _new_pass(self, reader: Reader, batch: int | None) -> Pass:
         chosen = self.environment.settings
-        wanted = chosen.batch or batch or reader.batch or 0
-        if chosen.batch_per_worker:
-            wanted = chosen.batch_per_worker * self.workers
         if chosen.epochs and self._epochs is None:
             raise InputError(
                 "--epochs was given, but this script's loop does not ask for it",
                 "for epoch in run.epochs(10):",
             )
-        if wanted < 1:
-            raise InputError("the batch size is missing", "run.batches(train, batch=128)")
+        wanted = batch_of(chosen, batch or reader.batch, self.workers)
         check_sizes(len(reader), wanted, self.workers)
         number, self._passes = self._passes, self._passes + 1
         # A loop without run.epochs: each pass is an epoch.
         epoch = number if self._epochs is None else self._epoch
         current = new_pass(number, epoch, reader, wanted, chosen.seed)
-        if not self._planned:
-            self._planned = True
-            self._writer.emit(
-                Planned(
-                    time=self._clock.now(),
-                    rank=self.rank,
-                    epochs=self._epochs,
-                    samples=current.samples,
-                    batch=wanted,
-                )
-            )
+        self._figures.plan(current)
         return current
 
     def _reader(self, data: Any, augment: Any = None) -> Reader:
@@ -332,7 +300,7 @@ class Run:
     ) -> list[float] | None:
         """Several means at once; ``None`` if another worker has them and this need not wait."""
         began = self._clock.now()
-        self._evaluated = True
+        self._figures.evaluated = True
         with self.autocast():
             values = self._evaluator.run(
                 self._epoch, model or self._models[0], self._reader(data), means, wait=wait
@@ -342,67 +310,23 @@ class Run:
 
     def judge(self, outputs: Tensor, targets: Tensor) -> None:
         """Count the classes that a training batch got right, if it is about classes."""
-        if is_classification(outputs, targets):
-            self._stopwatch.sums.judge(outputs, targets)
+        self._figures.judge(outputs, targets)
 
     def train_figures(self) -> dict[str, float]:
         """What this worker saw of the epoch so far."""
-        sums = self._stopwatch.sums
-        found = {"train_loss": sums.mean_loss(), "train_accuracy": sums.accuracy()}
-        return {name: value for name, value in found.items() if value is not None}
+        return self._figures.of_training()
 
     def log(self, **values: float) -> None:
         """Figures of this epoch, by any name: they become columns of the report."""
-        numbers: dict[str, float | None] = {n: float(value) for n, value in values.items()}
-        self.history.append({"epoch": self._epoch, **numbers})
-        self.tell(numbers)
-        over = self._lifetime.over
-        shared = self._evaluated and not over
-        if not (self._evaluator.mine(self._epoch) if shared else self.is_first):
-            return
-        self._writer.emit(
-            Logged(
-                time=self._clock.now(),
-                rank=self.rank,
-                epoch=self._told(self._epoch),
-                values=numbers,
-            )
-        )
-        if not over:
-            self._keep_best(numbers.get(self._best.name or ""))
+        self._figures.log(values)
 
     def tell(self, figures: Mapping[str, float | None]) -> None:
         """Print the epoch's line where nobody else shows progress: outside a run."""
-        if self.environment.launched:
-            return
-        shown = {**self.train_figures(), **figures}
-        words = "  ".join(f"{n} {value:.4f}" for n, value in shown.items() if value is not None)
-        of = f"/{self._epochs}" if self._epochs else ""
-        print(f"epoch {self._epoch + 1}{of}  {words}", file=sys.stderr, flush=True)
+        self._figures.tell(figures)
 
     def save_best(self, name: str, patience: int | None = None) -> None:
         """Keep the weights of the epoch with the best ``name``; stop ``patience`` epochs later."""
-        self._best.name, self._best.patience = name, patience
-
-    def _keep_best(self, value: float | None) -> None:
-        if value is None:
-            return
-        if self._best.improves(value, self._epoch):
-            if self.environment.paths:
-                self._save(self.environment.paths.best)
-            self._checkpoints.mark_best(self._best.name or "", value)
-        elif self._best.is_hopeless(self._epoch):
-            self.stop()
-
-    def _save(self, path: Path) -> None:
-        """What was evaluated: in lockstep the weights still are that."""
-        snapshot = None if self.engine.lockstep else self._evaluator.snapshot
-        with self.engine.showing(snapshot):
-            save_state(state_of(self._models), path)
-        epoch = self._told(self._epoch)
-        self._writer.emit(
-            Saved(time=self._clock.now(), rank=self.rank, path=path.name, epoch=epoch)
-        )
+        self._figures.watch(name, patience)
 
     def stop(self) -> None:
         """End training for all workers at the end of this epoch."""
@@ -412,6 +336,7 @@ class Run:
         """Training is over: the model has its final weights in ordinary tensors."""
         if self._lifetime.over:
             return
+        self._evaluator.end_epoch(NEVER - 1)
         self.engine.finish(collective)
         self._own_steps.end()
         # What follows concerns this worker alone: evaluating, logging, saving.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ from phalanx.sync.replica import Replica
 from phalanx.sync.shared_state import SharedState
 from phalanx.sync.strategy import Strategy, Timing
 from phalanx.sync.transport.arena import Arena
-from phalanx.sync.transport.locks import Locks
+from phalanx.sync.transport.locks import Locks, shard_lock
 from phalanx.sync.wire import Wire
 from phalanx.train.balancing import Watch
 from phalanx.train.board import Board, Command
@@ -105,6 +106,8 @@ class SharedEngine(Engine):
 
     def enter(self, phase: Phase, spec: Spec, *, regroup: bool = False) -> float | None:
         if not regroup and phase.label == self._stage.phase.label:
+            self._watching.follow(phase, spec)  # under another spec it may be watched otherwise
+            self._share_out()
             return None
         self.rest()
         old = self._strategies
@@ -139,9 +142,16 @@ class SharedEngine(Engine):
         self._arena.pause()
 
     def rest(self) -> None:
+        self.resting = True
         if not self.lockstep:
             for strategy in self._strategies:
                 strategy.rest()
+
+    def arrive(self) -> None:
+        self.resting = False
+        if not self.lockstep:
+            for strategy in self._strategies:
+                strategy.arrive()
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -166,16 +176,22 @@ class SharedEngine(Engine):
         stepped, meeting = False, self._stage.meeting
         if not self._stage.together:
             return False
+        weights = [weight] * len(self._strategies)
         while True:
-            for strategy in self._strategies:
-                strategy.offer(weight)
+            before = [strategy.export_private() for strategy in self._strategies]
+            for strategy, own in zip(self._strategies, weights, strict=True):
+                strategy.offer(own)
             meeting.announce(FOLLOW)
-            if (intent := meeting.wait()) == BATCH_DONE:
+            intent = meeting.wait()
+            for i, strategy in enumerate(self._strategies):
+                if i != intent:  # nobody takes what it offered: its codec has not sent it
+                    strategy.import_private(before[i])
+            if intent == BATCH_DONE:
                 return stepped
             if intent < 0:
                 meeting.disagree()
             self._strategies[intent].follow()
-            weight, stepped = 0.0, True
+            weights[intent], stepped = 0.0, True
 
     def batch_done(self) -> None:
         if self._stage.together:
@@ -193,8 +209,16 @@ class SharedEngine(Engine):
             total.bytes_sent += timing.bytes_sent
         return total
 
-    def saw(self, samples: int) -> None:
-        self._buffers.count(samples)
+    def received(self, lease: Lease) -> None:
+        self._buffers.count(lease.samples)
+        if not self.lockstep:
+            for strategy in self._strategies:
+                strategy.emphasise(lease.emphasis)
+
+    def settle(self) -> None:
+        if self.apart:
+            for strategy in self._strategies:
+                strategy.drain()
 
     # -- speeds and commands -----------------------------------------------------------------
 
@@ -245,8 +269,10 @@ class SharedEngine(Engine):
     def leases(self, ticket: int, segment: Segment, batch: int) -> Iterator[Lease]:
         self._watching.batch = batch
         if self.lockstep:
-            # At least a sample each: who has none is never measured again.
-            shares = [max(share, 1.0 / batch) for share in self._watching.shares]
+            if self._rebalanced:  # heard of after the last batch: it holds from here on
+                self._tell_shares()
+            self._rebalanced = False
+            shares = self._watching.shares
             return lockstep(segment, batch, self.rank, shares, self._stage.every)
         return self._claimed(ticket, segment, batch)
 
@@ -255,18 +281,20 @@ class SharedEngine(Engine):
         members = list(team.members) if self._stage.phase.traits.grouped else [self.rank]
         teams = team.teams if self._stage.phase.traits.grouped else self.workers
         while True:
+            self.arrive()
             shares = [float(self._board.shares[m]) for m in members]
             want = max(len(members), round(batch * sum(shares)))
-            for strategy in self._strategies:
-                strategy.arrive()
-                strategy.emphasise(round(sum(shares) * teams, 9))
             if len(members) == 1:
                 lease = claims.next(ticket, segment, want)
             else:
-                lease = claims.next_of_team(ticket, segment, want, members, shares)
+                gone = self._meeting.someone_left
+                found = claims.next_of_team(ticket, segment, want, members, shares, gone)
+                lease, want = (found.lease, found.want) if found else (None, want)
             if lease is None:
                 return
-            yield lease
+            # Of what was wanted when the chunk was claimed; equal shares may not divide evenly.
+            equal = want == round(batch / teams)
+            yield lease if equal else replace(lease, emphasis=want * teams / batch)
 
     @property
     def cut(self) -> bool:
@@ -307,13 +335,24 @@ class SharedEngine(Engine):
             self._buffers.forget_counts()
 
     def take_snapshot(self) -> Snapshot | None:
-        return Snapshot([self._copies(i) for i in range(len(self._shared))], *self._buffers.read())
+        flats = [replica.private_flats() for replica in self._replicas]
+        for shard in range(self.workers):
+            with self._arena.lock(shard_lock(shard)):  # each shard as nobody is updating it
+                for i in range(len(flats)):
+                    self._copy_shard(i, shard, flats[i])
+        return Snapshot(flats, *self._buffers.read())
 
     def _copies(self, index: int) -> list[Tensor]:
         flats = self._replicas[index].private_flats()
-        for flat, values in zip(flats, self._shared[index].parameters, strict=True):
-            flat.copy_(values)
+        for shard in range(self.workers):
+            self._copy_shard(index, shard, flats)
         return flats
+
+    def _copy_shard(self, index: int, shard: int, flats: list[Tensor]) -> None:
+        layouts, parameters = self._replicas[index].layouts, self._shared[index].parameters
+        for flat, values, layout in zip(flats, parameters, layouts, strict=True):
+            part = slice(*layout.bounds(shard))
+            flat[part] = values[part]
 
     @contextmanager
     def showing(self, snapshot: Snapshot | None) -> Iterator[None]:

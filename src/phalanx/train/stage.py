@@ -12,6 +12,7 @@ import torch
 from phalanx.core.spec import STRATEGIES, Phase
 from phalanx.sync import teams
 from phalanx.sync.clock import Clock
+from phalanx.sync.gate import Gates
 from phalanx.sync.replica import Replica
 from phalanx.sync.shared_state import SharedState
 from phalanx.sync.strategy import Strategy, StrategyContext
@@ -68,17 +69,15 @@ class Makings:
         sources = team.teams if phase.traits.grouped else self.arena.workers
         divisor = float(sources) if phase.traits.divides_rate and self.divide_rate else 1.0
         wire = dataclasses.replace(self.wire, codec=phase.codec)
-        kind = STRATEGIES.get(phase.name)
-        strategies = [
-            kind(
-                StrategyContext(
-                    replica, shared, self.arena, self.clock, team, divisor, wire, f"{number}.{i}"
-                ),
-                **phase.options,
+        kind, gates, gone = STRATEGIES.get(phase.name), Gates(), self.meeting.someone_left
+        contexts = [
+            StrategyContext(
+                replica, shared, self.arena, self.clock, team, divisor, wire, f"{number}.{i}",
+                gates, gone,
             )
             for i, (replica, shared) in enumerate(zip(self.replicas, self.shared, strict=True))
-        ]
-        return Stage(phase, team, meeting, strategies)
+        ]  # fmt: skip
+        return Stage(phase, team, meeting, [kind(context, **phase.options) for context in contexts])
 
     def _team(self, phase: Phase, speeds: Sequence[float]) -> tuple[Team, Meeting]:
         if not phase.traits.grouped:

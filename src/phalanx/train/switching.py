@@ -27,7 +27,7 @@ class Switching:
         """Be in ``phase``. Collective when that is another one."""
         before = self._engine.phase
         arrived = self._engine.enter(phase, spec, regroup=regroup)
-        if arrived is not None:
+        if arrived is not None and before != self._engine.phase:  # regrouping is no switch
             self._now = _UnderWay(arrived, point, before, self._engine.phase)
 
     def over(self, now: float, epoch: int) -> Switched | None:

@@ -8,7 +8,7 @@ from collections import Counter as Tally
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.data.ledger import Counter, Segment, claim, lockstep, order, split
+from phalanx.data.ledger import Counter, Segment, claim, lockstep, order, split, split_among_all
 
 sizes = st.integers(1, 300)
 batches = st.integers(1, 64)
@@ -68,3 +68,11 @@ def test_the_order_is_the_same_for_everyone_and_new_in_each_pass() -> None:
     assert order(50, 7, 3).tolist() != order(50, 8, 3).tolist()
     assert sorted(order(50, 7, 3).tolist()) == list(range(50))
     assert order(5, 7, 3, shuffle=False).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_nobody_is_left_without_a_sample_where_there_are_enough() -> None:
+    shares = [0.5, *[0.5 / 7] * 7]
+    ends = split_among_all(8, shares)
+    assert ends == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert split_among_all(100, [0.8, 0.2]) == split(100, [0.8, 0.2])
+    assert split_among_all(2, [1.0, 1.0, 1.0])[-1] == 2

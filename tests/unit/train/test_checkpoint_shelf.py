@@ -110,6 +110,28 @@ def test_the_best_may_be_told_when_it_is_already_written(tmp_path: Path) -> None
     assert shelf.read_best(tmp_path) == BestRecord(1, "test_loss", None)
 
 
+@pytest.mark.parametrize("early", [True, False])
+def test_another_worker_may_tell_the_best(tmp_path: Path, early: bool) -> None:
+    """Before the first worker has given the checkpoint its name, or after."""
+    first, second = (Writer(tmp_path, rank, 2, 1) for rank in (0, 1))
+    order = [0, 1] if early else [1, 0]
+    begin_write(second, 1, 1, 2)
+    for what in order:
+        if what == 0:
+            second.mark_best(1, "test_accuracy", 0.9)
+            assert second.finish(GRACE)
+        else:
+            begin_write(first, 1, 0, 2)
+            assert first.finish(GRACE)
+    assert shelf.read_best(tmp_path) == BestRecord(1, "test_accuracy", 0.9)
+    assert not (tmp_path / "000001" / "best.json").exists()
+    for rank, writer in enumerate((first, second)):
+        begin_write(writer, 2, rank, 2)
+    assert first.finish(GRACE) and second.finish(GRACE)
+    assert shelf.numbers(tmp_path) == [1, 2]
+    assert first.problem is second.problem is None
+
+
 def test_a_best_that_was_never_written_does_not_cost_the_one_before(tmp_path: Path) -> None:
     full = False
 

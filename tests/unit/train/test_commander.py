@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from phalanx.core.run_paths import RunPaths
 from phalanx.train.board import Kind
 from phalanx.train.checkpointing import Checkpoints
@@ -53,9 +55,12 @@ def test_each_request_is_taken_once_even_by_the_next_training(tmp_path: Path) ->
     assert command is not None and command.spec == "ssp:bound=2"
 
 
-def test_nonsense_and_a_worker_alone(tmp_path: Path) -> None:
+def test_nonsense_and_a_worker_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _ask(tmp_path, 1, "no such thing")
     assert _commander(tmp_path).look() is None
+    assert capsys.readouterr().err == (
+        "phalanx: switch refused: unknown strategy 'no such thing'; training goes on as before\n"
+    )
     RunPaths(tmp_path).switch.write_text("{")
     assert _commander(tmp_path).look() is None
     _ask(tmp_path, 2, "async")

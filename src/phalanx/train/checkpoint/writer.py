@@ -21,6 +21,7 @@ from phalanx.train.checkpoint.background import Background
 from phalanx.train.checkpoint.disk import Steps, fsync_folder, unwatched, write_durably
 from phalanx.train.checkpoint.files import write_tensors
 from phalanx.train.checkpoint.manifest import (
+    BEST,
     MANIFEST,
     SHARED,
     BestRecord,
@@ -174,12 +175,31 @@ class Writer:
         self._steps("rename folder")
         partial.rename(self._folder / folder_name(manifest.number))
         fsync_folder(self._folder, self._steps)
+        self._tidy(lambda: self._take_note(manifest.number))
         self._tidy(self._settle_best)
         self._tidy(lambda: shelf.prune(self._folder, self._keep, manifest.number, self._steps))
 
     def _mark(self, best: BestRecord) -> None:
         self._best = best
+        if self._rank != 0:
+            self._leave_note(best)
         self._tidy(self._settle_best)
+
+    def _leave_note(self, best: BestRecord) -> None:
+        """For the first worker, which finds it when the checkpoint gets its name.
+
+        Where there is no such folder any more, the checkpoint has its name, or came to nothing.
+        """
+        with contextlib.suppress(OSError):
+            note = self._folder / partial_name(best.number) / BEST
+            write_whole(note, msgspec.json.encode(best))
+            self._best = None
+
+    def _take_note(self, number: int) -> None:
+        note = self._folder / folder_name(number) / BEST
+        if note.is_file() and not note.is_symlink():
+            self._best = msgspec.json.decode(note.read_bytes(), type=BestRecord)
+            note.unlink()
 
     def _settle_best(self) -> None:
         if self._best and (self._folder / folder_name(self._best.number)).is_dir():

@@ -1,0 +1,162 @@
+"""What a worker tells of its epochs: figures, the best of them, and the events around them."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from torch import Tensor, nn
+
+from phalanx.adapters.torch_models import save_state, state_of
+from phalanx.observe.events import Balanced, EpochDone, Logged, Planned, Saved
+from phalanx.train.best import Best
+from phalanx.train.checkpointing import Checkpoints, History, Resumed
+from phalanx.train.environment import Environment
+from phalanx.train.evaluation import Evaluator
+from phalanx.train.lifetime import Lifetime
+from phalanx.train.metrics import is_classification
+from phalanx.train.passes import Pass
+from phalanx.train.stopwatch import Stopwatch
+
+
+class Figures:
+    def __init__(
+        self,
+        environment: Environment,
+        models: Sequence[nn.Module],
+        stopwatch: Stopwatch,
+        lifetime: Lifetime,
+        evaluator: Evaluator,
+        checkpoints: Checkpoints,
+        resumed: Resumed | None,
+    ) -> None:
+        self.history: History = resumed.history if resumed else []
+        self.best = Best(evaluator.engine)
+        self.best.before = resumed.best if resumed else None
+        self.epoch = 0
+        self.epochs: int | None = None
+        self.evaluated = False
+        """Whether anything was, in this epoch."""
+        self._environment, self._models, self._lifetime = environment, models, lifetime
+        self._stopwatch, self._writer, self._clock = stopwatch, stopwatch.writer, stopwatch.clock
+        self._evaluator, self._checkpoints = evaluator, checkpoints
+        self._planned, self._resumed = False, resumed
+        checkpoints.figures = self._kept
+
+    def told(self, epoch: int) -> int:
+        """Epochs go on counting when a script trains several models, one after another."""
+        return self._lifetime.epochs_before + epoch
+
+    def begin_epoch(self, epoch: int) -> None:
+        self.epoch, self.evaluated = epoch, False
+        self._stopwatch.next_epoch(self.told(epoch))
+
+    def end_epoch(self, epoch: int, began: float, rate: float) -> None:
+        sums, now = self._stopwatch.sums, self._clock.now()
+        self._writer.emit(
+            EpochDone(
+                time=now,
+                rank=self._environment.rank,
+                epoch=self.told(epoch),
+                seconds=now - began,
+                samples=sums.samples,
+                train_loss=sums.mean_loss(),
+                train_accuracy=sums.accuracy(),
+                rate=rate,
+            )
+        )
+
+    def plan(self, current: Pass) -> None:
+        """Told once: how long the training is."""
+        if self._planned:
+            return
+        self._planned = True
+        self._writer.emit(
+            Planned(
+                time=self._clock.now(),
+                rank=self._environment.rank,
+                epochs=self.epochs,
+                samples=current.samples,
+                batch=current.batch,
+            )
+        )
+
+    def tell_shares(self, shares: list[float]) -> None:
+        now, epoch, rank = self._clock.now(), self.told(self.epoch), self._environment.rank
+        self._writer.emit(Balanced(time=now, rank=rank, epoch=epoch, shares=shares))
+
+    def judge(self, outputs: Tensor, targets: Tensor) -> None:
+        if is_classification(outputs, targets):
+            self._stopwatch.sums.judge(outputs, targets)
+
+    def of_training(self) -> dict[str, float]:
+        """What this worker saw of the epoch so far."""
+        sums = self._stopwatch.sums
+        found = {"train_loss": sums.mean_loss(), "train_accuracy": sums.accuracy()}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def log(self, values: Mapping[str, float]) -> None:
+        numbers: dict[str, float | None] = {n: float(value) for n, value in values.items()}
+        self.history.append({"epoch": self.epoch, **numbers})
+        self.tell(numbers)
+        over, rank = self._lifetime.over, self._environment.rank
+        shared = self.evaluated and not over
+        if not (self._evaluator.mine(self.epoch) if shared else rank == 0):
+            return
+        now, epoch = self._clock.now(), self.told(self.epoch)
+        self._writer.emit(Logged(time=now, rank=rank, epoch=epoch, values=numbers))
+        if not over:
+            self._keep_best(numbers.get(self.best.name or ""))
+
+    def tell(self, figures: Mapping[str, float | None]) -> None:
+        """Print the epoch's line where nobody else shows progress: outside a run."""
+        if self._environment.launched:
+            return
+        shown = {**self.of_training(), **figures}
+        words = "  ".join(f"{n} {value:.4f}" for n, value in shown.items() if value is not None)
+        of = f"/{self.epochs}" if self.epochs else ""
+        print(f"epoch {self.epoch + 1}{of}  {words}", file=sys.stderr, flush=True)
+
+    def watch(self, name: str, patience: int | None) -> None:
+        """Keep the best weights by ``name``; those from before a run was resumed come along."""
+        self.best.name, self.best.patience = name, patience
+        paths, before = self._environment.paths, self.best.before
+        if paths is None or self._environment.rank != 0 or before is None or before.name != name:
+            return
+        old = self._resumed.best_weights if self._resumed else None
+        if old is not None and not paths.best.exists():
+            scratch = paths.best.with_suffix(".part")
+            with contextlib.suppress(OSError):  # the run before still has them
+                shutil.copy2(old, scratch)  # with its time, by which the next run judges it
+                scratch.replace(paths.best)
+
+    def _keep_best(self, value: float | None) -> None:
+        if value is None:
+            return
+        if self.best.improves(value, self.epoch):
+            if self._environment.paths:
+                self._save(self._environment.paths.best)
+            self._checkpoints.mark_best(self.best.name or "", value)
+        elif self.best.is_hopeless(self.epoch):
+            self._evaluator.engine.request_stop(self.epoch)
+
+    def _save(self, path: Path) -> None:
+        """What was evaluated: in lockstep the weights still are that."""
+        engine = self._evaluator.engine
+        with engine.showing(None if engine.lockstep else self._evaluator.snapshot):
+            save_state(state_of(self._models), path)
+        now, epoch, rank = self._clock.now(), self.told(self.epoch), self._environment.rank
+        self._writer.emit(Saved(time=now, rank=rank, path=path.name, epoch=epoch))
+
+    def _kept(self) -> dict[str, Any]:
+        """What a checkpoint holds of it."""
+        best = self.best.so_far()
+        return {
+            "history": list(self.history),
+            "best": msgspec.to_builtins(best) if best else None,
+        }

@@ -1,0 +1,45 @@
+"""Meetings at which nobody leads, and policies whose word was lost."""
+
+from __future__ import annotations
+
+import pytest
+from scripted import scripted
+
+from phalanx.core.errors import InputError
+from phalanx.core.spec import parse_spec
+from phalanx.sync.transport.memory import ThreadArena
+from phalanx.train.balancing import LOOK_EVERY, Watch
+from phalanx.train.board import Kind
+from phalanx.train.meeting import FOLLOW, Meeting
+
+
+def test_everybody_follows_and_nobody_leads() -> None:
+    def work(rank: int, arena: ThreadArena) -> None:
+        Meeting(arena, arena.circle(range(2)), range(2)).meet(FOLLOW)
+
+    with pytest.raises(InputError, match="went different ways"):
+        scripted(2, work)
+
+
+def test_a_verdict_that_was_lost_to_another_command_is_given_again() -> None:
+    spec = parse_spec("switch:on=straggler")
+    phase, now = spec.phases[0], 0.0
+    watch = Watch(2, balance=False)
+    watch.enter(phase, spec, False)
+
+    def verdict(speed: float) -> Kind | None:
+        nonlocal now
+        for _ in range(40 * LOOK_EVERY):
+            now += 1.0
+            command = watch.verdict([100.0, speed], now)
+            if command is not None:
+                return command.kind
+        return None
+
+    assert verdict(100.0) is None
+    assert verdict(20.0) is Kind.LEAVE
+    watch.follow(phase, spec)  # a checkpoint came first: training is where it was
+    assert verdict(20.0) is Kind.LEAVE
+    watch.enter(spec.phases[1], spec, False)
+    assert verdict(20.0) is None
+    assert verdict(100.0) is Kind.RETURN
