@@ -185,9 +185,19 @@ def find_run(name: str | None) -> RunPaths:
         raise InputError(f"there are no runs in {runs_home()}", "Start one: phalanx demo")
     if name is None:
         return runs[-1]
-    matches = [r for r in runs if r.id == name] or [r for r in runs if name in r.id]
+    matches = (
+        [r for r in runs if r.id == name]
+        or [r for r in runs if _undated(r.id) == name]
+        or [r for r in runs if name in r.id]
+    )
     if len(matches) == 1:
         return matches[0]
     if matches:
-        raise InputError(f"'{name}' fits {len(matches)} runs", f"One is '{matches[-1].id}'.")
+        newest = ", ".join(r.id for r in reversed(matches[-3:]))
+        raise InputError(f"'{name}' fits {len(matches)} runs", f"The newest: {newest}")
     raise InputError(f"there is no run '{name}'", did_you_mean(name, [r.id for r in runs]))
+
+
+def _undated(run_id: str) -> str:
+    """What the user called it: without the moment in front."""
+    return re.sub(r"^\d{8}-\d{6}-", "", run_id)
