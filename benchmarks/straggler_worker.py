@@ -158,7 +158,7 @@ def main() -> None:
     for name, settings in STRATEGIES.items():
         blocks[name], engines[name] = bench.together(settings)
     found = alternate(blocks, chosen.rounds)
-    shares = {name: list(engine._watching.shares) for name, engine in engines.items()}
+    shares = {name: list(engine._control.watch.shares) for name, engine in engines.items()}
     give({"speeds": found, "shares": shares, **bench.figures})
 
 

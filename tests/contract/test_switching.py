@@ -219,6 +219,6 @@ def test_stragglers_are_watched_for_from_the_command_on(
     for run in _commanded(tmp_path, before, after, balance="auto"):
         assert run._course.spec.text == after
         assert isinstance(run.engine, SharedEngine)
-        watch = run.engine._watching
+        watch = run.engine._control.watch
         assert (watch._policy is not None) == (after == "switch:on=straggler")
         assert watch._balances == (after == "allreduce")

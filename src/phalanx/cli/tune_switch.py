@@ -88,7 +88,8 @@ def tune_switch(
 def read_rules(tolerance: float, grid: int, metric: str, seeds: int, confirm: int) -> Rules:
     from phalanx.cli.request import check_at_least, check_at_most
     from phalanx.core.errors import InputError
-    from phalanx.plan.switch_search import Rules, smaller_is_better
+    from phalanx.core.figures import smaller_is_better
+    from phalanx.plan.switch_search import Rules
 
     if not 0 <= tolerance < float("inf"):
         raise InputError(f"--tolerance must be 0 or more, not {tolerance:g}", "Try --tolerance 0.3")

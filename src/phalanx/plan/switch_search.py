@@ -20,10 +20,6 @@ LOST_AFTER = 3.0
 """How many tolerances behind the baseline a run is given up."""
 
 
-def smaller_is_better(metric: str) -> bool:
-    return any(word in metric.lower() for word in ("loss", "error", "perplexity"))
-
-
 @dataclass(frozen=True)
 class Rules:
     """What is searched for. ``tolerance`` is in the metric's own unit."""

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from phalanx.sync.reducer import Masks, Reducer
+from phalanx.sync.reducer import Reducer
+from phalanx.sync.replica import Masks
 from phalanx.sync.shared_state import State
-from phalanx.sync.shared_strategy import SharedStrategy
 from phalanx.sync.strategy import StrategyContext, Timing
+from phalanx.sync.team_strategy import TeamStrategy
 
 
-class AllReduce(SharedStrategy):
+class AllReduce(TeamStrategy):
     """Two barriers a step: gradients are there; parameters are updated."""
 
     def __init__(self, context: StrategyContext) -> None:
         super().__init__(context)
-        self._admitted, self._bytes = 0.0, 0
         self._reducer = Reducer(context)
         if self._shared.elementwise:
             layouts, shard = len(self._replica.layouts), self._arena.rank
@@ -31,22 +31,11 @@ class AllReduce(SharedStrategy):
         self._reducer.begin()
         super().begin()
 
-    def exchange(self, weight: float, clip: float | None = None) -> Timing:
-        ready = self._clock.now()
-        self.offer(weight, clip)
-        sent = self._clock.now()
-        self._team.meet()
-        timing = self.follow()
-        timing.wait = self._admitted - sent
-        timing.send, timing.bytes_sent = sent - ready, self._bytes
-        return timing
-
     def offer(self, weight: float, clip: float | None = None) -> None:
         self._bytes = self._reducer.offer(weight, clip)
 
     def follow(self) -> Timing:
-        now = self._clock.now
-        self._admitted = now()
+        now, met = self._clock.now, self._clock.now()
         self._replica.drop_gradients()
         masks = self._reducer.reduce()
         reduced = now()
@@ -57,9 +46,7 @@ class AllReduce(SharedStrategy):
         updated = now()
         self._arena.barrier()
         self.refresh()
-        return Timing(
-            reduce=reduced - self._admitted, update=updated - reduced, settle=now() - updated
-        )
+        return Timing(reduce=reduced - met, update=updated - reduced, settle=now() - updated)
 
     def _update(self, masks: Masks) -> None:
         for optimizer, own, mask in zip(

@@ -9,7 +9,7 @@ pull: the model reads the store itself, also while others update it, as in Recht
 from __future__ import annotations
 
 from phalanx.sync.courier import make_courier
-from phalanx.sync.reducer import Masks
+from phalanx.sync.replica import Masks
 from phalanx.sync.shared_state import State
 from phalanx.sync.shared_strategy import SharedStrategy
 from phalanx.sync.store import Store, normalise

@@ -10,7 +10,7 @@ from __future__ import annotations
 from phalanx.sync.admission import Dynamic, Rule, Stale
 from phalanx.sync.asynchronous import Asynchronous
 from phalanx.sync.gate import Gate
-from phalanx.sync.reducer import Masks
+from phalanx.sync.replica import Masks
 from phalanx.sync.strategy import StrategyContext, Timing
 
 

@@ -10,15 +10,14 @@ from __future__ import annotations
 import torch
 
 from phalanx.sync.clipping import clip_factor
-from phalanx.sync.reducer import Masks
 from phalanx.sync.shared_state import State
-from phalanx.sync.shared_strategy import SharedStrategy
 from phalanx.sync.store import Store
 from phalanx.sync.strategy import StrategyContext, Timing
+from phalanx.sync.team_strategy import TeamStrategy
 from phalanx.sync.transport.locks import Locks, shard_lock
 
 
-class BulkSynchronous(SharedStrategy):
+class BulkSynchronous(TeamStrategy):
     def __init__(self, context: StrategyContext) -> None:
         super().__init__(context)
         self._store = Store(context)
@@ -42,33 +41,16 @@ class BulkSynchronous(SharedStrategy):
         self._arrived = self._arrivals.numpy()
         self._done = self._arena.region(f"{context.tag}.done", shards, torch.int64).numpy()
         self._step = 0
-        self._bytes = 0
 
     def begin(self) -> None:
         self._sender.begin(self._shared)
         self._step = int(self._done.min())
         super().begin()
 
-    def exchange(self, weight: float, clip: float | None = None) -> Timing:
-        ready = self._clock.now()
-        self.offer(weight, clip)
-        sent = self._clock.now()
-        self._team.meet()
-        met = self._clock.now()
-        timing = self.follow()
-        timing.send, timing.bytes_sent = sent - ready, self._bytes
-        timing.wait += met - sent
-        return timing
-
     def offer(self, weight: float, clip: float | None = None) -> None:
-        rank, shared = self._arena.rank, self._shared
         masks = [collector.collect() for collector in self._collectors]
         self._bytes = self._sender.offer(weight, masks)
-        shared.weights[rank], shared.clips[rank] = weight, clip or 0.0
-        shared.complete[rank] = all(mask is None for mask in masks)
-        if not shared.complete[rank]:
-            for table, mask in zip(shared.used, masks, strict=True):
-                table[rank] = 1 if mask is None else list(mask)
+        self._shared.declare(weight, clip, masks)
 
     def follow(self) -> Timing:
         """Push to every shard; then wait until all of them are a version further."""
@@ -125,18 +107,12 @@ class BulkSynchronous(SharedStrategy):
             torch._foreach_mul_(sums, factor)
 
     def _update(self, shards: list[int] | range, timing: Timing) -> None:
-        began, masks = self._clock.now(), self._masks()
+        began, masks = self._clock.now(), self._shared.used_by(slice(None))
         for shard in shards:
             self._store.apply(shard, [sums[shard] for sums in self._sums], masks)
             self._done[shard] = self._step
         timing.update += self._clock.now() - began
         self._arena.wake()
-
-    def _masks(self) -> Masks:
-        if self._shared.complete.all():
-            return [None] * len(self._sums)
-        complete = self._shared.complete[:, None]
-        return [(table | complete).max(axis=0).tobytes() for table in self._shared.used]
 
     def export_private(self) -> State:
         return self._sender.export_state()

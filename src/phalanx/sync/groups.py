@@ -11,12 +11,12 @@ import torch
 
 from phalanx.sync.reducer import Reducer
 from phalanx.sync.shared_state import State
-from phalanx.sync.shared_strategy import SharedStrategy
 from phalanx.sync.store import Store
 from phalanx.sync.strategy import StrategyContext, Timing
+from phalanx.sync.team_strategy import TeamStrategy
 
 
-class Groups(SharedStrategy):
+class Groups(TeamStrategy):
     """The engine forms the groups (``size``, ``by``); ``context.team`` is this worker's."""
 
     def __init__(
@@ -29,7 +29,7 @@ class Groups(SharedStrategy):
         self._gradients = [
             dict(zip(self._reducer.shards, own, strict=True)) for own in self._reducer.reduced
         ]
-        self._rate_factor, self._bytes, self._emphasis = 1.0 / context.rate_divisor, 0, 1.0
+        self._rate_factor, self._emphasis = 1.0 / context.rate_divisor, 1.0
 
     def emphasise(self, factor: float) -> None:
         self._emphasis = factor
@@ -37,17 +37,6 @@ class Groups(SharedStrategy):
     def begin(self) -> None:
         self._reducer.begin()
         super().begin()
-
-    def exchange(self, weight: float, clip: float | None = None) -> Timing:
-        ready = self._clock.now()
-        self.offer(weight, clip)
-        sent = self._clock.now()
-        self._team.meet()
-        met = self._clock.now()
-        timing = self.follow()
-        timing.send, timing.bytes_sent = sent - ready, self._bytes
-        timing.wait += met - sent
-        return timing
 
     def offer(self, weight: float, clip: float | None = None) -> None:
         self._bytes = self._reducer.offer(weight, clip)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
@@ -15,7 +16,7 @@ from phalanx.sync.single import Single
 from phalanx.sync.strategy import StrategyContext, Timing
 
 
-class Local(SharedStrategy):
+class Local(SharedStrategy, ABC):
     """The user's own optimizer on a copy of the parameters; the shared ones are the last agreed.
 
     At the end of a round each worker shows how far it has moved; the mean of that, weighted by
@@ -89,9 +90,9 @@ class Local(SharedStrategy):
             )
         ]
 
+    @abstractmethod
     def _move(self, layout: int, parameters: Tensor, mean: Tensor) -> None:
         """Move this worker's slice of the agreed parameters, given the mean movement."""
-        raise NotImplementedError
 
     def drain(self) -> None:
         """What is left to bring together: steps since the last round, the optimizers' state."""

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from phalanx.sync.clipping import clip_factor
+from phalanx.sync.replica import Masks
 from phalanx.sync.strategy import StrategyContext
-
-Masks = list[bytes | None]
 
 
 class Reducer:
@@ -69,7 +68,7 @@ class Reducer:
     def offer(self, weight: float, clip: float | None = None) -> int:
         """Show this worker's gradients; returns the bytes that go to others."""
         masks = [collector.collect() for collector in self._collectors]
-        self._declare(weight, clip, masks)
+        self._shared.declare(weight, clip, masks)
         return self.sender.offer(weight, masks)
 
     def offer_flats(self, flats: list[Tensor], weight: float, *, coded: bool = True) -> int:
@@ -77,17 +76,8 @@ class Reducer:
         for flat, targets, bounds in zip(flats, self._targets, self._bounds, strict=True):
             for target, (low, high) in zip(targets, bounds, strict=True):
                 target.copy_(flat[low:high])
-        self._declare(weight, None, [None] * len(flats))
+        self._shared.declare(weight, None, [None] * len(flats))
         return self.sender.send() if coded else 0
-
-    def _declare(self, weight: float, clip: float | None, masks: Masks) -> None:
-        rank, shared = self._rank, self._shared
-        shared.weights[rank] = weight
-        shared.clips[rank] = clip or 0.0
-        shared.complete[rank] = all(mask is None for mask in masks)
-        if not shared.complete[rank]:
-            for table, mask in zip(shared.used, masks, strict=True):
-                table[rank] = 1 if mask is None else list(mask)
 
     def reduce(self) -> Masks:
         """Sum this member's slices; returns which parameters anybody used."""
@@ -102,10 +92,7 @@ class Reducer:
         # Everyone decides alike, also a worker that had nothing to give: it costs a barrier.
         if (clip := float(shared.clips[self._rows].max())) > 0.0:
             self._clip(clip)
-        if shared.complete[self._rows].all():
-            return [None] * len(self.reduced)
-        complete = shared.complete[self._rows, None]  # whose row of the table is not written
-        return [(t[self._rows] | complete).max(axis=0).tobytes() for t in shared.used]
+        return shared.used_by(self._rows)
 
     def _clip(self, limit: float) -> None:
         slices = [out for own in self.reduced for out in own]

@@ -8,6 +8,9 @@ from torch import Tensor
 from phalanx.core.errors import InputError
 from phalanx.sync.layout import Layout, Place, by_dtype, make_layout, trainable
 
+Masks = list[bytes | None]
+"""Per layout, which parameters had a gradient; ``None`` is all of them."""
+
 
 class Replica:
     """The parameters of one optimizer on this worker, laid out flat, one layout per dtype.

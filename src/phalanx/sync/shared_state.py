@@ -12,7 +12,7 @@ from phalanx.sync.optimizer_state import (
     read_steps,
     write_slots,
 )
-from phalanx.sync.replica import Replica
+from phalanx.sync.replica import Masks, Replica
 from phalanx.sync.shard_optimizer import ShardOptimizer, discover_slots, is_elementwise
 from phalanx.sync.transport.arena import Arena
 
@@ -59,8 +59,8 @@ class SharedState:
         self.clips = arena.region(f"{tag}.clips", arena.workers, torch.float64).numpy()
         self.norms = arena.region(f"{tag}.norms", arena.workers, torch.float64).numpy()
         self.versions = arena.region(f"{tag}.versions", arena.workers, torch.int64).numpy()
-        self.complete = arena.region(f"{tag}.complete", arena.workers, torch.uint8).numpy()
-        self.used = [
+        self._complete = arena.region(f"{tag}.complete", arena.workers, torch.uint8).numpy()
+        self._used = [
             arena.region(f"{tag}.used.{i}", arena.workers * len(n.places), torch.uint8)
             .view(arena.workers, len(n.places))
             .numpy()
@@ -86,6 +86,22 @@ class SharedState:
             self.steps[layout][shard],
             self._scalars,
         )
+
+    def declare(self, weight: float, clip: float | None, masks: Masks) -> None:
+        """What this worker offers weighs so much; ``masks`` says of which parameters it is."""
+        rank = self.arena.rank
+        self.weights[rank], self.clips[rank] = weight, clip or 0.0
+        self._complete[rank] = all(mask is None for mask in masks)
+        if not self._complete[rank]:
+            for table, mask in zip(self._used, masks, strict=True):
+                table[rank] = 1 if mask is None else list(mask)
+
+    def used_by(self, ranks: slice | list[int]) -> Masks:
+        """Which parameters any of ``ranks`` has declared."""
+        if self._complete[ranks].all():
+            return [None] * len(self._used)
+        complete = self._complete[ranks, None]  # whose row of the table is not written
+        return [(table[ranks] | complete).max(axis=0).tobytes() for table in self._used]
 
     def export_state(self) -> State:
         """Everything that an update reads or writes, as views."""

@@ -17,6 +17,7 @@ class SharedStrategy:
     """
 
     own_copy = False
+    every = 0
 
     def __init__(self, context: StrategyContext) -> None:
         self._replica, self._shared = context.replica, context.shared

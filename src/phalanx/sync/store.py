@@ -16,7 +16,7 @@ from torch import Tensor
 from phalanx.core.errors import InputError
 from phalanx.core.strategies import known_strategies
 from phalanx.sync.clipping import clip_factor
-from phalanx.sync.reducer import Masks
+from phalanx.sync.replica import Masks
 from phalanx.sync.shard_optimizer import ELEMENTWISE
 from phalanx.sync.strategy import StrategyContext, Timing
 from phalanx.sync.transport.locks import shard_lock

@@ -56,6 +56,9 @@ class StrategyContext:
 class Strategy(Protocol):
     """``Strategy(context, **options)``, registered in ``phalanx.core.strategies``."""
 
+    every: int
+    """Batches of a round, where workers train apart between rounds."""
+
     def begin(self) -> None:
         """Start training under this strategy, from the newest parameters. Collective."""
 

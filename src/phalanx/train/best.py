@@ -7,12 +7,9 @@ import math
 import msgspec
 import torch
 
+from phalanx.core.figures import smaller_is_better
 from phalanx.sync.transport.locks import Locks
 from phalanx.train.engine import Engine
-
-
-def smaller_is_better(name: str) -> bool:
-    return any(word in name.lower() for word in ("loss", "error", "perplexity"))
 
 
 class BestSoFar(msgspec.Struct, frozen=True):

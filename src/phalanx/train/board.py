@@ -12,7 +12,7 @@ from enum import IntEnum
 
 import torch
 
-from phalanx.train.engine_memory import Memory
+from phalanx.sync.transport.arena import Arena
 
 TEXT = 512  # bytes of a spec that fit
 
@@ -33,11 +33,11 @@ class Command:
 
 
 class Board:
-    def __init__(self, memory: Memory, workers: int) -> None:
-        self.speeds = memory.region("board.speeds", workers, torch.float64).numpy()
-        self.shares = memory.region("board.shares", workers, torch.float64).numpy()
-        self._cells = memory.region("board.command", 2, torch.int64).numpy()  # [number, kind]
-        self._text = memory.region("board.text", TEXT, torch.uint8).numpy()
+    def __init__(self, arena: Arena) -> None:
+        self.speeds = arena.region("board.speeds", arena.workers, torch.float64).numpy()
+        self.shares = arena.region("board.shares", arena.workers, torch.float64).numpy()
+        self._cells = arena.region("board.command", 2, torch.int64).numpy()  # [number, kind]
+        self._text = arena.region("board.text", TEXT, torch.uint8).numpy()
 
     @property
     def number(self) -> int:

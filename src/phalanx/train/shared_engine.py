@@ -24,11 +24,11 @@ from phalanx.sync.strategy import Strategy, Timing
 from phalanx.sync.transport.arena import Arena
 from phalanx.sync.transport.locks import Locks, shard_lock
 from phalanx.sync.wire import Wire
-from phalanx.train.balancing import Watch
-from phalanx.train.board import Board, Command
+from phalanx.train.board import Command
+from phalanx.train.control import Control
 from phalanx.train.emulation import emulation_of
 from phalanx.train.engine import Engine, Snapshot
-from phalanx.train.meeting import BATCH_DONE, CUT, FINISH, FOLLOW, ROUND, SAVE, SWITCH, Meeting
+from phalanx.train.meeting import BATCH_DONE, FINISH, FOLLOW, ROUND, SAVE, SWITCH, Meeting
 from phalanx.train.stage import Makings, Stage
 from phalanx.train.whole_state import Captured, WholeState
 
@@ -58,13 +58,11 @@ class SharedEngine(Engine):
         self._buffers = SharedBuffers(arena, models, buffers)
         self._whole = WholeState(arena, models, self._shared, self._buffers)
         self._claims = SharedClaims(arena)
-        self._board = Board(self, self.workers)
-        self._watching = Watch(self.workers, balance=chosen.balance == "auto")
         self._meeting = Meeting(arena, arena.circle(range(self.workers)), range(self.workers))
-        self._meeting.hear = self._hear
+        self._control = Control(
+            arena, self._meeting, self._claims, self._tell_shares, balance=chosen.balance == "auto"
+        )
         self._arrived = arena.region("arrived", self.workers, torch.float64).numpy()
-        self._taken = self._heard = 0
-        self._rebalanced = False
         wire = Wire(None, chosen.rate, arena.sleep, chosen.seed * 64 + self.rank)
         self._makings = Makings(
             arena, clock, self._replicas, self._shared, self._meeting,
@@ -80,7 +78,7 @@ class SharedEngine(Engine):
     def _stage_of(self, phase: Phase, *, regroup: bool) -> Stage:
         """The stage of ``phase``: made once, and used again when training comes back to it."""
         by_speed = phase.options.get("by") == "speed"
-        speeds = tuple(self._board.speeds.tolist()) if by_speed else ()
+        speeds = tuple(self._control.speeds) if by_speed else ()
         key = (phase.label, speeds if regroup else ())
         if key not in self._stages:
             self._stages[key] = self._makings.stage(phase, len(self._stages), speeds)
@@ -90,9 +88,7 @@ class SharedEngine(Engine):
         self._stage, self.lockstep = stage, stage.lockstep
         if stage.phase.traits.grouped:
             self._claims.begin_teams()
-        grouped_by_speed = stage.phase.options.get("by") == "speed" and not regroup
-        self._watching.enter(stage.phase, spec, grouped_by_speed)
-        self._share_out()
+        self._control.enter(stage, spec, regroup=regroup)
         for strategy in stage.strategies:
             strategy.begin()
 
@@ -106,15 +102,13 @@ class SharedEngine(Engine):
 
     def enter(self, phase: Phase, spec: Spec, *, regroup: bool = False) -> float | None:
         if not regroup and phase.label == self._stage.phase.label:
-            self._watching.follow(phase, spec)  # under another spec it may be watched otherwise
-            self._share_out()
+            self._control.follow(self._stage, spec)
             return None
         self.rest()
         old = self._strategies
         self._arrived[self.rank] = self._clock.now()
         self.meet(SWITCH)
-        if not self.lockstep:  # only the first worker has watched the speeds until now
-            self._watching.shares = self._board.shares.tolist()
+        self._control.leave()
         for strategy in old:
             strategy.drain()
         arrived = float(self._arrived.max())
@@ -157,12 +151,10 @@ class SharedEngine(Engine):
 
     def worked(self, samples: int, seconds: float) -> None:
         assert self._emulation is not None
-        self._watching.meter.add(samples, self._emulation.work(samples, seconds))
-        speed = self._watching.meter.value
-        self._meeting.speed = self._board.speeds[self.rank] = speed
+        self._control.measured(samples, self._emulation.work(samples, seconds))
 
     def exchange(self, index: int, weight: float, clip: float | None) -> Timing:
-        self._watch()
+        self._control.look(self.watcher)
         if self._stage.together:
             self._stage.meeting.announce(index)
         timing = self._strategies[index].exchange(weight, clip)
@@ -220,59 +212,16 @@ class SharedEngine(Engine):
             for strategy in self._strategies:
                 strategy.drain()
 
-    # -- speeds and commands -----------------------------------------------------------------
-
-    def _hear(self, speeds: list[float], command: int) -> None:
-        """At a meeting of all: everybody hears the same, and decides the same."""
-        self._heard = command
-        if not self.lockstep:
-            return
-        steps = max(1, self._stage.every)
-        self._rebalanced |= self._watching.new_shares(speeds, steps)
-        if self.rank == 0:
-            self._post(self._watching.verdict(speeds, self._arena.pace.now()))
-
-    def _watch(self) -> None:
-        """The first worker looks for commands, and after those who do not meet."""
-        if self.rank != 0:
-            return
-        if self._board.number > self._taken:
-            if not self.lockstep:
-                self._claims.cut()  # again: there was nothing left to cut the last time
-            return
-        self._post(self.watcher() if self.watcher else None)
-        if not self.lockstep:
-            speeds = self._board.speeds.tolist()
-            if self._watching.new_shares(speeds):
-                self._share_out()
-                self._tell_shares()
-            self._post(self._watching.verdict(speeds, self._arena.pace.now()))
-
-    def _post(self, command: Command | None) -> None:
-        if command is None or self._board.number > self._taken:
-            return
-        self._board.post(command)
-        self._meeting.command = self._board.number
-        if not self.lockstep:
-            self._claims.cut()
-
-    def _share_out(self) -> None:
-        if self.rank == 0:
-            self._board.shares[:] = self._watching.shares
-
-    def _tell_shares(self) -> None:
+    def _tell_shares(self, shares: list[float]) -> None:
         if self.rank == 0 and self.on_shares is not None:
-            self.on_shares(list(self._watching.shares))
+            self.on_shares(shares)
 
     # -- the way through the data ------------------------------------------------------------
 
     def leases(self, ticket: int, segment: Segment, batch: int) -> Iterator[Lease]:
-        self._watching.batch = batch
+        self._control.watch.batch = batch
         if self.lockstep:
-            if self._rebalanced:  # heard of after the last batch: it holds from here on
-                self._tell_shares()
-            self._rebalanced = False
-            shares = self._watching.shares
+            shares = self._control.use_shares()
             return lockstep(segment, batch, self.rank, shares, self._stage.every)
         return self._claimed(ticket, segment, batch)
 
@@ -282,7 +231,8 @@ class SharedEngine(Engine):
         teams = team.teams if self._stage.phase.traits.grouped else self.workers
         while True:
             self.arrive()
-            shares = [float(self._board.shares[m]) for m in members]
+            known = self._control.free_shares
+            shares = [known[m] for m in members]
             want = max(len(members), round(batch * sum(shares)))
             if len(members) == 1:
                 lease = claims.next(ticket, segment, want)
@@ -298,30 +248,14 @@ class SharedEngine(Engine):
 
     @property
     def cut(self) -> bool:
-        return self.lockstep and (self._rebalanced or self._heard > self._taken)
+        return self._control.cut
 
     @property
     def apart(self) -> bool:
         return self._stage.every > 0
 
     def after_stretch(self, ticket: int, lockstep_position: int) -> tuple[int, Command | None]:
-        position = lockstep_position
-        if self.lockstep:
-            if self._rebalanced:
-                self._tell_shares()
-            self._rebalanced = False
-            commanded = self._heard > self._taken
-        else:
-            commanded = self._claims.is_cut(ticket)
-            if commanded:
-                self.rest()
-                self.meet(CUT)
-            position = self._claims.position if commanded else lockstep_position
-        if not commanded:
-            return position, None
-        command, self._taken = self._board.read(), self._board.number
-        self.barrier()  # nobody posts the next before everybody has read this one
-        return position, command
+        return self._control.after_stretch(ticket, lockstep_position, self.rest)
 
     # -- reading the model -------------------------------------------------------------------
 

@@ -22,7 +22,6 @@ from phalanx.sync.wire import Wire
 from phalanx.train.meeting import Meeting
 
 DEFAULT_GROUP = 2
-DEFAULT_EVERY = {"localsgd": 8, "diloco": 50}
 
 
 @dataclass(frozen=True)
@@ -45,9 +44,7 @@ class Stage:
     @property
     def every(self) -> int:
         """Batches of a round of training apart; 0 where there are none."""
-        if not self.phase.traits.local:
-            return 0
-        return int(self.phase.options.get("every", DEFAULT_EVERY.get(self.phase.name, 8)))
+        return self.strategies[0].every if self.phase.traits.local else 0
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phalanx.core.figures import smaller_is_better
 from phalanx.plan.switch_search import (
     BASELINE,
     CONFIRM,
@@ -16,7 +17,6 @@ from phalanx.plan.switch_search import (
     SwitchSearch,
     Trial,
     is_lost,
-    smaller_is_better,
 )
 
 BASE, TOLERANCE = 0.9, 0.003
