@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from devices import on_device
 from ranks import as_ranks
 from strategy_cases import EVERY
 from torch import nn
@@ -28,7 +29,7 @@ def _accuracy(folder: Path, strategy: str, workers: int) -> float:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
         loss = nn.functional.cross_entropy
         phalanx.fit(model, optimizer=optimizer, loss=loss, train=train, epochs=5, batch=36)
-        return float(phalanx.accuracy(model(test[0]), test[1]))
+        return float(phalanx.accuracy(model(on_device(test[0])), on_device(test[1])))
 
     found = as_ranks(workers, folder, work, RunSettings(strategy=strategy, slow=SLOW[:workers]))
     assert len(set(found)) == 1  # one model on all workers

@@ -188,7 +188,7 @@ class _Sums:
 
     def __init__(self, strategy: Any, weight: Tensor) -> None:
         self._strategy, self._weight = strategy, weight
-        sender = getattr(strategy, "_sender", None) or strategy._reducer.sender
+        sender = strategy._round.sender if hasattr(strategy, "_round") else strategy._reducer.sender
         layout, self._streams = strategy._replica.layouts[0], sender._streams
         self._bounds = [layout.bounds(int(name.split(".")[1])) for name, _, _ in self._streams]
         self._offered = [torch.empty(0)] * 2

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from devices import on_device
 from ranks import as_ranks
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -289,7 +290,7 @@ def test_half_converted_loops_are_told_so(tmp_path: Path, workers: int) -> None:
     def own_batches(rank: int) -> None:
         model = nn.Linear(6, 2)
         run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
-        run.backward(nn.functional.cross_entropy(model(X), Y))
+        run.backward(nn.functional.cross_entropy(model(on_device(X)), on_device(Y)))
 
     def own_step(rank: int) -> None:
         model = nn.Linear(6, 2)

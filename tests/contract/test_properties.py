@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from devices import DEVICE
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from ranks import as_ranks
@@ -63,7 +64,7 @@ class Pushing:
         return scripted(len(self.steps), self._work, self.seed)[0]  # type: ignore[no-any-return]
 
     def _work(self, rank: int, arena: Arena) -> tuple[Tensor, list[int]]:
-        parameter = nn.Parameter(torch.zeros(SIZE))
+        parameter = nn.Parameter(torch.zeros(SIZE, device=DEVICE))
         replica = Replica(torch.optim.SGD([parameter], lr=1.0), arena.workers)
         shared, phase = SharedState(arena, replica, "o"), parse_spec(self.spec).phases[0]
         size = int(phase.options.get("size", 2))
@@ -177,7 +178,7 @@ def test_workers_that_step_two_optimizers_unlike_do_not_block_each_other(
     phase, late = parse_spec(spec).phases[0], []
 
     def work(rank: int, arena: Arena) -> list[Tensor]:
-        parameters = [nn.Parameter(torch.zeros(SIZE)) for _ in range(2)]
+        parameters = [nn.Parameter(torch.zeros(SIZE, device=DEVICE)) for _ in range(2)]
         gates, clock, made, shared = Gates(), MonotonicClock(), [], []
         for i, parameter in enumerate(parameters):
             replica = Replica(torch.optim.SGD([parameter], lr=1.0), arena.workers)
@@ -243,7 +244,7 @@ def test_nobody_waits_for_a_worker_that_has_left(spec: str) -> None:
     phase, left = parse_spec(spec).phases[0], []
 
     def work(rank: int, arena: Arena) -> None:
-        parameter = nn.Parameter(torch.zeros(SIZE))
+        parameter = nn.Parameter(torch.zeros(SIZE, device=DEVICE))
         replica = Replica(torch.optim.SGD([parameter], lr=1.0), arena.workers)
         shared, team = SharedState(arena, replica, "o"), everyone(arena)
         context = StrategyContext(

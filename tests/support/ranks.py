@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from devices import AWAY, DEVICE, brought_home, on_host
+from on_hosts import HOSTS, as_hosts, places, spread
 from scripted import as_threads
 
 from phalanx.core import settings
@@ -14,6 +17,7 @@ from phalanx.core.context import WorkerContext, enter
 from phalanx.core.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
 from phalanx.observe.emit import EventWriter
+from phalanx.sync.net.mirror import Mirror
 from phalanx.sync.transport.memory import Hub
 from phalanx.train import join
 
@@ -26,20 +30,35 @@ def as_ranks(
     ``seed`` decides who comes first when, so that the same one gives the same run.
     """
     RunPaths(folder).make()
-    hub = Hub(workers, seed)
 
-    def body(rank: int) -> Any:
+    def body(rank: int, hub: Any) -> Any:
         variables = {
             settings.RANK: str(rank),
             settings.WORKERS: str(workers),
             settings.RUN_FOLDER: str(folder),
             settings.SETTINGS: chosen.to_json(),
         }
+        if AWAY:
+            variables[settings.DEVICE] = str(DEVICE)
         enter(WorkerContext(variables, hub))
-        return work(rank)
+        return on_host(work(rank)) if AWAY else work(rank)
 
-    with _writers_closed():
-        return as_threads(hub, body)
+    with _writers_closed(), brought_home():
+        if HOSTS > 1 and workers > 1:
+            where = spread(workers, HOSTS)
+            return as_hosts(where, lambda rank, arena: body(rank, _Seat(arena)), places())
+        hub = Hub(workers, seed)
+        return as_threads(hub, lambda rank: body(rank, hub))
+
+
+@dataclass(frozen=True)
+class _Seat:
+    """Stands where a hub does: it knows one rank's arena."""
+
+    only: Mirror
+
+    def arena(self, rank: int) -> Mirror:
+        return self.only
 
 
 @contextmanager

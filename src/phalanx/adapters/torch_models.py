@@ -52,6 +52,15 @@ def move(models: Sequence[nn.Module], device: torch.device, channels_last: bool)
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
+def move_state(optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """What an optimizer already keeps (Adagrad, one that was loaded) follows its parameters."""
+    for optimizer in optimizers:
+        for parameter, state in optimizer.state.items():
+            for name, value in state.items():
+                if isinstance(value, Tensor) and value.ndim and value.device != parameter.device:
+                    state[name] = value.to(parameter.device)
+
+
 def count_parameters(models: Sequence[nn.Module]) -> int:
     return sum(p.numel() for model in models for p in model.parameters())
 

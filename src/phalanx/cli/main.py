@@ -18,6 +18,7 @@ from phalanx.cli.demo import demo
 from phalanx.cli.doctor import doctor
 from phalanx.cli.export import export
 from phalanx.cli.invocation import PASS_WORDS_ON, Invocation
+from phalanx.cli.lab import lab_app
 from phalanx.cli.logs import logs
 from phalanx.cli.output import print_json, write_problem
 from phalanx.cli.pool import pool_app
@@ -29,6 +30,7 @@ from phalanx.cli.stop import stop
 from phalanx.cli.switch import switch
 from phalanx.cli.tune_switch import tune_switch
 from phalanx.cli.usage import explain
+from phalanx.cli.worker import worker
 from phalanx.core.errors import SCRIPT_FAILED, STOPPED, InputError, PhalanxError, RunStopped
 from phalanx.core.registry import did_you_mean
 
@@ -46,6 +48,8 @@ ORDER = (
     "stop",
     "resume",
     "export",
+    "lab",
+    "worker",
     "doctor",
 )
 
@@ -108,6 +112,7 @@ for verb, example in (
     (run, "phalanx run train.py --strategy allreduce --workers 2 -- --depth 20"),
     (compare, "phalanx compare train.py --strategies allreduce,async --workers 2 --repeat 3"),
     (tune_switch, "phalanx tune-switch train.py --workers 2 --tolerance 0.3"),
+    (worker, "srun phalanx worker train.py --strategy async --pool machines.yaml"),
     (runs, "phalanx runs --limit 5"),
     (report, "phalanx report train-allreduce --bundle"),
     (logs, "phalanx logs --rank 1 --follow"),
@@ -123,6 +128,12 @@ app.add_typer(
     name="pool",
     no_args_is_help=False,
     epilog="Example: phalanx pool check pool.yaml",
+)
+app.add_typer(
+    lab_app,
+    name="lab",
+    no_args_is_help=False,
+    epilog="Example: phalanx lab up --count 3 --rate 1gbit --out lab.yaml",
 )
 
 

@@ -45,6 +45,12 @@ class PeerLost(ScriptError):  # noqa: N818  (what happened, not what went wrong 
     """Another worker is gone, so this one cannot go on."""
 
 
+class MachineLost(PeerLost):
+    """Another machine is gone, or cannot be reached."""
+
+    exit_code = MACHINE_FAILED
+
+
 class RunStopped(BaseException):
     """The user stopped the run. Not an ``Exception``, so that scripts do not swallow it."""
 

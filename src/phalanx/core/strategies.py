@@ -65,6 +65,7 @@ STRATEGIES = Registry(
     },
 )
 _OVERLAP = Key(str, choices=("yes", "no"), summary="push while the next step computes (no)")
+_SERVERS = Key(int, 1, 64, summary="machines that keep the parameters (by their number)")
 _BOUND_UPPER = 1 << 20
 _TRAITS: dict[str, Traits] = {
     "single": Traits("one process, no communication", lockstep=True, any_optimizer=True),
@@ -73,17 +74,25 @@ _TRAITS: dict[str, Traits] = {
         lockstep=True,
         balanced=True,
         any_optimizer=True,
+        keys={
+            "topology": Key(
+                str,
+                choices=("direct", "ring", "tree", "butterfly"),
+                summary="how machines exchange sums (by their number and the model's size)",
+            )
+        },
     ),
     "async": Traits(
         "workers update shared parameters one by one and never wait for each other",
         lockstep=False,
         divides_rate=True,
-        keys={"overlap": _OVERLAP},
+        keys={"overlap": _OVERLAP, "servers": _SERVERS},
     ),
     "bsp": Traits(
         "synchronous, through the store: it applies a step when all have pushed",
         lockstep=True,
         balanced=True,
+        keys={"servers": _SERVERS},
     ),
     "ssp": Traits(
         "like async, but nobody is more than a few steps ahead of the slowest",
@@ -93,6 +102,7 @@ _TRAITS: dict[str, Traits] = {
         keys={
             "bound": Key(int, 0, _BOUND_UPPER, summary="steps ahead of the slowest (3)"),
             "overlap": _OVERLAP,
+            "servers": _SERVERS,
         },
     ),
     "dssp": Traits(
@@ -103,6 +113,7 @@ _TRAITS: dict[str, Traits] = {
         keys={
             "low": Key(int, 0, _BOUND_UPPER, summary="the least bound (2)"),
             "high": Key(int, 0, _BOUND_UPPER, summary="the greatest bound (8)"),
+            "servers": _SERVERS,
         },
         check=_check_range,
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -84,16 +84,35 @@ class _Filler(Generic[T]):
 
 def move(value: Any, device: torch.device, *, pin: bool = False) -> Any:
     """``value`` with every tensor in it (in tuples, lists and dicts too) on ``device``."""
+    source = _pin(value) if pin else value
+    return _each_tensor(source, lambda tensor: tensor.to(device, non_blocking=pin))
+
+
+def _each_tensor(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, Tensor):
-        source = value.pin_memory() if pin and value.device.type == "cpu" else value
-        return source.to(device, non_blocking=pin)
+        return change(value)
     if isinstance(value, dict):
-        return {key: move(item, device, pin=pin) for key, item in value.items()}
+        return {key: _each_tensor(item, change) for key, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(move(item, device, pin=pin) for item in value))
+        return type(value)(*(_each_tensor(item, change) for item in value))
     if isinstance(value, list | tuple):
-        return type(value)(move(item, device, pin=pin) for item in value)
+        return type(value)(_each_tensor(item, change) for item in value)
     return value
+
+
+def pinned(iterable: Iterable[T]) -> Iterator[T]:
+    """The items of ``iterable`` in memory that a GPU reads directly: made so beside the training,
+    which would spend its own time on it."""
+    iterator = iter(iterable)
+    try:
+        for item in iterator:
+            yield _pin(item)
+    finally:
+        _close(iterator)
+
+
+def _pin(value: Any) -> Any:
+    return _each_tensor(value, lambda t: t.pin_memory() if t.device.type == "cpu" else t)
 
 
 def prefetch_to(device: torch.device | str, iterable: Iterable[T]) -> Iterator[T]:

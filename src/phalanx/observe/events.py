@@ -130,6 +130,17 @@ class Balanced(msgspec.Struct, tag="balanced", frozen=True, kw_only=True):
     shares: list[float]
 
 
+class WorkerLost(msgspec.Struct, tag="lost", frozen=True, kw_only=True):
+    """A worker is gone, and the others go on without it."""
+
+    time: float
+    rank: int
+    """Who tells of it."""
+    worker: int
+    machine: str
+    address: str
+
+
 class Data(msgspec.Struct, tag="data", frozen=True, kw_only=True):
     """A data source was read: what, and the checksums of its files."""
 
@@ -168,6 +179,7 @@ Event = (
     | Logged
     | Switched
     | Balanced
+    | WorkerLost
     | Data
     | Saved
     | Finished

@@ -29,8 +29,18 @@ class PlannedMachine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def natural_workers(machines: Sequence[Machine]) -> int:
-    """One for each GPU, and one for each machine that has none."""
-    return sum(max(1, m.gpus) for m in machines)
+    """One for each GPU, one for each machine that has none, and the CPU workers asked for."""
+    return sum(_natural(m) for m in machines)
+
+
+def _natural(machine: Machine) -> int:
+    return machine.gpus + machine.cpu_workers if machine.gpus else 1
+
+
+def _device(machine: Machine, index: int, workers: int) -> str:
+    """GPUs first: the last workers compute on the cores, if the blueprint asks for such."""
+    on_gpus = max(machine.gpus, workers - machine.cpu_workers)
+    return f"cuda:{index % machine.gpus}" if machine.gpus and index < on_gpus else "cpu"
 
 
 def share_out(machines: Sequence[Machine], workers: int) -> list[int]:
@@ -41,7 +51,7 @@ def share_out(machines: Sequence[Machine], workers: int) -> list[int]:
     """
     counts = [0] * len(machines)
     first_round = [i for i, m in enumerate(machines) for _ in range(m.gpus)]
-    first_round += [i for i, m in enumerate(machines) if not m.gpus]
+    first_round += [i for i, m in enumerate(machines) for _ in range(_natural(m) - m.gpus)]
     for index in first_round[:workers]:
         counts[index] += 1
     for _ in range(workers - len(first_round)):
@@ -58,7 +68,7 @@ def place(machine: Machine, workers: int, first_rank: int) -> PlannedMachine:
             rank=first_rank + i,
             cpus=_cpus(machine, i, workers),
             threads=threads,
-            device=f"cuda:{i % machine.gpus}" if machine.gpus else "cpu",
+            device=_device(machine, i, workers),
         )
         for i in range(workers)
     ]

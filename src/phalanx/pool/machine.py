@@ -92,6 +92,8 @@ class Machine(BaseModel):
     ] = Field(default=None, description="env:NAME, key:PATH, agent or prompt")
     python: FilePath = Field(default="python3", description="the path or name of a Python")
     gpus: int = Field(default=0, ge=0, le=1024, description="a whole number, 0 or more")
+    cpu_workers: int = Field(default=0, ge=0, le=1024, description="a whole number, 0 or more")
+    """Workers that compute on the cores of a machine with GPUs, beside those on its GPUs."""
     cores: int | None = Field(default=None, ge=1, le=65536, description="a whole number, 1 or more")
     memory: Annotated[int | None, BeforeValidator(read_size)] = Field(
         default=None, gt=0, description="a size with its unit, such as 16GB or 16GiB"
@@ -108,6 +110,8 @@ class Machine(BaseModel):
         default=None, gt=0, description="a number above 0, relative to the others"
     )
     emulated: bool = Field(default=False, description="yes or no")
+    tls: bool = Field(default=False, description="yes or no")
+    """Whether connections between workers are encrypted: of all machines, if of any."""
     cpu_ids: tuple[int, ...] = Field(
         default=(), description="the cores that may be used, by number"
     )
@@ -139,3 +143,8 @@ class Pool(BaseModel):
     machines: tuple[Machine, ...]
     source: str
     warnings: tuple[str, ...] = ()
+
+    @property
+    def tls(self) -> bool:
+        """Whether machines speak to each other encrypted."""
+        return any(machine.tls for machine in self.machines)

@@ -20,11 +20,11 @@ from phalanx.sync.team_strategy import TeamStrategy
 class AllReduce(TeamStrategy):
     """Two barriers a step: gradients are there; parameters are updated."""
 
-    def __init__(self, context: StrategyContext) -> None:
+    def __init__(self, context: StrategyContext, topology: str | None = None) -> None:
         super().__init__(context)
-        self._reducer = Reducer(context)
+        self._reducer = Reducer(context, topology=topology)
         if self._shared.elementwise:
-            layouts, shard = len(self._replica.layouts), self._arena.rank
+            layouts, shard = len(self._replica.layouts), self._host.rank
             self._optimizers = [self._shared.optimizer_of(i, shard) for i in range(layouts)]
 
     def begin(self) -> None:
@@ -32,7 +32,11 @@ class AllReduce(TeamStrategy):
         super().begin()
 
     def offer(self, weight: float, clip: float | None = None) -> None:
-        self._bytes = self._reducer.offer(weight, clip)
+        self._reducer.offer(weight, clip)
+
+    @property
+    def bytes_sent(self) -> int:
+        return self._reducer.bytes_sent
 
     def follow(self) -> Timing:
         now, met = self._clock.now, self._clock.now()
@@ -44,7 +48,7 @@ class AllReduce(TeamStrategy):
         else:
             self._update_whole(masks)
         updated = now()
-        self._arena.barrier()
+        self._host.barrier()
         self.refresh()
         return Timing(reduce=reduced - met, update=updated - reduced, settle=now() - updated)
 
@@ -55,14 +59,15 @@ class AllReduce(TeamStrategy):
             optimizer.update(own[0], mask)
 
     def _update_whole(self, used: Masks) -> None:
-        """An optimizer that is not element-wise runs on the first worker, for everyone."""
+        """An optimizer that is not element-wise runs on a host's first worker, for all there."""
         whole = [gradients[0] for gradients in self._shared.gradients]
-        for flat, layout, own in zip(
-            whole, self._replica.layouts, self._reducer.reduced, strict=True
-        ):
-            flat[slice(*layout.bounds(self._arena.rank))] = own[0]
-        self._arena.barrier()
-        if self._arena.rank == 0:
+        if not self._reducer.apart:
+            for flat, layout, own in zip(
+                whole, self._replica.layouts, self._reducer.reduced, strict=True
+            ):
+                flat[slice(*layout.bounds(self._host.rank))] = own[0]
+        self._host.barrier()
+        if self._host.rank == 0:
             self._step_users_optimizer(whole, used)
 
     def _step_users_optimizer(self, whole: list[Tensor], used: Masks) -> None:
@@ -76,8 +81,8 @@ class AllReduce(TeamStrategy):
                     parameter.grad = place.view(whole[i]).to(parameter.device)
         replica.optimizer.step()
         replica.optimizer.zero_grad(set_to_none=True)
-        if self._staged:
-            replica.copy_out(self._shared.parameters)
+        if self._staged:  # the parameters are views of these
+            replica.staging.fetch(zip(self._shared.parameters, self._staged, strict=True))
 
     def export_private(self) -> State:
         return self._reducer.sender.export_state()

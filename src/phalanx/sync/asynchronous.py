@@ -8,37 +8,35 @@ pull: the model reads the store itself, also while others update it, as in Recht
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from phalanx.sync.courier import make_courier
+from phalanx.sync.parameter_store import make_store
 from phalanx.sync.replica import Masks
 from phalanx.sync.shared_state import State
 from phalanx.sync.shared_strategy import SharedStrategy
-from phalanx.sync.store import Store, normalise
 from phalanx.sync.strategy import StrategyContext, Timing
 
 
 class Asynchronous(SharedStrategy):
     """``overlap=yes`` pushes while the next step computes, after Chen et al., "OSP" (2023)."""
 
-    def __init__(self, context: StrategyContext, overlap: str = "no") -> None:
+    def __init__(
+        self, context: StrategyContext, overlap: str = "no", servers: int | None = None
+    ) -> None:
         super().__init__(context)
-        self._store = Store(context)
+        self._store = make_store(context, servers)
         self._rate_factor, self._emphasis = 1.0 / context.rate_divisor, 1.0
-        self._gradients = self._store.buffers()
-        self._collectors = self._replica.collector(self._gradients)
-        self._sender = context.wire.sender(
-            [
-                (f"{i}.{shard}", layout, shard, self._gradients[i][shard])
-                for i, layout in enumerate(self._replica.layouts)
-                for shard in range(self._arena.workers)
-            ]
-        )
+        self._outbox = self._store.outbox()
         self._overlaps = overlap == "yes"
-        self._courier = make_courier(self._overlaps, scripted=self._arena.scripted)
+        device = self._replica.device
+        self._courier = make_courier(self._overlaps, device, scripted=self._arena.scripted)
         self._beside = Timing()
         """Of the push that goes on beside the next step, which tells of it."""
 
     def begin(self) -> None:
-        self._sender.begin(self._shared)
+        self._outbox.sender.begin(self._shared)
+        self._store.begin()
         super().begin()
 
     def emphasise(self, factor: float) -> None:
@@ -52,11 +50,11 @@ class Asynchronous(SharedStrategy):
         # Whoever waited for the last push waited for a part of what that push itself took.
         carried = timing.wait + timing.reduce + timing.update
         timing.wait += max(0.0, began - ready - carried)
-        used = [collector.collect() for collector in self._collectors]
+        used = self._outbox.collect()
         self._replica.drop_gradients()
         if weight > 0.0:
-            normalise(self._gradients, weight, clip, self._emphasis)
-            timing.bytes_sent += self._sender.send()
+            self._outbox.normalise(weight, clip, self._emphasis)
+            timing.bytes_sent += self._store.encode(self._outbox)
         timing.send += self._clock.now() - began
         if weight > 0.0:
             pushed = self._beside if self._overlaps else timing
@@ -68,10 +66,13 @@ class Asynchronous(SharedStrategy):
         self._courier.wait()
 
     def _push(self, used: Masks, timing: Timing) -> None:
-        self._store.push(self._gradients, used, self._rate_factor, timing, pull=self._staged)
+        self._store.push_outbox(self._outbox, used, self._rate_factor, timing, self._staged)
 
     def refresh(self) -> None:
         self._store.pull(self._staged)
+
+    def snapshot(self, flats: list[Tensor]) -> None:
+        self._store.pull(flats)
 
     def rest(self) -> None:
         self._settle()
@@ -79,9 +80,10 @@ class Asynchronous(SharedStrategy):
     def drain(self) -> None:
         self.rest()
         super().drain()
+        self._store.settle()
 
     def export_private(self) -> State:
-        return self._sender.export_state()
+        return self._outbox.sender.export_state()
 
     def import_private(self, state: State) -> None:
-        self._sender.import_state(state)
+        self._outbox.sender.import_state(state)

@@ -19,8 +19,16 @@ class Bounded(Asynchronous):
 
     own_copy = True
 
-    def __init__(self, context: StrategyContext, rule: Rule, lockstep: bool, overlap: str) -> None:
-        super().__init__(context, overlap)
+    def __init__(
+        self,
+        context: StrategyContext,
+        rule: Rule,
+        *,
+        lockstep: bool = False,
+        overlap: str = "no",
+        servers: int | None = None,
+    ) -> None:
+        super().__init__(context, overlap, servers)
         tag, gone = f"{context.tag}.gate", context.gone
         self._gate = context.gates.shared(
             lambda: Gate(self._arena, rule, tag, lockstep=lockstep, gone=gone)
@@ -45,7 +53,7 @@ class Bounded(Asynchronous):
         now, asked = self._clock.now, self._clock.now()
         self._gate.before_push()
         timing.wait += now() - asked
-        self._store.push(self._gradients, used, self._rate_factor, timing)
+        self._store.push_outbox(self._outbox, used, self._rate_factor, timing)
         self._gate.pushed()
         pushed = now()
         self._gate.wait()
@@ -64,10 +72,7 @@ class Bounded(Asynchronous):
             timing.reduce += self._clock.now() - began
 
     def take(self) -> None:
-        versions = self._shared.versions.tolist()
-        if versions != self._taken:
-            self._store.pull(self._staged)
-            self._taken = versions
+        self._taken = self._store.pull_newer(self._staged, self._taken)
 
     def refresh(self) -> None:
         super().refresh()
@@ -82,16 +87,32 @@ class Bounded(Asynchronous):
         if self._overlaps:
             self._pull()
 
+    def lose(self, rank: int) -> None:
+        self._gate.lose(rank)
+
     def rest(self) -> None:
         super().rest()
         self._gate.rest()
 
 
 class StaleSynchronous(Bounded):
-    def __init__(self, context: StrategyContext, bound: int = 3, overlap: str = "no") -> None:
-        super().__init__(context, Stale(bound), lockstep=bound == 0, overlap=overlap)
+    def __init__(
+        self,
+        context: StrategyContext,
+        bound: int = 3,
+        overlap: str = "no",
+        servers: int | None = None,
+    ) -> None:
+        rule, lockstep = Stale(bound), bound == 0
+        super().__init__(context, rule, lockstep=lockstep, overlap=overlap, servers=servers)
 
 
 class DynamicStaleSynchronous(Bounded):
-    def __init__(self, context: StrategyContext, low: int = 2, high: int = 8) -> None:
-        super().__init__(context, Dynamic(low, high), lockstep=False, overlap="no")
+    def __init__(
+        self,
+        context: StrategyContext,
+        low: int = 2,
+        high: int = 8,
+        servers: int | None = None,
+    ) -> None:
+        super().__init__(context, Dynamic(low, high), servers=servers)

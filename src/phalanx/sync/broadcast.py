@@ -15,6 +15,13 @@ WINDOW = 1 << 20  # elements: frozen weights may be large, and are needed here o
 @torch.no_grad()
 def broadcast(arena: Arena, tensors: Iterable[Tensor]) -> None:
     """Collective; in place."""
+    found = list(tensors)
+    if arena.hosts is not None and arena.host.rank == 0:
+        arena.hosts.broadcast(found)
+    _within(arena.host, found)
+
+
+def _within(arena: Arena, tensors: Iterable[Tensor]) -> None:
     windows: dict[torch.dtype, Tensor] = {}
     for tensor in tensors:
         if tensor.dtype not in windows:

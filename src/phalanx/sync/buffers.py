@@ -30,6 +30,11 @@ def _unique(buffers: Iterator[Tensor]) -> list[Tensor]:
     return list(seen.values())
 
 
+def _joined(buffers: Sequence[Tensor]) -> Tensor:
+    """End to end, on their device: a copy of each to the host would wait for it each time."""
+    return torch.cat([b.detach().reshape(-1) for b in buffers])
+
+
 class SharedBuffers:
     """The buffers of all models, one row per worker."""
 
@@ -50,6 +55,9 @@ class SharedBuffers:
         self._firsts = [
             arena.region(f"buffer.{i}", b.numel(), b.dtype) for i, b in enumerate(self._first)
         ]
+        pairs = list(zip(self._firsts, self._first, strict=True))
+        types = {b.dtype for b in self._first}
+        self._first_by_type = [[p for p in pairs if p[1].dtype == t] for t in types]
         self._samples = arena.region("samples", arena.workers, torch.float64)
         self._seen = self._samples.numpy()
         self.publish()
@@ -79,11 +87,12 @@ class SharedBuffers:
     def publish(self) -> None:
         """Show this worker's buffers to the others."""
         if self._average:
-            row = self._rows[self._arena.rank]
-            torch.cat([b.detach().reshape(-1).double().cpu() for b in self._average], out=row)
+            self._rows[self._arena.rank].copy_(_joined(self._average))
         if self._arena.rank == 0:
-            for region, buffer in zip(self._firsts, self._first, strict=True):
-                region.copy_(buffer.detach().reshape(-1))
+            for members in self._first_by_type:
+                regions, buffers = zip(*members, strict=True)
+                sizes = [region.numel() for region in regions]
+                torch._foreach_copy_(list(regions), list(_joined(buffers).cpu().split(sizes)))
 
     def read(self) -> tuple[Tensor, list[Tensor]]:
         """The averages over workers, weighted by their samples, and the first worker's others."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Protocol
+
+import torch
 
 Job = Callable[[], None]
 
@@ -28,14 +31,23 @@ class AtOnce:
 
 
 class Beside:
-    """A thread: the next step computes on parameters without this worker's last push."""
+    """A thread: the next step computes on parameters without this worker's last push.
 
-    def __init__(self) -> None:
+    On a GPU in a stream of its own: in that of the training a copy would wait for the step, with
+    a shard locked.
+    """
+
+    def __init__(self, device: torch.device) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="phalanx-push")
         self._under_way: Future[None] | None = None
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def carry(self, job: Job) -> None:
-        self._under_way = self._pool.submit(job)
+        self._under_way = self._pool.submit(self._aside, job)
+
+    def _aside(self, job: Job) -> None:
+        with torch.cuda.stream(self._stream) if self._stream is not None else nullcontext():
+            job()
 
     def wait(self) -> None:
         if self._under_way is not None:
@@ -58,7 +70,7 @@ class Later:
             job()
 
 
-def make_courier(overlap: bool, *, scripted: bool) -> Courier:
+def make_courier(overlap: bool, device: torch.device, *, scripted: bool) -> Courier:
     if not overlap:
         return AtOnce()
-    return Later() if scripted else Beside()
+    return Later() if scripted else Beside(device)

@@ -25,12 +25,12 @@ class DiLoCo(Local):
         super().__init__(context)
         self.every, self._rate, self._momentum = every, rate, momentum
         self._velocity = [
-            self._arena.region(f"{context.tag}.velocity.{i}", n.size, n.dtype)
+            self._host.region(f"{context.tag}.velocity.{i}", n.size, n.dtype)
             for i, n in enumerate(self._replica.layouts)
         ]
 
     def _move(self, layout: int, parameters: Tensor, mean: Tensor) -> None:
-        bounds = self._replica.layouts[layout].bounds(self._arena.rank)
+        bounds = self._replica.layouts[layout].bounds(self._host.rank)
         velocity = self._velocity[layout][slice(*bounds)]
         torch.add(mean, velocity, alpha=self._momentum, out=velocity)
         parameters.add_(mean, alpha=self._rate)
@@ -41,7 +41,7 @@ class DiLoCo(Local):
         return super().export_state() | outer
 
     def import_state(self, state: State) -> None:
-        if self._arena.rank == 0:
+        if self._host.rank == 0:
             for i, velocity in enumerate(self._velocity):
                 found = state.get(f"velocity.{i}")
                 if found is None:

@@ -107,6 +107,10 @@ class Gate:
         self._steps[self._rank] = self._pulled[self._rank] = AWAY
         self._arena.wake()
 
+    def lose(self, rank: int) -> None:
+        """That worker is gone, and rests for ever."""
+        self._steps[rank] = self._pulled[rank] = AWAY
+
     def _clocks(self) -> Clocks:
         return Clocks(
             self._steps.tolist(),

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import torch
 
+from phalanx.sync.parameter_store import make_store
 from phalanx.sync.reducer import Reducer
 from phalanx.sync.shared_state import State
-from phalanx.sync.store import Store
 from phalanx.sync.strategy import StrategyContext, Timing
 from phalanx.sync.team_strategy import TeamStrategy
 
@@ -23,12 +23,8 @@ class Groups(TeamStrategy):
         self, context: StrategyContext, size: int | None = None, by: str | None = None
     ) -> None:
         super().__init__(context)
-        self._store = Store(context)
+        self._store = make_store(context)
         self._reducer = Reducer(context)
-        # The store indexes gradients by shard; a member only ever touches its own.
-        self._gradients = [
-            dict(zip(self._reducer.shards, own, strict=True)) for own in self._reducer.reduced
-        ]
         self._rate_factor, self._emphasis = 1.0 / context.rate_divisor, 1.0
 
     def emphasise(self, factor: float) -> None:
@@ -36,10 +32,15 @@ class Groups(TeamStrategy):
 
     def begin(self) -> None:
         self._reducer.begin()
+        self._store.begin()
         super().begin()
 
     def offer(self, weight: float, clip: float | None = None) -> None:
-        self._bytes = self._reducer.offer(weight, clip)
+        self._reducer.offer(weight, clip)
+
+    @property
+    def bytes_sent(self) -> int:
+        return self._reducer.bytes_sent
 
     def follow(self) -> Timing:
         now, timing, began = self._clock.now, Timing(), self._clock.now()
@@ -48,9 +49,7 @@ class Groups(TeamStrategy):
         timing.reduce = now() - began
         if self._emphasis != 1.0:
             torch._foreach_mul_([g for own in self._reducer.reduced for g in own], self._emphasis)
-        self._store.push(
-            self._gradients, masks, self._rate_factor, timing, shards=self._reducer.shards
-        )
+        self._store.push_reduced(self._reducer, masks, self._rate_factor, timing)
         pushed = now()
         self._team.barrier()
         self.refresh()
@@ -60,8 +59,16 @@ class Groups(TeamStrategy):
     def refresh(self) -> None:
         self._store.pull(self._staged)
 
+    def snapshot(self, flats: list[torch.Tensor]) -> None:
+        self._store.pull(flats)
+
+    def drain(self) -> None:
+        super().drain()
+        self._store.settle()
+
     def export_private(self) -> State:
-        return self._reducer.sender.export_state()
+        return self._reducer.sender.export_state() | self._store.export_private()
 
     def import_private(self, state: State) -> None:
         self._reducer.sender.import_state(state)
+        self._store.import_private(state)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -86,10 +86,20 @@ def make_layout(parameters: Sequence[tuple[int, Tensor]], shards: int) -> Layout
     for group, parameter in parameters:
         places.append(_place(parameter, group, at))
         at += parameter.numel()
-    cut = -(-at // shards)
+    return Layout(parameters[0][1].dtype, at, tuple(places), _cut(places, at, shards))
+
+
+def reshard(layout: Layout, shards: int) -> Layout:
+    """The same parameters in the same places, cut into another number of parts."""
+    return replace(layout, shards=_cut(layout.places, layout.size, shards))
+
+
+def _cut(places: Sequence[Place], size: int, shards: int) -> tuple[tuple[Piece, ...], ...]:
+    cut = -(-size // shards)
     cut = -(-cut // ALIGN) * ALIGN
-    parts = tuple(_pieces(places, min(at, i * cut), min(at, (i + 1) * cut)) for i in range(shards))
-    return Layout(parameters[0][1].dtype, at, tuple(places), parts)
+    return tuple(
+        _pieces(places, min(size, i * cut), min(size, (i + 1) * cut)) for i in range(shards)
+    )
 
 
 def _place(parameter: Tensor, group: int, at: int) -> Place:

@@ -29,7 +29,8 @@ class Local(SharedStrategy, ABC):
         super().__init__(context)
         self._alone = Single(self._replica.optimizer, self._clock)
         self._reducer = Reducer(context)
-        self._moved = [torch.empty(n.size, dtype=n.dtype) for n in self._replica.layouts]
+        host_buffer = self._replica.staging.host_buffer
+        self._moved = [host_buffer(n.size, n.dtype) for n in self._replica.layouts]
         self._weight = 0.0
         workers = self._arena.workers
         self._apart = self._arena.region(f"{context.tag}.apart", workers, torch.uint8).numpy()
@@ -51,12 +52,11 @@ class Local(SharedStrategy, ABC):
 
     def _come_together(self, meet: Callable[[], object]) -> Timing:
         now, ready = self._clock.now, self._clock.now()
-        for moved, mine, agreed in zip(
-            self._moved, self._staged, self._shared.parameters, strict=True
-        ):
-            torch.sub(mine.cpu(), agreed, out=moved)
+        self._replica.staging.fetch(zip(self._moved, self._staged, strict=True))
+        for moved, agreed in zip(self._moved, self._shared.parameters, strict=True):
+            moved.sub_(agreed)
         weight, self._weight = self._weight, 0.0
-        count = self._show(self._moved, weight)
+        self._show(self._moved, weight)
         sent = now()
         meet()
         met = now()
@@ -72,19 +72,19 @@ class Local(SharedStrategy, ABC):
             wait=met - sent,
             update=updated - met,
             settle=now() - updated,
-            bytes_sent=count,
+            bytes_sent=self._reducer.bytes_sent,
         )
 
-    def _show(self, flats: list[Tensor], weight: float) -> int:
+    def _show(self, flats: list[Tensor], weight: float) -> None:
         """Weighted, because the reducer divides a sum by the sum of weights."""
         if weight != 1.0:
             torch._foreach_mul_(flats, weight)
-        return self._reducer.offer_flats(flats, weight)
+        self._reducer.offer_flats(flats, weight)
+        self._reducer.encode()
 
     def _own_slices(self) -> list[Tensor]:
-        rank = self._arena.rank
         return [
-            parameters[slice(*layout.bounds(rank))]
+            parameters[slice(*layout.bounds(self._host.rank))]
             for parameters, layout in zip(
                 self._shared.parameters, self._replica.layouts, strict=True
             )
@@ -105,14 +105,14 @@ class Local(SharedStrategy, ABC):
 
     def _average_slots(self) -> None:
         for name in self._shared.slots[0]:
-            self._reducer.offer_flats(read_slot(self._replica, name), 1.0, coded=False)
+            self._reducer.offer_flats(read_slot(self._replica, name), 1.0)
             self._team.barrier()
-            self._reducer.reduce()
+            self._reducer.reduce(coded=False)
             for i, layout in enumerate(self._replica.layouts):
                 slot = self._shared.slots[i][name]
-                slot[slice(*layout.bounds(self._arena.rank))] = self._reducer.reduced[i][0]
+                slot[slice(*layout.bounds(self._host.rank))] = self._reducer.reduced[i][0]
             self._team.barrier()
-        if self._arena.rank == 0:
+        if self._host.rank == 0:
             self._shared.take_steps_of_optimizer()
 
     def export_private(self) -> State:

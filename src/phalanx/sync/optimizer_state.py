@@ -32,19 +32,26 @@ def export_tensors(replica: Replica) -> State:
 
 def load_tensors(replica: Replica, state: State) -> None:
     """The optimizer goes on from what :func:`export_tensors` gave."""
+    counted = _counted_on_device(replica)
     for prefix, parameter in _named(replica):
         mine = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
         if mine:
+            on_device = parameter in counted
             replica.optimizer.state[parameter] = {
-                name: _placed(value, parameter) for name, value in mine.items()
+                name: _placed(value, parameter, on_device) for name, value in mine.items()
             }
 
 
-def _placed(value: Tensor, parameter: Tensor) -> Tensor | float:
+def _placed(value: Tensor, parameter: Tensor, on_device: bool) -> Tensor | float:
     if value.dtype == torch.float64 and value.ndim == 0:
         return float(value)
-    # torch keeps single numbers (``step``) on the host.
-    return value.clone().to(parameter.device) if value.ndim else value.clone()
+    return value.clone().to(parameter.device) if value.ndim or on_device else value.clone()
+
+
+def _counted_on_device(replica: Replica) -> set[Tensor]:
+    """Parameters whose single numbers (``step``) lie beside them, and not on the host."""
+    groups = replica.optimizer.param_groups
+    return {p for g in groups if g.get("capturable") or g.get("fused") for p in g["params"]}
 
 
 def read_slot(replica: Replica, name: str) -> list[Tensor]:
@@ -77,6 +84,7 @@ def write_slots(
     scalars: tuple[str, ...],
 ) -> None:
     """Give the optimizer flat state in ordinary tensors, as if it had done the steps."""
+    counted = _counted_on_device(replica)
     for i, layout in enumerate(replica.layouts):
         for n, place in enumerate(layout.places):
             if not steps[i][n]:
@@ -86,6 +94,7 @@ def write_slots(
                 name: place.view(slot).clone().to(parameter.device)
                 for name, slot in slots[i].items()
             }
-            state |= {name: torch.tensor(steps[i][n]) for name in scalars}
+            where = parameter.device if parameter in counted else None
+            state |= {name: torch.tensor(steps[i][n], device=where) for name in scalars}
             if state:
                 replica.optimizer.state[parameter] = state

@@ -2,7 +2,9 @@
 
 It is the first half of the all-reduce of Rabenseifner, "Optimization of collective reduction
 operations" (2004). In shared memory a member shows its gradient in a row of its own, and whoever
-owns a slice adds up that slice of all rows, in the order of the members.
+owns a slice adds up that slice of all rows, in the order of the members. A team that spans
+several hosts does so on each of them; then one member per host exchanges the sums with the other
+hosts, in the row that was its own.
 """
 
 from __future__ import annotations
@@ -11,94 +13,144 @@ import torch
 from torch import Tensor
 
 from phalanx.sync.clipping import clip_factor
+from phalanx.sync.layout import Layout
+from phalanx.sync.net.summing import Summing
 from phalanx.sync.replica import Masks
 from phalanx.sync.strategy import StrategyContext
+from phalanx.sync.team import circle_of
 
 
 class Reducer:
-    """``offer`` before the team meets, ``reduce`` after it; rows are free again once all have."""
+    """``offer`` before the team meets, ``reduce`` after it; rows are free again once all have.
 
-    def __init__(self, context: StrategyContext) -> None:
+    ``across`` hosts, unless somebody else sums what the hosts have.
+    """
+
+    def __init__(
+        self, context: StrategyContext, *, across: bool = True, topology: str | None = None
+    ) -> None:
         self._replica, self._shared = context.replica, context.shared
-        self._team, self._rank = context.team, context.arena.rank
-        layouts, shards = self._replica.layouts, context.arena.workers
-        self.shards = tuple(range(self._team.index, shards, self._team.size))
+        self._team, host, hosts = context.team, context.arena.host, context.arena.hosts
+        members = context.team.members
+        self._local = list(members) if hosts is None else hosts.local(members)
+        """The members on this host, by their rows."""
+        self._row, self._circle = host.rank, circle_of(host, self._local)
+        layouts, shards, index = self._replica.layouts, host.workers, self._local.index(host.rank)
+        self.shards = tuple(range(index, shards, len(self._local)))
         """Whose slices this member sums."""
+        self.leads = index == 0
+        self.apart = hosts is not None
+        """Whether sums lie in the row of this host's first member, for others to see."""
         self._bounds = [[n.bounds(s) for s in range(shards)] for n in layouts]
-        self.reduced = [
-            [
-                torch.empty(high - low, dtype=n.dtype)
-                for low, high in map(bounds.__getitem__, self.shards)
-            ]
-            for n, bounds in zip(layouts, self._bounds, strict=True)
-        ]
+        self.sums = [gradients[self._local[0]] for gradients in self._shared.gradients]
+        self.reduced = [self._own_slices(i) for i in range(len(layouts))]
         """Per layout, and per shard of this member: what the team agreed on."""
         self._targets = [self._targets_of(i) for i in range(len(layouts))]
         self._collectors = self._replica.collector(self._targets)
         self._others = [
             [
-                (out, [shared[m][slice(*bounds[s])] for m in self._team.members if m != self._rank])
+                (out, [shared[m][slice(*bounds[s])] for m in self._rows_to_add])
                 for s, out in zip(self.shards, own, strict=True)
             ]
             for bounds, own, shared in zip(
                 self._bounds, self.reduced, self._shared.gradients, strict=True
             )
         ]
-        sent = [
-            (f"{i}.{s}", layout, s, self._targets[i][s])
-            for i, layout in enumerate(layouts)
-            for s in range(shards)
-            if s not in self.shards and self._team.size > 1
-        ]
-        self.sender = context.wire.sender(sent)
         whole = self._team.size == context.arena.workers
         self._rows = slice(None) if whole else list(self._team.members)
+        self._summing = (
+            Summing(context, self.sums, leads=self.leads, topology=topology)
+            if across and hosts
+            else None
+        )
+        self.sender = self._summing.sender if self._summing else context.wire.sender(self._sent())
+        self.bytes_sent = 0
+        """Of the last offer, and of what went to other hosts."""
+
+    @property
+    def _rows_to_add(self) -> list[int]:
+        kept = self._local[0] if self.apart else self._row
+        return [member for member in self._local if member != kept]
+
+    def _sent(self) -> list[tuple[str, Layout, int, Tensor]]:
+        """What other members of this host take; between hosts it is theirs to count."""
+        if self.apart or self._team.size == 1:
+            return []
+        return [
+            (f"{i}.{s}", layout, s, self._targets[i][s])
+            for i, layout in enumerate(self._replica.layouts)
+            for s in range(len(self._bounds[i]))
+            if s not in self.shards
+        ]
+
+    def _own_slices(self, layout: int) -> list[Tensor]:
+        bounds = [self._bounds[layout][shard] for shard in self.shards]
+        if self.apart:
+            return [self.sums[layout][low:high] for low, high in bounds]
+        host_buffer, dtype = self._replica.staging.host_buffer, self.sums[layout].dtype
+        return [host_buffer(high - low, dtype) for low, high in bounds]
 
     def _targets_of(self, layout: int) -> list[Tensor]:
         """Where this worker's gradient goes: its own slices stay here, the rest is shown."""
-        mine = self._shared.gradients[layout][self._rank]
+        mine = self._shared.gradients[layout][self._row]
         targets = [mine[low:high] for low, high in self._bounds[layout]]
-        for shard, own in zip(self.shards, self.reduced[layout], strict=True):
-            targets[shard] = own
+        if not self.apart:
+            for shard, own in zip(self.shards, self.reduced[layout], strict=True):
+                targets[shard] = own
         return targets
 
     def begin(self) -> None:
         self.sender.begin(self._shared)
 
-    def offer(self, weight: float, clip: float | None = None) -> int:
-        """Show this worker's gradients; returns the bytes that go to others."""
+    def offer(self, weight: float, clip: float | None = None) -> None:
+        """Show this worker's gradients."""
         masks = [collector.collect() for collector in self._collectors]
         self._shared.declare(weight, clip, masks)
-        return self.sender.offer(weight, masks)
+        self.bytes_sent = 0 if self._summing else self.sender.offer(weight, masks)
 
-    def offer_flats(self, flats: list[Tensor], weight: float, *, coded: bool = True) -> int:
+    def offer_flats(self, flats: list[Tensor], weight: float) -> None:
         """Show something else that has the shape of the parameters."""
         for flat, targets, bounds in zip(flats, self._targets, self._bounds, strict=True):
             for target, (low, high) in zip(targets, bounds, strict=True):
                 target.copy_(flat[low:high])
         self._shared.declare(weight, None, [None] * len(flats))
-        return self.sender.send() if coded else 0
+        self.bytes_sent = 0
 
-    def reduce(self) -> Masks:
+    def encode(self) -> None:
+        """What was offered as flats becomes what others see of it."""
+        if not self._summing:
+            self.bytes_sent = self.sender.send()
+
+    def reduce(self, *, coded: bool = True) -> Masks:
         """Sum this member's slices; returns which parameters anybody used."""
         shared = self._shared
+        self.add_here()
+        if self._summing:
+            if self.leads:
+                self.bytes_sent = self._summing.sum(coded=coded)
+            self._circle.wait()
         total = float(shared.weights[self._rows].sum())
-        for slices in self._others:
-            for out, others in slices:
-                for other in others:
-                    out.add_(other)
-                if total not in (0.0, 1.0):
-                    out.mul_(1.0 / total)
+        if total not in (0.0, 1.0):
+            torch._foreach_mul_([out for own in self.reduced for out in own], 1.0 / total)
         # Everyone decides alike, also a worker that had nothing to give: it costs a barrier.
         if (clip := float(shared.clips[self._rows].max())) > 0.0:
             self._clip(clip)
         return shared.used_by(self._rows)
 
+    def add_here(self) -> None:
+        """Add up what the members on this host have; where hosts are apart, in ``sums``."""
+        for slices in self._others:
+            for out, others in slices:
+                for other in others:
+                    out.add_(other)
+        if self.apart:
+            self._circle.wait()
+
     def _clip(self, limit: float) -> None:
         slices = [out for own in self.reduced for out in own]
         squares = sum(float(torch.linalg.vector_norm(out)) ** 2 for out in slices)
-        self._shared.norms[self._rank] = squares
-        self._team.barrier()
-        factor = clip_factor(float(self._shared.norms[self._rows].sum()), limit)
+        self._shared.norms[self._row] = squares
+        self._circle.wait()
+        factor = clip_factor(float(self._shared.norms[self._local].sum()), limit)
         if factor < 1.0:
             torch._foreach_mul_(slices, factor)

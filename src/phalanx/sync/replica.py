@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from phalanx.core.errors import InputError
-from phalanx.sync.layout import Layout, Place, by_dtype, make_layout, trainable
+from phalanx.sync.layout import Layout, Place, by_dtype, make_layout, reshard, trainable
+from phalanx.sync.staging import StagedCollector, Staging
 
 Masks = list[bytes | None]
 """Per layout, which parameters had a gradient; ``None`` is all of them."""
@@ -26,6 +29,8 @@ class Replica:
         self.parameters = [[p for _, p in members] for members in spaces.values()]
         self.layouts: list[Layout] = [make_layout(m, shards) for m in spaces.values()]
         self.device = self.parameters[0][0].device
+        self.staging = Staging(self.device)
+        self._gathered: list[Tensor] = []
 
     def copy_out(self, flats: list[Tensor]) -> None:
         """Write the parameters' values into ``flats``."""
@@ -48,14 +53,22 @@ class Replica:
             for parameter in parameters:
                 parameter.grad = None
 
-    def collector(self, shards: list[list[Tensor]]) -> list[Collector]:
-        """Per layout, what copies gradients into ``shards[layout][shard]``."""
-        return [
-            Collector(layout, parameters, targets)
-            for layout, parameters, targets in zip(
-                self.layouts, self.parameters, shards, strict=True
-            )
-        ]
+    def collector(
+        self, shards: list[list[Tensor]], layouts: Sequence[Layout] | None = None
+    ) -> list[Collector] | list[StagedCollector]:
+        """Per layout, what copies gradients into ``shards[layout][shard]``.
+
+        ``layouts`` may cut the same parameters into other shards.
+        """
+        members = zip(layouts or self.layouts, self.parameters, shards, strict=True)
+        if not self.staging.away:
+            return [Collector(layout, own, targets) for layout, own, targets in members]
+        self._gathered = self._gathered or self.private_flats()  # one for all strategies
+        found = []
+        for (layout, own, targets), flat in zip(members, self._gathered, strict=True):
+            gather = Collector(reshard(layout, 1), own, [flat]).collect
+            found.append(StagedCollector(self.staging, gather, flat, layout, targets))
+        return found
 
 
 class Collector:

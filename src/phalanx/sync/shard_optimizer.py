@@ -67,6 +67,8 @@ def _make(
 
 def _options(kind: type[torch.optim.Optimizer], group: dict[str, Any]) -> dict[str, Any]:
     options = {k: v for k, v in group.items() if k not in ("params", "initial_lr")}
+    if options.get("capturable"):  # for graphs on a GPU; shards lie in memory of the host
+        options["capturable"] = False
     if any(options.get(name) is not None for name in ("foreach", "fused")):
         return options
     if not options.get("differentiable"):
@@ -140,9 +142,9 @@ class ShardOptimizer:
         for mine, segment in zip(self._optimizer.param_groups, self._segments, strict=True):
             theirs = self._source.param_groups[segment.group]
             for name, value in theirs.items():
-                if name not in ("params", "fused", "foreach"):
+                if name not in ("params", "fused", "foreach", "capturable"):
                     mine[name] = value
-            mine["lr"] = theirs["lr"] * rate_factor
+            mine["lr"] = _on_host(theirs["lr"]) * rate_factor
         self._step(self._optimizer)
         self._count()
 
@@ -218,6 +220,10 @@ class ShardOptimizer:
             value = state.get(name)
             if isinstance(value, Tensor):
                 slot[segment.start : segment.end].copy_(value)
+
+
+def _on_host(rate: float | Tensor) -> float | Tensor:
+    return rate.cpu() if isinstance(rate, Tensor) else rate
 
 
 def _grown(segment: _Segment, last: int, piece: Piece) -> _Segment:

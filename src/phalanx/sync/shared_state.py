@@ -23,42 +23,40 @@ class SharedState:
     """One segment of memory per optimizer; every strategy of the run works on the same one.
 
     That is why a switch moves nothing: the next strategy finds parameters and slots where the
-    last one left them.
+    last one left them. With several hosts each has such a segment, which its workers share.
     """
 
     def __init__(self, arena: Arena, replica: Replica, tag: str) -> None:
         self.arena, self.replica = arena, replica
-        layouts = replica.layouts
+        layouts, host = replica.layouts, arena.host
         self.elementwise = is_elementwise(replica.optimizer)
         names = discover_slots(replica.optimizer) if self.elementwise else None
         self._scalars = names.scalar if names else ()
         self.parameters = [
-            arena.region(f"{tag}.parameters.{i}", n.size, n.dtype) for i, n in enumerate(layouts)
+            host.region(f"{tag}.parameters.{i}", n.size, n.dtype) for i, n in enumerate(layouts)
         ]
         self.gradients = [
             [
-                arena.region(f"{tag}.gradients.{i}.{rank}", n.size, n.dtype)
-                for rank in range(arena.workers)
+                host.region(f"{tag}.gradients.{i}.{row}", n.size, n.dtype)
+                for row in range(host.workers)
             ]
             for i, n in enumerate(layouts)
         ]
         self.slots = [
-            {s: arena.region(f"{tag}.{s}.{i}", n.size, n.dtype) for s in names.flat}
-            if names
-            else {}
+            {s: host.region(f"{tag}.{s}.{i}", n.size, n.dtype) for s in names.flat} if names else {}
             for i, n in enumerate(layouts)
         ]
         self.steps = [
             [
-                arena.region(f"{tag}.steps.{i}.{shard}", len(pieces), torch.float32)
+                host.region(f"{tag}.steps.{i}.{shard}", len(pieces), torch.float32)
                 for shard, pieces in enumerate(n.shards)
             ]
             for i, n in enumerate(layouts)
         ]
         self.weights = arena.region(f"{tag}.weights", arena.workers, torch.float64).numpy()
         self.clips = arena.region(f"{tag}.clips", arena.workers, torch.float64).numpy()
-        self.norms = arena.region(f"{tag}.norms", arena.workers, torch.float64).numpy()
-        self.versions = arena.region(f"{tag}.versions", arena.workers, torch.int64).numpy()
+        self.norms = host.region(f"{tag}.norms", host.workers, torch.float64).numpy()
+        self.versions = host.region(f"{tag}.versions", host.workers, torch.int64).numpy()
         self._complete = arena.region(f"{tag}.complete", arena.workers, torch.uint8).numpy()
         self._used = [
             arena.region(f"{tag}.used.{i}", arena.workers * len(n.places), torch.uint8)
@@ -66,7 +64,14 @@ class SharedState:
             .numpy()
             for i, n in enumerate(layouts)
         ]
+        self._pin()
         self._share_first_weights()
+
+    def _pin(self) -> None:
+        """What a device reads and writes. Not what threads share: nobody would unpin it."""
+        if not self.arena.scripted:
+            own = [rows[self.arena.host.rank] for rows in self.gradients]
+            self.replica.staging.pin([*self.parameters, *own])
 
     def _share_first_weights(self) -> None:
         """Every worker begins with the first one's weights and optimizer state."""
@@ -74,6 +79,11 @@ class SharedState:
             self.replica.copy_out(self.parameters)
             if self.elementwise:
                 self._read_optimizer()
+        if self.arena.hosts is not None and self.arena.host.rank == 0:
+            steps = [torch.tensor(s, dtype=torch.float64) for s in self.steps_by_parameter()]
+            slots = [slot for slots in self.slots for slot in slots.values()]
+            self.arena.hosts.broadcast([*self.parameters, *slots, *steps])
+            self._set_steps([s.tolist() for s in steps])
         self.arena.barrier()
 
     def optimizer_of(self, layout: int, shard: int) -> ShardOptimizer:

@@ -6,6 +6,7 @@ import torch
 
 from phalanx.sync.shared_state import State
 from phalanx.sync.strategy import StrategyContext, Timing
+from phalanx.sync.transport.locks import shard_lock
 
 
 class SharedStrategy:
@@ -22,7 +23,8 @@ class SharedStrategy:
     def __init__(self, context: StrategyContext) -> None:
         self._replica, self._shared = context.replica, context.shared
         self._arena, self._clock, self._team = context.arena, context.clock, context.team
-        in_place = self._replica.device.type == "cpu" and not self.own_copy
+        self._host = context.arena.host
+        in_place = not self._replica.staging.away and not self.own_copy
         self._staged: list[torch.Tensor] = [] if in_place else self._replica.private_flats()
 
     def begin(self) -> None:
@@ -51,10 +53,23 @@ class SharedStrategy:
     def rest(self) -> None:
         pass
 
+    def lose(self, rank: int) -> None:
+        pass
+
     def refresh(self) -> None:
         """In place there is nothing to fetch: the model reads the shared parameters."""
-        for staged, shared in zip(self._staged, self._shared.parameters, strict=False):
-            staged.copy_(shared)
+        if self._staged:
+            copies = zip(self._staged, self._shared.parameters, strict=True)
+            self._replica.staging.fetch(copies)
+
+    def snapshot(self, flats: list[torch.Tensor]) -> None:
+        for shard in range(self._host.workers):
+            with self._host.lock(shard_lock(shard)):  # each shard as nobody is updating it
+                for flat, values, layout in zip(
+                    flats, self._shared.parameters, self._replica.layouts, strict=True
+                ):
+                    part = slice(*layout.bounds(shard))
+                    flat[part] = values[part]
 
     def drain(self) -> None:
         self._arena.barrier()
@@ -63,7 +78,7 @@ class SharedStrategy:
         return self._shared.export_state()
 
     def import_state(self, state: State) -> None:
-        if self._arena.rank == 0:
+        if self._host.rank == 0:
             self._shared.import_state(state)
         self._arena.barrier()
 

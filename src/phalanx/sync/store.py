@@ -1,8 +1,8 @@
 """One versioned store of parameters in shards, which workers update in turn.
 
-The store is memory that all workers share, so there is no server process: whoever pushes locks a
-shard and runs the optimizer on it. Every push is applied exactly once, whatever the order
-(Li et al., "Scaling distributed machine learning with the parameter server", 2014).
+On one host the store is memory that all workers share, so there is no server process: whoever
+pushes locks a shard and runs the optimizer on it. Every push is applied exactly once, whatever
+the order (Li et al., "Scaling distributed machine learning with the parameter server", 2014).
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
-from phalanx.core.errors import InputError
-from phalanx.core.strategies import known_strategies
-from phalanx.sync.clipping import clip_factor
+from phalanx.sync.outbox import Outbox
+from phalanx.sync.reducer import Reducer
 from phalanx.sync.replica import Masks
-from phalanx.sync.shard_optimizer import ELEMENTWISE
+from phalanx.sync.shared_state import State
 from phalanx.sync.strategy import StrategyContext, Timing
 from phalanx.sync.transport.locks import shard_lock
 
@@ -29,11 +27,12 @@ class ByShard(Protocol):
 
 
 class Store:
-    """One worker's access to the shards. ``gradients[layout][shard]`` is what it pushes."""
+    """The shards in shared memory. ``gradients[layout][shard]`` is what a worker pushes."""
 
     def __init__(self, context: StrategyContext) -> None:
-        _refuse_whole(context)
         self._arena, self._shared, self._clock = context.arena, context.shared, context.clock
+        self._staging = context.replica.staging
+        self._replica, self._wire = context.replica, context.wire
         layouts, self._shards = context.replica.layouts, context.arena.workers
         self._bounds = [[n.bounds(shard) for shard in range(self._shards)] for n in layouts]
         self._optimizers = [
@@ -45,13 +44,38 @@ class Store:
         """Workers begin with different shards, so as not to meet."""
         self._seen = [0] * self._shards
 
-    def buffers(self) -> list[list[Tensor]]:
-        """Memory for gradients, per layout and shard."""
-        layouts = self._shared.replica.layouts
-        return [
-            [torch.empty(high - low, dtype=n.dtype) for low, high in bounds]
-            for n, bounds in zip(layouts, self._bounds, strict=True)
-        ]
+    def outbox(self) -> Outbox:
+        return Outbox(self._replica, self._replica.layouts, self._wire)
+
+    def encode(self, outbox: Outbox) -> int:
+        """What is pushed next becomes what the store sees; returns the bytes of that."""
+        return outbox.sender.send()
+
+    def begin(self) -> None:
+        """The shared state is the store: there is nothing to hand over."""
+
+    def settle(self) -> None:
+        """Likewise back."""
+
+    def push_outbox(
+        self,
+        outbox: Outbox,
+        used: Masks,
+        rate_factor: float,
+        timing: Timing,
+        pull: Sequence[Tensor] | None = None,
+    ) -> None:
+        """Update all shards with what was encoded; ``pull`` takes the new parameters."""
+        self.push(outbox.gradients, used, rate_factor, timing, pull=pull or ())
+
+    def push_reduced(
+        self, reducer: Reducer, used: Masks, rate_factor: float, timing: Timing
+    ) -> None:
+        """Update the shards whose slices this member of a team has summed."""
+        gradients = [
+            dict(zip(reducer.shards, own, strict=True)) for own in reducer.reduced
+        ]  # indexed by shard; a member only ever touches its own
+        self.push(gradients, used, rate_factor, timing, shards=reducer.shards)
 
     def push(
         self,
@@ -107,6 +131,19 @@ class Store:
             optimizers[shard].update(gradient, mask, rate_factor)
         self._shared.versions[shard] += 1
 
+    def export_private(self) -> State:
+        return {}
+
+    def import_private(self, state: State) -> None:
+        pass
+
+    def pull_newer(self, into: Sequence[Tensor], taken: list[int]) -> list[int]:
+        """Pull unless ``into`` is of the versions ``taken``; returns those it is of now."""
+        versions: list[int] = self._shared.versions.tolist()
+        if versions != taken:
+            self.pull(into)
+        return versions
+
     def pull(self, into: Sequence[Tensor]) -> None:
         """Copy every shard, each as a whole that nobody is updating."""
         for shard in self.order:
@@ -115,42 +152,8 @@ class Store:
                 self._copy(shard, into)
 
     def _copy(self, shard: int, into: Sequence[Tensor]) -> None:
-        for flat, parameters, bounds in zip(
-            into, self._shared.parameters, self._bounds, strict=False
-        ):
-            low, high = bounds[shard]
-            flat[low:high].copy_(parameters[low:high])
-
-
-def normalise(
-    gradients: Sequence[Sequence[Tensor]],
-    weight: float,
-    clip: float | None,
-    emphasis: float = 1.0,
-) -> None:
-    """From a sum of weighted means to their mean, of a norm that ``clip`` limits.
-
-    ``emphasis`` weighs the push against those of other workers: the gradient and not the rate,
-    because momentum gathers gradients.
-    """
-    if weight == 1.0 and clip is None and emphasis == 1.0:
-        return
-    flat = [g for shards in gradients for g in shards]
-    factor = 1.0 / weight
-    if clip is not None:
-        squares = sum(float(torch.linalg.vector_norm(g)) ** 2 for g in flat)
-        factor *= clip_factor(squares * factor**2, clip)
-    factor *= emphasis
-    if factor != 1.0:
-        torch._foreach_mul_(flat, factor)
-
-
-def _refuse_whole(context: StrategyContext) -> None:
-    """An optimizer that is not element-wise cannot run on one shard at a time."""
-    if not context.shared.elementwise:
-        kinds = ", ".join(kind.__name__ for kind in ELEMENTWISE)
-        takes_any = [n for n, t in known_strategies().items() if t.any_optimizer and n != "single"]
-        raise InputError(
-            f"the optimizer {type(context.replica.optimizer).__name__} cannot run in the store",
-            f"Use one of {kinds}, or a strategy that takes any: {', '.join(takes_any)}.",
-        )
+        if not into:
+            return
+        parts = [slice(*bounds[shard]) for bounds in self._bounds]
+        flats = zip(into, self._shared.parameters, parts, strict=True)
+        self._staging.fetch((flat[part], shared[part]) for flat, shared, part in flats)

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from torch import Tensor
+
 from phalanx.sync.clock import Clock
 from phalanx.sync.gate import Gates
 from phalanx.sync.replica import Replica
@@ -90,8 +92,14 @@ class Strategy(Protocol):
     def rest(self) -> None:
         """This worker gives nothing for a while: nobody is to wait for it."""
 
+    def lose(self, rank: int) -> None:
+        """A worker is gone: nobody is to wait for it. Called between steps or in a wait."""
+
     def refresh(self) -> None:
         """Take the newest parameters, without giving anything."""
+
+    def snapshot(self, flats: list[Tensor]) -> None:
+        """Copy the newest parameters into ``flats``, whatever the others do meanwhile."""
 
     def drain(self) -> None:
         """Return when nothing of this worker's is under way any more. Collective."""

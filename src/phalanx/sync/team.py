@@ -34,10 +34,14 @@ class _Alone:
         pass
 
 
+def circle_of(arena: Arena, members: Sequence[int]) -> Circle:
+    return _Alone() if len(members) == 1 else arena.circle(members)
+
+
 def team_of(arena: Arena, teams: Sequence[Sequence[int]]) -> Team:
     """The team, of ``teams``, that this worker is in; its ``meet`` is a plain barrier."""
     members = tuple(next(t for t in teams if arena.rank in t))
-    circle: Circle = _Alone() if len(members) == 1 else arena.circle(members)
+    circle = circle_of(arena, members)
     return Team(members, members.index(arena.rank), len(teams), circle, circle.wait)
 
 

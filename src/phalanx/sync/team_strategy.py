@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from phalanx.sync.shared_strategy import SharedStrategy
-from phalanx.sync.strategy import StrategyContext, Timing
+from phalanx.sync.strategy import Timing
 
 
 class TeamStrategy(SharedStrategy):
-    """A step: offer the gradient, meet the team, follow. A subclass adds ``offer`` (which sets
-    ``_bytes``, what goes to others) and ``follow``."""
+    """A step: offer the gradient, meet the team, follow. A subclass adds ``offer``, ``follow`` and
+    ``bytes_sent``, what has gone to others by then."""
 
-    def __init__(self, context: StrategyContext) -> None:
-        super().__init__(context)
-        self._bytes = 0
+    @property
+    def bytes_sent(self) -> int:
+        return 0
 
     def exchange(self, weight: float, clip: float | None = None) -> Timing:
         ready = self._clock.now()
@@ -21,6 +21,6 @@ class TeamStrategy(SharedStrategy):
         self._team.meet()
         met = self._clock.now()
         timing = self.follow()
-        timing.send, timing.bytes_sent = sent - ready, self._bytes
+        timing.send, timing.bytes_sent = sent - ready, self.bytes_sent
         timing.wait += met - sent
         return timing

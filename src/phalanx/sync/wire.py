@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from phalanx.core.codecs import CodecSpec
+from phalanx.sync.codec.codec import Payload
 from phalanx.sync.codec.feedback import Compressor
 from phalanx.sync.codec.make import make_compressor, parts_of
 from phalanx.sync.layout import Layout
@@ -83,6 +84,13 @@ class Sender:
         count = self._plain + sum(c.compress(tensor).nbytes for tensor, c in self._coded)
         self._wire.take_time(count)
         return count
+
+    def encode(self) -> list[Payload]:
+        """The messages themselves, for a real wire; the tensors become what receivers see."""
+        return [
+            Payload((tensor,)) if compressor is None else compressor.compress(tensor)
+            for _, tensor, compressor in self._streams
+        ]
 
     def export_state(self) -> State:
         return {

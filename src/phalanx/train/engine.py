@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from phalanx.core.spec import Phase, Spec
 from phalanx.data.ledger import Lease, Segment, lockstep
 from phalanx.sync.clock import Clock
+from phalanx.sync.net.home_messages import Lost
 from phalanx.sync.optimizer_state import State
 from phalanx.sync.replica import Replica
 from phalanx.sync.single import Single
@@ -65,6 +66,8 @@ class Engine:
         """Asked at every step, on the first worker, whether there is a command to post."""
         self.on_shares: Callable[[list[float]], None] | None = None
         """Told, on the first worker, when the workers' parts of a batch have changed."""
+        self.on_lost: Callable[[Lost], None] | None = None
+        """Told when a worker is gone and the others go on."""
 
     # -- memory and turns --------------------------------------------------------------------
 
@@ -89,6 +92,11 @@ class Engine:
 
     def arrive(self) -> None:
         """This worker takes part again."""
+
+    @property
+    def lost(self) -> Collection[int]:
+        """Workers that are gone, and without whom the others go on."""
+        return ()
 
     # -- steps -------------------------------------------------------------------------------
 

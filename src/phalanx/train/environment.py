@@ -1,4 +1,4 @@
-"""Where this worker finds itself: started by Phalanx, or alone by plain ``python``."""
+"""Where this worker finds itself: started by Phalanx, by a cluster's launcher, or alone."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from phalanx.core.settings import RunSettings
 from phalanx.sync.transport.arena import Arena
 from phalanx.sync.transport.memory import Hub
 from phalanx.sync.transport.shm import ShmArena
+from phalanx.train.foreign import seat_of, settings_of
+from phalanx.train.hosts import device_of, run_folder, take_seat
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ def detect() -> Environment:
     inside = context.current()
     variables: Mapping[str, str] = inside.environment if inside else os.environ
     if settings.RANK not in variables:
-        return Environment(device=_best_device())
+        return _by_another_launcher(variables) or Environment(device=_best_device())
     rank, workers = int(variables[settings.RANK]), int(variables[settings.WORKERS])
     started = variables.get(settings.STARTED)
     return Environment(
@@ -56,6 +58,26 @@ def detect() -> Environment:
         started=float(started) if started else None,
         arena=_arena(inside.hub if inside else None, variables, rank, workers),
         thread=inside is not None,
+    )
+
+
+def _by_another_launcher(variables: Mapping[str, str]) -> Environment | None:
+    seat = seat_of(variables, os.uname().nodename)
+    if seat is None:
+        return None
+    chosen, paths = settings_of(variables), run_folder(seat, variables)
+    paths.make()
+    arena, started = take_seat(seat), variables.get(settings.STARTED)
+    assert arena.hosts is not None
+    return Environment(
+        rank=arena.rank,
+        workers=arena.workers,
+        machine=arena.hosts.machine,
+        device=device_of(arena),
+        paths=paths,
+        settings=chosen,
+        started=float(started) if started else None,
+        arena=arena if arena.workers > 1 else None,
     )
 
 
@@ -83,4 +105,7 @@ def _device(name: str) -> torch.device:
             f"the plan gives this worker {name}, but torch sees no GPU here",
             "Check the driver and the torch build (phalanx doctor), or use --machines cpus.",
         )
-    return torch.device(name)
+    device = torch.device(name)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # else whatever names no device would open the first GPU too
+    return device

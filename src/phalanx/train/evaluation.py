@@ -108,7 +108,8 @@ class Evaluator:
         whoever evaluates this epoch has ended it without them."""
         cell, owner = self._cell(number), int(self._owner[1])
         while True:
-            ended = bool(self._ended[owner] > epoch)  # asked first: what it made is there then
+            # Asked first: what it made is there then.
+            ended = bool(self._ended[owner] > epoch) or owner in self.engine.lost
             with self.engine.lock(Locks.EVALUATION):
                 made, count = int(cell[0]), int(cell[1])
                 if made == number + 1:
@@ -133,7 +134,7 @@ class Evaluator:
         """Sums over samples ``start … end``: [samples, average × samples, …]."""
         training = model.training
         model.eval()
-        sums = torch.zeros(1, dtype=torch.float64)
+        sums: Tensor | None = None  # on the device: reading each batch would wait for it
         try:
             for at in range(start, end, reader.batch or BATCH):
                 indices = torch.arange(at, min(at + (reader.batch or BATCH), end))
@@ -141,11 +142,16 @@ class Evaluator:
                 values = means(model(x), y)
                 if len(values) > MOST_METRICS:
                     raise InputError(f"more than {MOST_METRICS} metrics", "Use fewer.")
-                row = torch.tensor([1.0, *(float(v) for v in values)], dtype=torch.float64)
-                sums = sums + row * len(indices)
+                row = self._row(values) * len(indices)
+                sums = row if sums is None else sums + row
         finally:
             model.train(training)
-        return sums
+        return torch.zeros(1, dtype=torch.float64) if sums is None else sums.cpu()
+
+    def _row(self, values: Sequence[Tensor | float]) -> Tensor:
+        where = self._device
+        cells = [torch.as_tensor(v, dtype=torch.float64, device=where).reshape(()) for v in values]
+        return torch.stack([torch.ones((), dtype=torch.float64, device=where), *cells])
 
     def _batch(self, reader: Reader, indices: Tensor) -> tuple[Tensor, Tensor]:
         x, y = move(reader.fetch(indices, 0), self._device)

@@ -13,7 +13,8 @@ import msgspec
 from torch import Tensor, nn
 
 from phalanx.adapters.torch_models import save_state, state_of
-from phalanx.observe.events import Balanced, EpochDone, Logged, Planned, Saved
+from phalanx.observe.events import Balanced, EpochDone, Logged, Planned, Saved, WorkerLost
+from phalanx.sync.net.home_messages import Lost
 from phalanx.train.best import Best
 from phalanx.train.checkpointing import Checkpoints, History, Resumed
 from phalanx.train.environment import Environment
@@ -84,6 +85,21 @@ class Figures:
                 samples=current.samples,
                 batch=current.batch,
             )
+        )
+
+    def tell_lost(self, lost: Lost) -> None:
+        """The others go on: said where a person looks, and in the record."""
+        rank, now = self._environment.rank, self._stopwatch.clock.now()
+        self._writer.emit(
+            WorkerLost(
+                time=now, rank=rank, worker=lost.rank, machine=lost.machine, address=lost.address
+            )
+        )
+        print(
+            f"phalanx: worker {lost.rank} on {lost.machine} ({lost.address}) is gone; "
+            f"training goes on without it",
+            file=sys.stderr,
+            flush=True,
         )
 
     def tell_shares(self, shares: list[float]) -> None:

@@ -8,7 +8,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from phalanx.adapters.torch_models import as_models, as_optimizers, count_parameters, move
+from phalanx.adapters.torch_models import (
+    as_models,
+    as_optimizers,
+    count_parameters,
+    move,
+    move_state,
+)
 from phalanx.core.errors import InputError
 from phalanx.core.spec import Spec, parse_spec
 from phalanx.observe.emit import EventWriter
@@ -66,6 +72,7 @@ def join_with(
     move(found, environment.device, channels_last=False)
     precision, note = _precision(environment, trial)
     move(found, environment.device, channels_last=precision == "bfloat16")
+    move_state(opts)
     resumed = _resumed(environment, spec, lifetime.training)
     start = resumed.start if resumed else None
     engine = make_engine(

@@ -86,7 +86,7 @@ def random_state() -> dict[str, Tensor]:
         "random.numpy.rest": torch.tensor([position, has_gauss, cached], dtype=torch.float64),
         "random.torch": torch.get_rng_state(),
     }
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():  # a CPU worker beside a GPU has no use for a context there
         found["random.cuda"] = torch.cuda.get_rng_state()
     return found
 

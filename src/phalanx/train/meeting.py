@@ -61,11 +61,12 @@ class Meeting:
         """The barrier for what was announced; returns what the others mean to do."""
         self._circle.wait(self.someone_left)
         row = self._count % 2
-        meant = {int(self._rows[row, member]) for member in self._members} - {FOLLOW}
+        present = [member for member in self._members if member not in self._arena.lost]
+        meant = {int(self._rows[row, member]) for member in present} - {FOLLOW}
         if len(meant) != 1:  # also when everybody follows, and nobody leads
             self.disagree()
         if self.hear is not None:
-            command = max(int(self._posted[row, member]) for member in self._members)
+            command = max(int(self._posted[row, member]) for member in present)
             self.hear([float(self._speeds[row, m]) for m in self._members], command)
         return meant.pop()
 
@@ -76,6 +77,7 @@ class Meeting:
     def leave(self) -> None:
         """This worker comes to no further meeting; whoever waits for it is told so."""
         self._left[self._arena.rank] = 1
+        self._arena.wake()  # between machines nobody would see it otherwise
 
     def someone_left(self) -> bool:
         """Whether a member comes to no further meeting."""

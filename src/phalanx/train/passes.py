@@ -12,7 +12,7 @@ from torch import Tensor
 from phalanx.core.errors import InputError
 from phalanx.core.settings import RunSettings
 from phalanx.data.ledger import Lease, order
-from phalanx.data.prefetch import prefetch, prefetch_to
+from phalanx.data.prefetch import move, pinned, prefetch, prefetch_to
 from phalanx.data.reader import Reader, TensorReader
 
 
@@ -77,9 +77,9 @@ def loaded(
     ready = current.reader.stream(orders, current.epoch)
     plain = device.type == "cpu" and _is_plain(current.reader)
     if ahead and current.reader.background and not plain:
-        ready = prefetch(ready, ahead)
-    if device.type == "cuda":
-        ready = prefetch_to(device, ready)
+        ready = prefetch(pinned(ready) if device.type == "cuda" else ready, ahead)
+    if device.type == "cuda":  # whoever reads nothing ahead takes no lease ahead either
+        ready = prefetch_to(device, ready) if ahead else (move(item, device) for item in ready)
     for lease, batch in ready:
         yield lease, _formatted(batch, channels_last)
 

@@ -79,7 +79,8 @@ def trial_step(
         if x.ndim == 4:
             x = x.contiguous(memory_format=form)
         kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        with torch.random.fork_rng(enabled=True), autocast(precision, device):
+        devices = [device] if device.type == "cuda" else []
+        with torch.random.fork_rng(devices), autocast(precision, device):
             loss(model(x), y).backward()
         if device.type == "cuda":
             torch.cuda.synchronize(device)

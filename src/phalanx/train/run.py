@@ -68,6 +68,7 @@ class Run:
         self._readers: dict[tuple[int, int], tuple[Any, Any, Reader]] = {}
         self.engine.watcher = Commander(environment, self._clock, self._checkpoints).look
         self.engine.on_shares = self._figures.tell_shares
+        self.engine.on_lost = self._figures.tell_lost
         course.on_save = self._checkpoints.save
         course.before_switch = self._step_before_switch
         course.on_resume = resumed.restore_random if resumed else None
@@ -264,6 +265,8 @@ class Run:
         """Agree on the gradient with the others, clip it, update the parameters, zero it."""
         index = 0 if optimizer is None else self._index(optimizer)
         self._check_batch()
+        if self.workers > 1:
+            self._await_device()
         self.engine.worked(*self._stopwatch.worked())
         ready = self._clock.now()
         groups = self._optimizers[index].param_groups
@@ -273,6 +276,12 @@ class Run:
         self._stopwatch.stepped(ready, timing)
         self._weighing.stepped(weight)
         self._clip = clip
+
+    def _await_device(self) -> None:
+        """A GPU's gradient is there when it has computed it, not when it was asked to: else its
+        speed would look like that of the asking. The exchange would wait for it anyway."""
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
 
     def _check_batch(self) -> None:
         if self._passes == 0:

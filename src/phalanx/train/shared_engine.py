@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
@@ -17,12 +17,14 @@ from phalanx.sync.broadcast import broadcast
 from phalanx.sync.buffers import SharedBuffers
 from phalanx.sync.claims import SharedClaims
 from phalanx.sync.clock import Clock
+from phalanx.sync.net.home_messages import Lost
+from phalanx.sync.net.mirror import Mirror
 from phalanx.sync.optimizer_state import State
 from phalanx.sync.replica import Replica
 from phalanx.sync.shared_state import SharedState
 from phalanx.sync.strategy import Strategy, Timing
 from phalanx.sync.transport.arena import Arena
-from phalanx.sync.transport.locks import Locks, shard_lock
+from phalanx.sync.transport.locks import Locks
 from phalanx.sync.wire import Wire
 from phalanx.train.board import Command
 from phalanx.train.control import Control
@@ -50,7 +52,7 @@ class SharedEngine(Engine):
         self.background = not arena.scripted
         emulation = emulation_of(chosen, arena.rank, arena)
         super().__init__(models, optimizers, clock, emulation)
-        self._replicas = [Replica(o, self.workers) for o in optimizers]
+        self._replicas = [Replica(o, arena.host.workers) for o in optimizers]
         self._shared = [
             SharedState(arena, replica, f"optimizer{i}") for i, replica in enumerate(self._replicas)
         ]
@@ -72,6 +74,8 @@ class SharedEngine(Engine):
         for phase in spec.phases:
             self._stage_of(phase, regroup=False)
         self._begin(self._stage_of(spec.phases[first], regroup=False), spec)
+        if isinstance(arena, Mirror):
+            arena.survives = self._survives
 
     # -- stages ------------------------------------------------------------------------------
 
@@ -146,6 +150,21 @@ class SharedEngine(Engine):
         if not self.lockstep:
             for strategy in self._strategies:
                 strategy.arrive()
+
+    @property
+    def lost(self) -> Collection[int]:
+        return self._arena.lost
+
+    def _survives(self, lost: Lost) -> bool:
+        """Where nobody waits for anybody the others go on, unless they share its memory."""
+        hosts, traits = self._arena.hosts, self._stage.phase.traits
+        if traits.lockstep or traits.grouped or hosts is None or lost.rank in hosts.here:
+            return False
+        for strategy in self._strategies:
+            strategy.lose(lost.rank)
+        if self.on_lost is not None:
+            self.on_lost(lost)
+        return True
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -270,23 +289,15 @@ class SharedEngine(Engine):
 
     def take_snapshot(self) -> Snapshot | None:
         flats = [replica.private_flats() for replica in self._replicas]
-        for shard in range(self.workers):
-            with self._arena.lock(shard_lock(shard)):  # each shard as nobody is updating it
-                for i in range(len(flats)):
-                    self._copy_shard(i, shard, flats[i])
+        for strategy, own in zip(self._strategies, flats, strict=True):
+            strategy.snapshot(own)
         return Snapshot(flats, *self._buffers.read())
 
     def _copies(self, index: int) -> list[Tensor]:
         flats = self._replicas[index].private_flats()
-        for shard in range(self.workers):
-            self._copy_shard(index, shard, flats)
+        for flat, values in zip(flats, self._shared[index].parameters, strict=True):
+            flat.copy_(values)
         return flats
-
-    def _copy_shard(self, index: int, shard: int, flats: list[Tensor]) -> None:
-        layouts, parameters = self._replicas[index].layouts, self._shared[index].parameters
-        for flat, values, layout in zip(flats, parameters, layouts, strict=True):
-            part = slice(*layout.bounds(shard))
-            flat[part] = values[part]
 
     @contextmanager
     def showing(self, snapshot: Snapshot | None) -> Iterator[None]:
@@ -345,6 +356,7 @@ class SharedEngine(Engine):
             replica.bind(self._copies(i))
             if shared.elementwise:
                 shared.write_optimizer()
+            replica.staging.unpin()
         if collective:
             self._arena.rewind()
 

@@ -26,6 +26,12 @@ class EpochSums:
         self.correct = self.correct + (outputs.detach().argmax(1) == targets).sum()
         self.judged += len(targets)
 
+    def add_loss(self, value: Tensor, samples: int) -> None:
+        """On the value's device, in one operation."""
+        if not isinstance(self.loss, Tensor):
+            self.loss = torch.full_like(value, self.loss, dtype=torch.float32)
+        self.loss.add_(value, alpha=samples)
+
     def mean_loss(self) -> float | None:
         return float(self.loss) / self.losses if self.losses else None
 
@@ -70,7 +76,7 @@ class Stopwatch:
             self._loss = float(value)
             self.sums.loss += self._loss * samples
         else:
-            self.sums.loss = torch.add(value * samples, self.sums.loss)
+            self.sums.add_loss(value, samples)
 
     def worked(self) -> tuple[int, float]:
         """Samples of the step in hand, and the seconds since it began."""

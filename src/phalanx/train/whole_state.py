@@ -60,7 +60,7 @@ class WholeState:
     def restore(self, strategies: Sequence[Strategy], shared: State, private: State | None) -> None:
         for i, (state, strategy) in enumerate(zip(self._shared, strategies, strict=True)):
             found = part_of(shared, f"o{i}.")
-            if self._arena.rank == 0 or not state.elementwise:
+            if self._arena.host.rank == 0 or not state.elementwise:
                 state.import_whole(found)
             self._arena.barrier()
             strategy.import_state(found | state.export_state())

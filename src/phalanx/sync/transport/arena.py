@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from phalanx.sync.clock import Clock
+
+if TYPE_CHECKING:
+    from phalanx.sync.net.hosts import Hosts
 
 LEFT = (
     "another worker has left while this one waits for it",
@@ -36,10 +39,27 @@ class Circle(Protocol):
 
 
 class Arena(Protocol):
-    """Memory that all workers of one host see, and the means to take turns in it."""
+    """Memory that all workers see, and the means to take turns in it.
+
+    On one host that is all there is. With several, what is large lies in :attr:`host`, memory of
+    the workers on this machine; what lies in the arena itself should be small.
+    """
 
     rank: int
     workers: int
+
+    @property
+    def host(self) -> Arena:
+        """The arena of this machine's workers; on one host it is this one."""
+
+    @property
+    def hosts(self) -> Hosts | None:
+        """The other machines, if there are any."""
+
+    @property
+    def lost(self) -> Collection[int]:
+        """Workers that are gone, and without whom the others go on."""
+
     scripted: bool
     """Whether time is scripted: then only one worker runs at a time, and no thread beside it."""
 

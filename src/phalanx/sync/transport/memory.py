@@ -178,8 +178,11 @@ class ThreadArena:
     """One rank's view of a :class:`Hub`."""
 
     scripted = True
+    hosts = None
+    lost = ()
 
     def __init__(self, hub: Hub, rank: int, workers: int) -> None:
+        self.host = self
         self.hub, self.rank, self.workers = hub, rank, workers
         self.pace = VirtualClock(hub.baton, rank)
         self._baton, self._everyone = hub.baton, tuple(range(workers))

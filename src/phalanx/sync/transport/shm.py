@@ -75,8 +75,11 @@ class ShmArena:
     """
 
     scripted = False
+    hosts = None
+    lost = ()
 
     def __init__(self, descriptor: int, rank: int, workers: int) -> None:
+        self.host = self
         self.rank, self.workers = rank, workers
         self.pace = MonotonicClock()
         self._descriptor = descriptor

@@ -1,0 +1,1 @@
+"""One process of a system that is measured; what other systems need is imported only there."""

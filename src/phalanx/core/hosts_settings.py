@@ -1,0 +1,21 @@
+"""The variables by which a worker that a cluster's launcher started finds the others."""
+
+from __future__ import annotations
+
+PROCESS = "PHALANX_PROCESS"  # by hand: the number of this process, from 0
+PROCESSES = "PHALANX_PROCESSES"  # by hand: how many there are
+LOCAL = "PHALANX_LOCAL"  # by hand: its number on its machine; unknown when left out
+LOCALS = "PHALANX_LOCALS"  # by hand: how many are on its machine
+MEET = "PHALANX_MEET"  # HOST[:PORT] of process 0; wins over what the launcher says
+PORT = "PHALANX_PORT"  # the port on which process 0 is met
+RUN_ID = "PHALANX_RUN_ID"  # a word that all processes of the run share
+ADDRESS = "PHALANX_ADDRESS"  # this machine's address, or the network it is to be in (10.0.0.0/24)
+POOL = "PHALANX_POOL"  # the blueprint
+SERVERS = "PHALANX_SERVERS"  # names of machines, or a number: where parameter servers are
+SERVE = "PHALANX_SERVE"  # "1": this process is a parameter server
+
+STRATEGY = "PHALANX_STRATEGY"
+EPOCHS = "PHALANX_EPOCHS"
+BATCH = "PHALANX_BATCH"
+SEED = "PHALANX_SEED"
+PRECISION = "PHALANX_PRECISION"

@@ -1,0 +1,105 @@
+"""The key of one run: who has it belongs to the run, nobody else does."""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from phalanx.core.errors import InputError
+
+KEY_VARIABLE = "PHALANX_KEY"
+KEY_FILE_VARIABLE = "PHALANX_KEY_FILE"
+KEY_BYTES = 32
+
+
+class RunKey:
+    """32 random bytes that all members of a run share. Never printed."""
+
+    __slots__ = ("_secret",)
+
+    def __init__(self, secret: bytes) -> None:
+        if len(secret) != KEY_BYTES:
+            raise ValueError(f"a run key has {KEY_BYTES} bytes")
+        self._secret = bytes(secret)
+
+    @staticmethod
+    def new() -> RunKey:
+        """A key that no run has had."""
+        return RunKey(secrets.token_bytes(KEY_BYTES))
+
+    @staticmethod
+    def from_text(text: str) -> RunKey:
+        """The key that ``text()`` gave."""
+        digits = text.strip()
+        try:
+            if len(digits) != 2 * KEY_BYTES or not digits.isalnum():
+                raise ValueError
+            return RunKey(bytes.fromhex(digits))
+        except ValueError:
+            # The text is not shown: it may be most of a real key.
+            raise InputError(
+                f"The run's key has to be {2 * KEY_BYTES} hexadecimal digits.",
+                "Make one with: openssl rand -hex 32",
+            ) from None
+
+    def text(self) -> str:
+        """64 hexadecimal digits, to be handed over where nobody else reads."""
+        return self._secret.hex()
+
+    def secret(self) -> bytes:
+        """The bytes themselves, for the two sides of a connection to prove."""
+        return self._secret
+
+    def __repr__(self) -> str:
+        return "RunKey(hidden)"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RunKey) and hmac.compare_digest(self._secret, other._secret)
+
+    def __hash__(self) -> int:
+        return hash(self._secret)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise TypeError("a run key is not pickled")
+
+
+def key_from(variables: Mapping[str, str]) -> RunKey | None:
+    """The key in ``PHALANX_KEY``, or in the file that ``PHALANX_KEY_FILE`` names, if any."""
+    if text := variables.get(KEY_VARIABLE):
+        return RunKey.from_text(text)
+    if name := variables.get(KEY_FILE_VARIABLE):
+        return RunKey.from_text(_read_private(Path(name)))
+    return None
+
+
+def _read_private(path: Path) -> str:
+    try:
+        # Not blocking, so that a pipe in the place of the file does not hang the command.
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise InputError(
+            f"Cannot read the run's key from {path}: {error.strerror}.",
+            f"{KEY_FILE_VARIABLE} has to name a file that only you can read.",
+        ) from None
+    try:
+        # Asked of the open file: its name may point elsewhere a moment later.
+        _check_private(path, os.fstat(file).st_mode)
+        return os.read(file, 4 * KEY_BYTES).decode("ascii", errors="replace")
+    finally:
+        os.close(file)
+
+
+def _check_private(path: Path, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        raise InputError(
+            f"{path} is not a file.", f"{KEY_FILE_VARIABLE} has to name the file with the key."
+        )
+    if mode & 0o077:
+        raise InputError(
+            f"Others can read or change {path}, which holds the run's key.",
+            f"Change that: chmod 600 {path}",
+        )

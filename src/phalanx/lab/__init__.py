@@ -1,0 +1,1 @@
+"""A lab: several emulated machines on this host, for tests, courses and demonstrations."""

@@ -1,0 +1,124 @@
+"""Make a lab: everything is named and written down first, then made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from phalanx.core.errors import MachineError
+from phalanx.lab import cgroups, ending, network
+from phalanx.lab import state as states
+from phalanx.lab.starting import Starting, make_key, setup_of
+from phalanx.lab.state import LabState, MachineState
+
+
+def plan(
+    name: str, quotas: Sequence[float | None], rate: float | None, memory: int | None
+) -> LabState:
+    """Claim the name and a network; nothing but the lab's folder and its bridge is made."""
+    with states.alone():
+        states.claim(name)
+        try:
+            state = _named(name, quotas, rate, memory)
+        except BaseException:
+            states.forget(name)
+            raise
+        states.write(state)
+        try:
+            # At once, so that the next lab sees that this network is taken.
+            network.make_bridge(state)
+        except BaseException:
+            ending.remove(state)
+            states.forget(name)
+            raise
+    return state
+
+
+def _named(
+    name: str, quotas: Sequence[float | None], rate: float | None, memory: int | None
+) -> LabState:
+    subnet = network.choose_subnet()
+    bridge = network.choose_bridge()
+    parents = cgroups.parents(name)
+    addresses = list(subnet.hosts())
+    machines = [
+        MachineState(
+            name=(machine := f"m{number}"),
+            address=str(addresses[number]),
+            interface=f"{bridge}p{number}",
+            cgroups=tuple(str(folder / machine) for folder in parents),
+            cpu=quota,
+        )
+        for number, quota in enumerate(quotas, start=1)
+    ]
+    return LabState(
+        name=name,
+        bridge=bridge,
+        subnet=str(subnet),
+        gateway=str(addresses[0]),
+        cgroups=tuple(map(str, parents)),
+        machines=machines,
+        rate=rate,
+        memory=memory,
+    )
+
+
+def build(state: LabState, shared: Sequence[Path]) -> None:
+    """Keys, control groups, first processes, links, and then the machines set themselves up."""
+    _make_keys(state)
+    _make_groups(state)
+    started: list[Starting] = []
+    try:
+        for machine in state.machines:
+            started.append(Starting(state.name, machine))
+        for one in started:
+            _record(one)
+        states.write(state)
+        for one in started:
+            network.make_link(state, one.machine)
+        folder = states.folder_of(state.name)
+        for one in started:
+            one.set_up(setup_of(state, one.machine, folder, shared))
+        for one in started:
+            one.wait_ready()
+    finally:
+        for one in started:
+            one.close()
+    state.ready = True
+    states.write(state)
+
+
+def _make_keys(state: LabState) -> None:
+    folder = states.folder_of(state.name)
+    make_key(folder / states.KEY_FILE, f"phalanx-lab {state.name}")
+
+    def host_key(machine: MachineState) -> str:
+        return make_key(folder / f"{machine.name}.host_key", machine.name)
+
+    with ThreadPoolExecutor(4) as pool:
+        for machine, fingerprint in zip(
+            state.machines, pool.map(host_key, state.machines), strict=True
+        ):
+            machine.host_key = fingerprint
+    states.write(state)
+
+
+def _make_groups(state: LabState) -> None:
+    for folder in map(Path, state.cgroups):
+        cgroups.make_parent(folder)
+    for machine in state.machines:
+        folders = [Path(folder) for folder in machine.cgroups]
+        for folder in folders:
+            folder.mkdir(exist_ok=True)
+        cgroups.limit_memory(folders, state.memory)
+        cgroups.limit_cpu(folders, machine.cpu)
+
+
+def _record(starting: Starting) -> None:
+    """Before its number is known, a process is found by the control group it is in."""
+    machine = starting.machine
+    machine.pid = starting.pid()
+    machine.started = ending.started_at(machine.pid)
+    if machine.started is None:
+        raise MachineError(f"machine '{machine.name}' ended at once", "Try again.")

@@ -1,0 +1,133 @@
+"""Control groups of a lab: how much processor time and memory a machine gets.
+
+Version 1 (a tree per controller) and version 2 (one tree). The groups are made below the one that
+we are in ourselves where the kernel allows it, so that a limit on us is a limit on the lab.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from phalanx.core.errors import InputError, MachineError
+
+MOUNT = Path("/sys/fs/cgroup")
+SHORTEST_PERIOD = 10_000
+"""Microseconds. Shorter than the kernel's 100 ms, so that a slow machine is slow, not jerky."""
+SMALLEST_QUOTA = 2_000
+"""Microseconds; the kernel refuses less than half of that."""
+REMOVAL_LIMIT = 10.0
+REMEDY = "Mount the control groups cpu and memory in /sys/fs/cgroup."
+
+
+def parents(name: str, mount: Path = MOUNT, ours: Path = Path("/proc/self/cgroup")) -> list[Path]:
+    """The folders for a lab of that name: one for each tree."""
+    group = f"phalanx-lab-{name}"
+    if (mount / "cgroup.controllers").exists():
+        # Version 2 gives controllers only to children of groups without processes: the root.
+        return [mount / group]
+    places = _places(ours)
+    found = []
+    for controller in ("cpu", "memory"):
+        base = mount / controller / places.get(controller, "/").lstrip("/")
+        base = base if base.is_dir() else mount / controller
+        if not (base / "cgroup.procs").exists():
+            raise InputError(f"this host has no control group '{controller}'", REMEDY)
+        found.append(base / group)
+    return found
+
+
+def _places(ours: Path) -> dict[str, str]:
+    places = {}
+    for line in ours.read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        places.update(dict.fromkeys(controllers.split(","), path))
+    return places
+
+
+def make_parent(folder: Path) -> None:
+    """The group that holds the machines' groups; in version 2 it hands the controllers on."""
+    folder.mkdir(exist_ok=True)
+    for control in (f / "cgroup.subtree_control" for f in (folder.parent, folder)):
+        if control.exists():
+            _put(control, "+cpu +memory")
+
+
+def limit_cpu(folders: list[Path], percent: float | None) -> None:
+    """Percent of one core; ``None`` lifts the limit."""
+    quota, period = quota_of(percent)
+    for folder in folders:
+        if (folder / "cpu.max").exists():
+            _put(folder / "cpu.max", f"{quota or 'max'} {period}")
+        elif (folder / "cpu.cfs_quota_us").exists():
+            # Lifted first: for a moment the old quota and the new period would be together.
+            _put(folder / "cpu.cfs_quota_us", "-1")
+            _put(folder / "cpu.cfs_period_us", str(period))
+            _put(folder / "cpu.cfs_quota_us", str(quota or -1))
+
+
+def quota_of(percent: float | None) -> tuple[int | None, int]:
+    """Microseconds of processor time in a period of so many."""
+    if percent is None:
+        return None, SHORTEST_PERIOD
+    period = max(SHORTEST_PERIOD, math.ceil(SMALLEST_QUOTA * 100 / percent))
+    return round(period * percent / 100), period
+
+
+def limit_memory(folders: list[Path], size: int | None) -> None:
+    for folder in folders if size else ():
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            if (folder / name).exists():
+                _put(folder / name, str(size))
+
+
+def processes(folder: Path) -> list[int]:
+    try:
+        return [int(word) for word in (folder / "cgroup.procs").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def memory_used(folders: list[Path]) -> int | None:
+    for file in (f / n for f in folders for n in ("memory.current", "memory.usage_in_bytes")):
+        if file.exists():
+            return int(file.read_text())
+    return None
+
+
+def kill_all(folder: Path) -> None:
+    """End what is in a group that the lab made, so nobody else's processes are in it."""
+    for pid in processes(folder):
+        if pid not in (0, os.getpid()):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def remove(folder: Path) -> None:
+    """The kernel keeps a group until the last of its processes is wholly gone."""
+    end = time.monotonic() + REMOVAL_LIMIT
+    while True:
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if time.monotonic() > end:
+                raise MachineError(
+                    f"{folder} cannot be removed: {error.strerror}", "Try again: phalanx lab down"
+                ) from None
+            kill_all(folder)
+            time.sleep(0.02)
+        else:
+            return
+
+
+def _put(file: Path, text: str) -> None:
+    try:
+        file.write_text(text)
+    except OSError as error:
+        raise MachineError(f"{file}: '{text}' was refused: {error.strerror}", REMEDY) from None

@@ -1,0 +1,69 @@
+"""Remove what a lab made, whatever of it is there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from phalanx.core.errors import MachineError
+from phalanx.lab import cgroups, network
+from phalanx.lab.state import LabState, MachineState
+
+END_LIMIT = 10.0
+
+
+def started_at(pid: int) -> int | None:
+    """When the kernel started a process, in its ticks; ``None`` when there is none any more."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def is_alive(machine: MachineState) -> bool:
+    return machine.pid is not None and started_at(machine.pid) == machine.started
+
+
+def kill(machine: MachineState) -> None:
+    """End the first process of a machine, and with it every other one."""
+    if is_alive(machine) and machine.pid is not None:
+        with suppress(ProcessLookupError):
+            os.kill(machine.pid, signal.SIGKILL)
+
+
+def kill_and_wait(machines: list[MachineState]) -> None:
+    for machine in machines:
+        kill(machine)
+    end = time.monotonic() + END_LIMIT
+    while any(map(is_alive, machines)):
+        if time.monotonic() > end:
+            names = ", ".join(m.name for m in machines if is_alive(m))
+            raise MachineError(f"{names} did not end within {END_LIMIT:g} s", "Try again.")
+        time.sleep(0.01)
+
+
+def remove(state: LabState) -> None:
+    """Processes first: nothing else can be removed while they hold it."""
+    kill_and_wait(state.machines)
+    folders = [Path(folder) for machine in state.machines for folder in machine.cgroups]
+    for folder in folders:
+        cgroups.kill_all(folder)
+    network.remove_network(state)
+    for folder in [*folders, *map(Path, state.cgroups)]:
+        cgroups.remove(folder)
+    _remove_blueprint(state)
+
+
+def _remove_blueprint(state: LabState) -> None:
+    """Unless somebody has changed it since: then it is theirs."""
+    if state.blueprint is None:
+        return
+    path = Path(state.blueprint)
+    with suppress(FileNotFoundError):
+        if hashlib.sha256(path.read_bytes()).hexdigest() == state.blueprint_digest:
+            path.unlink()

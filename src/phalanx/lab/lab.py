@@ -1,0 +1,265 @@
+"""A lab as tests, benchmarks and the command line use it.
+
+>>> with Lab.up(2, name="example", rate="1gbit") as lab:  # doctest: +SKIP
+...     subprocess.run(lab.command("m1", ["hostname"]), check=True)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from phalanx.core.errors import InputError, MachineError
+from phalanx.core.registry import did_you_mean
+from phalanx.lab import blueprint, cgroups, ending, limits, network, starting
+from phalanx.lab import state as states
+from phalanx.lab.building import build, plan
+from phalanx.lab.needs import check_host, check_root
+from phalanx.lab.state import LabState, MachineState
+from phalanx.pool.facts import measure
+
+
+@dataclass(frozen=True)
+class LabMachine:
+    """One emulated machine, as it is now."""
+
+    name: str
+    address: str
+    pid: int
+    """Its first process, as this host numbers it."""
+    netns: Path
+    cgroups: tuple[Path, ...]
+    interface: str
+    """The host's end of its link; its own end is ``eth0``."""
+    cpu: float | None
+    """Percent of one core; ``None`` without a quota."""
+    status: str
+    """``up``, ``slow``, ``cut``, ``killed`` or ``lost``."""
+    host_key: str
+
+
+class Lab:
+    """Some emulated machines on this host. As a context manager it is always taken down."""
+
+    def __init__(self, state: LabState) -> None:
+        self._state = state
+
+    @classmethod
+    def up(
+        cls,
+        count: int,
+        *,
+        name: str = "lab",
+        cpu: str | Sequence[float] | None = None,
+        rate: float | str | None = None,
+        memory: int | str | None = None,
+        share: Sequence[Path | str] = (),
+    ) -> Lab:
+        """Start ``count`` machines, or leave nothing behind.
+
+        ``cpu`` is percent of one core for each, ``rate`` bits per second or ``"1gbit"``, ``memory``
+        bytes or ``"4GiB"``. Each machine has its own /tmp, /run and /dev/shm; ``share`` are folders
+        below them that the machines see all the same.
+        """
+        check_host()
+        states.folder_of(name)
+        if not 1 <= count <= network.MACHINES_AT_MOST:
+            raise InputError(
+                f"a lab of {count} machines cannot be",
+                f"Give a number from 1 to {network.MACHINES_AT_MOST}.",
+            )
+        quotas = limits.read_quotas(cpu, count)
+        limits.check_sum(quotas, measure().cores)
+        speed, size = limits.read_rate(rate), limits.read_memory(memory)
+        state = plan(name, quotas, speed, size)
+        try:
+            build(state, starting.shared_folders(share))
+        except BaseException:
+            cls(state).down()
+            raise
+        return cls(state)
+
+    @classmethod
+    def load(cls, name: str = "lab") -> Lab:
+        """A lab that was started before, by any process."""
+        check_root()
+        state = states.read(name)
+        if state is None or not state.ready:
+            raise InputError(
+                f"lab '{name}' did not start wholly", f"End it: phalanx lab down {name}"
+            )
+        return cls(state)
+
+    @property
+    def name(self) -> str:
+        return self._state.name
+
+    @property
+    def gateway(self) -> str:
+        """The host's own address in the lab."""
+        return self._state.gateway
+
+    @property
+    def subnet(self) -> str:
+        return self._state.subnet
+
+    @property
+    def rate(self) -> float | None:
+        return self._state.rate
+
+    @property
+    def memory(self) -> int | None:
+        return self._state.memory
+
+    @property
+    def blueprint(self) -> str | None:
+        return self._state.blueprint
+
+    @property
+    def key(self) -> Path:
+        """The private key that opens every machine."""
+        return states.folder_of(self.name) / states.KEY_FILE
+
+    @property
+    def machines(self) -> tuple[LabMachine, ...]:
+        return tuple(_machine(state) for state in self._state.machines)
+
+    def machine(self, name: str) -> LabMachine:
+        return _machine(self._find(name))
+
+    def write_blueprint(self, path: Path) -> None:
+        """Describe the lab in ``path``; the lab's end removes that file."""
+        blueprint.write(self._state, path, measure())
+
+    def command(self, name: str, words: Sequence[str]) -> list[str]:
+        """``words`` as a command of this host that runs them inside a machine.
+
+        The environment goes along, except for ``HOME``; so does the working folder, where the
+        machine has it. What runs is in the machine's namespaces and control groups, and is ended
+        when the command here is ended.
+        """
+        return starting.inside(self._living(name), words)
+
+    def counters(self, name: str) -> tuple[int, int]:
+        """Bytes that the machine's interface has received and sent, counted by the kernel."""
+        pid = self._living(name).pid
+        assert pid is not None
+        return network.counters(pid)
+
+    def usage(self, name: str) -> tuple[int, int | None]:
+        """Processes in the machine, and the bytes of memory that they use."""
+        folders = _folders(self._find(name))
+        return len(cgroups.processes(folders[0])), cgroups.memory_used(folders)
+
+    def slow(self, name: str, percent: float) -> None:
+        """Give a machine ``percent`` of one core from now on."""
+        machine = self._living(name)
+        limits.check_quota(percent)
+        others = [m.slowed or m.cpu for m in self._state.machines if m is not machine]
+        limits.check_sum([*others, percent], measure().cores)
+        machine.slowed = percent
+        self._write()
+        cgroups.limit_cpu(_folders(machine), percent)
+
+    def cut(self, name: str) -> None:
+        """Take a machine's link down: no byte goes in or out."""
+        machine = self._living(name)
+        machine.cut = True
+        self._write()
+        network.set_link(machine, up=False)
+
+    def heal(self, name: str) -> None:
+        """Link up again, quota as it was at first."""
+        machine = self._living(name)
+        network.set_link(machine, up=True)
+        cgroups.limit_cpu(_folders(machine), machine.cpu)
+        machine.cut, machine.slowed = False, None
+        self._write()
+
+    def kill(self, name: str) -> None:
+        """End all processes of a machine as if its power failed: its peers hear nothing of it."""
+        machine = self._living(name)
+        machine.cut = machine.killed = True
+        self._write()
+        network.set_link(machine, up=False)
+        ending.kill_and_wait([machine])
+
+    def down(self) -> None:
+        """Remove everything that the lab made. Doing so twice does no harm."""
+        take_down(self.name)
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.down()
+
+    def _find(self, name: str) -> MachineState:
+        known = {machine.name: machine for machine in self._state.machines}
+        if name not in known:
+            raise InputError(
+                f"lab '{self.name}' has no machine '{name}'", did_you_mean(name, known)
+            )
+        return known[name]
+
+    def _living(self, name: str) -> MachineState:
+        machine = self._find(name)
+        if not ending.is_alive(machine):
+            what = "was killed" if machine.killed else "is gone"
+            raise MachineError(
+                f"machine '{name}' {what}", f"Start anew: phalanx lab down {self.name}"
+            )
+        return machine
+
+    def _write(self) -> None:
+        states.write(self._state)
+
+
+def take_down(name: str) -> bool:
+    """Remove a lab, whole or not; whether there was one."""
+    check_root()
+    folder = states.folder_of(name)
+    if not folder.is_dir():
+        return False
+    with states.alone():
+        state = states.read(name) if folder.is_dir() else None
+        if state is not None:
+            ending.remove(state)
+        states.forget(name)
+    return True
+
+
+def _machine(state: MachineState) -> LabMachine:
+    pid = state.pid or 0
+    return LabMachine(
+        name=state.name,
+        address=state.address,
+        pid=pid,
+        netns=Path(f"/proc/{pid}/ns/net"),
+        cgroups=tuple(_folders(state)),
+        interface=state.interface,
+        cpu=state.slowed or state.cpu,
+        status=_status(state),
+        host_key=state.host_key,
+    )
+
+
+def _status(state: MachineState) -> str:
+    if state.killed:
+        return "killed"
+    if not ending.is_alive(state):
+        return "lost"
+    if state.cut:
+        return "cut"
+    return "slow" if state.slowed else "up"
+
+
+def _folders(machine: MachineState) -> list[Path]:
+    return [Path(folder) for folder in machine.cgroups]

@@ -1,0 +1,130 @@
+"""What a lab has made, in one file that is written before each thing is made.
+
+So ``lab down`` finds everything also after ``lab up`` was killed in the middle.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from phalanx.core.errors import InputError
+from phalanx.core.files import write_whole
+from phalanx.core.registry import did_you_mean
+
+HOME = Path("/run/phalanx-lab")
+STATE_FILE = "state.json"
+KEY_FILE = "key"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
+
+
+class MachineState(msgspec.Struct):
+    """One emulated machine: what belongs to it, and how it is now."""
+
+    name: str
+    address: str
+    interface: str
+    """The host's end of its link; its own end is called eth0."""
+    cgroups: tuple[str, ...]
+    cpu: float | None = None
+    """Percent of one core that it may use."""
+    slowed: float | None = None
+    """What ``lab slow`` made of that."""
+    host_key: str = ""
+    pid: int | None = None
+    """Its first process, as the host numbers it."""
+    started: int | None = None
+    """When the kernel started that process, so that another one of that number is spared."""
+    cut: bool = False
+    killed: bool = False
+
+
+class LabState(msgspec.Struct):
+    name: str
+    bridge: str
+    subnet: str
+    gateway: str
+    cgroups: tuple[str, ...]
+    """The folders that hold those of the machines."""
+    machines: list[MachineState]
+    rate: float | None = None
+    memory: int | None = None
+    ready: bool = False
+    blueprint: str | None = None
+    blueprint_digest: str | None = None
+
+
+def folder_of(name: str, home: Path = HOME) -> Path:
+    if not _NAME.fullmatch(name):
+        raise InputError(f"'{name}' cannot name a lab", "Use up to 32 letters, digits, - and _.")
+    return home / name
+
+
+def names(home: Path = HOME) -> list[str]:
+    """The labs that are there, whole or not."""
+    try:
+        return sorted(entry.name for entry in home.iterdir() if entry.is_dir())
+    except FileNotFoundError:
+        return []
+
+
+def read(name: str, home: Path = HOME) -> LabState | None:
+    """The state of a lab; ``None`` when it has a folder but nothing was made yet."""
+    folder = folder_of(name, home)
+    if not folder.is_dir():
+        known = names(home)
+        remedy = did_you_mean(name, known) if known else "Start one: phalanx lab up --count 3"
+        raise InputError(f"there is no lab '{name}'", remedy)
+    try:
+        return msgspec.json.decode((folder / STATE_FILE).read_bytes(), type=LabState)
+    except FileNotFoundError:
+        return None
+    except msgspec.MsgspecError as error:
+        raise InputError(f"{folder / STATE_FILE}: {error}", "It was changed by hand.") from None
+
+
+def write(state: LabState, home: Path = HOME) -> None:
+    write_whole(folder_of(state.name, home) / STATE_FILE, msgspec.json.encode(state))
+
+
+def claim(name: str, home: Path = HOME) -> Path:
+    """The new folder of a lab, which nobody else can have."""
+    folder = folder_of(name, home)
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        raise InputError(
+            f"there is a lab '{name}' already",
+            f"End it: phalanx lab down {name}   (or give another --name)",
+        ) from None
+    return folder
+
+
+def forget(name: str, home: Path = HOME) -> None:
+    """Remove the folder of a lab, and the folder of all labs when it was the last."""
+    shutil.rmtree(folder_of(name, home), ignore_errors=True)
+    if home.is_dir() and not any(home.iterdir()):
+        home.rmdir()
+
+
+@contextmanager
+def alone(home: Path = HOME) -> Iterator[None]:
+    """Only one command at a time chooses networks and names."""
+    while True:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        number = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX)
+            if not home.is_dir() or os.fstat(number).st_ino != home.stat().st_ino:
+                continue  # removed by the one that had the lock before
+            yield
+            return
+        finally:
+            os.close(number)

@@ -1,0 +1,58 @@
+"""Which machines keep the parameters of a run that goes through the store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from phalanx.core.errors import InputError
+from phalanx.core.registry import did_you_mean
+
+MACHINES_PER_SERVER = 2
+"""Machines of workers that one server's link serves without being what all wait for."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine as a place for servers: its link (``None``: not measured) and its workers."""
+
+    name: str
+    bits_per_second: float | None = None
+    workers: int = 0
+
+
+def place_servers(hosts: Sequence[Host], wish: int | Sequence[str] | None = None) -> list[str]:
+    """The machines of the servers, the first of the first shard.
+
+    ``wish`` is a number, or names (also of machines without workers, which then are apart), or
+    nothing: one server for each pair of machines with workers. Those with the best links are
+    taken first, because all gradients go there; where links are alike or unknown, those with
+    fewer workers, whose cores have more time. More servers than machines go round again.
+    """
+    if not hosts:
+        raise InputError("there is no machine for a server", "Name one in the pool.")
+    if wish is not None and not isinstance(wish, int):
+        return _named(hosts, [wish] if isinstance(wish, str) else wish)
+    working = [host for host in hosts if host.workers > 0] or list(hosts)
+    count = -(-len(working) // MACHINES_PER_SERVER) if wish is None else wish
+    if count < 1:
+        raise InputError(f"{count} servers cannot keep parameters", "Ask for one or more.")
+    best = sorted(working, key=_rank)
+    return [best[i % len(best)].name for i in range(count)]
+
+
+def _rank(host: Host) -> tuple[float, int]:
+    """A link that was not measured comes after those that were."""
+    return (-(host.bits_per_second or 0.0), host.workers)
+
+
+def _named(hosts: Sequence[Host], names: Sequence[str]) -> list[str]:
+    known = [host.name for host in hosts]
+    if not names:
+        raise InputError("no machine is named for the servers", f"Name one of {', '.join(known)}.")
+    for name in names:
+        if name not in known:
+            raise InputError(
+                f"a server is to be on '{name}', which is no machine", did_you_mean(name, known)
+            )
+    return list(names)

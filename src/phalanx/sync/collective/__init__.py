@@ -1,0 +1,1 @@
+"""Collectives between hosts: one algorithm per file, all on the small ``Links`` protocol."""

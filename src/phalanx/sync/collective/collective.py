@@ -1,0 +1,94 @@
+"""What a reducer uses: sums, gathers and broadcasts, whatever the topology."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from phalanx.sync.collective import butterfly, direct, ring, tree
+from phalanx.sync.collective.choose import choose
+from phalanx.sync.collective.gather import all_gather
+from phalanx.sync.net.links import Links
+
+PACKED = 64 << 10
+"""Several tensors that are no larger than this together travel as one: rounds cost more."""
+
+ALGORITHMS: dict[str, Callable[[Links, Tensor], None]] = {
+    "direct": direct.all_reduce,
+    "ring": ring.all_reduce,
+    "tree": tree.all_reduce,
+    "butterfly": butterfly.all_reduce,
+}
+
+
+class Collective:
+    """Everybody calls the same methods in the same order, with tensors of the same sizes."""
+
+    def __init__(
+        self,
+        links: Links,
+        topology: str | None = None,
+        latency: float | None = None,
+        bandwidth: float | None = None,
+    ) -> None:
+        self.links = links
+        self._wanted = (topology, latency, bandwidth)
+        self._packs: dict[tuple[torch.dtype, int], Tensor] = {}
+        self.topology(0)
+
+    @property
+    def rank(self) -> int:
+        return self.links.rank
+
+    @property
+    def size(self) -> int:
+        return self.links.size
+
+    def topology(self, count_bytes: int) -> str:
+        """The algorithm for a message of that many bytes."""
+        topology, latency, bandwidth = self._wanted
+        return choose(topology, self.links.size, count_bytes, latency, bandwidth)
+
+    def all_reduce(self, flats: Sequence[Tensor]) -> int:
+        """Sum each of ``flats`` over all participants, in place; returns the bytes sent.
+
+        Every participant ends with the same bits.
+        """
+        before = self.links.sent
+        if self.links.size > 1:
+            for dtype, alike in groupby(flats, key=lambda flat: flat.dtype):
+                self._reduce_alike(dtype, list(alike))
+        return self.links.sent - before
+
+    def all_gather(self, payload: Sequence[Tensor]) -> list[list[Tensor]]:
+        """Everybody's ``payload``, by rank: any number of tensors of any types and shapes."""
+        return all_gather(self.links, payload)
+
+    def broadcast(self, tensors: Sequence[Tensor], root: int = 0) -> int:
+        """Everybody's ``tensors`` become those of ``root``; returns the bytes sent."""
+        before = self.links.sent
+        for tensor in tensors:
+            tree.broadcast(self.links, tensor.detach().view(-1), root)
+        return self.links.sent - before
+
+    def close(self) -> None:
+        self.links.close()
+
+    def _reduce_alike(self, dtype: torch.dtype, flats: list[Tensor]) -> None:
+        total = sum(flat.numel() for flat in flats)
+        if len(flats) == 1 or total * dtype.itemsize > PACKED:
+            for flat in flats:
+                self._reduce(flat)
+            return
+        pack = self._packs.setdefault((dtype, total), torch.empty(total, dtype=dtype))
+        parts = pack.split([flat.numel() for flat in flats])
+        torch._foreach_copy_(list(parts), flats)
+        self._reduce(pack)
+        torch._foreach_copy_(flats, list(parts))
+
+    def _reduce(self, flat: Tensor) -> None:
+        name = self.topology(flat.numel() * flat.element_size())
+        ALGORITHMS[name](self.links, flat)

@@ -1,0 +1,34 @@
+"""How a flat tensor is divided among participants: in whole cache lines, as evenly as they go."""
+
+from __future__ import annotations
+
+import itertools
+
+from torch import Tensor
+
+LINE = 64
+"""Every element size divides it, so that the division depends on the number of bytes only."""
+
+
+def part_starts(nbytes: int, size: int) -> list[int]:
+    """``size + 1`` offsets in bytes; part ``k`` lies between the ``k``-th and the next."""
+    lines = -(-nbytes // LINE)
+    return [min(nbytes, lines * k // size * LINE) for k in range(size + 1)]
+
+
+def part_sizes(nbytes: int, size: int) -> list[int]:
+    """The bytes of each part."""
+    starts = part_starts(nbytes, size)
+    return [high - low for low, high in itertools.pairwise(starts)]
+
+
+def element_starts(flat: Tensor, size: int) -> list[int]:
+    """The same offsets, in elements of ``flat``."""
+    width = flat.element_size()
+    return [start // width for start in part_starts(flat.numel() * width, size)]
+
+
+def split(flat: Tensor, size: int) -> list[Tensor]:
+    """``flat`` as ``size`` views, one for each participant."""
+    starts = element_starts(flat, size)
+    return [flat[low:high] for low, high in itertools.pairwise(starts)]

@@ -1,0 +1,1 @@
+"""What crosses hosts: authenticated connections and what is built on them."""

@@ -1,0 +1,98 @@
+"""Connects to a listener and proves the run's key to it."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import time
+
+from phalanx.core.errors import InputError, MachineLost
+from phalanx.core.run_key import RunKey
+from phalanx.sync.net.addresses import resolve
+from phalanx.sync.net.channel import Channel
+from phalanx.sync.net.handshake import (
+    PLAIN_GREETING,
+    TLS_GREETING,
+    Dropped,
+    prove_to_server,
+    without_key,
+)
+
+# A crowd of strangers may have pushed us out after our proof: once or twice, hardly more often.
+MAX_REFUSED_PROOFS = 4
+_REST_SECONDS = 0.05
+_NEVER = (errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM, errno.EAFNOSUPPORT, errno.EINVAL)
+
+
+def connect(
+    address: str,
+    port: int,
+    key: RunKey,
+    *,
+    tls: bool = False,
+    timeout: float = 10.0,
+    source: str | None = None,
+) -> Channel:
+    """A channel to the listener at ``address``; tries again until ``timeout`` if nobody is there.
+
+    ``source`` is the address of this machine to connect from, so that the network is not guessed.
+    """
+    peer = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    deadline = time.monotonic() + timeout
+    refused = 0
+    why = "nobody answered"
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise MachineLost(
+                f"{peer} cannot be reached ({why})",
+                "See whether its machine is up, and whether a firewall is between.",
+            )
+        try:
+            return _connect_once(address, port, key, tls=tls, timeout=left, source=source)
+        except Dropped as dropped:
+            refused += dropped.proved
+            why = "it ended the connection"
+            if refused >= MAX_REFUSED_PROOFS:
+                raise without_key(peer) from None
+        except OSError as error:
+            if error.errno in _NEVER:
+                raise _impossible(peer, source, error) from None
+            why = (error.strerror or str(error)).lower()
+        time.sleep(max(0.0, min(_REST_SECONDS, deadline - time.monotonic())))
+
+
+def _connect_once(
+    address: str, port: int, key: RunKey, *, tls: bool, timeout: float, source: str | None
+) -> Channel:
+    family, where = resolve(address, port)
+    peer = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    connection = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(timeout)
+        if source is not None:
+            connection.bind(resolve(source, 0)[1])
+        connection.connect(where)
+        if connection.getsockname() == connection.getpeername():
+            # Nobody listens, and the kernel picked that very port for our own end.
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+        greeting = TLS_GREETING if tls else PLAIN_GREETING
+        prove_to_server(connection, key, greeting, peer, timeout)
+        return _secured(connection, key, peer) if tls else Channel(connection, peer)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _secured(connection: socket.socket, key: RunKey, peer: str) -> Channel:
+    from phalanx.sync.net.tls import Identity, client_channel
+
+    return client_channel(connection, Identity.of(key), peer)
+
+
+def _impossible(peer: str, source: str | None, error: OSError) -> InputError:
+    start = f" from {source}" if source else ""
+    return InputError(
+        f"Cannot connect to {peer}{start}: {error.strerror}.",
+        "The address to connect from has to be one of this machine's.",
+    )

@@ -1,0 +1,139 @@
+"""What workers and the home say to each other. Changes of memory follow as raw bytes."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Hello(msgspec.Struct, frozen=True, tag=True):
+    """The first word of a process."""
+
+    process: int
+    processes: int
+    machine: str
+    address: str
+    port: int
+    """Where its listener is, for others who exchange data with it."""
+    host: str
+    """The same for processes that can share memory."""
+    serves: bool = False
+    """It keeps parameters and does not train."""
+
+
+class Member(msgspec.Struct, frozen=True):
+    rank: int
+    """Among the workers, or among the servers."""
+    machine: str
+    address: str
+    port: int
+    host: str
+
+
+class Welcome(msgspec.Struct, frozen=True, tag=True):
+    """Everybody is there."""
+
+    rank: int
+    workers: list[Member]
+    servers: list[Member]
+    run: str
+    """A word of this training's own."""
+
+
+class Region(msgspec.Struct, frozen=True, tag=True):
+    """A worker asks for memory: all have to ask for the same."""
+
+    seq: int
+    digest: bytes
+
+
+class Meet(msgspec.Struct, frozen=True, tag=True):
+    """A barrier of ``members``; all workers when there are none."""
+
+    seq: int
+    runs: int
+    members: list[int]
+    forget: bool = False
+    """What was written before it does not count any more."""
+
+
+class Acquire(msgspec.Struct, frozen=True, tag=True):
+    seq: int
+    runs: int
+    lock: int
+    blocking: bool
+
+
+class Release(msgspec.Struct, frozen=True, tag=True):
+    runs: int
+    lock: int
+
+
+class Await(msgspec.Struct, frozen=True, tag=True):
+    """Answer at once if there is something new, or when somebody wakes."""
+
+    seq: int
+    runs: int
+
+
+class Wake(msgspec.Struct, frozen=True, tag=True):
+    runs: int
+
+
+class Peek(msgspec.Struct, frozen=True, tag=True):
+    """Answer at once with what is new."""
+
+    seq: int
+
+
+class Put(msgspec.Struct, frozen=True, tag=True):
+    key: str
+    value: bytes
+
+
+class Get(msgspec.Struct, frozen=True, tag=True):
+    """Answered when there is such a key."""
+
+    seq: int
+    key: str
+
+
+class Add(msgspec.Struct, frozen=True, tag=True):
+    """A counter; the answer is its new value."""
+
+    seq: int
+    key: str
+    amount: int
+
+
+class Bye(msgspec.Struct, frozen=True, tag=True):
+    """This process ends in good order."""
+
+
+class Answer(msgspec.Struct, frozen=True, tag=True):
+    seq: int
+    runs: int = 0
+    granted: bool = True
+    value: bytes = b""
+    refused: str = ""
+
+
+class Lost(msgspec.Struct, frozen=True, tag=True):
+    """A process is gone without a word of good-bye."""
+
+    rank: int
+    machine: str
+    address: str
+    serves: bool = False
+    ended: bool = False
+    """It said good-bye, and others still count on it."""
+
+
+Request = Hello | Region | Meet | Acquire | Release | Await | Wake | Peek | Put | Get | Add | Bye
+Reply = Welcome | Answer | Lost
+
+MOST_RUNS = 1 << 20
+"""Pieces of memory that one message may change."""
+
+request_decoder = msgspec.msgpack.Decoder(Request)
+reply_decoder = msgspec.msgpack.Decoder(Reply)
+encode = msgspec.msgpack.Encoder().encode

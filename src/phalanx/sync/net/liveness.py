@@ -1,0 +1,64 @@
+"""Notices a cut link from what the kernel knows, without heartbeats of our own.
+
+The kernel asks idle connections every second (keepalive). While bytes are under way it does not,
+and ``TCP_USER_TIMEOUT`` cannot stand in for it where much is sent: the kernel also counts the time
+in which the peer lives but does not read yet, and would drop a worker that computes for long. So
+whoever waits looks at the connection once a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+
+LOOK_SECONDS = 1
+SILENT_MILLISECONDS = 3500
+_USER_TIMEOUT_MILLISECONDS = 5000
+# Since Linux 6.15; the constant is not in Python. Bounds the pause between two tries.
+_TCP_RTO_MAX_MS = 44
+_LONGEST_PAUSE_MILLISECONDS = 1000
+# struct tcp_info: retransmits and probes are its third and fourth bytes, last_ack_recv is a word.
+_COUNTS = struct.Struct("=2xBB")
+_LAST_ACK = struct.Struct("=I")
+_LAST_ACK_AT = 56
+_INFO_BYTES = 60
+
+
+def prepare(connection: socket.socket) -> None:
+    """Send at once, ask a silent peer every second, and come back from every call in a second."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MILLISECONDS)
+    # Without it (an older kernel) a cut link is noticed later if the peer had not read for long.
+    with contextlib.suppress(OSError):
+        connection.setsockopt(socket.IPPROTO_TCP, _TCP_RTO_MAX_MS, _LONGEST_PAUSE_MILLISECONDS)
+    pause = struct.pack("@ll", LOOK_SECONDS, 0)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, pause)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, pause)
+
+
+def allow_slow_reader(connection: socket.socket) -> None:
+    """Do not drop a peer that lives but lets much wait: from now on only ``Watch`` judges."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)
+
+
+class Watch:
+    """Judges one connection by two looks in a row, so that an answer under way is not missed."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._suspected = False
+
+    def is_cut(self) -> bool:
+        """Has the peer's kernel left what we sent unanswered for seconds, now and a look ago?"""
+        info = self._connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+        resent, probes = _COUNTS.unpack_from(info)
+        (silent,) = _LAST_ACK.unpack_from(info, _LAST_ACK_AT)
+        suspicious = bool(resent or probes) and silent > SILENT_MILLISECONDS
+        cut = suspicious and self._suspected
+        self._suspected = suspicious
+        return cut

@@ -1,0 +1,93 @@
+"""Becoming a member of a training on several machines: say hello, learn who else is there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from phalanx.core.errors import PeerLost
+from phalanx.core.run_key import RunKey
+from phalanx.sync.net.channel import Channel
+from phalanx.sync.net.connecting import connect
+from phalanx.sync.net.credentials import Credentials
+from phalanx.sync.net.doorman import Doorman
+from phalanx.sync.net.home_messages import Hello, Welcome, encode, reply_decoder
+from phalanx.sync.net.hosts import Hosts
+from phalanx.sync.net.listener import Listener
+from phalanx.sync.net.mirror import Mirror
+from phalanx.sync.net.servers import Servers
+from phalanx.sync.transport import memfd
+from phalanx.sync.transport.shm import ShmArena
+
+JOIN_SECONDS = 120.0
+"""For all processes to be there: the slowest machine may take long to import torch."""
+
+
+def host_id() -> str:
+    """The same for processes that can share memory: one kernel, one table of processes."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    kernel = boot.read_text().strip() if boot.exists() else os.uname().nodename
+    table = Path("/proc/self/ns/pid")
+    return f"{kernel}.{table.stat().st_ino if table.exists() else 0}"
+
+
+def greet(
+    home: tuple[str, int],
+    key: RunKey,
+    hello: Hello,
+    *,
+    tls: bool = False,
+    timeout: float = JOIN_SECONDS,
+) -> tuple[Channel, Welcome]:
+    """Waits until everybody is there."""
+    address, port = home
+    channel = connect(address, port, key, tls=tls, timeout=timeout, source=hello.address)
+    channel.peer = f"the first machine ({address})"
+    channel.send(encode(hello))
+    if not channel.poll(timeout):
+        channel.close()
+        raise PeerLost(
+            f"not all of the {hello.processes} processes came within {timeout:.0f} seconds",
+            "See the logs of the others; every process needs the same key and address to meet.",
+        )
+    header, _ = channel.receive()
+    welcome = reply_decoder.decode(header)
+    if not isinstance(welcome, Welcome):
+        raise PeerLost("another process was lost before all were there", "See its log.")
+    return channel, welcome
+
+
+def become_worker(
+    home: tuple[str, int],
+    key: RunKey,
+    *,
+    process: int,
+    processes: int,
+    machine: str,
+    address: str,
+    host: str | None = None,
+    tls: bool = False,
+    timeout: float = JOIN_SECONDS,
+) -> Mirror:
+    """Collective: every process of the training does so."""
+    listener = Listener(address, key, tls=tls)
+    hello = Hello(process, processes, machine, address, listener.port, host or host_id())
+    channel, welcome = greet(home, key, hello, tls=tls, timeout=timeout)
+    mirror = Mirror(channel, welcome.rank, len(welcome.workers))
+    access = Credentials(key, address, Doorman(listener), tls)
+    servers = Servers(welcome.rank, welcome.workers, welcome.servers, access, mirror)
+    mirror.hosts = Hosts(welcome.rank, welcome.workers, access, servers, welcome.run)
+    mirror.host = _host_arena(mirror, mirror.hosts.here)
+    return mirror
+
+
+def _host_arena(mirror: Mirror, here: Sequence[int]) -> ShmArena:
+    """Memory of this machine's workers. It has no name: others open the leader's descriptor."""
+    name, local = f"memory.{here[0]}", here.index(mirror.rank)
+    if local == 0:
+        descriptor = memfd.create(len(here))
+        mirror.put(name, f"/proc/{os.getpid()}/fd/{descriptor}".encode())
+    else:
+        descriptor = os.open(mirror.get(name).decode(), os.O_RDWR | os.O_CLOEXEC)
+    return ShmArena(descriptor, local, len(here))

@@ -1,0 +1,111 @@
+"""The parameter servers of a run: processes apart, or started beside the workers when needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from phalanx.core.errors import InputError
+from phalanx.plan.servers import Host, place_servers
+from phalanx.sync.net.channel import Channel
+from phalanx.sync.net.connecting import connect
+from phalanx.sync.net.credentials import Credentials
+from phalanx.sync.net.home_messages import Member
+from phalanx.sync.net.sharing import Notes, hand_out, take
+from phalanx.sync.net.store_process import ServerProcess
+
+START_SECONDS = 60.0
+
+
+class Server(msgspec.Struct, frozen=True):
+    machine: str
+    address: str
+    port: int
+
+    @property
+    def words(self) -> str:
+        return f"the parameter server on {self.machine} ({self.address})"
+
+
+@dataclass
+class Servers:
+    """One worker's view. Every worker asks for the same servers in the same order."""
+
+    rank: int
+    members: Sequence[Member]
+    apart: Sequence[Member]
+    access: Credentials
+    notes: Notes
+
+    def __post_init__(self) -> None:
+        self._known: list[Server] = [Server(m.machine, m.address, m.port) for m in self.apart]
+        self._channels: list[Channel] = []
+        self._children: list[ServerProcess] = []
+
+    def channels(self, count: int | None) -> list[Channel]:
+        """To ``count`` servers, or as many as the plan finds right. Collective."""
+        wanted = self._number(count)
+        self._start(wanted)
+        while len(self._channels) < wanted:
+            self._channels.append(self._open(len(self._channels)))
+        return self._channels[:wanted]
+
+    def close(self) -> None:
+        for channel in self._channels:
+            channel.close()
+        for child in self._children:
+            child.close()
+
+    def _number(self, count: int | None) -> int:
+        if not self.apart:
+            return count or len(self._placed(None))
+        if (count or 1) > len(self.apart):
+            raise InputError(
+                f"{count} servers are asked for, but only {len(self.apart)} processes serve",
+                "Start more with phalanx worker --serve, or leave out servers=.",
+            )
+        return count or len(self.apart)
+
+    def _placed(self, count: int | None) -> list[str]:
+        machines: dict[str, int] = {}
+        for member in self.members:
+            machines[member.machine] = machines.get(member.machine, 0) + 1
+        candidates = [Host(name, workers=workers) for name, workers in machines.items()]
+        return place_servers(candidates, count)
+
+    def _start(self, wanted: int) -> None:
+        """Beside the workers, where nobody serves apart."""
+        placed = self._placed(wanted)
+        for index in range(len(self._known), wanted):
+            machine = placed[index % len(placed)]
+            starter = next(m for m in self.members if m.machine == machine)
+            if starter.rank == self.rank:
+                access = self.access
+                child = ServerProcess(access.key, access.address, tls=access.tls)
+                self._children.append(child)
+                server = Server(starter.machine, starter.address, child.port)
+                self.notes.put(f"server.{index}", msgspec.json.encode(server))
+            found = self.notes.get(f"server.{index}")
+            self._known.append(msgspec.json.decode(found, type=Server))
+
+    def _open(self, index: int) -> Channel:
+        """One connection for the workers of a host; with TLS each needs its own."""
+        server, host = self._known[index], self.members[self.rank].host
+        here = [m.rank for m in self.members if m.host == host]
+        name = f"channel.{index}.{here[0]}"
+        if self.rank != here[0] and not self.access.tls:
+            return take(name, self.rank, self.notes, self.access.key, server.words)
+        channel = connect(
+            server.address,
+            server.port,
+            self.access.key,
+            tls=self.access.tls,
+            timeout=START_SECONDS,
+            source=self.access.address,
+        )
+        channel.peer = server.words
+        if not self.access.tls:
+            hand_out(channel, name, here[1:], self.notes, self.access.key)
+        return channel

@@ -1,0 +1,197 @@
+"""What the parameter store and its clients say to each other: typed headers, with limits.
+
+Numbers of a model follow a header as raw bytes; how many is known from what ``Open`` declared, so
+that a message of another size is refused before any of it is read.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from phalanx.core.errors import PhalanxError
+
+Count = Annotated[int, Meta(ge=0, le=1 << 40)]
+Name = Annotated[str, Meta(max_length=200)]
+Rank = Annotated[int, Meta(ge=0, le=1 << 20)]
+Option = bool | int | float | Name | None | Annotated[list[float], Meta(max_length=8)]
+Options = Annotated[dict[Name, Option], Meta(max_length=64)]
+Groups = Annotated[list[Options], Meta(max_length=4096)]
+Used = Annotated[list[bytes | None], Meta(max_length=16)]
+"""Per layout, a byte for each piece: whether it has a gradient. ``None``: all of them have."""
+
+
+class PieceOf(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A part of a parameter: its length, its group, and how it lies in the parameter's rows."""
+
+    size: Annotated[int, Meta(ge=1, le=1 << 40)]
+    group: Annotated[int, Meta(ge=0, le=4096)]
+    columns: Annotated[int, Meta(ge=1, le=1 << 40)]
+    offset: Count
+
+
+class LayoutOf(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a server has of one flat layout."""
+
+    dtype: Name
+    pieces: Annotated[list[PieceOf], Meta(max_length=1 << 17)]
+
+
+class Description(Struct, frozen=True, forbid_unknown_fields=True):
+    """One server's share of an optimizer: no code, only names and numbers."""
+
+    optimizer: Name
+    first_values: Options
+    groups: Groups
+    layouts: Annotated[list[LayoutOf], Meta(max_length=16)]
+    codecs: Annotated[list[Name], Meta(max_length=16)]
+
+
+class TensorOf(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One buffer of an encoded gradient."""
+
+    dtype: Name
+    shape: Annotated[list[Count], Meta(max_length=4)]
+
+
+class Encoded(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which of the store's codecs was used, and per layout the buffers of the message."""
+
+    codec: Annotated[int, Meta(ge=0, le=15)]
+    layouts: Annotated[list[Annotated[list[TensorOf], Meta(max_length=4096)]], Meta(max_length=16)]
+
+
+class _Request(Struct, frozen=True, forbid_unknown_fields=True, tag=str.lower):
+    store: Name
+
+
+class Open(_Request, frozen=True):
+    """The first to say so makes the store; all others must describe the same."""
+
+    description: Description
+    client: Name = ""
+    ranks: Annotated[list[Rank], Meta(max_length=4096)] = []
+    """Of the workers that use this connection, for those who wait for one of them."""
+
+
+class Load(_Request, frozen=True):
+    """Parameters, slots and counts follow."""
+
+
+class Save(_Request, frozen=True):
+    """Asks for what ``Load`` brings."""
+
+
+class Push(_Request, frozen=True):
+    """A gradient follows; it is applied once, as a whole. ``reply``: with the new parameters."""
+
+    groups: Groups
+    used: Used
+    rate_factor: float = 1.0
+    encoded: Encoded | None = None
+    reply: bool = True
+
+
+class Pull(_Request, frozen=True):
+    have: int = -1
+
+
+class Contribute(_Request, frozen=True):
+    """A share of a step that is taken when all of ``expected`` have given theirs.
+
+    With ``norm`` the answer is the squared norm of this server's share of the mean gradient, and
+    the step is taken when ``Commit`` brings the factor; ``clip`` is for a server that is alone.
+    """
+
+    step: Annotated[int, Meta(ge=0)]
+    expected: Annotated[list[Rank], Meta(min_length=1, max_length=4096)]
+    rank: Rank
+    weight: float
+    groups: Groups
+    used: Used
+    clip: float | None = None
+    norm: bool = False
+    encoded: Encoded | None = None
+    empty: bool = False
+    wait: bool = True
+
+
+class Collect(_Request, frozen=True):
+    """Waits for a step to which workers of this connection contributed without waiting."""
+
+    step: Annotated[int, Meta(ge=0)]
+
+
+class Commit(_Request, frozen=True):
+    step: Annotated[int, Meta(ge=0)]
+    factor: float
+
+
+class Drop(_Request, frozen=True):
+    """The store is not needed any more."""
+
+
+class _Answer(Struct, frozen=True, forbid_unknown_fields=True, tag=str.lower):
+    pass
+
+
+class Opened(_Answer, frozen=True):
+    slots: list[Name]
+    version: int
+    loaded: bool
+
+
+class Done(_Answer, frozen=True):
+    """``before`` and ``version`` are the shard's versions around the request.
+
+    Parameters, or the whole state, follow where they were asked for.
+    """
+
+    before: int
+    version: int
+    waited: float = 0.0
+    updated: float = 0.0
+
+
+class Squares(_Answer, frozen=True):
+    value: float
+
+
+class Failed(_Answer, frozen=True):
+    """``lost``: somebody else's connection, not this request, is the cause."""
+
+    cause: Annotated[str, Meta(max_length=2000)]
+    remedy: Annotated[str, Meta(max_length=2000)] = ""
+    lost: bool = False
+
+
+Request = Open | Load | Save | Push | Pull | Contribute | Collect | Commit | Drop
+Answer = Opened | Done | Squares | Failed
+
+_encoder = msgspec.msgpack.Encoder()
+_requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
+_answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
+
+
+class Refused(PhalanxError):  # noqa: N818  (what happened, not what went wrong here)
+    """A request that does not fit: its connection is ended."""
+
+
+def pack(message: Request | Answer) -> bytes:
+    return _encoder.encode(message)
+
+
+def read_request(header: bytes) -> Request:
+    try:
+        return _requests.decode(header)
+    except msgspec.DecodeError as error:
+        raise Refused(f"this is no request to a parameter store ({error})") from None
+
+
+def read_answer(header: bytes) -> Answer:
+    try:
+        return _answers.decode(header)
+    except msgspec.DecodeError as error:
+        raise Refused(f"this is no answer of a parameter store ({error})") from None

@@ -1,0 +1,157 @@
+"""A process that a cluster's launcher started takes its place in a training on several machines."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+from phalanx.core import hosts_settings as names
+from phalanx.core import settings
+from phalanx.core.agreed_run import agreed_run
+from phalanx.core.errors import InputError, PhalanxError
+from phalanx.core.run_key import RunKey, key_from
+from phalanx.core.run_paths import RunPaths
+from phalanx.pool.blueprint import read_blueprint
+from phalanx.pool.machine import Pool
+from phalanx.sync.net.home_messages import Hello
+from phalanx.sync.net.keep_home import Orders, start_home
+from phalanx.sync.net.listener import Listener
+from phalanx.sync.net.membership import become_worker, greet, host_id
+from phalanx.sync.net.mirror import Mirror
+from phalanx.sync.net.store_server import StoreServer
+from phalanx.train.foreign import Seat
+from phalanx.train.own_address import machine_of, meeting_address, own_address, own_addresses
+
+LEAVE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """What a process needs to be let in."""
+
+    seat: Seat
+    key: RunKey
+    machine: str
+    address: str
+    """Of this machine, towards the others."""
+    meet_at: str
+    tls: bool
+
+
+def ticket_of(seat: Seat, variables: Mapping[str, str]) -> Ticket:
+    key = key_from(variables)
+    if key is None:
+        raise InputError(
+            "this run has no key, so nobody could tell its workers from strangers",
+            "phalanx worker --new-key FILE makes one; set PHALANX_KEY_FILE to it on all machines.",
+        )
+    pool, addresses = _pool(variables), own_addresses()
+    hostname = os.uname().nodename
+    address = own_address(variables, pool, hostname, seat.meet_at, addresses=addresses)
+    machine = machine_of(pool, hostname, addresses) if pool else None
+    return Ticket(
+        seat,
+        key,
+        machine.name if machine else seat.machine,
+        address,
+        meeting_address(seat.meet_at, pool),
+        tls=bool(pool and pool.tls),
+    )
+
+
+def _pool(variables: Mapping[str, str]) -> Pool | None:
+    path = variables.get(names.POOL)
+    return read_blueprint(Path(path)) if path else None
+
+
+@cache
+def take_seat(seat: Seat) -> Mirror:
+    """Become a worker: once in a process, which may train several models, one after another."""
+    ticket = ticket_of(seat, os.environ)
+    keeper = _keep_home(ticket) if seat.is_first else None
+    arena = become_worker(
+        (ticket.meet_at, seat.port),
+        ticket.key,
+        process=seat.process,
+        processes=seat.processes,
+        machine=ticket.machine,
+        address=ticket.address,
+        tls=ticket.tls,
+    )
+    atexit.register(_leave, arena, keeper)
+    return arena
+
+
+def _keep_home(ticket: Ticket) -> subprocess.Popen[bytes]:
+    seat = ticket.seat
+    orders = Orders(ticket.key.text(), ticket.address, seat.port, seat.processes, ticket.tls)
+    return start_home(orders)[0]
+
+
+def _leave(arena: Mirror, keeper: subprocess.Popen[bytes] | None) -> None:
+    """The last thing of a process: others are told whether it ended in good order."""
+    with suppress(PhalanxError, OSError):
+        if arena.hosts is not None:
+            arena.hosts.close()
+    with suppress(PhalanxError, OSError):
+        arena.close(in_good_order=not arena.training)
+    if keeper is not None and keeper.stdin is not None:
+        keeper.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            keeper.wait(LEAVE_SECONDS)
+
+
+def device_of(arena: Mirror) -> torch.device:
+    """Workers of a machine take its GPUs in turn; without any they compute on its cores."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", arena.host.rank % torch.cuda.device_count())
+
+
+def run_folder(seat: Seat, variables: Mapping[str, str]) -> RunPaths:
+    told = variables.get(settings.RUN_FOLDER)
+    if told:
+        return RunPaths(Path(told))
+    return agreed_run(f"{seat.launcher}-{seat.run}", seat.launcher)
+
+
+def serve(seat: Seat) -> int:
+    """Be a parameter server, until all workers have left."""
+    ticket = ticket_of(seat, os.environ)
+    torch.set_num_threads(1)
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda _number, _frame: _end(ended, _frame))
+    keeper = _keep_home(ticket) if seat.is_first else None
+    listener = Listener(ticket.address, ticket.key, tls=ticket.tls)
+    hello = Hello(
+        seat.process, seat.processes, ticket.machine, ticket.address, listener.port, host_id(),
+        serves=True,
+    )  # fmt: skip
+    server = StoreServer(listener)
+    serving = threading.Thread(target=server.serve, args=(ended.is_set,), daemon=True)
+    serving.start()
+    channel, _ = greet((ticket.meet_at, seat.port), ticket.key, hello, tls=ticket.tls)
+    with suppress(PhalanxError):
+        while not ended.is_set():  # the home ends the connection when the last worker has left
+            if channel.poll(0.5):
+                channel.skip(channel.receive()[1])
+    ended.set()
+    serving.join(LEAVE_SECONDS)
+    if keeper is not None and keeper.stdin is not None:
+        keeper.stdin.close()
+    return 0
+
+
+def _end(ended: threading.Event, _frame: FrameType | None) -> None:
+    ended.set()

@@ -1,0 +1,120 @@
+"""What a lab needs of its host, and how it says what is missing; its control groups and record."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from phalanx.core.errors import InputError, MachineError
+from phalanx.lab import cgroups, needs, network, state
+from phalanx.lab.first_process import moved_home
+from phalanx.lab.state import LabState, MachineState
+
+NOBODY = 65534
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_without_root_every_verb_is_refused() -> None:
+    code = f"import os; os.setuid({NOBODY}); from phalanx.cli.main import invoke\n"
+    code += "print([invoke(['lab', *w.split()]) for w in ('up', 'down', 'status', 'cut m1')])"
+    ended = subprocess.run(
+        # Imported first, because nobody may be unable to read the program.
+        [sys.executable, "-c", f"import phalanx.cli.main, phalanx.lab.lab, rich.console\n{code}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.stdout.strip() == "[2, 2, 2, 2]", ended.stderr
+    assert ended.stderr.count("error: a lab needs root") == 4
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root is checked first")
+def test_a_missing_command_is_told_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(needs.PACKAGES, "no-such-command", "some-package")
+    with pytest.raises(InputError) as caught:
+        needs.check_host()
+    assert "no-such-command" in caught.value.cause
+    assert "apt-get install" in caught.value.remedy
+    assert "some-package" in caught.value.remedy
+
+
+def test_a_failing_command_is_told_in_its_own_words() -> None:
+    with pytest.raises(MachineError, match=r"ssh-keygen.*failed: .*no-such-file"):
+        needs.call(["ssh-keygen", "-lf", "no-such-file"])
+
+
+def _tree(root: Path, *files: str) -> Path:
+    for file in files:
+        (root / file).parent.mkdir(parents=True, exist_ok=True)
+        (root / file).touch()
+    return root
+
+
+def test_groups_of_version_1_lie_below_our_own(tmp_path: Path) -> None:
+    mount = _tree(tmp_path, "cpu/cgroup.procs", "memory/a/b/cgroup.procs")
+    (tmp_path / "ours").write_text("3:memory:/a/b\n2:cpu,cpuacct:/\n0::/\n")
+    found = cgroups.parents("x", mount, tmp_path / "ours")
+    assert found == [mount / "cpu/phalanx-lab-x", mount / "memory/a/b/phalanx-lab-x"]
+
+
+def test_a_missing_controller_is_told(tmp_path: Path) -> None:
+    mount = _tree(tmp_path, "cpu/cgroup.procs")
+    (tmp_path / "ours").write_text("2:cpu:/\n")
+    with pytest.raises(InputError, match="no control group 'memory'"):
+        cgroups.parents("x", mount, tmp_path / "ours")
+
+
+def test_version_2_has_one_tree_and_hands_controllers_on(tmp_path: Path) -> None:
+    mount = _tree(tmp_path, "cgroup.controllers", "cgroup.subtree_control")
+    (parent,) = cgroups.parents("x", mount)
+    _tree(parent, "cgroup.subtree_control", "m1/cpu.max", "m1/memory.max")
+    cgroups.make_parent(parent)
+    assert (mount / "cgroup.subtree_control").read_text() == "+cpu +memory"
+    assert (parent / "cgroup.subtree_control").read_text() == "+cpu +memory"
+    cgroups.limit_cpu([parent / "m1"], 50)
+    cgroups.limit_memory([parent / "m1"], 1024)
+    assert (parent / "m1/cpu.max").read_text() == "5000 10000"
+    assert (parent / "m1/memory.max").read_text() == "1024"
+    cgroups.limit_cpu([parent / "m1"], None)
+    assert (parent / "m1/cpu.max").read_text() == "max 10000"
+
+
+def _made(name: str) -> LabState:
+    machine = MachineState("m1", "10.77.0.2", "plab1p1", ("/a", "/b"), cpu=50.0, pid=7, started=9)
+    return LabState(name, "plab1", "10.77.0.0/24", "10.77.0.1", ("/",), [machine], rate=1e9)
+
+
+def test_the_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+    home = tmp_path / "labs"
+    with state.alone(home):
+        state.claim("one", home)
+    assert state.read("one", home) is None
+    state.write(_made("one"), home)
+    assert state.read("one", home) == _made("one")
+    with pytest.raises(InputError, match="already"):
+        state.claim("one", home)
+    with pytest.raises(InputError) as caught:
+        state.read("on", home)
+    assert caught.value.remedy == "Did you mean 'one'?"
+    state.forget("one", home)
+    assert not home.exists()
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "-x", "a" * 33, "a b", "a\n"])
+def test_a_name_is_a_plain_word(name: str) -> None:
+    with pytest.raises(InputError, match="cannot name a lab"):
+        state.folder_of(name)
+
+
+def test_names_of_links_fit_the_kernel() -> None:
+    longest = f"{network.choose_bridge()}p{network.MACHINES_AT_MOST}"
+    assert len(longest) <= 15
+
+
+def test_only_root_moves_to_the_private_home() -> None:
+    assert moved_home("root:x:0:0:root:/root:/bin/bash") == "root:x:0:0:root:/run/home:/bin/bash"
+    assert moved_home("sshd:x:101:1::/run/sshd:/bin/false").split(":")[5] == "/run/sshd"
