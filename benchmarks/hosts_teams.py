@@ -18,7 +18,7 @@ from benchmarks.peers.turns import MARK
 from phalanx.core.run_key import RunKey
 from phalanx.lab.lab import Lab
 
-READY_LIMIT, BLOCK_LIMIT, END_LIMIT = 180.0, 180.0, 10.0
+READY_LIMIT, BLOCK_LIMIT, END_LIMIT = 120.0, 60.0, 10.0
 
 
 class Failed(Exception):  # noqa: N818  (what became of a system)

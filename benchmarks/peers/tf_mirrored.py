@@ -1,44 +1,44 @@
-"""One worker of TensorFlow's MultiWorkerMirroredStrategy: the MLP, SGD, several steps a call.
+"""One worker of TensorFlow's MultiWorkerMirroredStrategy: the MLP, SGD; ``fit`` or ``loop``.
 
-The training step is the documented custom loop, compiled with the loop around it, which is
-quicker than ``fit``: nothing goes back to Python between the steps of a call.
+``fit`` is what tf_keras does by itself. ``loop`` is the documented custom step, compiled with
+a loop around it, so that nothing goes back to Python between steps: the quickest that we found.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from benchmarks.peers.tf_parts import (
+    PER_CALL,
+    fit_block,
     limit_threads,
     make_batches,
-    make_loss,
     make_model,
     make_optimizer,
+    make_step,
 )
 from benchmarks.peers.turns import BATCH, take_turns
-
-PER_CALL = int(os.environ.get("BENCH_STEPS_PER_CALL", "10"))
 
 
 def main() -> None:
     limit_threads()
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    data = strategy.distribute_datasets_from_function(lambda _: make_batches())
+    block = fit_block(strategy, data, 1) if sys.argv[1] == "fit" else _loop(strategy, data)
+    take_turns(block)
+    os._exit(0)
+
+
+def _loop(strategy: Any, data: Any) -> Callable[[int], float]:
     with strategy.scope():
         model, optimizer = make_model(), make_optimizer()
-        loss = make_loss(reduction=tf.keras.losses.Reduction.NONE)
-    workers = strategy.num_replicas_in_sync
-    batches = iter(strategy.distribute_datasets_from_function(lambda _: make_batches(workers)))
-
-    def step(part: Any) -> None:
-        x, y = part
-        with tf.GradientTape() as tape:
-            error = tf.nn.compute_average_loss(loss(y, model(x)), global_batch_size=BATCH)
-        gradients = tape.gradient(error, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+    step, batches = make_step(model, optimizer, BATCH), iter(data)
 
     @tf.function
     def several(count: Any) -> None:
@@ -52,8 +52,7 @@ def main() -> None:
         model.trainable_variables[0].numpy()  # all of it has been computed
         return time.perf_counter() - began
 
-    take_turns(block)
-    os._exit(0)
+    return block
 
 
 if __name__ == "__main__":

@@ -10,8 +10,10 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
+from phalanx.core.errors import PhalanxError
 from phalanx.core.run_key import RunKey
 from phalanx.sync.net.home import Home
 from phalanx.sync.net.home_messages import Hello
@@ -93,6 +95,18 @@ def _stand_for(
     channel.close()
 
 
+def _leave(arena: Mirror, *, in_good_order: bool) -> None:
+    """What the end of a process does; hundreds of workers come and go in this one."""
+    hosts = arena.hosts
+    assert hosts is not None
+    doorman = hosts._access.doorman
+    for close in (hosts.close, doorman.close, doorman._listener.close):
+        with suppress(PhalanxError, OSError):
+            close()
+    with suppress(PhalanxError, OSError):
+        arena.close(in_good_order=in_good_order)
+
+
 def as_hosts(
     where: Sequence[int],
     work: Callable[[int, Mirror], Any],
@@ -127,7 +141,7 @@ def as_hosts(
             errors.append(error)
         finally:
             if arena is not None:
-                arena.close(in_good_order=not errors)
+                _leave(arena, in_good_order=not errors)
 
     home = threading.Thread(target=keep_home, daemon=True)
     home.start()

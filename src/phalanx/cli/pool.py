@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from phalanx.cli.pool_probe import probe
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -43,6 +45,9 @@ def check(
     _print(Console(stderr=json, highlight=False), found, selections)
     if json:
         print(_as_json(found, selections))
+
+
+pool_app.command()(probe)
 
 
 def _selections(pool: Pool) -> dict[str, list[str]]:

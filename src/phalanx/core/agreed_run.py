@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from phalanx.core.errors import InputError
-from phalanx.core.run_paths import REMEDY, RunPaths, new_run, runs_home, slug
+from phalanx.core.run_paths import MOST_NAME, REMEDY, RunPaths, new_run, runs_home, slug
 
 _HIDDEN = ".started"
 _held: list[int] = []
@@ -27,8 +27,8 @@ def agreed_run(word: str, title: str) -> RunPaths:
     place = runs_home() / _HIDDEN
     try:
         place.mkdir(parents=True, exist_ok=True)
-        with _alone(place / f"{slug(word)}.gate"):
-            return _found_or_made(place / slug(word), title)
+        with _alone(place / f"{slug(word)[:MOST_NAME]}.gate"):
+            return _found_or_made(place / slug(word)[:MOST_NAME], title)
     except OSError as error:
         why = error.strerror or str(error)
         raise InputError(f"cannot agree on a run folder in {place}: {why}", REMEDY) from error

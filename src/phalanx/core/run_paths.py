@@ -129,6 +129,9 @@ class RunPaths:
         return self
 
 
+MOST_NAME = 120  # characters: names of files end at 255 bytes, and this is only a part
+
+
 def slug(name: str) -> str:
     """``name`` as a part of a folder's name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"
@@ -136,7 +139,7 @@ def slug(name: str) -> str:
 
 def new_run(name: str) -> RunPaths:
     """A fresh folder named after the moment and ``name``."""
-    base = f"{time.strftime('%Y%m%d-%H%M%S')}-{slug(name)}"
+    base = f"{time.strftime('%Y%m%d-%H%M%S')}-{slug(name)[:MOST_NAME]}"
     home = _made_home()
     for attempt in range(1, 1000):
         folder = home / (base if attempt == 1 else f"{base}-{attempt}")

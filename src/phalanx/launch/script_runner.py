@@ -12,7 +12,14 @@ import traceback
 from pathlib import Path
 from types import ModuleType, TracebackType
 
-from phalanx.core.errors import SCRIPT_FAILED, InputError, MachineError, PeerLost, RunStopped
+from phalanx.core.errors import (
+    SCRIPT_FAILED,
+    InputError,
+    MachineError,
+    MachineLost,
+    PeerLost,
+    RunStopped,
+)
 
 STOPPED_CODE = 143
 """What a shell says of a process ended by SIGTERM: the worker stopped because it was told to."""
@@ -38,7 +45,7 @@ def run_script(main: ModuleType, traceback_file: Path) -> int:
         return _code_of_exit(ending, traceback_file)
     except RunStopped:
         return STOPPED_CODE
-    except (InputError, MachineError) as error:
+    except (InputError, MachineError, MachineLost) as error:
         _write(traceback_file, str(error) + "\n")
         return error.exit_code
     except BaseException as error:

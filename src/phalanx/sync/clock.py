@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import Protocol
 
 
@@ -16,3 +17,14 @@ class MonotonicClock:
 
     def now(self) -> float:
         return time.monotonic()
+
+
+@dataclass(frozen=True)
+class ShiftedClock:
+    """The clock of another host, as far as this one can tell: its own, and how far apart."""
+
+    ahead: float
+    """Seconds by which the other clock is ahead of this host's."""
+
+    def now(self) -> float:
+        return time.monotonic() + self.ahead

@@ -52,7 +52,7 @@ class Groups(TeamStrategy):
         self._store.push_reduced(self._reducer, masks, self._rate_factor, timing)
         pushed = now()
         self._team.barrier()
-        self.refresh()
+        self._store.pull_reduced(self._reducer, self._staged)
         timing.settle = now() - pushed
         return timing
 

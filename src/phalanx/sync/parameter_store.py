@@ -56,6 +56,9 @@ class ParameterStore(Protocol):
     def pull_newer(self, into: Sequence[Tensor], taken: list[int]) -> list[int]:
         """Pull unless ``into`` is of the versions ``taken``; returns those it is of now."""
 
+    def pull_reduced(self, reducer: Reducer, into: Sequence[Tensor]) -> None:
+        """Copy the newest parameters, which a team has just updated. Every member calls it."""
+
     def export_private(self) -> State:
         """What only this worker knows of its pushes."""
 

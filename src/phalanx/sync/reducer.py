@@ -146,6 +146,10 @@ class Reducer:
         if self.apart:
             self._circle.wait()
 
+    def wait_here(self) -> None:
+        """For the members on this host."""
+        self._circle.wait()
+
     def _clip(self, limit: float) -> None:
         slices = [out for own in self.reduced for out in own]
         squares = sum(float(torch.linalg.vector_norm(out)) ** 2 for out in slices)

@@ -131,6 +131,10 @@ class Store:
             optimizers[shard].update(gradient, mask, rate_factor)
         self._shared.versions[shard] += 1
 
+    def pull_reduced(self, reducer: Reducer, into: Sequence[Tensor]) -> None:
+        """Copy the newest parameters, which a team has just updated."""
+        self.pull(into)
+
     def export_private(self) -> State:
         return {}
 

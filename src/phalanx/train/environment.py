@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -14,6 +15,7 @@ from phalanx.core import context, settings
 from phalanx.core.errors import InputError
 from phalanx.core.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
+from phalanx.sync.clock import Clock, MonotonicClock
 from phalanx.sync.transport.arena import Arena
 from phalanx.sync.transport.memory import Hub
 from phalanx.sync.transport.shm import ShmArena
@@ -34,6 +36,8 @@ class Environment:
     started: float | None = None
     arena: Arena | None = None
     thread: bool = False
+    clock: Clock = field(default_factory=MonotonicClock)
+    """For stamps of what happens: the same on all machines of a run."""
 
     @property
     def launched(self) -> bool:
@@ -69,6 +73,7 @@ def _by_another_launcher(variables: Mapping[str, str]) -> Environment | None:
     paths.make()
     arena, started = take_seat(seat), variables.get(settings.STARTED)
     assert arena.hosts is not None
+    before = time.monotonic() - float(started) if started else None
     return Environment(
         rank=arena.rank,
         workers=arena.workers,
@@ -76,8 +81,9 @@ def _by_another_launcher(variables: Mapping[str, str]) -> Environment | None:
         device=device_of(arena),
         paths=paths,
         settings=chosen,
-        started=float(started) if started else None,
+        started=None if before is None else arena.clock.now() - before,
         arena=arena if arena.workers > 1 else None,
+        clock=arena.clock,
     )
 
 

@@ -19,7 +19,6 @@ from phalanx.core.errors import InputError
 from phalanx.core.spec import Spec, parse_spec
 from phalanx.observe.emit import EventWriter
 from phalanx.observe.emulated import describe_emulation
-from phalanx.sync.clock import MonotonicClock
 from phalanx.train.checkpointing import Resumed, Trained
 from phalanx.train.course import Course
 from phalanx.train.environment import Environment, detect
@@ -64,7 +63,8 @@ def join_with(
     """:func:`join`, with a ``trial`` step for timing precisions when the caller has one."""
     if buffers not in BUFFER_POLICIES:
         raise InputError(f"buffers='{buffers}' is unknown", f"Use {', '.join(BUFFER_POLICIES)}.")
-    environment, clock = environment or detect(), MonotonicClock()
+    environment = environment or detect()
+    clock = environment.clock
     paths = environment.paths
     writer = EventWriter(paths.events_of(environment.rank) if paths else None, environment.rank)
     lifetime = Lifetime(environment, writer, clock)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import platform
 import resource
@@ -15,7 +16,7 @@ from types import FrameType
 import torch
 
 import phalanx
-from phalanx.core.errors import RunStopped
+from phalanx.core.errors import PeerLost, RunStopped
 from phalanx.data.load import LOADED
 from phalanx.observe.emit import EventWriter
 from phalanx.observe.events import Data, Finished, Joined, PhaseDone
@@ -143,7 +144,9 @@ class Lifetime:
         elif self.on_exit is None or self.broken():
             self.end("failed")
         else:
-            self.on_exit()
+            with contextlib.suppress(PeerLost):  # those it would tell are gone already
+                self.on_exit()
+            self.end("failed")  # unless it has ended well
         self._writer.close()  # not before: a script may log after its training
 
     def _on_terminate(self, _signal: int, _frame: FrameType | None) -> None:

@@ -25,7 +25,7 @@ from phalanx.sync.net.channel import Channel
 from phalanx.sync.net.listener import Listener
 
 LOOK_SECONDS = 0.5
-RUN_BYTES = 16  # a place and a length, eight bytes each
+
 UNHEARD = 64  # channels that may be open before they have said hello
 
 
@@ -130,6 +130,7 @@ class Home:
             m.Put: self._put,
             m.Get: self._get,
             m.Add: self._add,
+            m.Time: self._time,
         }
         self._run = secrets.token_hex(8)
         self._over = False
@@ -207,11 +208,11 @@ class Home:
             self._lose(client)
 
     def _take_changes(self, client: Client, runs: int, size: int) -> None:
-        if runs > m.MOST_RUNS or size < runs * RUN_BYTES or (size and not runs):
+        if runs > m.MOST_RUNS or size < runs * m.RUN_BYTES or (size and not runs):
             raise ValueError("changes of a wrong size")
         if not runs:
             return
-        places, values = bytearray(runs * RUN_BYTES), bytearray(size - runs * RUN_BYTES)
+        places, values = bytearray(runs * m.RUN_BYTES), bytearray(size - runs * m.RUN_BYTES)
         client.channel.receive_into(memoryview(places), memoryview(values))
         self._changes.add(Change(client, runs, bytes(places), bytes(values)))
 
@@ -383,6 +384,9 @@ class Home:
         total = int(self._values.get(request.key, b"0")) + request.amount
         self._put(client, m.Put(request.key, str(total).encode()))
         self._say(client, m.Answer(request.seq, value=str(total).encode()))
+
+    def _time(self, client: Client, request: m.Time) -> None:
+        self._say(client, m.Answer(request.seq, value=repr(time.monotonic()).encode()))
 
     def _close(self) -> None:
         for channel in [*self._unheard, *(c.channel for c in self._clients)]:

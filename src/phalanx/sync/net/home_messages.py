@@ -105,6 +105,12 @@ class Add(msgspec.Struct, frozen=True, tag=True):
     amount: int
 
 
+class Time(msgspec.Struct, frozen=True, tag=True):
+    """What is the time at home?"""
+
+    seq: int
+
+
 class Bye(msgspec.Struct, frozen=True, tag=True):
     """This process ends in good order."""
 
@@ -128,9 +134,13 @@ class Lost(msgspec.Struct, frozen=True, tag=True):
     """It said good-bye, and others still count on it."""
 
 
-Request = Hello | Region | Meet | Acquire | Release | Await | Wake | Peek | Put | Get | Add | Bye
+Request = (
+    Hello | Region | Meet | Acquire | Release | Await | Wake | Peek | Put | Get | Add | Time | Bye
+)
 Reply = Welcome | Answer | Lost
 
+RUN_BYTES = 16
+"""Of a run of memory: its place and its length, eight bytes each."""
 MOST_RUNS = 1 << 20
 """Pieces of memory that one message may change."""
 

@@ -55,6 +55,9 @@ def greet(
     welcome = reply_decoder.decode(header)
     if not isinstance(welcome, Welcome):
         raise PeerLost("another process was lost before all were there", "See its log.")
+    for member in (*welcome.workers, *welcome.servers):
+        if member.address == address:
+            channel.peer = f"the first machine, {member.machine} ({address})"
     return channel, welcome
 
 
@@ -75,6 +78,7 @@ def become_worker(
     hello = Hello(process, processes, machine, address, listener.port, host or host_id())
     channel, welcome = greet(home, key, hello, tls=tls, timeout=timeout)
     mirror = Mirror(channel, welcome.rank, len(welcome.workers))
+    mirror.set_clock()
     access = Credentials(key, address, Doorman(listener), tls)
     servers = Servers(welcome.rank, welcome.workers, welcome.servers, access, mirror)
     mirror.hosts = Hosts(welcome.rank, welcome.workers, access, servers, welcome.run)

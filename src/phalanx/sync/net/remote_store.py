@@ -115,6 +115,14 @@ class RemoteStore:
             self._copy(into)
         return versions
 
+    def pull_reduced(self, reducer: Reducer, into: Sequence[Tensor]) -> None:
+        """The host that pushed has them already; elsewhere one member fetches them for all."""
+        if self._team.members[0] not in self._hosts.here:
+            if reducer.leads:
+                self.client.pull(self._shared.parameters)
+            reducer.wait_here()
+        self._copy(into)
+
     def _copy(self, into: Sequence[Tensor]) -> None:
         """From the host's copy, each server's part as nobody is renewing it."""
         for server, lock in enumerate(self._locks if into else ()):

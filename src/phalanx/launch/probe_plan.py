@@ -1,0 +1,124 @@
+"""How the time of a probe is spent: pure arithmetic, so that a budget is kept on any link."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, field
+from itertools import combinations
+from statistics import median
+
+from phalanx.pool.measured import CollectiveFigures
+from phalanx.sync.collective.choose import MOST_DIRECT
+from phalanx.sync.collective.cost import COSTS, MESSAGE_SECONDS, Link
+
+SIZES = (64, 4 << 10, 64 << 10, 1 << 20, 16 << 20)
+"""Bytes of the collectives that are timed."""
+NAMES = (
+    "broadcast",
+    "reduce",
+    "scatter",
+    "gather",
+    "all_to_all",
+    "all_reduce.direct",
+    "all_reduce.ring",
+    "all_reduce.tree",
+    "all_reduce.butterfly",
+)
+PAIRS_SHARE = 0.4
+"""Of the budget, at most; the rest is for collectives."""
+LONGEST_PAIR = 1.0
+LONGEST_COLLECTIVE = 1.2
+MOST_REPEATS = 30
+BESIDES = 2
+"""Times that a collective also runs, unmeasured: to warm up, and as barriers and requests."""
+
+
+def pair_seconds(budget: float, pairs: int) -> float:
+    """For one pair: latency and both directions."""
+    return min(LONGEST_PAIR, budget * PAIRS_SHARE / max(1, pairs))
+
+
+def names_for(participants: int) -> list[str]:
+    """The collectives that so many take part in."""
+    direct = participants <= MOST_DIRECT
+    return [name for name in NAMES if direct or name != "all_reduce.direct"]
+
+
+def model_of(latency: float, bandwidth: float) -> Link:
+    """The link of the cost formulas, from a measured round trip.
+
+    Half a round trip contains the handling of one message, which formulas count apart.
+    """
+    overhead = min(MESSAGE_SECONDS, latency / 2)
+    return Link(latency - overhead, bandwidth, overhead)
+
+
+@dataclass
+class Schedule:
+    """Which collective comes next, how often, and which ones there is no time for.
+
+    Small sizes come first. What a collective has taken beyond its formula at one size is expected
+    of it at the next, as so many seconds: handling of messages does not grow with them.
+    """
+
+    participants: int
+    link: Link
+    sizes: Sequence[int] = SIZES
+    _beyond: dict[str, float] = field(default_factory=dict)
+
+    def measurements(self) -> Iterator[tuple[str, int]]:
+        for size in self.sizes:
+            for name in names_for(self.participants):
+                yield name, size
+
+    def predicted(self, name: str, size: int) -> float:
+        return COSTS[name](self.participants, size).seconds(self.link)
+
+    def expected(self, name: str, size: int) -> float:
+        """Seconds of one repetition, from the formula and from smaller sizes."""
+        return self.predicted(name, size) + self._beyond.get(name, 0.0)
+
+    def least(self, name: str, size: int) -> float:
+        """Seconds of a single repetition, together with what is not measured."""
+        return self.expected(name, size) * (1 + BESIDES)
+
+    def repeats(
+        self, name: str, size: int, left: float, later: Sequence[tuple[str, int]] = ()
+    ) -> int:
+        """How often to run it when ``left`` seconds are left; 0: there is no time for it.
+
+        Those that come ``later`` keep what a single repetition of each takes, where that is left.
+        """
+        least = self.least(name, size)
+        if least > left:
+            return 0
+        spare = left - least - sum(self.least(*other) for other in later)
+        share = least + min(LONGEST_COLLECTIVE, max(0.0, spare) / (1 + len(later)))
+        return max(1, min(MOST_REPEATS, int(share / self.expected(name, size)) - BESIDES))
+
+    def learn(self, name: str, size: int, measured: float) -> None:
+        self._beyond[name] = max(0.0, measured - self.predicted(name, size))
+
+
+def handling(schedule: Schedule, figures: Iterable[CollectiveFigures]) -> float | None:
+    """Seconds that a message costs besides latency and bytes, as the smallest ones show it."""
+    smallest = [each for each in figures if each.bytes == min(schedule.sizes)]
+    link, found = schedule.link, []
+    for each in smallest:
+        cost = COSTS[each.name](schedule.participants, each.bytes)
+        explained = link.latency * cost.rounds + cost.bytes / link.bandwidth
+        found.append(max(0.0, each.measured - explained) / cost.messages)
+    return median(found) if found else None
+
+
+def all_reached(names: Iterable[str], reached: Set[frozenset[str]]) -> list[str]:
+    """Machines that all reach each other: those with the most missing links are left out."""
+    chosen = list(names)
+    while len(chosen) > 1:
+        missing = [pair for pair in combinations(chosen, 2) if frozenset(pair) not in reached]
+        if not missing:
+            break
+        # Of machines that miss as many, the last one goes, so that the order of the pool decides.
+        worst = max(reversed(chosen), key=lambda name: sum(name in pair for pair in missing))
+        chosen.remove(worst)
+    return chosen

@@ -1,0 +1,159 @@
+"""What a probe of links found, kept beside the blueprint: who plans later reads it.
+
+``pool.yaml`` has its figures in ``pool.probe.json``. Latencies are seconds one way, bandwidths
+bytes per second in one direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from phalanx.core.errors import InputError
+from phalanx.core.files import write_whole
+
+FORMAT = 1
+SUFFIX = ".probe.json"
+SIZE_LIMIT = 16 << 20
+
+
+class LinkFigures(msgspec.Struct, frozen=True):
+    """One direction of a link."""
+
+    source: str
+    target: str
+    latency: float
+    bandwidth: float
+
+
+class CollectiveFigures(msgspec.Struct, frozen=True):
+    """One collective at one size: median seconds, and what the cost formula says."""
+
+    name: str
+    bytes: int
+    measured: float
+    predicted: float
+    repeats: int
+
+    @property
+    def ratio(self) -> float:
+        return self.measured / self.predicted
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """A measurement that there was no time for."""
+
+    what: str
+    bytes: int | None = None
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """A machine, or a pair of them, that could not be measured."""
+
+    machines: list[str]
+    cause: str
+    remedy: str
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """All figures of one probe."""
+
+    date: str
+    """When it ended: ISO 8601, UTC."""
+    seconds: float
+    budget: float
+    machines: list[str]
+    """Those that answered."""
+    links: list[LinkFigures]
+    collectives: list[CollectiveFigures] = []
+    participants: list[str] = []
+    """The machines that the collectives ran on: all that reach each other."""
+    message_seconds: float | None = None
+    """What handling one small message takes, fitted to the collectives of the smallest size."""
+    left_out: list[LeftOut] = []
+    trouble: list[Trouble] = []
+    emulated: bool = False
+    format: int = FORMAT
+
+    def link(self, source: str, target: str) -> LinkFigures | None:
+        """From ``source`` to ``target``; ``None`` where nobody has measured."""
+        return next((k for k in self.links if (k.source, k.target) == (source, target)), None)
+
+    @property
+    def age(self) -> float:
+        """Seconds since it was made."""
+        return (datetime.now(UTC) - datetime.fromisoformat(self.date)).total_seconds()
+
+
+def among(probe: Probe, names: Iterable[str]) -> list[LinkFigures]:
+    """The links among some machines, both directions."""
+    chosen = set(names)
+    return [k for k in probe.links if k.source in chosen and k.target in chosen]
+
+
+def slowest(probe: Probe, names: Iterable[str]) -> tuple[float, float] | None:
+    """(latency, bandwidth) for ``Collective`` and ``choose``: the longest, and the least.
+
+    A collective waits for its slowest link. ``None`` unless every pair was measured.
+    """
+    chosen = sorted(set(names))
+    found = among(probe, chosen)
+    if not found or len(found) < len(chosen) * (len(chosen) - 1):
+        return None
+    return max(k.latency for k in found), min(k.bandwidth for k in found)
+
+
+def best_connected(probe: Probe, names: Iterable[str]) -> list[str]:
+    """Machines by how well they would serve the others: the best place for a server first.
+
+    All of them send to a server at once, so that its own links bound what it can take: machines
+    are ordered by the bandwidth of their slower direction, summed over the others, then latency.
+    Those that nobody measured come last, in the order given.
+    """
+    chosen = list(dict.fromkeys(names))
+
+    def worth(name: str) -> tuple[float, float]:
+        others = [other for other in chosen if other != name]
+        pairs = [(probe.link(name, other), probe.link(other, name)) for other in others]
+        known = [(there, back) for there, back in pairs if there and back]
+        total = sum(min(there.bandwidth, back.bandwidth) for there, back in known)
+        return -total, sum(there.latency for there, _ in known)
+
+    return sorted(chosen, key=worth)
+
+
+def path_beside(blueprint: Path) -> Path:
+    """Where the probe of a pool is kept."""
+    return blueprint.with_suffix(SUFFIX)
+
+
+def write_probe(probe: Probe, blueprint: Path) -> Path:
+    """Keep it beside its blueprint, readable by whom that is readable by."""
+    path = path_beside(blueprint)
+    text = msgspec.json.format(msgspec.json.encode(probe), indent=1) + b"\n"
+    try:
+        write_whole(path, text)
+        path.chmod(blueprint.stat().st_mode & 0o666)
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be written: {error.strerror}",
+            "The probe is kept beside the blueprint.",
+        ) from None
+    return path
+
+
+def read_probe(blueprint: Path) -> Probe | None:
+    """The probe of a pool; ``None`` when there is none. A broken file is the user's to remove."""
+    path = path_beside(blueprint)
+    try:
+        with path.open("rb") as file:
+            return msgspec.json.decode(file.read(SIZE_LIMIT), type=Probe)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise InputError(
+            f"{path}: cannot be read as a probe ({error})", "Remove it, and probe again."
+        ) from None

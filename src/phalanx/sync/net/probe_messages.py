@@ -1,0 +1,91 @@
+"""What the one who probes and its workers say to each other: a line of JSON each.
+
+The first line goes to a worker's standard input with the key; it answers with its port. Then it is
+asked for one measurement at a time. No torch here: the command line reads this.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+LARGEST = 64 << 20
+"""Bytes of a message that is measured."""
+
+
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="say"):
+    """One line."""
+
+
+class Orders(Message, frozen=True, tag="orders"):
+    """Where to listen, and for how long to live at most."""
+
+    key: str
+    address: str
+    tls: bool
+    seconds: float
+
+
+class Peer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    address: str
+    port: int
+
+
+class MeasurePair(Message, frozen=True, tag="pair"):
+    """Two machines: open a connection, measure it, close it."""
+
+    group: str
+    rank: int
+    peers: list[Peer]
+    seconds: float
+    opening: float
+
+
+class OpenMesh(Message, frozen=True, tag="mesh"):
+    """Everybody: connect with all others, for collectives."""
+
+    group: str
+    rank: int
+    peers: list[Peer]
+    opening: float
+
+
+class TimeCollective(Message, frozen=True, tag="collective"):
+    name: str
+    bytes: int
+    repeats: int
+
+
+class Ready(Message, frozen=True, tag="ready"):
+    port: int
+
+
+class Done(Message, frozen=True, tag="done"):
+    """It did its part, and the figures are another's."""
+
+
+class PairFigures(Message, frozen=True, tag="figures"):
+    """Seconds one way; bytes per second towards the other."""
+
+    bandwidth: float
+    latency: float
+
+
+class Timed(Message, frozen=True, tag="timed"):
+    """Seconds of each repetition, without the barrier between them."""
+
+    seconds: list[float]
+
+
+class Problem(Message, frozen=True, tag="problem"):
+    cause: str
+    remedy: str = ""
+
+
+Request = MeasurePair | OpenMesh | TimeCollective
+Answer = Ready | Done | PairFigures | Timed | Problem
+
+encode = msgspec.json.encode
+orders_decoder = msgspec.json.Decoder(Orders)
+request_decoder: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
+answer_decoder: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
