@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-slow check format bench accuracy clean
+.PHONY: demo test test-slow test-hosts check format bench accuracy clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -25,6 +25,10 @@ test: $(READY) ## the test suite
 
 test-slow: $(READY) ## the tests that take minutes
 	$(BIN)/pytest -m slow --timeout 1200
+
+# Needs root, and these packages of Debian: iproute2 util-linux openssh-server openmpi-bin
+test-hosts: $(READY) ## what crosses hosts, on emulated machines (root; about an hour)
+	$(BIN)/python tests/hosts/run_contract.py
 
 check: $(READY) ## format, lint, types, import order, links
 	$(BIN)/ruff format --check .

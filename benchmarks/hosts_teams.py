@@ -75,22 +75,22 @@ class Member:
         except OSError:
             raise Failed(self._last_words()) from None
 
-    def hear(self, word: str, end: float) -> list[str]:
-        """What follows ``word`` in the next line."""
+    def next_line(self, end: float) -> list[str]:
+        """The next line that is for the benchmark."""
         try:
             line = self._lines.get(timeout=max(0.0, end - time.monotonic()))
         except queue.Empty:
             raise Failed(f"nothing was heard in time; {self._last_words()}") from None
-        if line is None or line[:1] != [word]:
+        if line is None:
             raise Failed(self._last_words())
-        return line[1:]
+        return line
 
-    def wait(self, limit: float) -> int:
-        """The exit code, when it has ended by itself."""
-        try:
-            return self._process.wait(limit)
-        except subprocess.TimeoutExpired:
-            raise Failed(f"it did not end within {limit:g} s; {self._last_words()}") from None
+    def hear(self, word: str, end: float) -> list[str]:
+        """What follows ``word`` in the next line."""
+        line = self.next_line(end)
+        if line[:1] != [word]:
+            raise Failed(f"it said '{' '.join(line)}' and not '{word}'")
+        return line[1:]
 
     def end(self) -> None:
         self._process.kill()

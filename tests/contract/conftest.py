@@ -1,10 +1,35 @@
-"""The contract on another device: ``PHALANX_TEST_DEVICE=cuda pytest tests/contract``."""
+"""The contract elsewhere: ``PHALANX_TEST_DEVICE=cuda`` or ``PHALANX_TEST_HOSTS=2``.
+
+Hosts are threads here, each group with memory of its own, which meet over real connections.
+"""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 import torch
 from devices import AWAY, DEVICE, compute_exactly
+from on_hosts import HOSTS
+
+_HERE = Path(__file__).parent
+ONE_HOST = {
+    "test_properties.py": "replays interleavings from a seed, which one host's memory allows",
+    "test_scripted_time.py": "time is scripted on one host only",
+    "test_what_was_sent_and_what_is_kept_add_up_to_all_gradients": "looks into one host's memory; "
+    "test_adding_up.py does so between hosts",
+}
+"""Files and tests that do not run on several hosts, and why."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items if HOSTS > 1 else ():
+        if item.path.parent != _HERE:
+            continue
+        name = getattr(item, "originalname", item.name)
+        reason = ONE_HOST.get(item.path.name) or ONE_HOST.get(name)
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="session", autouse=True)

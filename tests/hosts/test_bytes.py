@@ -22,7 +22,7 @@ from phalanx.sync.layout import make_layout
 from phalanx.sync.net.store_description import gradient_bytes
 
 SCRIPT = Path(__file__).with_name("counting_script.py")
-STEPS, FIRST, LAST = 38, 4, 32  # whole rounds of strategies that meet every 4 steps
+STEPS, FIRST, LAST = 44, 4, 32  # whole rounds of strategies that meet every 4 steps
 TOLERANCE = 0.05
 WHOLE = 4 * WIDTH * WIDTH
 CODECS = ["fp16", "bf16", "int8", "int4", "topk", "threshold:value=0", "powersgd"]

@@ -6,11 +6,14 @@ home, links and servers only, on loopback or each from within the network of a l
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import gc
+import itertools
 import os
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from phalanx.core.errors import PhalanxError
@@ -61,6 +64,7 @@ def spread(workers: int, hosts: int) -> list[int]:
 
 
 KEY = RunKey.new()
+_times = itertools.count(1)
 _servers: dict[str, Server] = {}
 
 
@@ -107,6 +111,28 @@ def _leave(arena: Mirror, *, in_good_order: bool) -> None:
         arena.close(in_good_order=in_good_order)
 
 
+@contextmanager
+def _forgotten_after() -> Iterator[None]:
+    """What a worker leaves to the end of its process would keep its memory mapped until then."""
+    left: list[Callable[..., Any]] = []
+    register = atexit.register
+
+    def recorded(action: Callable[..., Any], *given: Any, **named: Any) -> Callable[..., Any]:
+        left.append(action)
+        return register(action, *given, **named)
+
+    atexit.register = recorded  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        atexit.register = register
+        for action in left:
+            atexit.unregister(action)
+        if next(_times) % 20 == 0:
+            gc.collect()  # each mapping has a file of its own, and there are never enough
+
+
+@_forgotten_after()
 def as_hosts(
     where: Sequence[int],
     work: Callable[[int, Mirror], Any],

@@ -41,6 +41,14 @@ def _check_range(options: Mapping[str, Value]) -> None:
         )
 
 
+def _check_through(options: Mapping[str, Value]) -> None:
+    if options.get("through", "links") != "links" and "topology" in options:
+        raise InputError(
+            f"'allreduce' through {options['through']} has no topology of ours",
+            "Leave one of the two out: allreduce:through=gloo, or allreduce:topology=ring",
+        )
+
+
 # Names that the grammar knows and this version does not build yet.
 PLANNED = ("pipeline", "tensor")
 ALIASES = {
@@ -79,8 +87,14 @@ _TRAITS: dict[str, Traits] = {
                 str,
                 choices=("direct", "ring", "tree", "butterfly"),
                 summary="how machines exchange sums (by their number and the model's size)",
-            )
+            ),
+            "through": Key(
+                str,
+                choices=("links", "gloo", "nccl"),
+                summary="whose connections between machines (links: Phalanx's own)",
+            ),
         },
+        check=_check_through,
     ),
     "async": Traits(
         "workers update shared parameters one by one and never wait for each other",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from phalanx.sync.net.path import Path
 from phalanx.sync.reducer import Reducer
 from phalanx.sync.replica import Masks
 from phalanx.sync.shared_state import State
@@ -20,9 +21,15 @@ from phalanx.sync.team_strategy import TeamStrategy
 class AllReduce(TeamStrategy):
     """Two barriers a step: gradients are there; parameters are updated."""
 
-    def __init__(self, context: StrategyContext, topology: str | None = None) -> None:
+    def __init__(
+        self,
+        context: StrategyContext,
+        topology: str | None = None,
+        through: str | None = None,
+    ) -> None:
         super().__init__(context)
-        self._reducer = Reducer(context, topology=topology)
+        path = Path(topology, through, self._replica.device)
+        self._reducer = Reducer(context, path=path)
         if self._shared.elementwise:
             layouts, shard = len(self._replica.layouts), self._host.rank
             self._optimizers = [self._shared.optimizer_of(i, shard) for i in range(layouts)]

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from phalanx.sync.clipping import clip_factor
 from phalanx.sync.layout import Layout
+from phalanx.sync.net.path import Path
 from phalanx.sync.net.summing import Summing
 from phalanx.sync.replica import Masks
 from phalanx.sync.strategy import StrategyContext
@@ -27,7 +28,7 @@ class Reducer:
     """
 
     def __init__(
-        self, context: StrategyContext, *, across: bool = True, topology: str | None = None
+        self, context: StrategyContext, *, across: bool = True, path: Path | None = None
     ) -> None:
         self._replica, self._shared = context.replica, context.shared
         self._team, host, hosts = context.team, context.arena.host, context.arena.hosts
@@ -59,9 +60,7 @@ class Reducer:
         whole = self._team.size == context.arena.workers
         self._rows = slice(None) if whole else list(self._team.members)
         self._summing = (
-            Summing(context, self.sums, leads=self.leads, topology=topology)
-            if across and hosts
-            else None
+            Summing(context, self.sums, leads=self.leads, path=path) if across and hosts else None
         )
         self.sender = self._summing.sender if self._summing else context.wire.sender(self._sent())
         self.bytes_sent = 0

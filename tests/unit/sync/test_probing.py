@@ -122,3 +122,9 @@ def test_messages_divide_equally(count: int, size: int) -> None:
     elements = probing.elements_for(count, size)
     assert elements % size == 0
     assert count <= 4 * elements < count + 4 * size
+
+
+def test_a_slow_message_among_others_does_not_count() -> None:
+    assert probing.upper_quartile([5.0]) == 5.0
+    assert probing.upper_quartile([95.0, 60.0]) == 95.0
+    assert probing.upper_quartile([95.0, 60.0, 94.0, 99.0, 93.0]) == 95.0

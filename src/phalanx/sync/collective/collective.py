@@ -44,6 +44,11 @@ class Collective:
         return self.links.rank
 
     @property
+    def sent(self) -> int:
+        """Bytes that this participant has sent so far."""
+        return self.links.sent
+
+    @property
     def size(self) -> int:
         return self.links.size
 

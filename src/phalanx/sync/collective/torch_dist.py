@@ -78,13 +78,17 @@ class TorchDist:
         self._group, self.rank, self.size = group, rank, size
         # The group itself keeps only torch's half of it alive, and may ask it much later.
         self._store = store
+        self.sent = 0
+        """Bytes, by the formulas: torch does not tell."""
 
     def all_reduce(self, flats: Sequence[Tensor]) -> int:
         """Sum each of ``flats`` in place; returns the bytes sent, by the formula of the ring."""
         for flat in flats:
             self._do(self._group.allreduce, [flat])
         sizes = [flat.numel() * flat.element_size() for flat in flats]
-        return sum(ring.bytes_sent(size, self.size, self.rank) for size in sizes)
+        sent = sum(ring.bytes_sent(size, self.size, self.rank) for size in sizes)
+        self.sent += sent
+        return sent
 
     def all_gather(self, payload: Sequence[Tensor]) -> list[list[Tensor]]:
         """Everybody's ``payload``, by rank. Torch wants equal sizes, so headers go first."""
@@ -97,6 +101,7 @@ class TorchDist:
             blocks = [one + tail[:n] for one, tail, n in zip(blocks, tails, rests, strict=True)]
         rooms = [make_room(one, f"participant {rank}") for rank, one in enumerate(blocks)]
         sizes = [sum(t.numel() * t.element_size() for t in room) for room in rooms]
+        self.sent += sizes[self.rank] * (self.size - 1)
         if longest := max(sizes):
             sent = [raw(tensor.contiguous()) for tensor in payload]
             for room, data in zip(rooms, self._gather_bytes(sent, longest), strict=True):

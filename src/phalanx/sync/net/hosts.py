@@ -8,11 +8,15 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from phalanx.core.errors import InputError
 from phalanx.sync.collective.collective import Collective
+from phalanx.sync.collective.latency import measured_latency
+from phalanx.sync.collective.torch_dist import KeyValue, TorchDist, gloo, nccl
 from phalanx.sync.net.channel import Channel
 from phalanx.sync.net.credentials import Credentials
 from phalanx.sync.net.home_messages import Member
 from phalanx.sync.net.links import open_links
+from phalanx.sync.net.path import Path
 from phalanx.sync.net.servers import Servers
 from phalanx.sync.net.store_client import StoreClient
 from phalanx.sync.transport.arena import Arena
@@ -28,7 +32,9 @@ class Hosts:
         access: Credentials,
         servers: Servers,
         run: str,
+        words: KeyValue,
     ) -> None:
+        self._words = words
         self._rank, self._members, self._access, self._servers = rank, members, access, servers
         me = members[rank]
         self.machine = me.machine
@@ -36,8 +42,8 @@ class Hosts:
         self.here = tuple(m.rank for m in members if m.host == me.host)
         """The workers of this host; their places are their ranks in its arena."""
         self._names = (f"{run}.{number}" for number in itertools.count())
-        self._opened: list[Collective] = []
-        self._everyone: Collective | None = None
+        self._opened: list[Collective | TorchDist] = []
+        self._everyone: Collective | TorchDist | None = None
         self._midway: dict[int, Tensor] = {}
         self.stores: list[StoreClient] = []
         """Those of the training under way."""
@@ -58,12 +64,29 @@ class Hosts:
         return list(first.values())
 
     def collective(
-        self, tag: str, ranks: Iterable[int], topology: str | None = None
-    ) -> Collective | None:
+        self, tag: str, ranks: Iterable[int], path: Path | None = None
+    ) -> Collective | TorchDist | None:
         """Of the leaders among ``ranks``, of which this worker is one; ``None`` if it is alone."""
-        leaders = self.leaders(ranks)
+        leaders, path = self.leaders(ranks), path or Path()
         if len(leaders) == 1:
             return None
+        ours = path.through in (None, "links")
+        made = self._ours(tag, leaders, path) if ours else self._torchs(tag, leaders, path)
+        self._opened.append(made)
+        return made
+
+    def _torchs(self, tag: str, leaders: list[int], path: Path) -> TorchDist:
+        rank, size, name = leaders.index(self._rank), len(leaders), f"{tag}.{len(self._opened)}"
+        if path.through == "gloo":
+            return gloo(self._words, name, rank, size, self._access.address)
+        if path.device is None or path.device.type != "cuda":
+            raise InputError(
+                "'through=nccl' needs a GPU for each machine's first worker",
+                "Leave it out: allreduce goes through Phalanx's own connections then.",
+            )
+        return nccl(self._words, name, rank, size, path.device)
+
+    def _ours(self, tag: str, leaders: list[int], path: Path) -> Collective:
         chosen = [self._members[rank] for rank in leaders]
         links = open_links(
             leaders.index(self._rank),
@@ -75,8 +98,7 @@ class Hosts:
             tls=self._access.tls,
             names=[f"{m.machine} ({m.address})" for m in chosen],
         )
-        self._opened.append(Collective(links, topology))
-        return self._opened[-1]
+        return Collective(links, path.topology, measured_latency(links))
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """From the first host to all others; leaders only."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from phalanx.core.errors import PeerLost
+from phalanx.core.errors import MachineLost, PeerLost
 from phalanx.core.run_key import RunKey
 from phalanx.sync.net.channel import Channel
 from phalanx.sync.net.connecting import connect
@@ -81,9 +83,31 @@ def become_worker(
     mirror.set_clock()
     access = Credentials(key, address, Doorman(listener), tls)
     servers = Servers(welcome.rank, welcome.workers, welcome.servers, access, mirror)
-    mirror.hosts = Hosts(welcome.rank, welcome.workers, access, servers, welcome.run)
+    mirror.hosts = Hosts(welcome.rank, welcome.workers, access, servers, welcome.run, Words(mirror))
     mirror.host = _host_arena(mirror, mirror.hosts.here)
     return mirror
+
+
+@dataclass(frozen=True)
+class Words:
+    """What torch's process groups leave for each other, at the home."""
+
+    mirror: Mirror
+
+    def set(self, key: str, value: bytes) -> None:
+        self.mirror.put(key, value)
+
+    def get(self, key: str, timeout: float) -> bytes:
+        end = time.monotonic() + timeout
+        try:
+            return self.mirror.get(key, lambda: time.monotonic() > end)
+        except MachineLost:
+            raise
+        except PeerLost:
+            raise TimeoutError(f"nobody has set {key}") from None
+
+    def add(self, key: str, amount: int) -> int:
+        return self.mirror.add(key, amount)
 
 
 def _host_arena(mirror: Mirror, here: Sequence[int]) -> ShmArena:

@@ -171,9 +171,9 @@ class Mirror:
     def put(self, key: str, value: bytes) -> None:
         self._talk.say(lambda *_: m.Put(key, value), bare=True)
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str, gone: Gone | None = None) -> bytes:
         """Waits until somebody has put it."""
-        return self._talk.ask(lambda seq, _: m.Get(seq, key), bare=True).value
+        return self._talk.ask(lambda seq, _: m.Get(seq, key), bare=True, gone=gone).value
 
     def add(self, key: str, amount: int) -> int:
         return int(self._talk.ask(lambda seq, _: m.Add(seq, key, amount), bare=True).value)

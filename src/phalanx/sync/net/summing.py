@@ -16,6 +16,7 @@ from torch import Tensor
 from phalanx.sync.codec.codec import Payload
 from phalanx.sync.codec.make import make_codec, parts_of
 from phalanx.sync.layout import reshard
+from phalanx.sync.net.path import Path
 from phalanx.sync.strategy import StrategyContext
 
 
@@ -28,14 +29,14 @@ class Summing:
         sums: list[Tensor],
         *,
         leads: bool,
-        topology: str | None = None,
+        path: Path | None = None,
     ) -> None:
         hosts, team, self._shared = context.arena.hosts, context.team, context.shared
         assert hosts is not None
         layouts = [reshard(n, 1) for n in context.replica.layouts]
         self._sums, self._mine = sums, [r for r in team.members if r in hosts.here]
         tag = f"{context.tag}.{team.members[0]}"
-        self._collective = hosts.collective(tag, team.members, topology) if leads else None
+        self._collective = hosts.collective(tag, team.members, path or Path()) if leads else None
         streams = [(f"host.{i}", n, 0, sums[i]) for i, n in enumerate(layouts)]
         self.sender = context.wire.sender(streams if self._collective else [])
         codec = context.wire.codec
@@ -61,12 +62,12 @@ class Summing:
     def _add_up(self, messages: list[tuple[Tensor, ...]]) -> int:
         assert self._collective is not None
         counts = torch.tensor([len(tensors) for tensors in messages], dtype=torch.int64)
-        before = self._collective.links.sent
+        before = self._collective.sent
         found = self._collective.all_gather([counts, *(t for tensors in messages for t in tensors)])
         torch._foreach_zero_(self._sums)
         for numbers, *tensors in found:  # in the order of the hosts: all get the same bits
             self._add(iter(tensors), numbers.tolist())
-        return self._collective.links.sent - before
+        return self._collective.sent - before
 
     def _add(self, tensors: Iterator[Tensor], counts: list[int]) -> None:
         """One host's messages, one per layout; none at all if it had nothing to give."""
