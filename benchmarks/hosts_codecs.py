@@ -102,21 +102,21 @@ def _train(cell: Cell, lab: Lab, keys: Keys, chosen: argparse.Namespace) -> dict
     places = keys.team(
         SCRIPT, MACHINES, cell.spec, words=words, variables={"PHALANX_DATA": data}
     )
-    before, team = lab.counters("m1")[1], Team(cell.spec, lab, places)
+    before, team = sum(lab.counters("m1")), Team(cell.spec, lab, places)
     try:
         end = time.monotonic() + START_SECONDS + 2.5 * chosen.limit
         parts = list(_parts(team.members[0], end))
     finally:
         team.close()
     seconds, accuracy = parts[-1]
-    sent = lab.counters("m1")[1] - before
+    moved = sum(lab.counters("m1")) - before
     return {
         "seconds": round(seconds, 2) if accuracy >= cell.target else None,
         "accuracy": round(accuracy, 4),
         "trained_seconds": round(seconds, 2),
         "epochs": len(parts) / PARTS,
         "seconds_an_epoch": round(seconds * PARTS / len(parts), 2),
-        "mb_sent_an_epoch": round(sent * PARTS / len(parts) / 1e6, 1),
+        "mb_both_ways_an_epoch": round(moved * PARTS / len(parts) / 1e6, 1),
         "load": round(os.getloadavg()[0], 2),
     }
 

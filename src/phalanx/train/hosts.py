@@ -24,11 +24,13 @@ from phalanx.core.run_key import RunKey, key_from
 from phalanx.core.run_paths import RunPaths
 from phalanx.pool.blueprint import read_blueprint
 from phalanx.pool.machine import Pool
+from phalanx.pool.measured import read_probe
 from phalanx.sync.net.home_messages import Hello
 from phalanx.sync.net.keep_home import Orders, start_home
 from phalanx.sync.net.listener import Listener
 from phalanx.sync.net.membership import become_worker, greet, host_id
 from phalanx.sync.net.mirror import Mirror
+from phalanx.sync.net.servers import Wish
 from phalanx.sync.net.store_server import StoreServer
 from phalanx.train.foreign import Seat
 from phalanx.train.own_address import machine_of, meeting_address, own_address, own_addresses
@@ -47,6 +49,7 @@ class Ticket:
     """Of this machine, towards the others."""
     meet_at: str
     tls: bool
+    wish: Wish
 
 
 def ticket_of(seat: Seat, variables: Mapping[str, str]) -> Ticket:
@@ -67,7 +70,27 @@ def ticket_of(seat: Seat, variables: Mapping[str, str]) -> Ticket:
         address,
         meeting_address(seat.meet_at, pool),
         tls=bool(pool and pool.tls),
+        wish=Wish(_servers(variables), _links(variables)),
     )
+
+
+def _servers(variables: Mapping[str, str]) -> int | list[str] | None:
+    """How many parameter servers, or the names of their machines."""
+    text = variables.get(names.SERVERS, "").strip()
+    if text.isdecimal():
+        return int(text)
+    return [name.strip() for name in text.split(",") if name.strip()] or None
+
+
+def _links(variables: Mapping[str, str]) -> dict[str, float]:
+    """What each machine's slowest link was measured to carry, if somebody probed the pool."""
+    path = variables.get(names.POOL)
+    probe = read_probe(Path(path)) if path else None
+    found: dict[str, float] = {}
+    for link in probe.links if probe else ():
+        for name in (link.source, link.target):
+            found[name] = min(found.get(name, link.bandwidth), link.bandwidth)
+    return found
 
 
 def _pool(variables: Mapping[str, str]) -> Pool | None:
@@ -88,6 +111,7 @@ def take_seat(seat: Seat) -> Mirror:
         machine=ticket.machine,
         address=ticket.address,
         tls=ticket.tls,
+        wish=ticket.wish,
     )
     atexit.register(_leave, arena, keeper)
     return arena

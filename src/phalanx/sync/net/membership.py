@@ -18,7 +18,7 @@ from phalanx.sync.net.home_messages import Hello, Welcome, encode, reply_decoder
 from phalanx.sync.net.hosts import Hosts
 from phalanx.sync.net.listener import Listener
 from phalanx.sync.net.mirror import Mirror
-from phalanx.sync.net.servers import Servers
+from phalanx.sync.net.servers import Servers, Wish
 from phalanx.sync.transport import memfd
 from phalanx.sync.transport.shm import ShmArena
 
@@ -74,6 +74,7 @@ def become_worker(
     host: str | None = None,
     tls: bool = False,
     timeout: float = JOIN_SECONDS,
+    wish: Wish | None = None,
 ) -> Mirror:
     """Collective: every process of the training does so."""
     listener = Listener(address, key, tls=tls)
@@ -82,7 +83,9 @@ def become_worker(
     mirror = Mirror(channel, welcome.rank, len(welcome.workers))
     mirror.set_clock()
     access = Credentials(key, address, Doorman(listener), tls)
-    servers = Servers(welcome.rank, welcome.workers, welcome.servers, access, mirror)
+    servers = Servers(
+        welcome.rank, welcome.workers, welcome.servers, access, mirror, wish or Wish()
+    )
     mirror.hosts = Hosts(welcome.rank, welcome.workers, access, servers, welcome.run, Words(mirror))
     mirror.host = _host_arena(mirror, mirror.hosts.here)
     return mirror

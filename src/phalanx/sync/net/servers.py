@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -29,6 +30,16 @@ class Server(msgspec.Struct, frozen=True):
         return f"the parameter server on {self.machine} ({self.address})"
 
 
+@dataclass(frozen=True)
+class Wish:
+    """What the user and the probe say about servers."""
+
+    servers: int | Sequence[str] | None = None
+    """How many, or on which machines."""
+    links: Mapping[str, float] = field(default_factory=dict)
+    """Bits per second between each machine and the others, where they were measured."""
+
+
 @dataclass
 class Servers:
     """One worker's view. Every worker asks for the same servers in the same order."""
@@ -38,19 +49,21 @@ class Servers:
     apart: Sequence[Member]
     access: Credentials
     notes: Notes
+    wish: Wish = field(default_factory=Wish)
 
     def __post_init__(self) -> None:
         self._known: list[Server] = [Server(m.machine, m.address, m.port) for m in self.apart]
         self._channels: list[Channel] = []
+        self._asked = itertools.count()
         self._children: list[ServerProcess] = []
 
     def channels(self, count: int | None) -> list[Channel]:
         """To ``count`` servers, or as many as the plan finds right. Collective."""
-        wanted = self._number(count)
-        self._start(wanted)
-        while len(self._channels) < wanted:
+        machines = self._decided(count)
+        self._start(machines)
+        while len(self._channels) < len(machines):
             self._channels.append(self._open(len(self._channels)))
-        return self._channels[:wanted]
+        return self._channels[: len(machines)]
 
     def close(self) -> None:
         for channel in self._channels:
@@ -58,28 +71,34 @@ class Servers:
         for child in self._children:
             child.close()
 
-    def _number(self, count: int | None) -> int:
+    def _decided(self, count: int | None) -> list[str]:
+        """The servers' machines. The first worker decides: what others know may differ."""
+        name = f"servers.{next(self._asked)}"
+        if self.rank == 0:
+            self.notes.put(name, msgspec.json.encode(self._machines(count)))
+        return msgspec.json.decode(self.notes.get(name), type=list[str])
+
+    def _machines(self, count: int | None) -> list[str]:
         if not self.apart:
-            return count or len(self._placed(None))
+            return self._placed(count or self.wish.servers)
         if (count or 1) > len(self.apart):
             raise InputError(
                 f"{count} servers are asked for, but only {len(self.apart)} processes serve",
                 "Start more with phalanx worker --serve, or leave out servers=.",
             )
-        return count or len(self.apart)
+        return [m.machine for m in self.apart[: count or len(self.apart)]]
 
-    def _placed(self, count: int | None) -> list[str]:
+    def _placed(self, wish: int | Sequence[str] | None) -> list[str]:
         machines: dict[str, int] = {}
         for member in self.members:
             machines[member.machine] = machines.get(member.machine, 0) + 1
-        candidates = [Host(name, workers=workers) for name, workers in machines.items()]
-        return place_servers(candidates, count)
+        links = self.wish.links
+        return place_servers([Host(n, links.get(n), w) for n, w in machines.items()], wish)
 
-    def _start(self, wanted: int) -> None:
+    def _start(self, machines: list[str]) -> None:
         """Beside the workers, where nobody serves apart."""
-        placed = self._placed(wanted)
-        for index in range(len(self._known), wanted):
-            machine = placed[index % len(placed)]
+        for index in range(len(self._known), len(machines)):
+            machine = machines[index]
             starter = next(m for m in self.members if m.machine == machine)
             if starter.rank == self.rank:
                 access = self.access
