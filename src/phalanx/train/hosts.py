@@ -125,15 +125,16 @@ def _keep_home(ticket: Ticket) -> subprocess.Popen[bytes]:
 
 def _leave(arena: Mirror, keeper: subprocess.Popen[bytes] | None) -> None:
     """The last thing of a process: others are told whether it ended in good order."""
+    well = not arena.training
     with suppress(PhalanxError, OSError):
         if arena.hosts is not None:
             arena.hosts.close()
     with suppress(PhalanxError, OSError):
-        arena.close(in_good_order=not arena.training)
+        arena.close(in_good_order=well)
     if keeper is not None and keeper.stdin is not None:
-        keeper.stdin.close()
+        keeper.stdin.close()  # the home ends when the others have left, or soon
         with suppress(subprocess.TimeoutExpired):
-            keeper.wait(LEAVE_SECONDS)
+            keeper.wait(LEAVE_SECONDS if well else 0.0)
 
 
 def device_of(arena: Mirror) -> torch.device:

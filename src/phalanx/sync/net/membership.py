@@ -121,4 +121,6 @@ def _host_arena(mirror: Mirror, here: Sequence[int]) -> ShmArena:
         mirror.put(name, f"/proc/{os.getpid()}/fd/{descriptor}".encode())
     else:
         descriptor = os.open(mirror.get(name).decode(), os.O_RDWR | os.O_CLOEXEC)
-    return ShmArena(descriptor, local, len(here))
+    arena = ShmArena(descriptor, local, len(here))
+    arena.watch = mirror.check
+    return arena

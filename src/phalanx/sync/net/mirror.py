@@ -105,6 +105,7 @@ class Mirror:
         self._forget()
         if self.hosts is not None:
             self.hosts.forget()
+            self.host.rewind()
         self._hot.clear()
         self._cold.clear()
         self._forget()
@@ -177,6 +178,10 @@ class Mirror:
 
     def add(self, key: str, amount: int) -> int:
         return int(self._talk.ask(lambda seq, _: m.Add(seq, key, amount), bare=True).value)
+
+    def check(self) -> None:
+        """Raise if a machine is gone without which this worker cannot go on."""
+        self._talk.check()
 
     # -- one clock ---------------------------------------------------------------------------
 

@@ -75,6 +75,25 @@ class Talk:
                 self._open.discard(seq)
             self.ask(lambda seq, _: m.Peek(seq), bare=True)
 
+    def check(self) -> None:
+        """Hear what has come, without waiting: somebody may be gone."""
+        with self._turn:
+            if self._problem is not None:
+                raise self._problem
+            if self._reading:
+                return
+            self._reading = True
+        try:
+            while self._channel.poll(0.0):
+                self._read()
+        except PeerLost as problem:
+            self._problem = problem
+            raise
+        finally:
+            with self._turn:
+                self._reading = False
+                self._turn.notify_all()
+
     def close(self) -> None:
         self._channel.close()
 

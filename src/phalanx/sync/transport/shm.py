@@ -33,7 +33,8 @@ def _deadline(seconds: float) -> _Timespec:
 class _Lock:
     """A robust mutex: the kernel hands it on when its holder dies, and says so."""
 
-    def __init__(self, address: int) -> None:
+    def __init__(self, address: int, look: Callable[[], None]) -> None:
+        self._look = look
         self._cell = ctypes.c_void_p(address)
         quick, slow = ctypes.PyDLL(None), ctypes.CDLL(None)
         self._try, self._unlock = quick.pthread_mutex_trylock, quick.pthread_mutex_unlock
@@ -45,6 +46,8 @@ class _Lock:
             return False
         while code in (_EBUSY, _ETIMEDOUT):
             code = self._wait(self._cell, ctypes.byref(_deadline(SLICE_SECONDS)))
+            if code == _ETIMEDOUT:
+                self._look()
         if code == _EOWNERDEAD:
             self._unlock(self._cell)
             raise PeerLost("a worker died while it was updating the parameters")
@@ -80,6 +83,9 @@ class ShmArena:
 
     def __init__(self, descriptor: int, rank: int, workers: int) -> None:
         self.host = self
+        self.watch: Callable[[], None] | None = None
+        """Called by a worker that waits long: raises where there are other hosts and one of them
+        is gone, which nobody in this memory could tell."""
         self.rank, self.workers = rank, workers
         self.pace = MonotonicClock()
         self._descriptor = descriptor
@@ -90,10 +96,12 @@ class ShmArena:
         self._quick, self._slow = ctypes.PyDLL(None), ctypes.CDLL(None)
         self._spin = SPIN_SECONDS if workers <= (os.cpu_count() or 1) else 0.0
         self._partners = list(self._rounds())
-        self._locks = [_Lock(self._base + memfd.lock_cell(i)) for i in range(memfd.LOCKS)]
+        self._locks = [
+            _Lock(self._base + memfd.lock_cell(i), self._look) for i in range(memfd.LOCKS)
+        ]
         self._flags = slice(memfd.FLAGS_AT, memfd.FLAGS_AT + workers)
         self._nobody = bytes(workers)
-        self._wake_lock = _Lock(self._base + memfd.lock_cell(memfd.WAKE_LOCK))
+        self._wake_lock = _Lock(self._base + memfd.lock_cell(memfd.WAKE_LOCK), self._look)
         self._wakes = [ctypes.c_void_p(self._base + memfd.wake_cell(r)) for r in range(workers)]
         self._agreement = self._map(workers * 32)
         self._start, self._used_before = self._end, False
@@ -177,8 +185,13 @@ class ShmArena:
             if self._quick.sem_trywait(cell) == 0:
                 return
         while not self._slept(cell):
+            self._look()
             if gone is not None and gone():
                 raise PeerLost(*LEFT)
+
+    def _look(self) -> None:
+        if self.watch is not None:
+            self.watch()
 
     def _slept(self, cell: ctypes.c_void_p) -> bool:
         """Sleep for a slice; whether ``cell`` was posted."""
@@ -217,6 +230,7 @@ class ShmArena:
             if ready():
                 break
             self._slept(self._wakes[self.rank])
+            self._look()
             if gone is not None and gone() and not ready():
                 raise PeerLost(*LEFT)
         self._control[flag] = 0
