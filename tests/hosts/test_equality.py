@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +19,23 @@ EPOCHS, SEED = 2, 3
 ONE_EACH, UNEQUAL, THREE = ["m1", "m2"], ["m1", "m1", "m2"], ["m1", "m2", "m3"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def on_one_host(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Path]:
+    """The folder of a run by ``phalanx run``, of each once."""
+
+    @cache
+    def trained(strategy: str, workers: int) -> Path:
+        folder = tmp_path_factory.mktemp("one")
+        words = ["--strategy", strategy, "--workers", str(workers), "--balance", "off"]
+        numbers = ["--epochs", str(EPOCHS), "--seed", str(SEED)]
+        ended = phalanx("run", DIGITS, *words, *numbers, cwd=folder, OMP_NUM_THREADS="1")
+        assert ended.returncode == 0, ended.stderr
+        (run,) = (path for path in (folder / "runs").glob("[!.]*") if path.is_dir())
+        return run
+
+    return trained
 
 
 @pytest.mark.parametrize(
@@ -39,25 +57,16 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
     ],
 )
 def test_ends_like_one_host(
-    machines: Lab, tmp_path_factory: pytest.TempPathFactory, strategy: str, on: list[str]
+    machines: Lab,
+    tmp_path: Path,
+    on_one_host: Callable[[str, int], Path],
+    strategy: str,
+    on: list[str],
 ) -> None:
     """Shares are fixed: those who train apart would else see other samples."""
     settings = RunSettings(strategy=strategy, epochs=EPOCHS, seed=SEED, balance="off")
-    folder = tmp_path_factory.mktemp("many")
     given = {"PHALANX_SETTINGS": settings.to_json()}
-    with start_workers(machines, folder, [DIGITS], on=on, **given) as workers:
+    with start_workers(machines, tmp_path, [DIGITS], on=on, **given) as workers:
         workers.finish()
         (run,) = workers.runs
-    one_host = strategy if "topology" not in strategy else "allreduce"
-    assert_same_model(run, _on_one_host(one_host, len(on), tmp_path_factory))
-
-
-@cache
-def _on_one_host(strategy: str, workers: int, folders: pytest.TempPathFactory) -> Path:
-    folder = folders.mktemp("one")
-    words = ["--strategy", strategy, "--workers", str(workers), "--balance", "off"]
-    numbers = ["--epochs", str(EPOCHS), "--seed", str(SEED)]
-    ended = phalanx("run", DIGITS, *words, *numbers, cwd=folder, OMP_NUM_THREADS="1")
-    assert ended.returncode == 0, ended.stderr
-    (run,) = (path for path in (folder / "runs").glob("[!.]*") if path.is_dir())
-    return run
+    assert_same_model(run, on_one_host(strategy.partition(":topology")[0], len(on)))

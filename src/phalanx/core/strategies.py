@@ -142,6 +142,7 @@ _TRAITS: dict[str, Traits] = {
             "by": Key(
                 str, choices=("rank", "machine", "speed"), summary="who belongs together (rank)"
             ),
+            "servers": _SERVERS,
         },
     ),
     "localsgd": Traits(

@@ -20,10 +20,14 @@ class Groups(TeamStrategy):
     """The engine forms the groups (``size``, ``by``); ``context.team`` is this worker's."""
 
     def __init__(
-        self, context: StrategyContext, size: int | None = None, by: str | None = None
+        self,
+        context: StrategyContext,
+        size: int | None = None,
+        by: str | None = None,
+        servers: int | None = None,
     ) -> None:
         super().__init__(context)
-        self._store = make_store(context)
+        self._store = make_store(context, servers)
         self._reducer = Reducer(context)
         self._rate_factor, self._emphasis = 1.0 / context.rate_divisor, 1.0
 
