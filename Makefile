@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-slow test-hosts check format bench accuracy clean
+.PHONY: demo test test-slow test-hosts check format bench bench-hosts accuracy clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -43,6 +43,10 @@ format: $(READY) ## rewrite the code in the project's format
 
 bench: $(READY) ## the benchmarks of one machine, one JSON line per figure
 	$(BIN)/python -m benchmarks
+
+bench-hosts: $(READY) ## the benchmarks between machines, in a lab; as root, about an hour
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
+	$(BIN)/python -m benchmarks hosts
 
 accuracy: $(READY) ## test accuracy of every strategy, an hour or two; goes on where it was
 	$(BIN)/python -m benchmarks accuracy

@@ -1,8 +1,8 @@
 """``make bench``: every figure of one machine, one JSON line each.
 
 ``python -m benchmarks [steps] [collective] [fit] [precision] [codecs] [switch] [checkpoint]
-[help]`` (all when none is named). Three take long, and options, and are only run when named:
-``python -m benchmarks {accuracy|straggler|tune-switch} [--help]``
+[help]`` (all when none is named). Others take long, and options, or a lab of machines, and are
+only run when named: ``python -m benchmarks {accuracy|straggler|tune-switch|hosts|…} [--help]``
 """
 
 from __future__ import annotations
@@ -92,6 +92,11 @@ LONG = {
     "straggler": "benchmarks.straggler",
     "gpu": "benchmarks.gpu",
     "tune-switch": "benchmarks.tune_switch",
+    "hosts": "benchmarks.hosts",
+    "hosts-steps": "benchmarks.hosts_steps",
+    "hosts-codecs": "benchmarks.hosts_codecs",
+    "hosts-straggler": "benchmarks.hosts_straggler",
+    "store-wire": "benchmarks.store_wire",
 }
 
 

@@ -77,9 +77,7 @@ def _parse(words: list[str]) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def _measure(
-    cells: list[Cell], rate: str, results: Results, chosen: argparse.Namespace
-) -> int:
+def _measure(cells: list[Cell], rate: str, results: Results, chosen: argparse.Namespace) -> int:
     failures = 0
     with ExitStack() as ends:
         folder = ends.enter_context(tempfile.TemporaryDirectory(prefix="phalanx-bench-"))
@@ -99,9 +97,7 @@ def _train(cell: Cell, lab: Lab, keys: Keys, chosen: argparse.Namespace) -> dict
     # The home of a lab machine is its own, so the place of the data has to be said.
     data = os.environ.get("PHALANX_DATA") or str(Path.home() / ".cache/phalanx/datasets")
     words = [str(cell.target), str(chosen.epochs), str(chosen.limit)]
-    places = keys.team(
-        SCRIPT, MACHINES, cell.spec, words=words, variables={"PHALANX_DATA": data}
-    )
+    places = keys.team(SCRIPT, MACHINES, cell.spec, words=words, variables={"PHALANX_DATA": data})
     before, team = sum(lab.counters("m1")), Team(cell.spec, lab, places)
     try:
         end = time.monotonic() + START_SECONDS + 2.5 * chosen.limit

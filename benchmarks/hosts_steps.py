@@ -49,11 +49,10 @@ def main(words: list[str]) -> None:
         report("TensorFlow cannot be measured here", reason=reason)
     for link in (chosen.link,) if chosen.link else ("free", "1gbit"):
         found = measure(chosen, None if link == "free" else link, python)
-        tell(found, "no limit" if link == "free" else "1 Gbit/s", read_rate_or_none(link))
-
-
-def read_rate_or_none(link: str) -> float | None:
-    return None if link == "free" else read_rate(link)
+        if link == "free":
+            tell(found, "no limit", None)
+        else:
+            tell(found, "1 Gbit/s", read_rate(link))
 
 
 def measure(chosen: argparse.Namespace, rate: str | None, tensorflow: Path | None) -> Blocks:
@@ -62,9 +61,7 @@ def measure(chosen: argparse.Namespace, rate: str | None, tensorflow: Path | Non
         cores = [None] * len(COMPUTE)
     with ExitStack() as ends:
         folder = ends.enter_context(tempfile.TemporaryDirectory(prefix="phalanx-bench-"))
-        lab = ends.enter_context(
-            Lab.up(3, name=f"bench{os.getpid()}", rate=rate, share=[folder])
-        )
+        lab = ends.enter_context(Lab.up(3, name=f"bench{os.getpid()}", rate=rate, share=[folder]))
         systems = Systems(lab, Keys(lab, Path(folder)), cores, tensorflow)
         wanted = chosen.only.split(",") if chosen.only else list(systems.makers())
         teams = _start(systems, wanted, ends)

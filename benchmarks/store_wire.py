@@ -1,11 +1,12 @@
 """The parameter store over loopback TCP: push + pull of 32 MB, beside bare sockets and gRPC.
 
-``python -m benchmarks.store_wire``. All three move the same bytes between two processes: 32 MB
-there, 32 MB back. Without an update the store only receives, counts a version and answers.
+``python -m benchmarks store-wire [--rounds N]``. All three move the same bytes between two
+processes: 32 MB there, 32 MB back. Without an update the store only receives, counts a version and answers.
 """
 
 from __future__ import annotations
 
+import argparse
 import socket
 import subprocess
 import sys
@@ -30,7 +31,13 @@ REPEATS = 5
 """Exchanges of a block."""
 
 
-def main(rounds: int = 15) -> None:
+def main(words: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks store-wire")
+    parser.add_argument("--rounds", type=int, default=15)
+    measure(parser.parse_args(words).rounds)
+
+
+def measure(rounds: int) -> None:
     torch.set_num_threads(1)
     key = RunKey.new()
     with ServerProcess(key, LOOPBACK) as server, _Peer("bare") as bare, _Peer("grpc") as grpc:
@@ -57,7 +64,7 @@ def _report(found: dict[str, list[float]]) -> None:
             figure = f"push + pull of 32 MB: times as fast as {name}"
             report(figure, bar=f">= {bar}", **spread(ratios))
         else:
-            report("gRPC is not installed", remedy="pip install grpcio")
+            report("gRPC is not installed", remedy="pip install grpcio, or the extra 'bench'")
 
 
 def _timed(exchange: Callable[[], None]) -> Callable[[], float]:
@@ -193,4 +200,4 @@ def serve_grpc() -> None:
 
 
 if __name__ == "__main__":
-    {"bare": serve_bare, "grpc": serve_grpc}.get(sys.argv[-1], main)()
+    {"bare": serve_bare, "grpc": serve_grpc}[sys.argv[1]]()

@@ -26,7 +26,7 @@ def main() -> None:
     (x, y), test = phalanx.data.load("mnist")
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
     parts = [(x[rows], y[rows]) for rows in order.chunk(PARTS)]
-    model, loss = nn.Sequential(nn.Flatten(), *make_mlp()), nn.CrossEntropyLoss()
+    model, loss = nn.Sequential(nn.Flatten(), make_mlp()), nn.CrossEntropyLoss()
     run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9))
     seconds = 0.0
     for part in run.epochs(epochs * PARTS):

@@ -73,7 +73,7 @@ STRATEGIES = Registry(
     },
 )
 _OVERLAP = Key(str, choices=("yes", "no"), summary="push while the next step computes (no)")
-_SERVERS = Key(int, 1, 64, summary="machines that keep the parameters (by their number)")
+_SERVERS = Key(int, 1, 64, summary="machines that keep the parameters (by number)")
 _BOUND_UPPER = 1 << 20
 _TRAITS: dict[str, Traits] = {
     "single": Traits("one process, no communication", lockstep=True, any_optimizer=True),
@@ -86,12 +86,12 @@ _TRAITS: dict[str, Traits] = {
             "topology": Key(
                 str,
                 choices=("direct", "ring", "tree", "butterfly"),
-                summary="how machines exchange sums (by their number and the model's size)",
+                summary="how machines exchange sums (by number and size)",
             ),
             "through": Key(
                 str,
                 choices=("links", "gloo", "nccl"),
-                summary="whose connections between machines (links: Phalanx's own)",
+                summary="whose connections between machines: ours or torch's (links)",
             ),
         },
         check=_check_through,
