@@ -1,7 +1,8 @@
 """The parameter store over loopback TCP: push + pull of 32 MB, beside bare sockets and gRPC.
 
 ``python -m benchmarks store-wire [--rounds N]``. All three move the same bytes between two
-processes: 32 MB there, 32 MB back. Without an update the store only receives, counts a version and answers.
+processes: 32 MB there, 32 MB back. Without an update the store only receives, counts a version and
+answers.
 """
 
 from __future__ import annotations

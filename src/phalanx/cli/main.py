@@ -112,7 +112,7 @@ for verb, example in (
     (run, "phalanx run train.py --strategy allreduce --workers 2 -- --depth 20"),
     (compare, "phalanx compare train.py --strategies allreduce,async --workers 2 --repeat 3"),
     (tune_switch, "phalanx tune-switch train.py --workers 2 --tolerance 0.3"),
-    (worker, "srun phalanx worker train.py --strategy async --pool machines.yaml"),
+    (worker, "phalanx worker train.py --strategy async --pool machines.yaml"),
     (runs, "phalanx runs --limit 5"),
     (report, "phalanx report train-allreduce --bundle"),
     (logs, "phalanx logs --rank 1 --follow"),

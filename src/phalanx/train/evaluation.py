@@ -41,7 +41,9 @@ class Evaluator:
         self._sums = engine.region("evaluation.sums", workers * width, torch.float64).view(
             workers, width
         )
-        self._owner = engine.region("evaluation.owner", 2, torch.int64).numpy()
+        # Of the last epochs, who reports on them: [epoch + 1, rank].
+        owners = engine.region("evaluation.owner", 2 * RING, torch.int64)
+        self._owners = owners.view(RING, 2).numpy()
         self._ended = engine.region("evaluation.ended", workers, torch.int64).numpy()
         ring = engine.region("evaluation.ring", RING * width, torch.float64)
         self._ring = ring.view(RING, width).numpy()  # [number + 1, how many, averages …]
@@ -51,9 +53,10 @@ class Evaluator:
         if self.engine.lockstep:
             return self.engine.rank == 0
         with self.engine.lock(Locks.EVALUATION):
-            if self._owner[0] < epoch + 1:
-                self._owner[:] = (epoch + 1, self.engine.rank)
-            return bool(self._owner[0] == epoch + 1 and self._owner[1] == self.engine.rank)
+            cell = self._owners[epoch % RING]
+            if cell[0] < epoch + 1:
+                cell[:] = (epoch + 1, self.engine.rank)
+            return bool(cell[0] == epoch + 1 and cell[1] == self.engine.rank)
 
     def run(
         self, epoch: int, model: nn.Module, reader: Reader, means: Means, *, wait: bool = True
@@ -106,7 +109,7 @@ class Evaluator:
     def _made_by_another(self, epoch: int, number: int, wait: bool) -> list[float] | None:
         """``None`` also when this worker is so late that the figures are gone, or so early that
         whoever evaluates this epoch has ended it without them."""
-        cell, owner = self._cell(number), int(self._owner[1])
+        cell, owner = self._cell(number), int(self._owners[epoch % RING, 1])
         while True:
             # Asked first: what it made is there then.
             ended = bool(self._ended[owner] > epoch) or owner in self.engine.lost

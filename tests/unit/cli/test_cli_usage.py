@@ -44,7 +44,7 @@ WRONG = [
     (["run", "train.py", "--launcher", "locl"], "unknown launcher 'locl'", "'local'"),
     (["run", "train.py", "--strategy", "allreduc"], "strategy 'allreduc'", "'allreduce'"),
     (["run", "train.py", "--strategy", "async:depth=2"], "no option 'depth'", "overlap"),
-    (["run", "train.py", "--strategy", "bsp:depth=2"], "no option 'depth'", "no options"),
+    (["run", "train.py", "--strategy", "bsp:depth=2"], "no option 'depth'", "servers"),
     (["run", "train.py", "--strategy", "switch:at=1.5"], "out of range: 1.5", "at most 1"),
     (["run", "train.py", "--strategy", "pipeline"], "'pipeline' is not built yet", "Built:"),
     (["run", "train.py", "--balance", "on"], "unknown balance 'on'", "off"),
