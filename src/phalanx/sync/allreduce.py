@@ -45,6 +45,9 @@ class AllReduce(TeamStrategy):
     def bytes_sent(self) -> int:
         return self._reducer.bytes_sent
 
+    def start(self) -> None:
+        self._reducer.start()
+
     def follow(self) -> Timing:
         now, met = self._clock.now, self._clock.now()
         self._replica.drop_gradients()

@@ -107,6 +107,12 @@ class Reducer:
         self._shared.declare(weight, clip, masks)
         self.bytes_sent = 0 if self._summing else self.sender.offer(weight, masks)
 
+    def start(self) -> None:
+        """What was offered is for a step, whatever the others say: it may be on its way while
+        this worker still waits for them."""
+        if self._summing and len(self._local) == 1:
+            self._summing.start()
+
     def offer_flats(self, flats: list[Tensor], weight: float) -> None:
         """Show something else that has the shape of the parameters."""
         for flat, targets, bounds in zip(flats, self._targets, self._bounds, strict=True):

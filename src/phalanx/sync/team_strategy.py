@@ -14,9 +14,13 @@ class TeamStrategy(SharedStrategy):
     def bytes_sent(self) -> int:
         return 0
 
+    def start(self) -> None:
+        """The step that was offered for will be taken."""
+
     def exchange(self, weight: float, clip: float | None = None) -> Timing:
         ready = self._clock.now()
         self.offer(weight, clip)
+        self.start()
         sent = self._clock.now()
         self._team.meet()
         met = self._clock.now()

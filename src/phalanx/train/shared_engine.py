@@ -90,6 +90,8 @@ class SharedEngine(Engine):
 
     def _begin(self, stage: Stage, spec: Spec, *, regroup: bool = False) -> None:
         self._stage, self.lockstep = stage, stage.lockstep
+        if isinstance(self._arena, Mirror):
+            self._arena.in_step = stage.lockstep  # all come here after the same barriers
         if stage.phase.traits.grouped:
             self._claims.begin_teams()
         self._control.enter(stage, spec, regroup=regroup)

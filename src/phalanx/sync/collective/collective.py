@@ -68,6 +68,11 @@ class Collective:
                 self._reduce_alike(dtype, list(alike))
         return self.links.sent - before
 
+    def start(self, flats: Sequence[Tensor]) -> None:
+        """``all_reduce`` of ``flats`` comes next, and they do not change until then."""
+        if self.links.size == 2 and flats and flats[0].numel() * flats[0].element_size() > PACKED:
+            self.links.start(1 - self.links.rank, flats[0])
+
     def all_gather(self, payload: Sequence[Tensor]) -> list[list[Tensor]]:
         """Everybody's ``payload``, by rank: any number of tensors of any types and shapes."""
         return all_gather(self.links, payload)

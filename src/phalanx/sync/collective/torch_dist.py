@@ -90,6 +90,9 @@ class TorchDist:
         self.sent += sent
         return sent
 
+    def start(self, flats: Sequence[Tensor]) -> None:
+        """Torch begins when all is there."""
+
     def all_gather(self, payload: Sequence[Tensor]) -> list[list[Tensor]]:
         """Everybody's ``payload``, by rank. Torch wants equal sizes, so headers go first."""
         block, rest = encode_header(payload)

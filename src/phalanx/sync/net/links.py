@@ -24,6 +24,7 @@ from phalanx.sync.net.channel import exchange as exchange_channels
 from phalanx.sync.net.doorman import Doorman, introduce
 from phalanx.sync.net.listener import connect
 from phalanx.sync.net.payloads import BLOCK, MAX_PAYLOAD, encode_header, make_room, rest_length
+from phalanx.sync.net.tls import TlsChannel
 
 Flat = Tensor | memoryview
 Parcel = tuple[int, Sequence[memoryview]]
@@ -89,6 +90,9 @@ class Links(ABC):
     @abstractmethod
     def close(self) -> None:
         """Nothing can be sent any more; the others find this participant gone."""
+
+    def start(self, to: int, outgoing: Flat) -> None:  # noqa: B027  (not every kind can)
+        """The next exchange sends ``outgoing`` to ``to``: a part of it may go already."""
 
     def exchange(
         self, to: int | None, outgoing: Flat | None, frm: int | None, incoming: Flat | None
@@ -164,11 +168,24 @@ class ChannelLinks(Links):
         super().__init__(rank, names, max_payload)
         self._channels = dict(channels)
         self._timeout = timeout
+        self._begun: dict[int, int] = {}
+        """Bytes of the next exchange that have gone already, by receiver."""
         for peer, channel in self._channels.items():
             channel.peer = names[peer]
 
+    def start(self, to: int, outgoing: Flat) -> None:
+        """As much as the kernel takes: it is on its way while this participant still waits."""
+        channel, view = self._channels[to], raw(outgoing)
+        if isinstance(channel, TlsChannel):
+            return  # a part that was encrypted has to be sent again with the same memory
+        channel.expect_bulk(len(view))
+        self._begun[to] = channel.send_some([view], wait=False)
+        self.sent += self._begun[to]
+
     def swap(self, outgoing: Sequence[Parcel], incoming: Sequence[Parcel]) -> None:
         channels = self._channels
+        if self._begun:
+            outgoing = [(to, self._rest(to, buffers)) for to, buffers in outgoing]
         count = sum(len(buffer) for _, buffers in outgoing for buffer in buffers)
         if count <= SMALL and self._timeout is None:
             for to, buffers in outgoing:
@@ -183,6 +200,10 @@ class ChannelLinks(Links):
                 self._timeout,
             )
         self.sent += count
+
+    def _rest(self, to: int, buffers: Sequence[memoryview]) -> list[memoryview]:
+        first, *others = buffers
+        return [first[self._begun.pop(to, 0) :], *others]
 
     def close(self) -> None:
         for channel in self._channels.values():
@@ -210,6 +231,25 @@ def open_links(
     as the other side is there, because a slow machine is no lost one).
     """
     names = tuple(names or (f"{address}:{port}" for address, port in addresses))
+    channels = open_channels(
+        rank, addresses, doorman, key, tag, source=source, tls=tls, timeout=timeout, names=names
+    )
+    return ChannelLinks(rank, channels, names, timeout=patience, max_payload=max_payload)
+
+
+def open_channels(
+    rank: int,
+    addresses: Sequence[tuple[str, int]],
+    doorman: Doorman,
+    key: RunKey,
+    tag: str,
+    *,
+    source: str,
+    tls: bool,
+    timeout: float,
+    names: Sequence[str],
+) -> dict[int, Channel]:
+    """To each of the others, by rank."""
     deadline = time.monotonic() + timeout
     channels: dict[int, Channel] = {}
     try:
@@ -224,7 +264,9 @@ def open_links(
         for channel in channels.values():
             channel.close()
         raise
-    return ChannelLinks(rank, channels, names, timeout=patience, max_payload=max_payload)
+    for peer, channel in channels.items():
+        channel.peer = names[peer]
+    return channels
 
 
 @contextmanager

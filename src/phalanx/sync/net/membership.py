@@ -13,9 +13,11 @@ from phalanx.core.run_key import RunKey
 from phalanx.sync.net.channel import Channel
 from phalanx.sync.net.connecting import connect
 from phalanx.sync.net.credentials import Credentials
+from phalanx.sync.net.direct_meeting import MOST_WORKERS, DirectMeeting
 from phalanx.sync.net.doorman import Doorman
 from phalanx.sync.net.home_messages import Hello, Welcome, encode, reply_decoder
 from phalanx.sync.net.hosts import Hosts
+from phalanx.sync.net.links import open_channels
 from phalanx.sync.net.listener import Listener
 from phalanx.sync.net.mirror import Mirror
 from phalanx.sync.net.servers import Servers, Wish
@@ -88,6 +90,19 @@ def become_worker(
     )
     mirror.hosts = Hosts(welcome.rank, welcome.workers, access, servers, welcome.run, Words(mirror))
     mirror.host = _host_arena(mirror, mirror.hosts.here)
+    if len(welcome.workers) <= MOST_WORKERS:
+        channels = open_channels(
+            welcome.rank,
+            [(w.address, w.port) for w in welcome.workers],
+            access.doorman,
+            key,
+            "meeting",
+            source=address,
+            tls=tls,
+            timeout=timeout,
+            names=[f"{w.machine} ({w.address})" for w in welcome.workers],
+        )
+        mirror.direct = DirectMeeting(channels, mirror.check)
     return mirror
 
 

@@ -21,6 +21,7 @@ from phalanx.core.errors import InputError, MachineLost, PeerLost
 from phalanx.sync.clock import Clock, MonotonicClock, ShiftedClock
 from phalanx.sync.net import home_messages as m
 from phalanx.sync.net.channel import Channel
+from phalanx.sync.net.direct_meeting import MOST_BYTES, DirectMeeting
 from phalanx.sync.net.mirrored import Block, joined
 from phalanx.sync.net.talk import NOTHING, Changes, Gone, Talk
 from phalanx.sync.transport.arena import LEFT, Arena
@@ -81,6 +82,9 @@ class Mirror:
         """Asked when a worker is gone: whether this one goes on without it."""
         self.training = False
         """Whether others count on this worker: it has memory of a training that is not over."""
+        self.direct: DirectMeeting | None = None
+        """How few workers meet without the home, while all are ``in_step``."""
+        self.in_step = False
         self._talk = Talk(channel, self._changes, self._apply, self._hear_of)
         self._hot, self._cold = Block(0, HOT_BYTES), Block(1 << 40, COLD_BYTES)
         self._locks: dict[int, MirrorLock] = {}
@@ -106,10 +110,11 @@ class Mirror:
         if self.hosts is not None:
             self.hosts.forget()
             self.host.rewind()
+        self.in_step = False
         self._hot.clear()
         self._cold.clear()
         self._forget()
-        self.training = False
+        self._talk.released = self.training = False
 
     def _forget(self) -> None:
         """A barrier; what was written before it does not count any more."""
@@ -138,8 +143,35 @@ class Mirror:
         return MirrorCircle(self, () if everyone else tuple(sorted(members)))
 
     def meet(self, members: tuple[int, ...], gone: Gone | None) -> None:
+        if members or self.direct is None or not self.in_step:
+            self._meet_at_home(members, gone)
+            return
+        changes = self._changes(everything=True)
+        at_home = self._talk.released or len(changes[2]) > MOST_BYTES
+        again, heard = self.direct.meet(changes, at_home=at_home, gone=lambda: self._ask(gone))
+        for theirs in heard:
+            self._apply(*theirs)
+        if again:
+            self._meet_at_home((), gone, changes if at_home else NOTHING)
+
+    def _ask(self, gone: Gone | None) -> None:
+        """Whether the others are waited for in vain; what that depends on comes by the home."""
+        self._talk.ask(lambda seq, _: m.Peek(seq), bare=True)
+        if gone is not None and gone():
+            raise PeerLost(*LEFT)
+
+    def _meet_at_home(
+        self, members: tuple[int, ...], gone: Gone | None, changes: Changes | None = None
+    ) -> None:
         who = list(members)
-        self._talk.ask(lambda seq, runs: m.Meet(seq, runs, who), everything=not members, gone=gone)
+        self._talk.ask(
+            lambda seq, runs: m.Meet(seq, runs, who),
+            everything=not members,
+            changes=changes,
+            gone=gone,
+        )
+        if not members:
+            self._talk.released = False
 
     def lock(self, index: int) -> MirrorLock:
         return self._locks.setdefault(index, MirrorLock(self, index))
@@ -204,6 +236,8 @@ class Mirror:
     # -- the end -----------------------------------------------------------------------------
 
     def close(self, *, in_good_order: bool) -> None:
+        if self.direct is not None:
+            self.direct.close()
         if in_good_order:
             with suppress(PeerLost):
                 self._talk.say(lambda *_: m.Bye(), bare=True)

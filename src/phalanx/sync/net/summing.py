@@ -43,6 +43,11 @@ class Summing:
         self._decoders = [make_codec(codec, parts_of(n, 0), 0) for n in layouts] if codec else []
         self._scratch = [torch.empty_like(flat) for flat in sums] if codec else []
 
+    def start(self) -> None:
+        """``sum`` comes next, and what lies there does not change until then."""
+        if self._collective is not None and not self._decoders:
+            self._collective.start(self._sums)
+
     def sum(self, *, coded: bool = True) -> int:
         """In place; returns the bytes that went to other hosts."""
         if self._collective is None:

@@ -43,6 +43,8 @@ class Talk:
         self._open: set[int] = set()
         self._answers: dict[int, m.Answer] = {}
         self._problem: PeerLost | None = None
+        self.released = False
+        """Whether something went to the home since all last met there."""
 
     def say(self, request: Request, *, bare: bool = False) -> None:
         """Without an answer. ``bare``: without changes."""
@@ -54,10 +56,14 @@ class Talk:
         *,
         everything: bool = False,
         bare: bool = False,
+        changes: Changes | None = None,
         gone: Gone | None = None,
     ) -> m.Answer:
-        """Wait for the answer; now and then ask ``gone`` whether that is in vain."""
-        seq = self._send(request, everything, bare)
+        """Wait for the answer; now and then ask ``gone`` whether that is in vain.
+
+        ``changes`` are sent where they were taken before.
+        """
+        seq = self._send(request, everything, bare, taken=changes)
         while True:
             answer = self._hear(seq, None if gone is None else SLICE_SECONDS)
             if answer is not None:
@@ -98,13 +104,20 @@ class Talk:
         self._channel.close()
 
     def _send(
-        self, request: Request, everything: bool, bare: bool, *, answered: bool = True
+        self,
+        request: Request,
+        everything: bool,
+        bare: bool,
+        *,
+        answered: bool = True,
+        taken: Changes | None = None,
     ) -> int:
         with self._turn:
             self._seq += 1
             if answered:
                 self._open.add(self._seq)
-            runs, *changes = NOTHING if bare else self._take(everything)
+            runs, *changes = taken or (NOTHING if bare else self._take(everything))
+            self.released |= runs > 0
             self._channel.send(m.encode(request(self._seq, runs)), *changes)
             return self._seq
 
