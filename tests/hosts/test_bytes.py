@@ -81,8 +81,7 @@ STORE = [
     alike("dssp", WHOLE, WHOLE),
     # One group: its hosts exchange, the first pushes and is answered, the other one pulls.
     Case("groups:size=2", (2 * WHOLE, WHOLE), (2 * WHOLE, 2 * WHOLE)),
-    # Each a group: whoever comes after the other's push has to pull once more.
-    alike("groups:size=1", WHOLE, None),
+    alike("groups:size=1", WHOLE, WHOLE),
     *(alike(f"async+{codec}", coded(codec, 2), WHOLE) for codec in CODECS),
 ]
 SHARED = [

@@ -25,6 +25,7 @@ class Worker:
     machine: str
     process: subprocess.Popen[bytes]
     log: Path
+    serves: bool = False
 
     @property
     def said(self) -> str:
@@ -104,7 +105,7 @@ def start_workers(
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-        started.each.append(Worker(machine, process, log))
+        started.each.append(Worker(machine, process, log, serves=number >= len(on)))
     return started
 
 

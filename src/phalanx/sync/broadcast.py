@@ -16,6 +16,9 @@ WINDOW = 1 << 20  # elements: frozen weights may be large, and are needed here o
 def broadcast(arena: Arena, tensors: Iterable[Tensor]) -> None:
     """Collective; in place."""
     found = list(tensors)
+    if arena.hosts is not None:
+        shapes = [(tuple(t.shape), str(t.dtype)) for t in found]
+        arena.region(f"untrained {shapes}", 0, torch.uint8)  # all have to mean the same
     if arena.hosts is not None and arena.host.rank == 0:
         arena.hosts.broadcast(found)
     _within(arena.host, found)

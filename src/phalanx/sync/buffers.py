@@ -49,17 +49,18 @@ class SharedBuffers:
         self._average = [b for b in everything if id(b) in averaged]
         self._first = [b for b in everything if id(b) not in averaged]
         width = sum(b.numel() for b in self._average)
-        self._rows = arena.region("buffers", arena.workers * width, torch.float64).view(
-            arena.workers, width
-        )
+        # Behind its numbers each row has the samples they are of: the two travel together.
+        table = arena.region("buffers", arena.workers * (width + 1), torch.float64)
+        self._table = table.view(arena.workers, width + 1)
+        self._rows = self._table[:, :width]
         self._firsts = [
             arena.region(f"buffer.{i}", b.numel(), b.dtype) for i, b in enumerate(self._first)
         ]
         pairs = list(zip(self._firsts, self._first, strict=True))
         types = {b.dtype for b in self._first}
         self._first_by_type = [[p for p in pairs if p[1].dtype == t] for t in types]
-        self._samples = arena.region("samples", arena.workers, torch.float64)
-        self._seen = self._samples.numpy()
+        self._samples = 0.0
+        """That passed through this worker's statistics since all had the same."""
         self.publish()
         arena.barrier()
         self.load_first()
@@ -71,23 +72,25 @@ class SharedBuffers:
 
     def count(self, samples: int) -> None:
         """These samples have passed through this worker's statistics."""
-        self._seen[self._arena.rank] += samples
+        self._samples += samples
 
     def forget_counts(self) -> None:
         """Everyone has the average now: only samples from here on tell the workers apart."""
-        self._seen[self._arena.rank] = 0
+        self._samples = 0.0
+        self._table[self._arena.rank, -1] = 0.0
 
     def export_counts(self) -> dict[str, Tensor]:
-        return {"seen": self._samples[self._arena.rank : self._arena.rank + 1].clone()}
+        return {"seen": torch.tensor([self._samples], dtype=torch.float64)}
 
     def import_counts(self, state: dict[str, Tensor]) -> None:
         if "seen" in state:
-            self._seen[self._arena.rank] = float(state["seen"])
+            self._samples = float(state["seen"])
 
     def publish(self) -> None:
         """Show this worker's buffers to the others."""
         if self._average:
             self._rows[self._arena.rank].copy_(_joined(self._average))
+            self._table[self._arena.rank, -1] = self._samples
         if self._arena.rank == 0:
             for members in self._first_by_type:
                 regions, buffers = zip(*members, strict=True)
@@ -96,7 +99,7 @@ class SharedBuffers:
 
     def read(self) -> tuple[Tensor, list[Tensor]]:
         """The averages over workers, weighted by their samples, and the first worker's others."""
-        weights = self._samples.clone()
+        weights = self._table[:, -1].clone()
         if not bool(weights.sum() > 0):
             weights.fill_(1.0)
         return (weights / weights.sum()) @ self._rows, [r.clone() for r in self._firsts]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from phalanx.sync.admission import AWAY, Clocks, Rule, rejoin
 from phalanx.sync.transport.arena import Arena
@@ -49,6 +51,7 @@ class Gate:
         self._grants = arena.region(f"{tag}.grants", arena.workers, torch.int64).numpy()
         self._newest = arena.region(f"{tag}.newest", 1, torch.int64).numpy()
         self._own = 0
+        self._lost: list[int] = []
         self._began = 0.0  # when the step in hand did: waiting here is no part of it
         self._steps[self._rank] = self._pulled[self._rank] = AWAY
         arena.barrier()
@@ -66,7 +69,7 @@ class Gate:
             return False
         with self._arena.lock(Locks.GATE):
             newest = int(self._newest[0])
-            self._own = rejoin(self._rank, self._steps.tolist(), self._own, newest)
+            self._own = rejoin(self._rank, self._present(self._steps).tolist(), self._own, newest)
             self._began = self._arena.pace.now()
             self._times[self._rank], self._intervals[self._rank] = self._began, 0.0
             # A grant stays: it may be what the distance at which this worker left was allowed by.
@@ -108,12 +111,24 @@ class Gate:
         self._arena.wake()
 
     def lose(self, rank: int) -> None:
-        """That worker is gone, and rests for ever."""
-        self._steps[rank] = self._pulled[rank] = AWAY
+        """That worker is gone, and rests for ever.
+
+        Remembered here and not in memory that all see: something that it wrote before may still
+        be on its way, and would come after.
+        """
+        self._lost.append(rank)
+
+    def _present(self, cells: NDArray[np.int64]) -> NDArray[np.int64]:
+        """``cells`` of all workers, as of resting ones where they are lost."""
+        if not self._lost:
+            return cells
+        found = cells.copy()
+        found[self._lost] = AWAY
+        return found
 
     def _clocks(self) -> Clocks:
         return Clocks(
-            self._steps.tolist(),
+            self._present(self._steps).tolist(),
             self._times.tolist(),
             self._intervals.tolist(),
             self._grants.tolist(),
@@ -123,7 +138,7 @@ class Gate:
         return self._rule.admits(self._rank, self._clocks())
 
     def _all_pulled(self) -> bool:
-        return bool(self._pulled.min() >= self._own)
+        return bool(self._present(self._pulled).min() >= self._own)
 
 
 class Gates:

@@ -29,6 +29,7 @@ class Groups(TeamStrategy):
         super().__init__(context)
         self._store = make_store(context, servers)
         self._reducer = Reducer(context)
+        self._store.push_for(self._reducer)
         self._rate_factor, self._emphasis = 1.0 / context.rate_divisor, 1.0
 
     def emphasise(self, factor: float) -> None:

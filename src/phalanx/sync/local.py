@@ -114,6 +114,7 @@ class Local(SharedStrategy, ABC):
             self._team.barrier()
         if self._host.rank == 0:
             self._shared.take_steps_of_optimizer()
+            self._shared.share_steps()
 
     def export_private(self) -> State:
         return self._reducer.sender.export_state() | export_tensors(self._replica)

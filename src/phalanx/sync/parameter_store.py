@@ -45,6 +45,9 @@ class ParameterStore(Protocol):
     ) -> None:
         """Give what was encoded; ``pull``, unless it is ``None``, takes the new parameters."""
 
+    def push_for(self, reducer: Reducer) -> None:
+        """A team's sums are what will be pushed."""
+
     def push_reduced(
         self, reducer: Reducer, used: Masks, rate_factor: float, timing: Timing
     ) -> None:

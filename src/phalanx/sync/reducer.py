@@ -129,18 +129,25 @@ class Reducer:
     def reduce(self, *, coded: bool = True) -> Masks:
         """Sum this member's slices; returns which parameters anybody used."""
         shared = self._shared
+        # Read before anything else: on other hosts the next step may be declared already.
+        total, clip = float(shared.weights[self._rows].sum()), float(shared.clips[self._rows].max())
+        masks, factor = shared.used_by(self._rows), 1.0 / total if total else 1.0
         self.add_here()
         if self._summing:
             if self.leads:
                 self.bytes_sent = self._summing.sum(coded=coded)
+                if clip > 0.0:
+                    shared.norms[self._row] = _squares(self.sums)
             self._circle.wait()
-        total = float(shared.weights[self._rows].sum())
-        if total not in (0.0, 1.0):
-            torch._foreach_mul_([out for own in self.reduced for out in own], 1.0 / total)
+            if clip > 0.0:  # of the whole sums, so that all hosts find the same
+                factor *= clip_factor(float(shared.norms[self._local[0]]) * factor**2, clip)
+        slices = [out for own in self.reduced for out in own]
+        if factor != 1.0:
+            torch._foreach_mul_(slices, factor)
         # Everyone decides alike, also a worker that had nothing to give: it costs a barrier.
-        if (clip := float(shared.clips[self._rows].max())) > 0.0:
-            self._clip(clip)
-        return shared.used_by(self._rows)
+        if clip > 0.0 and not self._summing:
+            self._clip(slices, clip)
+        return masks
 
     def add_here(self) -> None:
         """Add up what the members on this host have; where hosts are apart, in ``sums``."""
@@ -155,11 +162,13 @@ class Reducer:
         """For the members on this host."""
         self._circle.wait()
 
-    def _clip(self, limit: float) -> None:
-        slices = [out for own in self.reduced for out in own]
-        squares = sum(float(torch.linalg.vector_norm(out)) ** 2 for out in slices)
-        self._shared.norms[self._row] = squares
+    def _clip(self, slices: list[Tensor], limit: float) -> None:
+        self._shared.norms[self._row] = _squares(slices)
         self._circle.wait()
         factor = clip_factor(float(self._shared.norms[self._local].sum()), limit)
         if factor < 1.0:
             torch._foreach_mul_(slices, factor)
+
+
+def _squares(tensors: list[Tensor]) -> float:
+    return sum(float(torch.linalg.vector_norm(tensor)) ** 2 for tensor in tensors)

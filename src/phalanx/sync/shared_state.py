@@ -32,6 +32,8 @@ class SharedState:
         self.elementwise = is_elementwise(replica.optimizer)
         names = discover_slots(replica.optimizer) if self.elementwise else None
         self._scalars = names.scalar if names else ()
+        if arena.hosts is not None:
+            self._agree(names.flat if names else ())
         self.parameters = [
             host.region(f"{tag}.parameters.{i}", n.size, n.dtype) for i, n in enumerate(layouts)
         ]
@@ -73,6 +75,14 @@ class SharedState:
             own = [rows[self.arena.host.rank] for rows in self.gradients]
             self.replica.staging.pin([*self.parameters, *own])
 
+    def _agree(self, slots: tuple[str, ...]) -> None:
+        """What one host's workers check among themselves, hosts have to check as well."""
+        kind = type(self.replica.optimizer).__name__
+        shapes = [
+            (n.size, str(n.dtype), [tuple(p.shape) for p in n.places]) for n in self.replica.layouts
+        ]
+        self.arena.region(f"{kind} {slots} {shapes}", 0, torch.uint8)
+
     def _share_first_weights(self) -> None:
         """Every worker begins with the first one's weights and optimizer state."""
         if self.arena.rank == 0:
@@ -85,6 +95,13 @@ class SharedState:
             self.arena.hosts.broadcast([*self.parameters, *slots, *steps])
             self._set_steps([s.tolist() for s in steps])
         self.arena.barrier()
+
+    def share_steps(self) -> None:
+        """Every host counts as the first one does. Collective among hosts' first workers."""
+        if self.arena.hosts is not None:
+            steps = [torch.tensor(s, dtype=torch.float64) for s in self.steps_by_parameter()]
+            self.arena.hosts.broadcast(steps)
+            self._set_steps([s.tolist() for s in steps])
 
     def optimizer_of(self, layout: int, shard: int) -> ShardOptimizer:
         return ShardOptimizer(

@@ -68,6 +68,9 @@ class Store:
         """Update all shards with what was encoded; ``pull`` takes the new parameters."""
         self.push(outbox.gradients, used, rate_factor, timing, pull=pull or ())
 
+    def push_for(self, reducer: Reducer) -> None:
+        """Nothing to prepare: the sums are where the store is."""
+
     def push_reduced(
         self, reducer: Reducer, used: Masks, rate_factor: float, timing: Timing
     ) -> None:

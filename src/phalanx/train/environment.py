@@ -36,6 +36,8 @@ class Environment:
     started: float | None = None
     arena: Arena | None = None
     thread: bool = False
+    process: int | None = None
+    """The launcher's number of this process, where that is not the rank."""
     clock: Clock = field(default_factory=MonotonicClock)
     """For stamps of what happens: the same on all machines of a run."""
 
@@ -83,6 +85,7 @@ def _by_another_launcher(variables: Mapping[str, str]) -> Environment | None:
         settings=chosen,
         started=None if before is None else arena.clock.now() - before,
         arena=arena if arena.workers > 1 else None,
+        process=seat.process,
         clock=arena.clock,
     )
 

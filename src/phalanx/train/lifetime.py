@@ -8,6 +8,7 @@ import os
 import platform
 import resource
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -134,9 +135,12 @@ class Lifetime:
 
     def broken(self) -> bool:
         """Whether this worker's script has failed or was stopped."""
-        paths = self._environment.paths
-        failed = paths is not None and paths.traceback_of(self._environment.rank).exists()
-        return self._stopped or failed
+        environment, paths = self._environment, self._environment.paths
+        number = environment.rank if environment.process is None else environment.process
+        failed = paths is not None and paths.traceback_of(number).exists()
+        # Python notes what nobody caught; a script that another launcher runs leaves no file.
+        uncaught = not environment.thread and getattr(sys, "last_value", None) is not None
+        return self._stopped or failed or uncaught
 
     def _at_exit(self) -> None:
         if self._stopped:

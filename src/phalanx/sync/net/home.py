@@ -15,6 +15,7 @@ import selectors
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import msgspec
@@ -111,6 +112,8 @@ class Home:
         self._present: dict[int, Client] = {}
         self._clients: list[Client] = []
         self._ended: list[m.Lost] = []
+        self._never: list[m.Lost] = []
+        """Who was lost before all had come."""
         self._workers: dict[int, Client] = {}
         self._changes = Changes()
         self._meetings: defaultdict[tuple[int, ...], list[tuple[Client, m.Meet]]]
@@ -164,14 +167,15 @@ class Home:
         channel = self._listener.accept(0)
         if channel is None:
             return
-        if len(self._unheard) >= UNHEARD:
+        if len(self._unheard) >= UNHEARD + self._processes:
             self._drop(self._unheard[0])
         self._unheard.append(channel)
         self._selector.register(channel, selectors.EVENT_READ)
 
     def _drop(self, channel: Channel) -> None:
-        if channel in self._unheard:
-            self._unheard.remove(channel)
+        if channel not in self._unheard:
+            return
+        self._unheard.remove(channel)
         self._selector.unregister(channel)
         channel.close()
 
@@ -184,6 +188,11 @@ class Home:
             return
         fits = isinstance(hello, m.Hello) and size == 0 and hello.processes == self._processes
         if not fits or hello.process in self._present:
+            self._drop(channel)
+            return
+        if self._never:  # somebody is gone already: there will never be all of them
+            with suppress(PeerLost):
+                channel.send(m.encode(self._never[0]))
             self._drop(channel)
             return
         client = Client(channel, hello)
@@ -241,6 +250,8 @@ class Home:
         if client not in self._clients:
             return
         self._forget_client(client)
+        if len(self._present) < self._processes:
+            self._never.append(_lost(client))
         for other in list(self._clients):
             self._say(other, _lost(client))
         self._settle_without()

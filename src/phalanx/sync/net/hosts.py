@@ -44,6 +44,7 @@ class Hosts:
         self._names = (f"{run}.{number}" for number in itertools.count())
         self._opened: list[Collective | TorchDist] = []
         self._everyone: Collective | TorchDist | None = None
+        self._trainings = 0
         self._midway: dict[int, Tensor] = {}
         self.stores: list[StoreClient] = []
         """Those of the training under way."""
@@ -76,7 +77,11 @@ class Hosts:
         return made
 
     def _torchs(self, tag: str, leaders: list[int], path: Path) -> TorchDist:
-        rank, size, name = leaders.index(self._rank), len(leaders), f"{tag}.{len(self._opened)}"
+        rank, size, name = (
+            leaders.index(self._rank),
+            len(leaders),
+            f"{self._trainings}.{tag}.{len(self._opened)}",
+        )
         if path.through == "gloo":
             return gloo(self._words, name, rank, size, self._access.address)
         if path.device is None or path.device.type != "cuda":
@@ -131,6 +136,7 @@ class Hosts:
         for collective in self._opened:
             collective.close()
         self._opened, self._everyone, self._midway = [], None, {}
+        self._trainings += 1
         if self._rank == 0:
             for store in self.stores:
                 store.drop()

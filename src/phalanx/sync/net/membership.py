@@ -29,11 +29,13 @@ JOIN_SECONDS = 120.0
 
 
 def host_id() -> str:
-    """The same for processes that can share memory: one kernel, one table of processes."""
+    """The same for processes that can share memory and descriptors: one kernel, one user, one
+    table of processes, one network."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     kernel = boot.read_text().strip() if boot.exists() else os.uname().nodename
-    table = Path("/proc/self/ns/pid")
-    return f"{kernel}.{table.stat().st_ino if table.exists() else 0}"
+    spaces = [Path("/proc/self/ns") / name for name in ("pid", "net")]
+    numbers = [str(space.stat().st_ino) for space in spaces if space.exists()]
+    return ".".join([kernel, str(os.getuid()), *numbers])
 
 
 def greet(

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 HOT_BYTES, COLD_BYTES = 32 << 20, 256 << 20
 QUESTIONS = 8
 LARGE = 1 << 16
-"""Regions from this size on are compared at barriers of all only."""
+COLD = ("buffers",)
+"""Regions that are compared at barriers of all only, from that size on: each worker writes a row
+of its own, and reads those of others after such a barrier."""
 
 
 @dataclass
@@ -102,7 +104,7 @@ class Mirror:
         if count == 0:
             return torch.empty(0, dtype=dtype)
         size = count * dtype.itemsize
-        block = self._cold if size >= LARGE else self._hot
+        block = self._cold if size >= LARGE and name in COLD else self._hot
         return torch.frombuffer(block.allocate(size), dtype=dtype, count=count)
 
     def rewind(self) -> None:

@@ -36,23 +36,26 @@ class RemoteRound:
     def take_part(self) -> Timing:
         timing, now, began = Timing(), self._clock.now, self._clock.now()
         self._step += 1
+        share = self._share()  # read first: elsewhere the next step may be declared already
         self._reducer.add_here()
         timing.reduce = now() - began
         if self._reducer.leads:
-            self._contribute(timing)
+            self._contribute(share, timing)
         self.bytes_sent = timing.bytes_sent
         settled = now()
         self._host.barrier()
         timing.settle = now() - settled
         return timing
 
-    def _contribute(self, timing: Timing) -> None:
+    def _share(self) -> Share:
         weight = float(self._shared.weights[self._here].sum())
         used = self._shared.used_by(self._here)
         clip = float(self._shared.clips.max()) or None
         empty = weight == 0.0 and all(mask is not None and not any(mask) for mask in used)
-        share = Share(self._step, self._leaders, self._here[0], weight, used, clip, empty)
-        payloads = self.sender.encode() if self._codec and not empty else None
+        return Share(self._step, self._leaders, self._here[0], weight, used, clip, empty)
+
+    def _contribute(self, share: Share, timing: Timing) -> None:
+        payloads = self.sender.encode() if self._codec and not share.empty else None
         self._store.client.contribute(
             share, self._reducer.sums, timing, self._shared.parameters, payloads, self._codec
         )

@@ -90,17 +90,22 @@ class RemoteStore:
         self, reducer: Reducer, used: Masks, rate_factor: float, timing: Timing
     ) -> None:
         """One member of the team pushes for all; the others' hosts take the result after it."""
-        if not reducer.leads or self._team.members[0] not in self._hosts.here:
+        if self._team.members[0] not in self._hosts.here:
             return
-        if self._team_sender is None:
-            named = [(f"push.{s[0]}", *s[1:]) for s in self.client.streams(reducer.sums)]
-            self._team_sender = self._wire.sender(named)
-            self._team_sender.begin(self._shared)
-        payloads = self._team_sender.encode() if self._wire.codec else None
+        reducer.wait_here()  # each member scales its own slices, and all of them are pushed
+        if not reducer.leads:
+            return
+        payloads = self._team_sender.encode() if self._team_sender else None
         self.client.push(
             reducer.sums, used, rate_factor, timing, self._shared.parameters, payloads,
             self._wire.codec,
         )  # fmt: skip
+
+    def push_for(self, reducer: Reducer) -> None:
+        """This team's sums will be pushed: a codec needs to know them."""
+        if self._wire.codec and reducer.leads and self._team.members[0] in self._hosts.here:
+            named = [(f"push.{s[0]}", *s[1:]) for s in self.client.streams(reducer.sums)]
+            self._team_sender = self._wire.sender(named)
 
     # -- pulls -------------------------------------------------------------------------------
 

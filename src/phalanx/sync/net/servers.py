@@ -97,15 +97,18 @@ class Servers:
 
     def _start(self, machines: list[str]) -> None:
         """Beside the workers, where nobody serves apart."""
-        for index in range(len(self._known), len(machines)):
-            machine = machines[index]
-            starter = next(m for m in self.members if m.machine == machine)
-            if starter.rank == self.rank:
-                access = self.access
-                child = ServerProcess(access.key, access.address, tls=access.tls)
-                self._children.append(child)
-                server = Server(starter.machine, starter.address, child.port)
-                self.notes.put(f"server.{index}", msgspec.json.encode(server))
+        missing, access, me = range(len(self._known), len(machines)), self.access, self.rank
+        first = {m.machine: m for m in reversed(self.members)}
+        mine = {
+            index: ServerProcess(access.key, access.address, tls=access.tls)
+            for index in missing
+            if first[machines[index]].rank == me
+        }  # all are starting before anyone is waited for
+        self._children += mine.values()
+        for index, child in mine.items():
+            server = Server(machines[index], access.address, child.port)
+            self.notes.put(f"server.{index}", msgspec.json.encode(server))
+        for index in missing:
             found = self.notes.get(f"server.{index}")
             self._known.append(msgspec.json.decode(found, type=Server))
 

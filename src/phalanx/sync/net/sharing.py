@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 import socket
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from phalanx.core.errors import PeerLost
@@ -39,17 +42,24 @@ def hand_out(channel: Channel, name: str, to: Sequence[int], notes: Notes, key: 
 def take(name: str, rank: int, notes: Notes, key: RunKey, peer: str) -> Channel:
     """The channel that this host's leader hands out."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
-        receiver.settimeout(WAIT_SECONDS)
         receiver.bind(b"")  # the kernel chooses an address
         door = receiver.getsockname()
         notes.put(f"{name}.{rank}", door)
-        try:
-            proof, descriptors, _, _ = socket.recv_fds(receiver, 64, 1)
-        except TimeoutError:
-            raise PeerLost(f"the first worker of this machine did not share {name}") from None
-    if len(descriptors) != 1 or not hmac.compare_digest(proof, _proof(key, name, door)):
-        raise PeerLost("somebody without this run's key has sent a connection")
-    return Channel(socket.socket(fileno=descriptors[0]), peer)
+        return Channel(_received(receiver, _proof(key, name, door), name), peer)
+
+
+def _received(receiver: socket.socket, proof: bytes, name: str) -> socket.socket:
+    """What comes with ``proof``; anybody on this machine can send something here."""
+    end = time.monotonic() + WAIT_SECONDS
+    while (left := end - time.monotonic()) > 0:
+        receiver.settimeout(left)
+        with suppress(TimeoutError):
+            given, descriptors, _, _ = socket.recv_fds(receiver, 64, 1)
+            if len(descriptors) == 1 and hmac.compare_digest(given, proof):
+                return socket.socket(fileno=descriptors[0])
+            for descriptor in descriptors:
+                os.close(descriptor)
+    raise PeerLost(f"the first worker of this machine did not share {name}")
 
 
 def _proof(key: RunKey, name: str, door: bytes) -> bytes:

@@ -7,6 +7,7 @@ thread keeps another from speaking while it waits: it may wait for what the othe
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -63,12 +64,13 @@ class Talk:
 
         ``changes`` are sent where they were taken before.
         """
-        seq = self._send(request, everything, bare, taken=changes)
+        seq, looked = self._send(request, everything, bare, taken=changes), time.monotonic()
         while True:
             answer = self._hear(seq, None if gone is None else SLICE_SECONDS)
             if answer is not None:
                 return answer
-            if gone is not None:
+            if gone is not None and time.monotonic() - looked >= SLICE_SECONDS:
+                looked = time.monotonic()
                 if gone():
                     raise PeerLost(*LEFT)
                 self.say(lambda seq, _: m.Peek(seq), bare=True)  # so that ``gone`` sees the newest
