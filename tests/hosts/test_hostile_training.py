@@ -14,6 +14,7 @@ from lab_machines import run_in
 from listening import Port, of_the_run
 from worker_runs import Workers, start_workers
 
+from phalanx.core.settings import RunSettings
 from phalanx.lab.lab import Lab
 
 SCRIPT = str(Path(__file__).with_name("long_script.py"))
@@ -29,9 +30,12 @@ class Held:
 
 
 def _begin(lab: Lab, folder: Path, strategy: str, epochs: str = FOR_EVER) -> Workers:
-    words = [SCRIPT, "--strategy", strategy, "--", str(folder / "enough"), epochs]
+    words = [SCRIPT, "--", str(folder / "enough"), epochs]
     serving = ["m3"] if strategy != "allreduce" else []
-    return start_workers(lab, folder, words, on=["m1", "m2", "m2"], serving=serving)
+    fixed = RunSettings(strategy=strategy, balance="off")  # shares by speed would round otherwise
+    return start_workers(
+        lab, folder, words, on=["m1", "m2", "m2"], serving=serving, PHALANX_SETTINGS=fixed.to_json()
+    )
 
 
 def _await_begin(workers: Workers) -> None:

@@ -5,6 +5,8 @@ A user's mistake is one or two lines: what is wrong, where, what to do. Never a 
 
 from __future__ import annotations
 
+import threading
+
 DONE = 0
 SCRIPT_FAILED = 1
 BAD_INPUT = 2
@@ -49,6 +51,18 @@ class MachineLost(PeerLost):
     """Another machine is gone, or cannot be reached."""
 
     exit_code = MACHINE_FAILED
+
+    def __init__(self, cause: str, remedy: str = "") -> None:
+        super().__init__(cause, remedy)
+        _this_thread.lost = True
+
+
+_this_thread = threading.local()
+
+
+def has_lost_a_machine() -> bool:
+    """Whether this thread has met with that: what it leaves then, it does not leave in order."""
+    return getattr(_this_thread, "lost", False)
 
 
 class RunStopped(BaseException):

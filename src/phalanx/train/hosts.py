@@ -6,6 +6,7 @@ import atexit
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,12 +20,13 @@ import torch
 from phalanx.core import hosts_settings as names
 from phalanx.core import settings
 from phalanx.core.agreed_run import agreed_run
-from phalanx.core.errors import InputError, PhalanxError
+from phalanx.core.errors import InputError, MachineLost, PhalanxError
 from phalanx.core.run_key import RunKey, key_from
 from phalanx.core.run_paths import RunPaths
 from phalanx.pool.blueprint import read_blueprint
 from phalanx.pool.machine import Pool
 from phalanx.pool.measured import read_probe
+from phalanx.sync.net.channel import CLOSED
 from phalanx.sync.net.home_messages import Hello
 from phalanx.sync.net.keep_home import Orders, start_home
 from phalanx.sync.net.listener import Listener
@@ -113,7 +115,7 @@ def take_seat(seat: Seat) -> Mirror:
         tls=ticket.tls,
         wish=ticket.wish,
     )
-    atexit.register(_leave, arena, keeper)
+    atexit.register(_leave, arena, keeper, run_folder(seat, os.environ).traceback_of(seat.process))
     return arena
 
 
@@ -123,18 +125,26 @@ def _keep_home(ticket: Ticket) -> subprocess.Popen[bytes]:
     return start_home(orders)[0]
 
 
-def _leave(arena: Mirror, keeper: subprocess.Popen[bytes] | None) -> None:
+def _leave(arena: Mirror, keeper: subprocess.Popen[bytes] | None, words: Path) -> None:
     """The last thing of a process: others are told whether it ended in good order."""
     well = not arena.training
     with suppress(PhalanxError, OSError):
         if arena.hosts is not None:
             arena.hosts.close()
     with suppress(PhalanxError, OSError):
-        arena.close(in_good_order=well)
+        arena.close(in_good_order=well, because="" if well else _last_words(words))
     if keeper is not None and keeper.stdin is not None:
         keeper.stdin.close()  # the home ends when the others have left, or soon
         with suppress(subprocess.TimeoutExpired):
             keeper.wait(LEAVE_SECONDS if well else 0.0)
+
+
+def _last_words(path: Path) -> str:
+    """Why this process failed, in one line, if it left that."""
+    with suppress(OSError, IndexError):
+        lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return lines[-1] if lines[0].startswith("Traceback") else lines[0]
+    return ""
 
 
 def device_of(arena: Mirror) -> torch.device:
@@ -167,15 +177,20 @@ def serve(seat: Seat) -> int:
     serving = threading.Thread(target=server.serve, args=(ended.is_set,), daemon=True)
     serving.start()
     channel, _ = greet((ticket.meet_at, seat.port), ticket.key, hello, tls=ticket.tls)
-    with suppress(PhalanxError):
+    code = 0
+    try:
         while not ended.is_set():  # the home ends the connection when the last worker has left
             if channel.poll(0.5):
                 channel.skip(channel.receive()[1])
+    except MachineLost as lost:
+        if CLOSED not in lost.cause:
+            print(f"error: {lost.cause}", file=sys.stderr, flush=True)
+            code = lost.exit_code
     ended.set()
     serving.join(LEAVE_SECONDS)
     if keeper is not None and keeper.stdin is not None:
         keeper.stdin.close()
-    return 0
+    return code
 
 
 def _end(ended: threading.Event, _frame: FrameType | None) -> None:

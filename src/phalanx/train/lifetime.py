@@ -17,7 +17,7 @@ from types import FrameType
 import torch
 
 import phalanx
-from phalanx.core.errors import PeerLost, RunStopped
+from phalanx.core.errors import PeerLost, RunStopped, has_lost_a_machine
 from phalanx.data.load import LOADED
 from phalanx.observe.emit import EventWriter
 from phalanx.observe.events import Data, Finished, Joined, PhaseDone
@@ -140,7 +140,7 @@ class Lifetime:
         failed = paths is not None and paths.traceback_of(number).exists()
         # Python notes what nobody caught; a script that another launcher runs leaves no file.
         uncaught = not environment.thread and getattr(sys, "last_value", None) is not None
-        return self._stopped or failed or uncaught
+        return self._stopped or failed or uncaught or has_lost_a_machine()
 
     def _at_exit(self) -> None:
         if self._stopped:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.adapters.torch_models import save_state, state_of
-from phalanx.core.errors import InputError
+from phalanx.core.errors import InputError, PeerLost
 from phalanx.data.ledger import Lease
 from phalanx.data.reader import Reader, as_reader
 from phalanx.train.checkpointing import Checkpoints, Resumed, Trained
@@ -140,8 +140,9 @@ class Run:
                 yield epoch
             except GeneratorExit:  # the script left its loop: the others may not be here
                 if not self._lifetime.broken():
-                    self._end_epoch(epoch, began, rate)
-                    self.finish(collective=False)
+                    with suppress(PeerLost):  # perhaps that is why it left
+                        self._end_epoch(epoch, began, rate)
+                        self.finish(collective=False)
                 raise
             self._end_epoch(epoch, began, rate)
             if self.engine.lockstep:

@@ -28,6 +28,7 @@ BULK_BYTES = 1 << 16
 MAX_PIECES = 1000
 _PREFIX = struct.Struct("<IQ")
 CLOSED_HERE = "this side closed the connection"
+CLOSED = "it closed the connection"
 _REMEDY = "See its log, and whether its machine and link are up."
 
 
@@ -160,7 +161,7 @@ class Channel:
             except OSError as error:
                 raise self.lost(reason(error)) from None
             if not count:
-                raise self.lost("it closed the connection")
+                raise self.lost(CLOSED)
             return count
 
     def poll_events(self, sending: bool, receiving: bool) -> int:

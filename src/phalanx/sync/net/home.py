@@ -209,7 +209,10 @@ class Home:
             header, size = client.channel.receive()
             request = m.request_decoder.decode(header)
             if isinstance(request, m.Bye):
-                self._leave(client)
+                if request.because:
+                    self._lose(client, request.because)
+                else:
+                    self._leave(client)
                 return
             self._take_changes(client, getattr(request, "runs", 0), size)
             self._handlers[type(request)](client, request)
@@ -245,15 +248,15 @@ class Home:
         self._forget_client(client)
         self._settle_without()
 
-    def _lose(self, client: Client) -> None:
+    def _lose(self, client: Client, because: str = "") -> None:
         """Everybody hears of it; those who waited for it go on, or give up."""
         if client not in self._clients:
             return
         self._forget_client(client)
         if len(self._present) < self._processes:
-            self._never.append(_lost(client))
+            self._never.append(_lost(client, because=because))
         for other in list(self._clients):
-            self._say(other, _lost(client))
+            self._say(other, _lost(client, because=because))
         self._settle_without()
 
     def _forget_client(self, client: Client) -> None:
@@ -406,9 +409,9 @@ class Home:
         self._listener.close()
 
 
-def _lost(client: Client, *, ended: bool = False) -> m.Lost:
+def _lost(client: Client, *, ended: bool = False, because: str = "") -> m.Lost:
     hello = client.hello
-    return m.Lost(client.rank, hello.machine, hello.address, hello.serves, ended)
+    return m.Lost(client.rank, hello.machine, hello.address, hello.serves, ended, because)
 
 
 def _member(rank: int, client: Client) -> m.Member:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 
@@ -112,7 +114,9 @@ class Time(msgspec.Struct, frozen=True, tag=True):
 
 
 class Bye(msgspec.Struct, frozen=True, tag=True):
-    """This process ends in good order."""
+    """This process ends; in good order, unless it says why not."""
+
+    because: Annotated[str, msgspec.Meta(max_length=400)] = ""
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):
@@ -124,7 +128,7 @@ class Answer(msgspec.Struct, frozen=True, tag=True):
 
 
 class Lost(msgspec.Struct, frozen=True, tag=True):
-    """A process is gone without a word of good-bye."""
+    """A process is gone, and others count on it."""
 
     rank: int
     machine: str
@@ -132,6 +136,8 @@ class Lost(msgspec.Struct, frozen=True, tag=True):
     serves: bool = False
     ended: bool = False
     """It said good-bye, and others still count on it."""
+    because: str = ""
+    """Its own words, where it had any."""
 
 
 Request = (

@@ -237,20 +237,22 @@ class Mirror:
 
     # -- the end -----------------------------------------------------------------------------
 
-    def close(self, *, in_good_order: bool) -> None:
+    def close(self, *, in_good_order: bool, because: str = "") -> None:
         if self.direct is not None:
             self.direct.close()
-        if in_good_order:
+        if in_good_order or because:
             with suppress(PeerLost):
-                self._talk.say(lambda *_: m.Bye(), bare=True)
+                self._talk.say(lambda *_: m.Bye(because[:400]), bare=True)
         self._talk.close()
 
     def _hear_of(self, lost: m.Lost) -> None:
         if not lost.serves and not lost.ended and self.survives(lost):
             self.lost.add(lost.rank)
             return
+        if lost.because:
+            raise MachineLost(f"{_words(lost)} has ended: {lost.because}", "See its log.")
         raise MachineLost(
-            f"{_words(lost)} has {'ended' if lost.ended else 'gone'}",
+            f"{_words(lost)} {'has ended' if lost.ended else 'is gone'}",
             "Leave the training loop on all workers alike; run.stop() ends it for everyone."
             if lost.ended
             else "Look at its log; its machine may be down, or cut off from the others.",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from phalanx.core.errors import InputError, PeerLost
+from phalanx.core.errors import InputError, MachineLost, PeerLost
 from phalanx.sync.net.channel import Channel
 from phalanx.sync.net.store_messages import Answer, Failed, Request, pack, read_answer
 from phalanx.sync.net.store_shard import byte_view
@@ -110,7 +110,7 @@ class Line:
 
     def _error(self, answer: Failed) -> Exception:
         if answer.lost:
-            return PeerLost(answer.cause, answer.remedy)
+            return MachineLost(answer.cause, answer.remedy)
         return InputError(f"{self.channel.peer} refuses: {answer.cause}", answer.remedy)
 
     def end(self) -> None:
