@@ -13,6 +13,8 @@ from phalanx.sync.transport.locks import Locks
 
 RING = 64
 """Chunks of a team that its fastest member may be ahead of its slowest."""
+AHEAD = 4
+"""Chunks that a worker claims at once, where others are on other machines."""
 _TICKET, _NUMBER, _START, _WANT, _FIRST_SHARE = range(5)
 _NUMBERS = 1 << 32  # that one ticket may use
 
@@ -50,6 +52,23 @@ class SharedClaims:
     def next(self, ticket: int, segment: Segment, want: int) -> Lease | None:
         with self._arena.lock(Locks.CLAIMS):
             return self._claim(ticket, segment, want)
+
+    def next_few(self, ticket: int, segment: Segment, want: int) -> list[Lease]:
+        """Several chunks for one way to the counter; none when all are given out.
+
+        Between machines that way takes a good part of a step. Towards the end of the segment it
+        is one at a time, so that nobody is left with several while the others wait.
+        """
+        found: list[Lease] = []
+        with self._arena.lock(Locks.CLAIMS):
+            while len(found) < AHEAD:
+                lease = self._claim(ticket, segment, want)
+                if lease is None:
+                    break
+                found.append(lease)
+                if segment.end - lease.end < 2 * AHEAD * self._arena.workers * want:
+                    break
+        return found
 
     def _claim(self, ticket: int, segment: Segment, want: int) -> Lease | None:
         counter, lease = claim(self._counter(), ticket, segment, want)

@@ -1,4 +1,4 @@
-"""Several workers on one host: strategies over an arena, buffers, claims, commands, the switch."""
+"""Several workers: strategies over an arena, buffers, claims, commands, the switch."""
 
 from __future__ import annotations
 
@@ -255,17 +255,22 @@ class SharedEngine(Engine):
             known = self._control.free_shares
             shares = [known[m] for m in members]
             want = max(len(members), round(batch * sum(shares)))
-            if len(members) == 1:
-                lease = claims.next(ticket, segment, want)
-            else:
+            if len(members) > 1:
                 gone = self._meeting.someone_left
                 found = claims.next_of_team(ticket, segment, want, members, shares, gone)
-                lease, want = (found.lease, found.want) if found else (None, want)
-            if lease is None:
+                leases, want = ([found.lease], found.want) if found else ([], want)
+            elif self._arena.hosts is None:
+                one = claims.next(ticket, segment, want)
+                leases = [one] if one else []
+            else:
+                leases = claims.next_few(ticket, segment, want)
+            if not leases:
                 return
             # Of what was wanted when the chunk was claimed; equal shares may not divide evenly.
             equal = want == round(batch / teams)
-            yield lease if equal else replace(lease, emphasis=want * teams / batch)
+            for lease in leases:
+                self.arrive()
+                yield lease if equal else replace(lease, emphasis=want * teams / batch)
 
     @property
     def cut(self) -> bool:
