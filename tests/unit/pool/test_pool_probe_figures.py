@@ -88,10 +88,10 @@ def test_a_server_goes_where_the_links_are_best() -> None:
     assert best_connected(probe, ["slow", "good", "fast", "unknown"])[2:] == ["slow", "unknown"]
 
 
-@given(st.permutations(["a", "b", "c", "d"]), st.lists(st.integers(1, 10**9), min_size=6, max_size=6))
-def test_places_are_all_machines_and_the_worst_is_last(
-    order: list[str], rates: list[int]
-) -> None:
+@given(
+    st.permutations(["a", "b", "c", "d"]), st.lists(st.integers(1, 10**9), min_size=6, max_size=6)
+)
+def test_places_are_all_machines_and_the_worst_is_last(order: list[str], rates: list[int]) -> None:
     pairs = [("a", "b"), ("a", "c"), ("a", "d"), ("b", "c"), ("b", "d"), ("c", "d")]
     bandwidths = {pair: float(rate) for pair, rate in zip(pairs, rates, strict=True)}
     placed = best_connected(made(bandwidths), order)
