@@ -346,18 +346,6 @@ def _contribute_all(
         thread.join(30.0)
 
 
-def test_workers_that_share_a_connection_contribute_and_then_collect(made: Any) -> None:
-    worker = made(_sgd(), 2)
-    worker.flats[0].zero_()
-    worker.load()
-    for rank in (1, 0):
-        worker.gradients[0].fill_(rank + 1.0)
-        share = Share(0, [0, 1], rank, 1.0, [None], clip=1e9)
-        worker.client.contribute(share, worker.gradients, Timing())
-    worker.client.collect(0, 1e9, worker.flats)
-    assert worker.flats[0].eq(-1.5).all()
-
-
 def test_who_waits_for_a_lost_contributor_is_told(made: Any) -> None:
     stays, leaves = made(_sgd(), rank=0), made(_sgd(), rank=1)
     stays.load()

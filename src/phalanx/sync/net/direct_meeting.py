@@ -15,6 +15,7 @@ import msgspec
 
 from phalanx.core.errors import MachineLost
 from phalanx.sync.net.channel import Channel
+from phalanx.sync.net.home_messages import RUN_BYTES
 from phalanx.sync.net.talk import NOTHING, SLICE_SECONDS, Changes
 
 MOST_WORKERS = 8
@@ -71,7 +72,7 @@ class DirectMeeting:
                 gone()
             header, size = channel.receive()
             arrival = _decoder.decode(header)
-            places = bytearray(16 * arrival.runs)
+            places = bytearray(RUN_BYTES * arrival.runs)
             values = bytearray(size - len(places))
             channel.receive_into(memoryview(places), memoryview(values))
         except MachineLost:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -15,15 +16,16 @@ if TYPE_CHECKING:
     from phalanx.sync.net.channel import Channel
 
 
-class _Flow:
+class _Flow(ABC):
     """What is still to be moved in one direction of one channel."""
 
     def __init__(self, channel: Channel, buffers: Sequence[Buffer]) -> None:
         self.channel = channel
         self.left = [view for view in map(as_bytes, buffers) if len(view)]
 
+    @abstractmethod
     def move(self, *, wait: bool) -> bool:
-        raise NotImplementedError
+        """Move what goes now; whether anything went."""
 
 
 class _Outgoing(_Flow):

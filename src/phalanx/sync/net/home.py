@@ -16,89 +16,18 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 import msgspec
 
 from phalanx.core.errors import PeerLost
 from phalanx.sync.net import home_messages as m
 from phalanx.sync.net.channel import Channel
+from phalanx.sync.net.home_state import Change, Changes, Client, Held
 from phalanx.sync.net.listener import Listener
 
 LOOK_SECONDS = 0.5
 
 UNHEARD = 64  # channels that may be open before they have said hello
-
-
-@dataclass(eq=False)
-class Client:
-    """A process, as the home knows it."""
-
-    channel: Channel
-    hello: m.Hello
-    rank: int = -1
-    seen: int = 0
-    """Changes up to this one are known there."""
-    awaiting: int | None = None
-    """The number of the request that waits to be woken."""
-
-    def answer(self, reply: m.Reply, *changes: bytes) -> None:
-        self.channel.send(m.encode(reply), *changes)
-
-
-@dataclass
-class Held:
-    """A lock: who has it, and who wants it."""
-
-    holder: Client | None = None
-    waiting: deque[tuple[Client, m.Acquire]] = field(default_factory=deque)
-
-
-@dataclass(frozen=True)
-class Change:
-    source: Client
-    runs: int
-    places: bytes
-    values: bytes
-
-
-class Changes:
-    """What was written, in the order in which it was released."""
-
-    def __init__(self) -> None:
-        self._log: deque[Change] = deque()
-        self._first = 0
-
-    @property
-    def end(self) -> int:
-        return self._first + len(self._log)
-
-    def add(self, change: Change) -> None:
-        self._log.append(change)
-
-    def news_for(self, client: Client) -> tuple[int, bytes, bytes]:
-        """(runs, places, values) of what others wrote since ``client`` last heard of it."""
-        found = [
-            change
-            for change in list(self._log)[client.seen - self._first :]
-            if change.source is not client
-        ]
-        client.seen = self.end
-        return (
-            sum(change.runs for change in found),
-            b"".join(change.places for change in found),
-            b"".join(change.values for change in found),
-        )
-
-    @property
-    def many(self) -> bool:
-        return len(self._log) > 64
-
-    def forget(self, seen: int) -> None:
-        """Everybody knows what came before ``seen``."""
-        while self._first < seen and self._log:
-            self._log.popleft()
-            self._first += 1
 
 
 class Home:
@@ -234,17 +163,17 @@ class Home:
         ordered = [self._present[process] for process in sorted(self._present)]
         workers = [c for c in ordered if not c.hello.serves]
         servers = [c for c in ordered if c.hello.serves]
-        members = [[_member(i, c) for i, c in enumerate(group)] for group in (workers, servers)]
         for group in (workers, servers):
             for rank, client in enumerate(group):
                 client.rank = rank
+        members = [[client.member for client in group] for group in (workers, servers)]
         self._workers = dict(enumerate(workers))
         for client in list(self._clients):
             self._say(client, m.Welcome(client.rank, members[0], members[1], self._run))
 
     def _leave(self, client: Client) -> None:
         if not client.hello.serves:
-            self._ended.append(_lost(client, ended=True))
+            self._ended.append(client.lost(ended=True))
         self._forget_client(client)
         self._settle_without()
 
@@ -254,9 +183,9 @@ class Home:
             return
         self._forget_client(client)
         if len(self._present) < self._processes:
-            self._never.append(_lost(client, because=because))
+            self._never.append(client.lost(because=because))
         for other in list(self._clients):
-            self._say(other, _lost(client, because=because))
+            self._say(other, client.lost(because=because))
         self._settle_without()
 
     def _forget_client(self, client: Client) -> None:
@@ -407,13 +336,3 @@ class Home:
             channel.close()
         self._selector.close()
         self._listener.close()
-
-
-def _lost(client: Client, *, ended: bool = False, because: str = "") -> m.Lost:
-    hello = client.hello
-    return m.Lost(client.rank, hello.machine, hello.address, hello.serves, ended, because)
-
-
-def _member(rank: int, client: Client) -> m.Member:
-    hello = client.hello
-    return m.Member(rank, hello.machine, hello.address, hello.port, hello.host)

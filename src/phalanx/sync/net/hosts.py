@@ -49,10 +49,6 @@ class Hosts:
         self.stores: list[StoreClient] = []
         """Those of the training under way."""
 
-    @property
-    def leads(self) -> bool:
-        return self._rank == self.here[0]
-
     def local(self, ranks: Iterable[int]) -> list[int]:
         """Those of ``ranks`` that are on this host, by their places there."""
         return [self.here.index(rank) for rank in ranks if rank in self.here]

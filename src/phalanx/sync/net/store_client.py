@@ -18,7 +18,6 @@ from phalanx.sync.net.store_description import describe, encoded_of, group_optio
 from phalanx.sync.net.store_line import HostMemory, Line, Traffic
 from phalanx.sync.net.store_lines import Lines, done
 from phalanx.sync.net.store_messages import (
-    Collect,
     Commit,
     Contribute,
     Drop,
@@ -218,45 +217,26 @@ class StoreClient:
         share: Share,
         gradients: Sequence[Tensor],
         timing: Timing,
-        into: Sequence[Tensor] = (),
+        into: Sequence[Tensor],
         payloads: Sequence[Payload] | None = None,
         codec: CodecSpec | None = None,
     ) -> Traffic:
-        """Give a share of a step, and wait until it is taken.
-
-        Without ``into`` the answer only says that the share is there: workers who share a
-        connection all do so, and then one of them calls :meth:`collect`.
-        """
+        """Give a share of a step, and wait until it is taken."""
         now, began = self._clock.now, self._clock.now()
         with self._lines.requests() as traffic:
             for server, line in enumerate(self._lines.each):
                 line.begin()
                 encoded, buffers = self._message(server, gradients, payloads, codec)
-                request = self._contribution(share, server, encoded, bool(into))
+                request = self._contribution(share, server, encoded)
                 line.send(request, [] if share.empty else buffers)
             sent = now()
-            if into:
-                self._finish(share.step, share.clip, into)
-            else:
-                for line in self._lines.each:
-                    done(line.receive())
+            self._finish(share.step, share.clip, into)
         timing.send += sent - began
         timing.wait += now() - sent
         timing.bytes_sent += traffic.sent
         return traffic
 
-    def collect(self, step: int, clip: float | None, into: Sequence[Tensor]) -> Traffic:
-        """Wait for a step that workers of this connection have contributed to."""
-        with self._lines.requests() as traffic:
-            for line in self._lines.each:
-                line.begin()
-                line.send(Collect(self._name, step))
-            self._finish(step, clip, into)
-        return traffic
-
-    def _contribution(
-        self, share: Share, server: int, encoded: Encoded | None, wait: bool
-    ) -> Contribute:
+    def _contribution(self, share: Share, server: int, encoded: Encoded | None) -> Contribute:
         alone = len(self._lines.each) == 1
         return Contribute(
             self._name,
@@ -270,7 +250,6 @@ class StoreClient:
             norm=share.clip is not None and not alone,
             encoded=None if share.empty else encoded,
             empty=share.empty,
-            wait=wait,
         )
 
     def _finish(self, step: int, clip: float | None, into: Sequence[Tensor]) -> None:

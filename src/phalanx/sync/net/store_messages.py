@@ -115,13 +115,6 @@ class Contribute(_Request, frozen=True):
     norm: bool = False
     encoded: Encoded | None = None
     empty: bool = False
-    wait: bool = True
-
-
-class Collect(_Request, frozen=True):
-    """Waits for a step to which workers of this connection contributed without waiting."""
-
-    step: Annotated[int, Meta(ge=0)]
 
 
 class Commit(_Request, frozen=True):
@@ -167,7 +160,7 @@ class Failed(_Answer, frozen=True):
     lost: bool = False
 
 
-Request = Open | Load | Save | Push | Pull | Contribute | Collect | Commit | Drop
+Request = Open | Load | Save | Push | Pull | Contribute | Commit | Drop
 Answer = Opened | Done | Squares | Failed
 
 _encoder = msgspec.msgpack.Encoder()

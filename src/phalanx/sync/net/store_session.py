@@ -17,7 +17,6 @@ from phalanx.core.errors import PeerLost, PhalanxError
 from phalanx.sync.net.channel import Channel
 from phalanx.sync.net.store_messages import (
     Answer,
-    Collect,
     Commit,
     Contribute,
     Done,
@@ -124,8 +123,6 @@ class Session:
                 self._pull(visit, request)
             elif isinstance(request, Save):
                 self._save(visit)
-            elif isinstance(request, Collect):
-                self._await_step(visit, request.step)
             elif isinstance(request, Commit):
                 self._commit(visit, request)
 
@@ -212,17 +209,7 @@ class Session:
 
     def _added(self, visit: _Visit, request: Contribute) -> None:
         visit.store.rounds.add(request)
-        if request.wait:
-            self._await_step(visit, request.step)
-        else:
-            version = visit.shard.version
-            self._answer(Done(version, version))
-
-    def _await_step(self, visit: _Visit, step: int) -> None:
-        self._told(lambda: self._after_step(visit, step))
-
-    def _after_step(self, visit: _Visit, step: int) -> None:
-        squares = visit.store.rounds.wait(step, lambda: not self._channel.poll(0.0))
+        squares = visit.store.rounds.wait(request.step, lambda: not self._channel.poll(0.0))
         if squares is None:
             self._answer_step(visit)
         else:
