@@ -30,12 +30,14 @@ def as_ranks(
     ``seed`` decides who comes first when, so that the same one gives the same run.
     """
     RunPaths(folder).make()
+    where = spread(workers, HOSTS) if HOSTS > 1 and workers > 1 else [0] * workers
+    folders = [folder_on(folder, host) for host in where]
 
     def body(rank: int, hub: Any) -> Any:
         variables = {
             settings.RANK: str(rank),
             settings.WORKERS: str(workers),
-            settings.RUN_FOLDER: str(folder),
+            settings.RUN_FOLDER: str(folders[rank]),
             settings.SETTINGS: chosen.to_json(),
         }
         if AWAY:
@@ -44,11 +46,21 @@ def as_ranks(
         return on_host(work(rank)) if AWAY else work(rank)
 
     with _writers_closed(), brought_home():
-        if HOSTS > 1 and workers > 1:
-            where = spread(workers, HOSTS)
+        if len(set(where)) > 1:
             return as_hosts(where, lambda rank, arena: body(rank, _Seat(arena)), places())
         hub = Hub(workers, seed)
         return as_threads(hub, lambda rank: body(rank, hub))
+
+
+def folder_on(folder: Path, host: int) -> Path:
+    """Each host has a folder of its own, but for the events, which the launcher brings home."""
+    if host == 0:
+        return folder
+    own = RunPaths(folder / f"host-{host}")
+    own.folder.mkdir(exist_ok=True)
+    if not own.events.is_symlink():
+        own.events.symlink_to(RunPaths(folder).events.absolute())
+    return own.make().folder
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ from ranks import as_ranks
 from torch import Tensor, nn
 
 import phalanx
+from phalanx.core import stopping
+from phalanx.core.errors import RunStopped
 from phalanx.core.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
 from phalanx.train.board import Command
@@ -72,6 +74,8 @@ class Training:
         self.seen: list[list[tuple[int, int]]] = [[] for _ in range(self.workers)]
         self.before_save: list[int] = [0] * self.workers
         self.captured: list[Captured] = []
+        self.stopped: list[int] = []
+        """Ranks that were stopped."""
         self.at_end: Callable[[Run], None] | None = None
         """Called on each worker after its last batch."""
 
@@ -83,8 +87,20 @@ class Training:
             strategy=self.spec,
             **{"seed": 1, "checkpoint_minutes": WITHOUT_END, "keep": 99, **self.settings},
         )
-        self.captured = as_ranks(self.workers, self.folder, self._work, chosen, self.seed)
+        try:
+            self.captured = as_ranks(
+                self.workers, self.folder, self._until_stopped, chosen, self.seed
+            )
+        finally:
+            stopping.forget()
         return self
+
+    def _until_stopped(self, rank: int) -> Captured | None:
+        try:
+            return self._work(rank)
+        except RunStopped:
+            self.stopped.append(rank)
+            return None
 
     def _work(self, rank: int) -> Captured | None:
         model, optimizer = self.models[rank], self.optimizers[rank]

@@ -40,6 +40,13 @@ class Made:
     noise: float = 0.15
     settings: dict[str, Any] = field(default_factory=dict)
     resumes: str | None = None
+    machines: tuple[str, ...] = ("here",)
+    """Workers are dealt out to them in turn."""
+    gpus: tuple[str, ...] = ()
+    """Those of them that have one, and count their power."""
+
+    def place(self, rank: int) -> str:
+        return self.machines[rank % len(self.machines)]
 
 
 def write_run(home: Path, name: str, **changes: Any) -> RunPaths:
@@ -70,15 +77,18 @@ def write_study(home: Path, name: str, runs: list[str], **changes: Any) -> RunPa
 
 
 def _write_plan(paths: RunPaths, made: Made) -> None:
-    slots = [
-        {"rank": rank, "cpus": [rank], "threads": 1, "device": "cpu"}
-        for rank in range(made.workers)
-    ]
-    machine = {"name": "here", "host": "here", "cores": 2, "gpus": 0, "slots": slots}
+    machines = []
+    for name in made.machines:
+        slots = [
+            {"rank": rank, "cpus": [rank], "threads": 1, "device": "cpu"}
+            for rank in range(made.workers)
+            if made.place(rank) == name
+        ]
+        machines.append({"name": name, "host": name, "cores": 2, "gpus": 0, "slots": slots})
     plan = {
         "strategy": made.strategy,
         "selection": "all",
-        "machines": [machine],
+        "machines": machines,
         "workers": made.workers,
         "batch": made.batch,
         "predicted": {"seconds": None},
@@ -88,9 +98,11 @@ def _write_plan(paths: RunPaths, made: Made) -> None:
 
 
 def _write_launch(paths: RunPaths, made: Made) -> None:
-    worker = {"machine": "here", "argv": ["python", made.script], "cpus": [], "threads": 1}
+    worker = {"argv": ["python", made.script], "cpus": [], "threads": 1}
     workers = [
-        worker | {"rank": rank, "env": {"PHALANX_RANK": str(rank)}, "log": f"logs/rank-{rank}.log"}
+        worker
+        | {"rank": rank, "env": {"PHALANX_RANK": str(rank)}, "log": f"logs/rank-{rank}.log"}
+        | {"machine": made.place(rank)}
         for rank in range(made.workers)
     ]
     launch = {
@@ -134,7 +146,8 @@ class _Story:
             self._end(rank)
             data = b"".join(ev.encode(event) for event in self.lines[rank])
             self.paths.events_of(rank).write_bytes(data)
-        self._machine()
+        for name in made.machines:
+            self._machine(name)
 
     def _join(self, rank: int) -> None:
         say = self.lines[rank].append
@@ -148,7 +161,7 @@ class _Story:
                 wall=WALL + 1.9,
                 rank=rank,
                 workers=self.made.workers,
-                machine="here",
+                machine=self.made.place(rank),
                 pid=4000 + rank,
                 device="cpu",
                 threads=1,
@@ -278,7 +291,7 @@ class _Story:
                 )
             )
 
-    def _machine(self) -> None:
+    def _machine(self, name: str) -> None:
         end = max(self.clock) + 0.2
         lines = []
         for second in range(int(end - CLOCK) + 2):
@@ -291,10 +304,26 @@ class _Story:
                     network_bytes_per_second=2e4 * self.random.random(),
                     workers_cpu_percent=100.0 * self.made.workers,
                     workers_memory_bytes=int(6e8 * min(1.0, second / 3)),
+                    **(self._own_figures(name, second, busy) if name != "here" else {}),
                 )
             )
         data = b"\n".join(msgspec.json.encode(line) for line in lines) + b"\n"
-        self.paths.machine("here").write_bytes(data)
+        self.paths.machine(name).write_bytes(data)
+
+    def _own_figures(self, name: str, second: int, busy: bool) -> dict[str, Any]:
+        """What an agent on the machine tells besides."""
+        figures: dict[str, Any] = {
+            "network_sent": 5_000_000 + 2_000_000 * second,
+            "network_received": 7_000_000 + 1_000_000 * second,
+            "disk_bytes_per_second": 2e7 if second < 3 else 1e5 * self.random.random(),
+        }
+        if name in self.made.gpus:
+            figures |= {
+                "gpu_percent": 70.0 + self.random.uniform(-15, 15) if busy else 0.0,
+                "gpu_memory_bytes": int(3.1e9) if busy else int(2e8),
+                "watts": 180.0 + self.random.uniform(-25, 25) if busy else 60.0,
+            }
+        return figures
 
 
 _COLUMNS = (

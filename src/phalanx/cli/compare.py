@@ -20,13 +20,15 @@ def compare(
     ctx: typer.Context,
     script: o.Script,
     strategies: o.Strategies = DEFAULT,
+    systems: o.Systems = None,
+    peer: o.PeerScripts = None,
     single: Annotated[
         bool, typer.Option(help="Also train with one process, which the others have to beat.")
     ] = True,
     workers: o.Workers = None,
     pool: o.PoolFile = None,
     machines: o.Machines = "all",
-    launcher: o.LauncherName = "local",
+    launcher: o.LauncherName = "auto",
     epochs: o.Epochs = None,
     batch: o.Batches = None,
     batch_per_worker: o.BatchPerWorker = None,
@@ -40,6 +42,8 @@ def compare(
     rate: o.Rate = None,
     checkpoint_every: o.CheckpointEvery = "0",
     keep: o.Keep = 3,
+    data: o.DataFolder = None,
+    ship_limit: o.ShipLimit = None,
     name: o.Name = None,
     dry_run: o.DryRun = False,
     json: o.Json = False,
@@ -57,9 +61,11 @@ def compare(
         read_batches,
         refuse_two_batches,
     )
-    from phalanx.cli.values import Emulation, read_checkpoints, read_rate, read_slow
+    from phalanx.cli.systems import compare_systems, read_systems
+    from phalanx.cli.values import Emulation, read_checkpoints, read_rate, read_slow, read_travel
     from phalanx.core.spec import parse_specs
 
+    wanted = read_systems(ctx, systems, peer, strategies, script)
     specs = rows(parse_specs(strategies), single)
     check_at_least("--repeat", repeat, 1)
     check_at_most("--repeat", repeat, MOST_REPEATS)
@@ -82,8 +88,11 @@ def compare(
             balance=balance,
             emulation=Emulation(read_slow(slow), read_rate(rate)),
             checkpoints=read_checkpoints(checkpoint_every, keep),
+            travel=read_travel(data, ship_limit),
         )
     )
+    if wanted is not None:
+        return compare_systems(request, wanted, batches, repeat, json=json, dry_run=dry_run)
     return compare_checked(request, specs, batches, repeat, json=json, dry_run=dry_run)
 
 

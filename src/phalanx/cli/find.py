@@ -47,6 +47,16 @@ def for_logs(name: str | None) -> RunPaths:
     return candidates[-1]
 
 
+def detached(name: str | None) -> RunPaths:
+    """The run that goes on without a controller: the newest, unless one is named."""
+    if name is not None:
+        return find_run(name)
+    found = [run for run in list_runs() if run.detached.exists()]
+    if not found:
+        raise InputError("no run is detached", "phalanx runs lists what there is.")
+    return found[-1]
+
+
 def running(name: str | None) -> RunPaths | None:
     """The run that goes on (the newest, or of the study that is named), else the named one."""
     from phalanx.observe.run_status import controller_alive
@@ -56,7 +66,7 @@ def running(name: str | None) -> RunPaths | None:
     else:
         found = for_report(name)
         candidates = study_runs(found) if found.study.exists() else [found]
-    alive = [run for run in candidates if controller_alive(run)]
+    alive = [run for run in candidates if controller_alive(run) or run.detached.exists()]
     if alive:
         return alive[-1]
     return candidates[-1] if name is not None and candidates else None

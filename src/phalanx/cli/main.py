@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from phalanx.cli.attach import attach
 from phalanx.cli.compare import compare
 from phalanx.cli.demo import demo
 from phalanx.cli.doctor import doctor
@@ -45,6 +46,7 @@ ORDER = (
     "report",
     "logs",
     "switch",
+    "attach",
     "stop",
     "resume",
     "export",
@@ -117,6 +119,7 @@ for verb, example in (
     (report, "phalanx report train-allreduce --bundle"),
     (logs, "phalanx logs --rank 1 --follow"),
     (switch, "phalanx switch async"),
+    (attach, "phalanx attach train-allreduce"),
     (stop, "phalanx stop"),
     (resume, "phalanx resume train-allreduce --strategy async --workers 4"),
     (export, "phalanx export train-allreduce --output model.safetensors"),

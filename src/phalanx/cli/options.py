@@ -28,6 +28,13 @@ RunName = Annotated[
     str | None,
     typer.Argument(metavar="[RUN]", help="Its id, a part of it, or its folder. Default: newest."),
 ]
+RunNames = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[RUN]…",
+        help="Its id, a part of it, or its folder; several are compared. Default: newest.",
+    ),
+]
 Json = Annotated[
     bool, typer.Option("--json", help="End stdout with one JSON object; text goes to stderr.")
 ]
@@ -77,7 +84,22 @@ Machines = Annotated[
 ]
 LauncherName = Annotated[
     str,
-    typer.Option(metavar="NAME", help="local (processes) or inprocess (threads, to debug)."),
+    typer.Option(
+        metavar="NAME",
+        help="local (processes), ssh (other machines) or inprocess (threads, to debug). "
+        "Default: as the machines ask for.",
+    ),
+]
+DataFolder = Annotated[
+    Path | None,
+    typer.Option("--data", metavar="DIR", help="Copied to every machine once; run.data there."),
+]
+ShipLimit = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="How large a project folder may be shipped (200MB)."),
+]
+Detach = Annotated[
+    bool, typer.Option("--detach", help="Leave the run alone once it trains; phalanx attach.")
 ]
 Epochs = Annotated[int | None, typer.Option(metavar="N", help="Instead of the script's number.")]
 Batch = Annotated[
@@ -110,6 +132,33 @@ Keep = Annotated[
 ]
 Name = Annotated[
     str | None, typer.Option(metavar="NAME", help="Part of the run's id. Default: the script's.")
+]
+FrameworkName = Annotated[
+    str | None,
+    typer.Option(
+        "--framework",
+        metavar="NAME",
+        help="Run a script of torch (DDP, Accelerate, Lightning) or tensorflow as it is.",
+    ),
+]
+Roles = Annotated[
+    str | None,
+    typer.Option(metavar="A=N,…", help="Of a TensorFlow script, such as chief=1,worker=2,ps=1."),
+]
+Systems = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A,B,C",
+        help="Compare systems instead: phalanx, torch-ddp, tf-mwms, tf-ps.",
+    ),
+]
+PeerScripts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--peer",
+        metavar="SYSTEM=SCRIPT",
+        help="The script of a system. Default: NAME.ddp.py, NAME.keras.py beside SCRIPT.",
+    ),
 ]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print exactly what would be started; start nothing.")

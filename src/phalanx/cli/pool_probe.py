@@ -1,4 +1,4 @@
-"""``phalanx pool probe``: latency and bandwidth of every pair, and collectives by size."""
+"""``phalanx pool probe``: rates of every machine, links of every pair, collectives by size."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def probe(
     ] = 30.0,
     json: o.Json = False,
 ) -> int:
-    """Measure the links between machines, and collectives on them against their formulas.
+    """Measure how fast machines compute, the links between them, and collectives on these.
 
-    The figures are kept beside the blueprint (pool.yaml: pool.probe.json). Phalanx has to be
-    installed on every machine.
+    The figures are kept beside the blueprint (pool.yaml: pool.probe.json). The machines' Python
+    needs torch; Phalanx itself is copied there.
 
     Example: phalanx pool probe pool.yaml --seconds 30
     """
@@ -38,6 +38,7 @@ def probe(
     from phalanx.plan.select import select
     from phalanx.pool.blueprint import read_blueprint
     from phalanx.pool.measured import path_beside, write_probe
+    from phalanx.pool.measured_pool import as_measured
 
     if not SHORTEST <= seconds <= LONGEST:
         raise InputError(
@@ -45,19 +46,16 @@ def probe(
         )
     pool = read_blueprint(file)
     chosen = select(pool, machines)
-    if len(chosen) < 2:
-        raise InputError(
-            f"{file}: a link is between two machines, and one takes part",
-            "Add machines to the blueprint, or select more.",
-        )
     output = Output(json)
     chosen = with_passwords(chosen)
     with output.human.status("connecting") as status:
         found = probe_links(chosen, seconds, tls=pool.tls, say=status.update)
-    if found.links:
+    if found.rates:
         write_probe(found, file)
     _show(found, output)
-    if found.links:
+    for warning in as_measured(pool, found).warnings:
+        output.say(f"warning: {warning}", style="yellow")
+    if found.rates:
         output.say(f"\nkept in {path_beside(file)}")
     for trouble in found.trouble:
         output.problem(InputError(trouble.cause, trouble.remedy))
@@ -67,7 +65,12 @@ def probe(
 
 def _show(probe: Probe, output: Output) -> None:
     from phalanx.cli import probe_words as words
+    from phalanx.cli import rate_words
 
+    if probe.rates:
+        output.say(rate_words.HEADING, style="bold")
+        output.human.print(rate_words.rates_table(probe), soft_wrap=False)
+        output.say()
     if not probe.links:
         return
     title, table = words.links_table(probe)
@@ -92,4 +95,4 @@ def _as_json(probe: Probe, path: Path) -> dict[str, object]:
     import msgspec
 
     figures: dict[str, object] = msgspec.to_builtins(probe)
-    return {**figures, "file": str(path) if probe.links else None}
+    return {**figures, "file": str(path) if probe.rates else None}

@@ -16,6 +16,7 @@ from rich.text import Text
 from phalanx.cli.changes import Changes
 from phalanx.cli.progress_state import EpochLine, ProgressState, WorkerState
 from phalanx.cli.words import clock
+from phalanx.cli.worth_words import LiveWorth
 from phalanx.core.terminal import printable
 from phalanx.launch.observer import Observer
 from phalanx.observe.events import Event
@@ -31,12 +32,15 @@ MOST_ROWS = 16
 
 
 @contextmanager
-def observe(out: Output, title: str) -> Iterator[Observer]:
-    """The display that suits where the text goes; it leaves the terminal as it was."""
+def observe(out: Output, title: str, *, worth: bool = False) -> Iterator[Observer]:
+    """The display that suits where the text goes; it leaves the terminal as it was.
+
+    ``worth``: it also says, once, what the machines are worth.
+    """
     if not out.human.is_terminal:
-        yield PlainProgress(out.human, out.errors)
+        yield PlainProgress(out.human, out.errors, worth=worth)
         return
-    display = LiveProgress(out.human, title, out.errors)
+    display = LiveProgress(out.human, title, out.errors, worth=worth)
     try:
         yield display
     finally:
@@ -46,8 +50,10 @@ def observe(out: Output, title: str) -> Iterator[Observer]:
 class _Progress(Observer):
     """What both displays share: the state, and the notes told once."""
 
-    def __init__(self, told_on: Console) -> None:
+    def __init__(self, told_on: Console, worth: bool) -> None:
         self.state = ProgressState()
+        self._says_worth = worth
+        self._worth: LiveWorth | None = None
         self._told_on = told_on
         self._noted = False
         self._changes = Changes()
@@ -55,6 +61,13 @@ class _Progress(Observer):
     def started(self, launch: Launch) -> None:
         self.state.epochs = launch.settings.epochs
         self.state.before = _trained_before(launch)
+        # Workers that take turns in one process say nothing about machines.
+        if self._says_worth and launch.launcher != "inprocess":
+            settings = launch.settings
+            self._worth = LiveWorth(settings.strategy, balance=settings.balance == "auto")
+
+    def note(self, text: str) -> None:
+        self._told_on.print(printable(text), style="dim")
 
     def event(self, event: Event) -> None:
         self.state.take(event)
@@ -64,13 +77,15 @@ class _Progress(Observer):
                 self._told_on.print(f"note: {note}", style="dim")
         if change := self._changes.line(event):
             self._told_on.print(printable(change), style="dim")
+        for line in self._worth.take(event) if self._worth else ():
+            self._told_on.print(printable(line), style="bold")
 
 
 class PlainProgress(_Progress):
     """Lines for a pipe or a file: the script's own to one stream, ours to stderr."""
 
-    def __init__(self, script_output: Console, errors: Console) -> None:
-        super().__init__(errors)
+    def __init__(self, script_output: Console, errors: Console, *, worth: bool = False) -> None:
+        super().__init__(errors, worth)
         self._script_output = script_output
 
     def event(self, event: Event) -> None:
@@ -94,8 +109,10 @@ class PlainProgress(_Progress):
 class LiveProgress(_Progress):
     """An overall bar with the time to go, and one row per worker."""
 
-    def __init__(self, console: Console, title: str, errors: Console | None = None) -> None:
-        super().__init__(console)
+    def __init__(
+        self, console: Console, title: str, errors: Console | None = None, *, worth: bool = False
+    ) -> None:
+        super().__init__(console, worth)
         self._title = title
         self._errors = errors or console
         self._live = Live(

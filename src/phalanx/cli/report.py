@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from phalanx.cli import options as o
 
+if TYPE_CHECKING:
+    from phalanx.core.run_paths import RunPaths
+
 
 def report(
-    run: o.RunName = None,
+    runs: o.RunNames = None,
     bundle: Annotated[
         bool,
         typer.Option("--bundle", help="Also pack script, versions, checksums and command."),
@@ -21,7 +25,7 @@ def report(
     ] = None,
     json: o.Json = False,
 ) -> int:
-    """Write the report of a run or a study again; say where it is."""
+    """Write the report of a run or a study again, or of several runs together; say where it is."""
     from phalanx.cli.find import for_report
     from phalanx.cli.output import Output
     from phalanx.cli.verdict import tell_study
@@ -29,7 +33,8 @@ def report(
 
     if output is not None and not bundle:
         raise InputError("--output is where the bundle goes", "Add --bundle.")
-    paths = for_report(run)
+    named: list[str | None] = [*runs] if runs else [None]
+    paths = for_report(named[0]) if len(named) == 1 else _together(named)
     out = Output(json)
     written = tell_study(paths, out)
     result = {"run": paths.id, "report": str(written), "bundle": None}
@@ -43,3 +48,27 @@ def report(
         out.say(f"bundle  {result['bundle']}")
     out.result(result)
     return 0
+
+
+def _together(names: Sequence[str | None]) -> RunPaths:
+    """A new study of runs that were made one by one."""
+    from phalanx.cli.find import for_report, study_runs
+    from phalanx.cli.study import Study
+    from phalanx.core.errors import InputError
+    from phalanx.core.run_paths import new_run, runs_home
+    from phalanx.observe.records import LaunchRecord, read_record
+
+    named = [for_report(name) for name in names]
+    runs = [run for one in named for run in (study_runs(one) if one.study.exists() else [one])]
+    home = runs_home().resolve()
+    for run in runs:
+        if run.folder.resolve().parent != home:
+            raise InputError(
+                f"{run.folder} is not in {home}", "Runs that are reported together lie together."
+            )
+    ids = list(dict.fromkeys(run.id for run in runs))
+    first = read_record(runs[0].launch, LaunchRecord) or LaunchRecord()
+    command = ["phalanx", "report", *ids]
+    study = Study(new_run("report-study"), command, first.script or "", repeat=1, runs=ids)
+    study.write()
+    return study.paths

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from phalanx.cli.values import Checkpoints, Emulation
+from phalanx.cli.values import Checkpoints, Emulation, Travel
 from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
 
 if TYPE_CHECKING:
     from phalanx.core.settings import Balance, Precision
-    from phalanx.launch.launcher import Job
+    from phalanx.launch.launcher import Fleet, Job
     from phalanx.plan.plan import Plan
-    from phalanx.pool.machine import Machine
+    from phalanx.pool.machine import Machine, Pool
 
 
 MOST_SEED = 2**32
@@ -31,7 +31,7 @@ class Options:
     workers: int | None = None
     pool: Path | None = None
     machines: str = "all"
-    launcher: str = "local"
+    launcher: str = "auto"
     epochs: int | None = None
     batch_per_worker: int | None = None
     seed: int = 0
@@ -40,6 +40,9 @@ class Options:
     balance: str = "auto"
     emulation: Emulation = field(default_factory=Emulation)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    travel: Travel = field(default_factory=Travel)
+    joins: bool = True
+    """Whether the script has to call Phalanx; one of another framework does not."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,18 @@ class Request:
     options: Options
     script: Path
     machines: list[Machine]
-    warnings: tuple[str, ...]
+    pool: Pool
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return self.pool.warnings
+
+    @property
+    def launcher(self) -> str:
+        """The one asked for, else the one that reaches the machines."""
+        if self.options.launcher != "auto":
+            return self.options.launcher
+        return "local" if all(m.is_here for m in self.machines) else "ssh"
 
     @property
     def name(self) -> str:
@@ -81,7 +95,7 @@ class Request:
             batch_per_worker=options.batch_per_worker if batch is None else None,
             seed=options.seed + repeat,
             precision=cast("Precision", options.precision),
-            data=next((m.data for m in self.machines if m.data), None),
+            data=self._data(),
             balance=cast("Balance", options.balance),
             slow=speeds_of(options.emulation.slow, plan.workers),
             rate=options.emulation.rate,
@@ -94,9 +108,30 @@ class Request:
             arguments=list(options.words),
             settings=settings,
             plan=plan,
-            launcher=options.launcher,
+            launcher=self.launcher,
             command=options.command,
+            fleet=self._fleet(),
         )
+
+    def _fleet(self) -> Fleet:
+        from phalanx.launch.launcher import Fleet
+
+        options, travel = self.options, self.options.travel
+        return Fleet(
+            machines=tuple(self.machines),
+            pool=options.pool,
+            tls=self.pool.tls,
+            data=travel.data,
+            ship_limit=travel.limit,
+            detach=travel.detach,
+            workers=options.workers,
+        )
+
+    def _data(self) -> str | None:
+        """Where the data are on this machine; the others have paths of their own."""
+        if self.options.travel.data is not None:
+            return str(self.options.travel.data.resolve())
+        return next((m.data for m in self.machines if m.data and m.is_here), None)
 
 
 def check(options: Options) -> Request:
@@ -105,9 +140,10 @@ def check(options: Options) -> Request:
 
     _check_numbers(options)
     _check_choices(options)
-    script = check_script(options.script)
-    machines, warnings = _machines(options)
-    request = Request(options, script, machines, warnings)
+    script = check_script(options.script, joins=options.joins)
+    machines, pool = _machines(options)
+    request = Request(options, script, machines, pool)
+    _check_travel(request)
     check_speeds(options.emulation.slow, request.plan("allreduce", None).workers)
     return request
 
@@ -178,24 +214,32 @@ def _check_choices(options: Options) -> None:
     for what, value, known in (
         ("precision", options.precision, PRECISIONS),
         ("balance", options.balance, BALANCES),
-        ("launcher", options.launcher, LAUNCHERS.names()),
+        ("launcher", options.launcher, ["auto", *LAUNCHERS.names()]),
     ):
         if value not in known:
             raise InputError(f"unknown {what} '{value}'", did_you_mean(value, known))
 
 
-def _machines(options: Options) -> tuple[list[Machine], tuple[str, ...]]:
+def _machines(options: Options) -> tuple[list[Machine], Pool]:
     from phalanx.plan.select import select
     from phalanx.pool.blueprint import read_blueprint
     from phalanx.pool.here import this_machine
+    from phalanx.pool.measured import read_probe
+    from phalanx.pool.measured_pool import as_measured
 
-    pool = read_blueprint(options.pool) if options.pool else this_machine()
-    machines = select(pool, options.machines)
-    remote = [m.name for m in machines if not m.is_here]
-    if remote:
-        here = [m.name for m in pool.machines if m.is_here]
+    if options.pool is None:
+        pool = this_machine()
+    else:
+        pool = as_measured(read_blueprint(options.pool), read_probe(options.pool))
+    return select(pool, options.machines), pool
+
+
+def _check_travel(request: Request) -> None:
+    travel, launcher = request.options.travel, request.launcher
+    if travel.data is not None and not travel.data.is_dir():
+        raise InputError(f"--data {travel.data} is no folder", "Name the folder with the data.")
+    if travel.detach and launcher != "ssh":
         raise InputError(
-            f"{', '.join(remote)}: this version starts workers on this machine only",
-            f"Try --machines {here[0]}" if here else "Give this machine a place: host: here",
+            f"--detach does not go with the launcher '{launcher}'",
+            "On this machine: nohup phalanx run … &; or --launcher ssh.",
         )
-    return machines, tuple(pool.warnings)

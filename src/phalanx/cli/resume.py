@@ -35,7 +35,7 @@ def resume(
     checkpoint: Number = None,
     launcher: Annotated[str | None, typer.Option(metavar="NAME", help=Same)] = None,
     pool: o.PoolFile = None,
-    machines: o.Machines = "all",
+    machines: Annotated[str | None, typer.Option(metavar="SELECTION", help=Same)] = None,
     balance: Annotated[str | None, typer.Option(metavar="NAME", help=Same)] = None,
     slow: Annotated[str | None, typer.Option(metavar="F,F,…", help=Same)] = None,
     rate: Annotated[str | None, typer.Option(metavar="RATE", help=Same)] = None,
@@ -100,6 +100,7 @@ class Past:
     paths: RunPaths
     launch: Launch
     workers: int
+    selection: str
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class Resumption:
     workers: int | None
     launcher: str | None
     pool: Path | None
-    machines: str
+    machines: str | None
     name: str | None
 
     def strategy(self, manifest: Manifest) -> str:
@@ -136,9 +137,9 @@ class Resumption:
             words=tuple(launch.arguments),
             command=command,
             workers=self.past.workers if self.workers is None else self.workers,
-            pool=self.pool,
-            machines=self.machines,
-            launcher=self.launcher or launch.launcher,
+            pool=self.pool or (Path(launch.pool) if launch.pool else None),
+            machines=self.machines or ("all" if self.pool else self.past.selection),
+            launcher=self.launcher or ("auto" if launch.pool or self.pool else launch.launcher),
             epochs=self.wanted.get("epochs"),
             seed=settings.seed,
             precision=settings.precision,
@@ -196,7 +197,7 @@ def _read(paths: RunPaths) -> Past:
         plan = Plan.from_json(paths.plan.read_bytes())
     except (OSError, ValueError, msgspec.DecodeError, RecursionError) as error:
         raise InputError(f"cannot read how '{paths.id}' was started: {error}") from error
-    return Past(paths, launch, plan.workers)
+    return Past(paths, launch, plan.workers, plan.selection)
 
 
 def _check_can_go_on(past: Past, there_is_more: bool) -> None:

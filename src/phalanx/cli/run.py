@@ -10,6 +10,7 @@ from phalanx.cli import options as o
 
 if TYPE_CHECKING:
     from phalanx.cli.output import Output
+    from phalanx.core.run_paths import RunPaths
     from phalanx.launch.controller import Outcome
     from phalanx.launch.launcher import Job
 
@@ -18,10 +19,12 @@ def run(
     ctx: typer.Context,
     script: o.Script,
     strategy: o.Strategy = "allreduce",
+    framework: o.FrameworkName = None,
+    roles: o.Roles = None,
     workers: o.Workers = None,
     pool: o.PoolFile = None,
     machines: o.Machines = "all",
-    launcher: o.LauncherName = "local",
+    launcher: o.LauncherName = "auto",
     epochs: o.Epochs = None,
     batch: o.Batch = None,
     batch_per_worker: o.BatchPerWorker = None,
@@ -32,6 +35,9 @@ def run(
     rate: o.Rate = None,
     checkpoint_every: o.CheckpointEvery = "1",
     keep: o.Keep = 3,
+    data: o.DataFolder = None,
+    ship_limit: o.ShipLimit = None,
+    detach: o.Detach = False,
     name: o.Name = None,
     dry_run: o.DryRun = False,
     json: o.Json = False,
@@ -43,10 +49,18 @@ def run(
     """
     from phalanx.cli.output import Output
     from phalanx.cli.request import Options, check, check_at_least, refuse_two_batches
-    from phalanx.cli.values import Emulation, read_checkpoints, read_rate, read_slow
+    from phalanx.cli.systems import framework_job, read_framework, ready
+    from phalanx.cli.values import (
+        Emulation,
+        read_checkpoints,
+        read_rate,
+        read_slow,
+        read_travel,
+    )
     from phalanx.core.spec import parse_spec
 
     spec = parse_spec(strategy)
+    foreign = read_framework(ctx, framework, roles, script)
     check_at_least("--batch", batch, 1)
     refuse_two_batches(batch, batch_per_worker)
     request = check(
@@ -66,17 +80,23 @@ def run(
             balance=balance,
             emulation=Emulation(read_slow(slow), read_rate(rate)),
             checkpoints=read_checkpoints(checkpoint_every, keep),
+            travel=read_travel(data, ship_limit, detach),
+            joins=foreign is None,
         )
     )
     out = Output(json)
     for warning in request.warnings:
         out.note(f"warning: {warning}")
-    job = request.job(spec.text, batch)
-    title = f"{request.name}-{spec.text}"
+    if foreign is None:
+        job, title = request.job(spec.text, batch), f"{request.name}-{spec.text}"
+    else:
+        job = framework_job(request, foreign, request.script, batch)
+        title = f"{request.name}-{foreign.system}"
     if dry_run:
         from phalanx.cli.dry_run import show
 
         return show([(title, job)], out)
+    job = ready(job, out)
     return execute_and_tell(title, job, out)
 
 
@@ -87,10 +107,20 @@ def execute_and_tell(title: str, job: Job, out: Output) -> int:
     from phalanx.launch.controller import execute
 
     paths = new_run(title)
-    with observe(out, paths.id) as observer:
+    with observe(out, paths.id, worth=True) as observer:
         outcome = execute(job, paths, observer)
+    return tell_outcome(outcome, paths, out)
+
+
+def tell_outcome(outcome: Outcome, paths: RunPaths, out: Output) -> int:
+    """What came of a run, for people and for programs; the exit code."""
     if outcome.error:
         out.problem(outcome.error)
+    if outcome.summary.status == "running":
+        out.say(f"{paths.id} goes on without this command", "bold")
+        out.say(f"attach  phalanx attach {paths.id}")
+        out.result(_result(outcome))
+        return outcome.exit_code
     _tell(outcome, out)
     out.say(f"run     {paths.folder}")
     out.say(f"report  phalanx report {paths.id}")

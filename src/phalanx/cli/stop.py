@@ -39,6 +39,8 @@ def _stop(paths: RunPaths) -> dict[str, Any]:
     from phalanx.observe.claim import controller_of
 
     controller = controller_of(paths)
+    if controller is None and paths.detached.exists():
+        return _stop_detached(paths)
     if controller is not None:
         try:
             controller.terminate()
@@ -51,6 +53,21 @@ def _stop(paths: RunPaths) -> dict[str, Any]:
     summary = summary_of(paths)
     stopped = controller is not None and summary.status == "stopped"
     return {"run": paths.id, "stopped": stopped, "status": summary.status}
+
+
+def _stop_detached(paths: RunPaths) -> dict[str, Any]:
+    """Be its controller for as long as it takes to stop it, and bring home what there is."""
+    from phalanx.cli.attach import job_of
+    from phalanx.launch.attached import AttachedLauncher
+    from phalanx.launch.controller import take_over
+    from phalanx.launch.observer import Observer
+
+    class Stopper(Observer):
+        def has_seen_enough(self) -> bool:
+            return True
+
+    summary = take_over(AttachedLauncher(), job_of(paths, None), paths, Stopper()).summary
+    return {"run": paths.id, "stopped": summary.status == "stopped", "status": summary.status}
 
 
 def _wait(paths: RunPaths, pid: int) -> None:

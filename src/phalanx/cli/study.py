@@ -6,12 +6,12 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from phalanx.core.errors import BAD_INPUT, DONE, SCRIPT_FAILED, STOPPED
+from phalanx.core.errors import BAD_INPUT, DONE, SCRIPT_FAILED, STOPPED, PhalanxError
 from phalanx.core.files import write_whole
 from phalanx.core.run_paths import RunPaths, new_run
 
@@ -29,10 +29,13 @@ class Cell:
     strategy: str
     batch: int | None
     repeat: int
+    system: str = "phalanx"
+    title: str = ""
+    """Where systems are compared: what the row is called."""
 
     def label(self, batches: int, repeats: int) -> str:
         """Only what tells this run from the others of its study."""
-        parts = [self.strategy]
+        parts = [self.title or self.strategy]
         if batches > 1:
             parts.append(f"batch {self.batch}")
         if repeats > 1:
@@ -82,12 +85,22 @@ class Study:
 class StudyRun:
     """Runs the cells one after another; what fails is marked, and the others go on."""
 
-    def __init__(self, request: Request, cells: list[Cell], repeat: int, out: Output) -> None:
+    def __init__(
+        self,
+        request: Request,
+        cells: list[Cell],
+        repeat: int,
+        out: Output,
+        make_job: Callable[[Cell], Job] | None = None,
+    ) -> None:
         self._out = out
         self._cells = cells
         self._batches = len({cell.batch for cell in cells})
         # Every plan is made before the first run starts, so that no mistake waits in the queue.
-        self.jobs = [request.job(c.strategy, c.batch, repeat=c.repeat) for c in cells]
+        self.jobs = [
+            make_job(c) if make_job else request.job(c.strategy, c.batch, repeat=c.repeat)
+            for c in cells
+        ]
         self._name = request.name
         self._repeat = repeat
         self._script = str(request.script)
@@ -125,14 +138,20 @@ class StudyRun:
 
     def _run_one(self, study: Study, name: str, job: Job) -> Outcome:
         from phalanx.cli.progress import observe
+        from phalanx.cli.systems import cannot_run, ready
         from phalanx.cli.words import describe
         from phalanx.launch.controller import execute
 
         paths = new_run(name)
         study.runs.append(paths.id)
         study.write()
-        with observe(self._out, paths.id) as observer:
-            outcome = execute(job, paths, observer)
+        try:
+            job = ready(job, self._out)
+        except PhalanxError as error:
+            outcome = cannot_run(job, paths, error)
+        else:
+            with observe(self._out, paths.id) as observer:
+                outcome = execute(job, paths, observer)
         if outcome.error:
             self._out.problem(outcome.error)
             study.failures[paths.id] = outcome.error.cause

@@ -66,10 +66,13 @@ def _find(name: str | None) -> RunPaths:
     paths = running(name)
     if paths is None:
         raise InputError("nothing is running", "Start one: phalanx run SCRIPT --workers 2")
-    if not controller_alive(paths):
-        remedy = f"Go on with it: phalanx resume {paths.id} --strategy SPEC"
-        raise InputError(f"'{paths.id}' is not running", remedy)
-    return paths
+    if controller_alive(paths):
+        return paths
+    if paths.detached.exists():
+        remedy = f"First, in another terminal: phalanx attach {paths.id}"
+        raise InputError(f"'{paths.id}' is detached: nobody would pass it on", remedy)
+    remedy = f"Go on with it: phalanx resume {paths.id} --strategy SPEC"
+    raise InputError(f"'{paths.id}' is not running", remedy)
 
 
 def _check_workers(paths: RunPaths) -> None:

@@ -34,7 +34,7 @@ def tune_switch(
     workers: o.Workers = None,
     pool: o.PoolFile = None,
     machines: o.Machines = "all",
-    launcher: o.LauncherName = "local",
+    launcher: o.LauncherName = "auto",
     epochs: o.Epochs = None,
     batch: o.Batch = None,
     seed: o.Seed = 0,
@@ -42,6 +42,8 @@ def tune_switch(
     balance: o.Balance = "auto",
     slow: o.Slow = None,
     rate: o.Rate = None,
+    data: o.DataFolder = None,
+    ship_limit: o.ShipLimit = None,
     name: o.Name = None,
     dry_run: o.DryRun = False,
     json: o.Json = False,
@@ -56,7 +58,7 @@ def tune_switch(
     from phalanx.cli.request import Options, check, check_at_least
     from phalanx.cli.tuning import Tuning
     from phalanx.cli.tuning_specs import Specs
-    from phalanx.cli.values import Emulation, read_rate, read_slow
+    from phalanx.cli.values import Emulation, read_rate, read_slow, read_travel
 
     rules = read_rules(tolerance, grid, metric, seeds, confirm)
     specs = Specs.read(from_, to, grid)
@@ -76,6 +78,7 @@ def tune_switch(
             name=name,
             balance=balance,
             emulation=Emulation(read_slow(slow), read_rate(rate)),
+            travel=read_travel(data, ship_limit),
         )
     )
     out = Output(json)

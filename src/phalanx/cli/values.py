@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
@@ -31,6 +32,31 @@ class Emulation:
 
     slow: tuple[float, ...] = ()
     rate: float | None = None
+
+
+@dataclass(frozen=True)
+class Travel:
+    """What goes to the machines of a run, and whether the command stays with it."""
+
+    data: Path | None = None
+    limit: int | None = None
+    """Bytes of the project folder."""
+    detach: bool = False
+
+
+def read_travel(data: Path | None, limit: str | None, detach: bool = False) -> Travel:
+    return Travel(data, None if limit is None else _size("--ship-limit", limit), detach)
+
+
+def _size(option: str, text: str) -> int:
+    from phalanx.pool.machine import read_size
+
+    try:
+        return int(str(read_size(text)))
+    except ValueError:
+        raise InputError(
+            f"{option} must be a size with its unit, not '{text}'", f"For example: {option} 500MB"
+        ) from None
 
 
 def read_slow(text: str | None) -> tuple[float, ...]:

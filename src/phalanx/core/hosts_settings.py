@@ -1,4 +1,4 @@
-"""The variables by which a worker that a cluster's launcher started finds the others."""
+"""The variables by which a worker finds those on other machines, whoever started them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ ADDRESS = "PHALANX_ADDRESS"  # this machine's address, or the network it is to b
 POOL = "PHALANX_POOL"  # the blueprint
 SERVERS = "PHALANX_SERVERS"  # names of machines, or a number: where parameter servers are
 SERVE = "PHALANX_SERVE"  # "1": this process is a parameter server
+TLS = "PHALANX_TLS"  # "1": connections are encrypted (by our own launcher; else the pool says so)
+LINKS = "PHALANX_LINKS"  # JSON: bits per second of each machine's slowest link, by its name
 
 STRATEGY = "PHALANX_STRATEGY"
 EPOCHS = "PHALANX_EPOCHS"

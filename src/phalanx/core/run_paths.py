@@ -52,6 +52,11 @@ class RunPaths:
         return self.folder / "controller.json"
 
     @property
+    def detached(self) -> Path:
+        """Where the machines of a run are that goes on without a controller; gone when it ends."""
+        return self.folder / "detached.json"
+
+    @property
     def summary(self) -> Path:
         return self.folder / "summary.json"
 

@@ -25,6 +25,9 @@ DEVICE = "PHALANX_DEVICE"  # "cpu" or "cuda:N", from the plan
 CPUS = "PHALANX_CPUS"  # the cores this worker is pinned to ("0,1"); empty: any
 STARTED = "PHALANX_STARTED"  # clock reading (CLOCK_MONOTONIC, seconds) when the launcher started us
 CONTROLLER = "PHALANX_CONTROLLER"  # process id of the controller, which a worker never outlives
+DATA = "PHALANX_DATA"  # where the data are on this machine; wins over the settings
+SKEW = "PHALANX_SKEW"  # seconds that this machine's wall clock is ahead of the controller's
+GRACE = "PHALANX_GRACE"  # seconds between being told to stop (SIGTERM) and being killed
 
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from pathlib import Path
 from phalanx.core.errors import MachineError
 from phalanx.lab import cgroups, ending, network
 from phalanx.lab import state as states
-from phalanx.lab.starting import Starting, make_key, setup_of
+from phalanx.lab.starting import Starting, hashed_password, make_key, setup_of
 from phalanx.lab.state import LabState, MachineState
 
 
@@ -64,10 +64,11 @@ def _named(
     )
 
 
-def build(state: LabState, shared: Sequence[Path]) -> None:
+def build(state: LabState, shared: Sequence[Path], password: str | None = None) -> None:
     """Keys, control groups, first processes, links, and then the machines set themselves up."""
     _make_keys(state)
     _make_groups(state)
+    hashed = hashed_password(password) if password else None
     started: list[Starting] = []
     try:
         for machine in state.machines:
@@ -79,7 +80,7 @@ def build(state: LabState, shared: Sequence[Path]) -> None:
             network.make_link(state, one.machine)
         folder = states.folder_of(state.name)
         for one in started:
-            one.set_up(setup_of(state, one.machine, folder, shared))
+            one.set_up(setup_of(state, one.machine, folder, shared, hashed))
         for one in started:
             one.wait_ready()
     finally:

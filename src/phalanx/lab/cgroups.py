@@ -32,13 +32,20 @@ def parents(name: str, mount: Path = MOUNT, ours: Path = Path("/proc/self/cgroup
         return [mount / group]
     places = _places(ours)
     found = []
-    for controller in ("cpu", "memory"):
+    for controller in ("cpu", "memory", *_counting(mount)):
         base = mount / controller / places.get(controller, "/").lstrip("/")
         base = base if base.is_dir() else mount / controller
         if not (base / "cgroup.procs").exists():
             raise InputError(f"this host has no control group '{controller}'", REMEDY)
         found.append(base / group)
     return found
+
+
+def _counting(mount: Path) -> list[str]:
+    """Processor time is counted in a tree of its own, on some hosts."""
+    apart = mount / "cpuacct"
+    same = apart.exists() and apart.resolve() == (mount / "cpu").resolve()
+    return ["cpuacct"] if apart.exists() and not same else []
 
 
 def _places(ours: Path) -> dict[str, str]:

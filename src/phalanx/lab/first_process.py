@@ -57,11 +57,13 @@ def make_files(setup: dict[str, Any]) -> None:
     Path(RUN / "etc").chmod(0o755)
     put(SSH / "host_key", setup["host_key"], 0o600)
     put(SSH / "authorized_keys", setup["authorized_key"], 0o600)
-    put(SSH / "config", sshd_settings(setup["address"]), 0o600)
+    put(SSH / "config", sshd_settings(setup["address"], bool(setup["password"])), 0o600)
     replace("/etc/hosts", setup["hosts"], 0o644)
     replace("/etc/hostname", setup["name"] + "\n", 0o644)
     accounts = Path("/etc/passwd").read_text().splitlines()
     replace("/etc/passwd", "".join(f"{moved_home(line)}\n" for line in accounts), 0o644)
+    if setup["password"]:
+        replace("/etc/shadow", f"root:{setup['password']}:20000:0:99999:7:::\n", 0o600)
 
 
 def moved_home(account: str) -> str:
@@ -85,14 +87,14 @@ def replace(path: str, text: str, mode: int) -> None:
         mount(str(ours), path, flags=BIND)
 
 
-def sshd_settings(address: str) -> str:
+def sshd_settings(address: str, with_password: bool) -> str:
     return "\n".join(
         (
             f"ListenAddress {address}:22",
             f"HostKey {SSH / 'host_key'}",
             f"AuthorizedKeysFile {SSH / 'authorized_keys'}",
-            "PermitRootLogin prohibit-password",
-            "PasswordAuthentication no",
+            f"PermitRootLogin {'yes' if with_password else 'prohibit-password'}",
+            f"PasswordAuthentication {'yes' if with_password else 'no'}",
             "KbdInteractiveAuthentication no",
             "UsePAM no",
             "UseDNS no",

@@ -56,12 +56,14 @@ class Lab:
         rate: float | str | None = None,
         memory: int | str | None = None,
         share: Sequence[Path | str] = (),
+        password: str | None = None,
     ) -> Lab:
         """Start ``count`` machines, or leave nothing behind.
 
         ``cpu`` is percent of one core for each, ``rate`` bits per second or ``"1gbit"``, ``memory``
         bytes or ``"4GiB"``. Each machine has its own /tmp, /run and /dev/shm; ``share`` are folders
-        below them that the machines see all the same.
+        below them that the machines see all the same. ``password`` opens root's account besides
+        the key; it is kept nowhere but, hashed, in the machines.
         """
         check_host()
         states.folder_of(name)
@@ -75,7 +77,7 @@ class Lab:
         speed, size = limits.read_rate(rate), limits.read_memory(memory)
         state = plan(name, quotas, speed, size)
         try:
-            build(state, starting.shared_folders(share))
+            build(state, starting.shared_folders(share), password)
         except BaseException:
             cls(state).down()
             raise

@@ -50,7 +50,7 @@ def tool(command: str) -> str:
     found = find(command)
     if found is None:
         raise InputError(
-            f"a lab needs {command}", f"On Debian: apt-get install {PACKAGES[command]}"
+            f"a lab needs {command}", f"On Debian: apt-get install {PACKAGES.get(command, command)}"
         )
     return found
 

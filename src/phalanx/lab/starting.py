@@ -104,7 +104,11 @@ def inside(machine: MachineState, words: Sequence[str]) -> list[str]:
 
 
 def setup_of(
-    state: LabState, machine: MachineState, folder: Path, shared: Sequence[Path]
+    state: LabState,
+    machine: MachineState,
+    folder: Path,
+    shared: Sequence[Path],
+    password: str | None = None,
 ) -> dict[str, object]:
     """What a first process has to know about its machine."""
     known = [(state.gateway, "controller"), *((m.address, m.name) for m in state.machines)]
@@ -117,6 +121,7 @@ def setup_of(
         "authorized_key": (folder / f"{KEY_FILE}.pub").read_text(),
         "sshd": tool("sshd"),
         "shared": [str(path) for path in shared],
+        "password": password,
     }
 
 
@@ -125,6 +130,11 @@ def shared_folders(wanted: Sequence[Path | str]) -> list[Path]:
     ours = [Path(sys.prefix), Path(sys.base_prefix), Path(__file__).parents[2]]
     every = {path.absolute() for path in [*ours, *map(Path, wanted)]}
     return sorted(p for p in every if any(h in p.parents for h in HIDDEN) and p.is_dir())
+
+
+def hashed_password(password: str) -> str:
+    """As the system keeps it; said on standard input, because everybody sees a command's words."""
+    return call(["openssl", "passwd", "-6", "-stdin"], password + "\n").strip()
 
 
 def make_key(path: Path, comment: str) -> str:

@@ -22,20 +22,21 @@ from phalanx.core.errors import (
 )
 from phalanx.core.files import write_whole
 from phalanx.core.run_paths import RunPaths
+from phalanx.launch.frameworks.watching import counted, figures_of, stuck_first, why_failed
 from phalanx.launch.interrupts import Interrupts
-from phalanx.launch.launcher import LAUNCHERS, Job, Launch, Launcher
+from phalanx.launch.launcher import LAUNCHERS, STOP_SECONDS, Job, Launch, Launcher
 from phalanx.launch.observer import Observer
 from phalanx.launch.relay import Relay
+from phalanx.launch.script_runner import STOPPED_CODE
 from phalanx.launch.source import keep_source
 from phalanx.launch.verdict import FREE_SOME_SPACE, culprit, explain, failures, told_by
 from phalanx.observe import claim
-from phalanx.observe.monitor import Monitor
+from phalanx.observe.run_status import RUNNING
 from phalanx.observe.summary import Summary, summarise
 
 __all__ = ["Observer", "Outcome", "execute"]
 
 _TICK = 0.05
-_GRACE_OF_STOP = 3.0
 _GRACE_OF_FAILURE = 2.0
 _PATIENCE_FOR_CAUSE = 1.0
 """Seconds to wait for the death that made another worker report a lost peer."""
@@ -43,6 +44,8 @@ _PATIENCE_FOR_EARLY = 30.0
 """Seconds that others may run on after a worker left without having finished its training."""
 _PATIENCE_FOR_STRAGGLERS = 30.0
 """Seconds that others may run on after the first worker is done."""
+_PATIENCE_FOR_FIRST = 300.0
+"""Seconds that the first process of another framework may run on after all the others."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,14 @@ class _Ending:
     error: PhalanxError | None = None
 
 
+def take_over(launcher: Launcher, job: Job, paths: RunPaths, observer: Observer) -> Outcome:
+    """Be the controller of a run that was left alone, until its end."""
+    with Interrupts() as interrupts:
+        job = launcher.open(job, paths, observer.note, interrupts.asked)
+        launch = launcher.prepare(job, paths)
+        return _Controller(launcher, launch, paths, observer, interrupts).run()
+
+
 def execute(job: Job, paths: RunPaths, observer: Observer) -> Outcome:
     """Run ``job`` in the folder ``paths`` to its end, whatever that is.
 
@@ -69,6 +80,7 @@ def execute(job: Job, paths: RunPaths, observer: Observer) -> Outcome:
     """
     launcher: Launcher = LAUNCHERS.get(job.launcher)()
     with Interrupts() as interrupts:
+        job = launcher.open(job, paths, observer.note, interrupts.asked)
         launch = launcher.prepare(job, paths)
         write_whole(paths.plan, job.plan.to_json() + "\n")
         write_whole(paths.launch, launch.to_json() + "\n")
@@ -106,14 +118,13 @@ class _Controller:
         self._observer = observer
         self._interrupts = interrupts
         self._ranks = [worker.rank for worker in launch.workers]
-        machines = dict.fromkeys(worker.machine for worker in launch.workers)
-        self._monitors = [
-            Monitor(name, paths.machine(name), launcher.processes) for name in machines
-        ]
-        self._relay = Relay(paths, self._ranks, self._monitors, observer)
+        self._machines = launcher.samples(launch, paths)
+        self._relay = Relay(paths, self._ranks, self._machines, observer)
         self._cause_waited = _Patience(_PATIENCE_FOR_CAUSE)
         self._early_waited = _Patience(_PATIENCE_FOR_EARLY)
         self._stragglers_waited = _Patience(_PATIENCE_FOR_STRAGGLERS)
+        self._first_waited = _Patience(_PATIENCE_FOR_FIRST)
+        self._figures = figures_of(launch, paths)
 
     def run(self) -> Outcome:
         ending = _Ending("failed", MACHINE_FAILED)
@@ -121,33 +132,43 @@ class _Controller:
             try:
                 ending = self._supervise()
             finally:
-                self._end_everything()
+                if ending.status != RUNNING:
+                    self._end_everything()
                 summary = self._summarise(ending)
-                unwritten = self._write_down(summary)
+                unwritten = self._write_down(summary) if ending.status != RUNNING else None
         self._observer.finished(summary)
         error = ending.error or unwritten
         return Outcome(summary, error, ending.exit_code or (error.exit_code if error else DONE))
 
     def _supervise(self) -> _Ending:
         self._observer.started(self._launch)
-        for monitor in self._monitors:
-            monitor.start()
+        for machine in self._machines:
+            machine.start()
         try:
             self._launcher.start(self._launch, self._paths)
         except OSError as error:
             cause = MachineError(f"cannot start the workers: {error}")
             return _Ending("failed", MACHINE_FAILED, cause)
         ending = self._watch()
+        if self._figures:
+            self._figures.finish(ending.status)
         self._relay.drain()
-        if ending.status == "done" and not self._relay.joined:
+        if ending.status == "done" and not self._relay.joined and self._launch.joins:
             return self._never_joined()
         return ending
 
     def _watch(self) -> _Ending:
         """Look at the workers until one of the endings is reached."""
         while True:
+            if self._figures:
+                self._figures.poll()
             self._relay.poll()
-            ending = self._ending(self._launcher.poll())
+            for text in self._launcher.news():
+                self._observer.note(text)
+            try:
+                ending = self._ending(self._launcher.poll())
+            except PhalanxError as error:
+                return _Ending("failed", error.exit_code, error)
             if ending is not None:
                 return ending
             time.sleep(_TICK)
@@ -155,13 +176,22 @@ class _Controller:
     def _ending(self, codes: dict[int, int]) -> _Ending | None:
         if self._interrupts.asked():
             return self._stopped(STOPPED)
-        if failures(codes):
+        if self._launcher.detached() and (self._relay.joined or not self._launch.joins):
+            self._launcher.leave()  # not before: what goes wrong at first is for somebody to see
+            return _Ending(RUNNING, DONE)
+        lost = self._launcher.lost()
+        codes = {rank: code for rank, code in codes.items() if code == 0 or rank not in lost}
+        if failures(counted(self._launch, codes)):
             told = self._cause_waited.over()
             return self._failed(codes) if told or culprit(codes) is not None else None
-        if len(codes) == len(self._ranks):
+        if lost and not self._launch.joins:  # other frameworks do not go on without a machine
+            return self._without_machine(next(iter(lost.values())))
+        if len({*codes, *lost}) == len(self._ranks):
             return _Ending("done", DONE)
         if self._observer.has_seen_enough():
             return self._stopped(DONE)
+        if self._launch.decides:
+            return self._ending_of_foreign(codes)
         early = [rank for rank in codes if rank not in self._relay.finished]
         if early and self._early_waited.over():
             return self._ended_early(early[0])
@@ -169,8 +199,26 @@ class _Controller:
             return self._left_behind(codes)
         return None
 
+    def _ending_of_foreign(self, codes: dict[int, int]) -> _Ending | None:
+        """Of another framework's processes: some never end by themselves, some hang at the end."""
+        deciding = self._launch.decides
+        if all(rank in codes for rank in deciding):
+            self._launcher.stop(_GRACE_OF_FAILURE, self._interrupts.asked)
+            return _Ending("done", DONE)
+        if deciding[0] in codes and self._stragglers_waited.over():
+            return self._left_behind(codes)
+        if len(codes) == len(self._ranks) - 1 and self._first_waited.over():
+            self._launcher.stop(_GRACE_OF_FAILURE, self._interrupts.asked)
+            error = stuck_first(deciding[0], self._paths, _PATIENCE_FOR_FIRST)
+            return _Ending("failed", error.exit_code, error)
+        return None
+
+    def _without_machine(self, error: MachineError) -> _Ending:
+        self._launcher.stop(_GRACE_OF_FAILURE, self._interrupts.asked)
+        return _Ending("failed", error.exit_code, error)
+
     def _stopped(self, code: int) -> _Ending:
-        self._launcher.stop(_GRACE_OF_STOP, self._interrupts.insisted)
+        self._launcher.stop(STOP_SECONDS, self._interrupts.insisted)
         return _Ending("stopped", code)
 
     def _failed(self, codes: dict[int, int]) -> _Ending:
@@ -180,9 +228,15 @@ class _Controller:
         rank = culprit(codes)
         if rank is None:
             rank = next(iter(failures(codes)))
+        told = told_by(rank, self._paths)
         error = explain(rank, codes[rank], self._paths)
-        if error.exit_code != BAD_INPUT:
-            for line in told_by(rank, self._paths):
+        lost = next(iter(self._launcher.lost().values()), None)
+        if codes[rank] == STOPPED_CODE and lost is not None:
+            error = lost  # which took its worker along, and that one the others
+        elif not self._launch.joins:
+            error, told = why_failed(self._launch, rank, codes[rank], self._paths)
+        if error.exit_code not in (BAD_INPUT, MACHINE_FAILED):  # which is told in whole already
+            for line in told:
                 self._observer.failure(rank, line)
         return _Ending("failed", error.exit_code, error)
 
@@ -215,13 +269,14 @@ class _Controller:
 
     def _end_everything(self) -> None:
         self._launcher.stop(_GRACE_OF_FAILURE, self._interrupts.insisted)
-        for monitor in self._monitors:
-            monitor.stop()
+        self._launcher.finish(self._observer.note, self._interrupts.insisted)
+        for machine in self._machines:
+            machine.stop()
         for rank in self._ranks:
             _append_to_log(self._paths.log_of(rank), told_by(rank, self._paths))
 
     def _summarise(self, ending: _Ending) -> Summary:
-        codes = self._launcher.poll()
+        codes = self._launcher.codes()
         exit_codes = [codes.get(rank) for rank in self._ranks]
         return summarise(self._paths, status=ending.status, exit_codes=exit_codes)
 

@@ -27,6 +27,7 @@ from phalanx.core.startup import run_startup
 from phalanx.launch.launcher import (
     Job,
     Launch,
+    Launcher,
     WorkerCommand,
     describe_launch,
     log_name,
@@ -51,7 +52,7 @@ _POLITE = 0.5
 """Seconds that threads get to notice the aborted hub before they are interrupted."""
 
 
-class InProcessLauncher:
+class InProcessLauncher(Launcher):
     """Workers as daemon threads that share a memory hub."""
 
     def __init__(self) -> None:

@@ -11,17 +11,22 @@ import importlib.metadata
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from phalanx.core import settings
+from phalanx.core.errors import MachineError
 from phalanx.core.registry import Registry
 from phalanx.core.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
+from phalanx.launch.frameworks import Framework, ending_rule, roles_by_rank
+from phalanx.observe.events import MachineSample
+from phalanx.observe.monitor import Monitor
 from phalanx.plan.plan import Plan, PlannedMachine, Slot
+from phalanx.pool.machine import Machine
 
 
 class WorkerCommand(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +41,8 @@ class WorkerCommand(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     log: str
     """Relative to the run folder."""
+    role: str = ""
+    """Of a process of another framework: worker, chief or ps."""
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +60,14 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     workers: list[WorkerCommand]
     resumes: str | None = None
     """The run and the checkpoint that this one goes on from."""
+    pool: str | None = None
+    """The blueprint, if there is one."""
+    framework: Framework | None = None
+    system: str = "phalanx"
+    decides: list[int] = []
+    """Ranks whose end is the run's, where not all of them end by themselves."""
+    joins: bool = True
+    """Whether the script has to call ``phalanx.fit`` or ``phalanx.join``."""
 
     def to_json(self) -> str:
         return msgspec.json.format(msgspec.json.encode(self), indent=2).decode()
@@ -73,6 +88,42 @@ class Job:
     launcher: str
     command: list[str]
     resumes: str | None = None
+    fleet: Fleet = field(default_factory=lambda: Fleet())
+    framework: Framework | None = None
+    """Whose script it is, where it is not ours."""
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The machines themselves, with what it takes to log in: nothing of it is ever written."""
+
+    machines: tuple[Machine, ...] = ()
+    pool: Path | None = None
+    """The blueprint they come from."""
+    tls: bool = False
+    data: Path | None = None
+    """A folder of this machine that goes to all of them."""
+    ship_limit: int | None = None
+    """Bytes of the project folder that may be shipped; ``None`` is the default."""
+    detach: bool = False
+    workers: int | None = None
+    """As asked for: how many there are in all is settled when the machines are known."""
+
+
+Say = Callable[[str], None]
+
+
+class Samples(Protocol):
+    """Readings of a machine, as they come."""
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+    def take(self) -> list[MachineSample]:
+        """Those since the last call."""
+
+
+STOP_SECONDS = 10.0
+"""From being told to stop to being killed: enough to write a checkpoint; who is done leaves."""
 
 
 def never() -> bool:
@@ -82,23 +133,65 @@ def never() -> bool:
 class Launcher(Protocol):
     """Starts the workers of one run, once, and ends them."""
 
+    def open(self, job: Job, paths: RunPaths, say: Say, asked: Callable[[], bool]) -> Job:
+        """Look at the machines before anything is settled; the job as it can be done there.
+
+        Ends soon, by ``RunStopped``, once ``asked()``.
+        """
+        return job
+
     def prepare(self, job: Job, paths: RunPaths) -> Launch:
         """What ``start`` would start; touches nothing."""
+        ...
 
     def start(self, launch: Launch, paths: RunPaths) -> None:
-        """Start every worker. The calling thread has to live as long as they do."""
+        """Start every worker, or begin to. The calling thread has to live as long as they do."""
+        ...
 
     def poll(self) -> dict[int, int]:
-        """The exit codes of the ranks that have ended; minus the signal's number if killed."""
+        """The exit codes of the ranks that have ended; minus the signal's number if killed.
+
+        Raises a ``PhalanxError`` when the run cannot go on for a reason that is no rank's.
+        """
+        ...
+
+    def codes(self) -> dict[int, int]:
+        """As ``poll``, also of a run that cannot go on."""
+        return self.poll()
+
+    def lost(self) -> dict[int, MachineError]:
+        """Ranks that have gone with their machine, where the others go on without them."""
+        return {}
+
+    def news(self) -> list[str]:
+        """What the launcher has to say since the last call: progress, warnings."""
+        return []
+
+    def detached(self) -> bool:
+        """Whether all is started and goes on by itself, so that the controller may leave."""
+        return False
+
+    def leave(self) -> None:
+        """Go, and let the workers of a detached run be."""
 
     def stop(self, grace: float, hurry: Callable[[], bool] = never) -> None:
         """Ask the workers to stop, end them after ``grace`` seconds or once ``hurry()``.
 
         Returns when they are gone, in bounded time; may be called again, and at any moment.
         """
+        ...
+
+    def finish(self, say: Say, hurry: Callable[[], bool]) -> None:
+        """Bring home what the workers left, and clean up; nothing of it can fail the run."""
 
     def processes(self) -> list[int]:
-        """The process ids of the workers that run now."""
+        """The process ids of the workers that run on this machine now."""
+        ...
+
+    def samples(self, launch: Launch, paths: RunPaths) -> list[Samples]:
+        """Who reads the machines."""
+        names = dict.fromkeys(worker.machine for worker in launch.workers)
+        return [Monitor(name, paths.machine(name), self.processes) for name in names]
 
 
 LAUNCHERS = Registry(
@@ -106,11 +199,16 @@ LAUNCHERS = Registry(
     {
         "local": "phalanx.launch.local:LocalLauncher",
         "inprocess": "phalanx.launch.inprocess:InProcessLauncher",
+        "ssh": "phalanx.launch.ssh:SshLauncher",
     },
 )
 
 
 def describe_launch(job: Job, paths: RunPaths, workers: list[WorkerCommand]) -> Launch:
+    framework = job.framework
+    rule = (
+        ending_rule(framework.name, roles_by_rank(framework, len(workers))) if framework else None
+    )
     return Launch(
         run=paths.id,
         command=list(job.command),
@@ -122,6 +220,11 @@ def describe_launch(job: Job, paths: RunPaths, workers: list[WorkerCommand]) -> 
         versions=installed_versions(),
         workers=sorted(workers, key=lambda worker: worker.rank),
         resumes=job.resumes,
+        pool=str(job.fleet.pool.resolve()) if job.fleet.pool else None,
+        framework=framework,
+        system=framework.system if framework else "phalanx",
+        decides=list(rule.decides) if rule else [],
+        joins=framework is None,
     )
 
 
@@ -140,6 +243,7 @@ def worker_variables(
         settings.MACHINE: machine.name,
         settings.SETTINGS: job.settings.to_json(),
         settings.DEVICE: slot.device,
+        settings.GRACE: f"{STOP_SECONDS:g}",
     }
 
 

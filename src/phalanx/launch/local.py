@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,9 +14,13 @@ from collections.abc import Callable
 from phalanx.core import settings
 from phalanx.core.errors import InputError
 from phalanx.core.run_paths import RunPaths
+from phalanx.launch import tied
+from phalanx.launch.frameworks import Framework, places_of
+from phalanx.launch.frameworks.commands import Ground, commands_of
 from phalanx.launch.launcher import (
     Job,
     Launch,
+    Launcher,
     WorkerCommand,
     describe_launch,
     log_name,
@@ -27,12 +32,13 @@ from phalanx.plan.plan import Plan, PlannedMachine, Slot
 from phalanx.sync.transport import memfd
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_LOOPBACK = "127.0.0.1"
 _TICK = 0.02
 _AFTER_KILL = 2.0
 """Seconds to wait for killed processes; one that the kernel cannot end is not waited for."""
 
 
-class LocalLauncher:
+class LocalLauncher(Launcher):
     """Workers as child processes of the controller."""
 
     def __init__(self) -> None:
@@ -41,11 +47,13 @@ class LocalLauncher:
 
     def prepare(self, job: Job, paths: RunPaths) -> Launch:
         _check_reach(job.plan)
+        if job.framework is not None:
+            return describe_launch(job, paths, _foreign_commands(job, job.framework, paths))
         workers = [_command(job, paths, machine, slot) for machine, slot in slots_of(job.plan)]
         return describe_launch(job, paths, workers)
 
     def start(self, launch: Launch, paths: RunPaths) -> None:
-        arena = _create_arena(len(launch.workers))
+        arena = _create_arena(len(launch.workers)) if launch.joins else None
         try:
             for worker in launch.workers:
                 self._running[worker.rank] = _spawn(worker, paths, arena)
@@ -114,6 +122,34 @@ def _command(job: Job, paths: RunPaths, machine: PlannedMachine, slot: Slot) -> 
         threads=slot.threads,
         log=log_name(paths, slot.rank),
     )
+
+
+def _foreign_commands(job: Job, framework: Framework, paths: RunPaths) -> list[WorkerCommand]:
+    """By the Python that has the framework, tied to this process."""
+    seats = slots_of(job.plan)
+    ground = Ground(
+        python=framework.python or sys.executable,
+        script=str(job.script),
+        run_folder=str(paths.folder.absolute()),
+        data=job.settings.data,
+        before=(sys.executable, "-I", "-S", str(tied.__file__)),
+    )
+    names = {machine.name for machine, _ in seats}
+    ports = dict(zip((slot.rank for _, slot in seats), free_ports(len(seats)), strict=True))
+    addresses = dict.fromkeys(names, _LOOPBACK)
+    places = places_of(job.plan, framework, paths.id, addresses, ports)
+    return commands_of(job, framework, places, dict.fromkeys(names, ground))
+
+
+def free_ports(count: int) -> list[int]:
+    """Of this machine's loopback; all are held until the last is found, so that they differ."""
+    with contextlib.ExitStack() as held:
+        found = []
+        for _ in range(count):
+            listener = held.enter_context(socket.socket())
+            listener.bind((_LOOPBACK, 0))
+            found.append(int(listener.getsockname()[1]))
+    return found
 
 
 def _create_arena(workers: int) -> int | None:

@@ -13,6 +13,9 @@ class Observer:
     def started(self, launch: Launch) -> None:
         """The workers are about to start."""
 
+    def note(self, text: str) -> None:
+        """The launcher says what it does: connecting, copying, a machine that is gone."""
+
     def event(self, event: Event) -> None:
         """A worker wrote an event."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -19,16 +18,28 @@ import msgspec
 
 from phalanx.core.errors import MachineError, PhalanxError
 from phalanx.core.run_key import RunKey
+from phalanx.launch.probe_code import Code, own_code, worker_command
 from phalanx.launch.probe_plan import Schedule, all_reached, handling, model_of, pair_seconds
 from phalanx.launch.ssh_command import RunningCommand, start_command
 from phalanx.pool.machine import Machine
-from phalanx.pool.measured import CollectiveFigures, LeftOut, LinkFigures, Probe, Trouble
+from phalanx.pool.measured import (
+    CollectiveFigures,
+    DeviceRates,
+    LeftOut,
+    LinkFigures,
+    MachineRates,
+    Probe,
+    Trouble,
+)
 from phalanx.sync.net import probe_messages as m
 
 START_SECONDS = 60.0
 """For a worker to be ready: a slow machine takes long to import torch."""
 OPENING_SECONDS = 3.0
 GRACE_SECONDS = 3.0
+FIGURE_SECONDS = 1.0
+MACHINE_SECONDS = 60.0
+"""For all figures of one machine: the first product on a GPU takes long."""
 WORKER = "phalanx.sync.net.probe_worker"
 LOOPBACK = "127.0.0.1"
 
@@ -45,6 +56,7 @@ class Prober:
         self._workers: dict[str, RunningCommand] = {}
         self._peers: dict[str, m.Peer] = {}
         self._links: list[LinkFigures] = []
+        self._rates: list[MachineRates] = []
         self._collectives: list[CollectiveFigures] = []
         self._participants: list[str] = []
         self._left_out: list[LeftOut] = []
@@ -56,6 +68,7 @@ class Prober:
     async def run(self) -> Probe:
         async with AsyncExitStack() as stack:
             await self._start(stack)
+            await self._measure_machines()
             began = time.monotonic()
             self._deadline = began + self._budget
             await self._measure_pairs()
@@ -73,37 +86,53 @@ class Prober:
             left_out=self._left_out,
             trouble=self._trouble,
             emulated=any(machine.emulated for machine in self._machines),
+            rates=self._rates,
         )
 
     async def _start(self, stack: AsyncExitStack) -> None:
         """A worker on every machine that can be reached, listening."""
         self._say(f"starting {len(self._machines)} workers")
-        await asyncio.gather(*(self._start_one(stack, machine) for machine in self._machines))
+        code = await own_code()
+        await asyncio.gather(*(self._start_one(stack, each, code) for each in self._machines))
         own = next((w.reached_from for w in self._workers.values() if w.reached_from), LOOPBACK)
         names = list(self._workers)
         await asyncio.gather(*(self._give_orders(name, own) for name in names))
 
-    async def _start_one(self, stack: AsyncExitStack, machine: Machine) -> None:
-        own = machine.is_here and "python" not in machine.model_fields_set
-        words = [sys.executable if own else machine.python, "-m", WORKER]
+    async def _start_one(self, stack: AsyncExitStack, machine: Machine, code: Code) -> None:
         try:
-            worker = await start_command(machine, words)
+            worker = await start_command(machine, await worker_command(machine, code, WORKER))
         except PhalanxError as error:
             self._note([machine.name], error.cause, error.remedy)
             return
         self._workers[machine.name] = await stack.enter_async_context(worker)
 
     async def _give_orders(self, name: str, own: str) -> None:
-        """Its own address is the one it was reached at; of this machine, the one it came from."""
+        """Its address: told, or as it was reached; of this machine, where it came from."""
         worker = self._workers[name]
-        address = worker.address or own
-        life = START_SECONDS + self._budget + 10 * GRACE_SECONDS
+        address = (worker.machine.address or worker.address or own).strip("[]")
+        computing = MACHINE_SECONDS * len(self._machines)
+        life = START_SECONDS + computing + self._budget + 10 * GRACE_SECONDS
         orders = m.Orders(self._key.text(), address, self._tls, life)
         answer = await self._ask_one(name, orders, START_SECONDS)
         if isinstance(answer, m.Ready):
             self._peers[name] = m.Peer(name, address, answer.port)
         elif isinstance(answer, m.Problem):
             self._lose(name, f"{name}: {answer.cause}", answer.remedy)
+
+    async def _measure_machines(self) -> None:
+        """All at once; emulated ones share a host's cores, so that one comes after the other."""
+        self._say("how fast the machines compute")
+        request, limit = m.MeasureMachine(FIGURE_SECONDS), MACHINE_SECONDS
+        names = [machine.name for machine in self._machines if machine.name in self._peers]
+        shared = any(machine.emulated for machine in self._machines)
+        answers: dict[str, m.Answer] = {}
+        for some in [[name] for name in names] if shared else [names]:
+            answers |= await self._ask(dict.fromkeys(some, request), limit)
+        for name, answer in answers.items():
+            if isinstance(answer, m.MachineFigures):
+                self._rates.append(_rates(name, answer))
+            elif isinstance(answer, m.Problem):
+                self._note([name], f"{name}: {answer.cause}", answer.remedy)
 
     async def _measure_pairs(self) -> None:
         names = [machine.name for machine in self._machines if machine.name in self._peers]
@@ -223,6 +252,11 @@ _SEE_LOAD = "See whether it is up and how busy it is, or give --seconds more."
 _SAME_VERSION = "Install the same version of Phalanx there."
 
 
+def _rates(name: str, found: m.MachineFigures) -> MachineRates:
+    devices = [DeviceRates(**msgspec.structs.asdict(device)) for device in found.devices]
+    return MachineRates(name, found.cores, found.memory, found.gpus, devices, found.energy)
+
+
 async def _why_it_ended(worker: RunningCommand) -> MachineError:
     """From the exit code and the last words of a worker that has ended."""
     name, python = worker.machine.name, worker.machine.python
@@ -235,7 +269,7 @@ async def _why_it_ended(worker: RunningCommand) -> MachineError:
         missing = last.rpartition("No module named")[2].strip(" ')\"")
         return MachineError(
             f"{name}: {python} there has no module {missing}",
-            "Install Phalanx there, or name the Python that has it as 'python' in the blueprint.",
+            "Install it there, or name the Python that has it as 'python' in the blueprint.",
         )
     if code == 127:
         return MachineError(

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from phalanx.core.run_paths import RunPaths
+from phalanx.launch.launcher import Samples
 from phalanx.launch.observer import Observer
 from phalanx.observe.collect import EventTail, LineTail
 from phalanx.observe.events import Event, Finished, Joined
-from phalanx.observe.monitor import Monitor
+from phalanx.observe.figure_lines import is_figures
 
 
 class Relay:
     """Events of every rank, output of the first, samples of the machines."""
 
     def __init__(
-        self, paths: RunPaths, ranks: list[int], monitors: list[Monitor], observer: Observer
+        self, paths: RunPaths, ranks: list[int], machines: list[Samples], observer: Observer
     ) -> None:
         self.joined = False
         """Whether any worker has joined the run."""
@@ -22,7 +23,7 @@ class Relay:
         self._first = ranks[0]
         self._events = EventTail(paths, ranks)
         self._output = LineTail(paths.log_of(self._first))
-        self._monitors = monitors
+        self._machines = machines
         self._observer = observer
 
     def poll(self) -> None:
@@ -35,12 +36,13 @@ class Relay:
 
     def _pass_on(self, lines: list[bytes], events: list[Event]) -> None:
         for line in lines:
-            self._observer.output(self._first, _as_shown(line))
+            if not is_figures(line):
+                self._observer.output(self._first, _as_shown(line))
         for event in events:
             self._note(event)
             self._observer.event(event)
-        for monitor in self._monitors:
-            for sample in monitor.take():
+        for machine in self._machines:
+            for sample in machine.take():
                 self._observer.sample(sample)
 
     def _note(self, event: Event) -> None:

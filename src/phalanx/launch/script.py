@@ -17,8 +17,11 @@ _CANNOT_TELL = {"importlib", "runpy", "exec", "__import__"}
 _MOST_FILES = 200
 
 
-def check_script(path: Path) -> Path:
-    """``path`` itself, if it is a script that can be run; syntax errors are left to the run."""
+def check_script(path: Path, *, joins: bool = True) -> Path:
+    """``path`` itself, if it is a script that can be run; syntax errors are left to the run.
+
+    ``joins``: it has to call ``phalanx.fit`` or ``phalanx.join``; those of others need not.
+    """
     if path.is_dir():
         raise InputError(f"'{path}' is a folder, not a script", _suggest_inside(path))
     if not path.exists():
@@ -31,7 +34,7 @@ def check_script(path: Path) -> Path:
         raise InputError(
             f"cannot read '{path}': {error.strerror}", "Check the permissions of the file."
         ) from error
-    if not _may_reach_phalanx(path, source):
+    if joins and not _may_reach_phalanx(path, source):
         raise InputError(
             f"'{path}' has no phalanx.fit or phalanx.join",
             "Keep your loop with run = phalanx.join(model, optimizer), or let "

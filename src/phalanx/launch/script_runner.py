@@ -12,6 +12,7 @@ import traceback
 from pathlib import Path
 from types import ModuleType, TracebackType
 
+from phalanx.core import stopping
 from phalanx.core.errors import (
     SCRIPT_FAILED,
     InputError,
@@ -45,13 +46,25 @@ def run_script(main: ModuleType, traceback_file: Path) -> int:
         return _code_of_exit(ending, traceback_file)
     except RunStopped:
         return STOPPED_CODE
-    except (InputError, MachineError, MachineLost) as error:
+    except PeerLost as error:
+        if stopping.asked():
+            return STOPPED_CODE  # the others were told as well, and came to their end first
+        return _lost(error, traceback_file)
+    except (InputError, MachineError) as error:
         _write(traceback_file, str(error) + "\n")
         return error.exit_code
     except BaseException as error:
         _write(traceback_file, users_traceback(error))
-        return PEER_LOST_CODE if isinstance(error, PeerLost) else SCRIPT_FAILED
+        return SCRIPT_FAILED
     return 0
+
+
+def _lost(error: PeerLost, traceback_file: Path) -> int:
+    if isinstance(error, MachineLost):
+        _write(traceback_file, str(error) + "\n")
+        return error.exit_code
+    _write(traceback_file, users_traceback(error))
+    return PEER_LOST_CODE
 
 
 def users_traceback(error: BaseException) -> str:

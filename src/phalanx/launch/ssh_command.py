@@ -1,7 +1,6 @@
 """One command on a machine of a pool: over SSH, or here as a subprocess, with one interface.
 
-The host key is always checked: against the blueprint's ``host_key`` or, where that is left out,
-against the user's own ``known_hosts``. Commands are argument lists; secrets go over standard input.
+Commands are argument lists; secrets go over standard input.
 """
 
 from __future__ import annotations
@@ -13,35 +12,19 @@ import shlex
 import signal
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
 import asyncssh
 
 from phalanx.core.errors import InputError, MachineError
-from phalanx.launch.ssh_login import login_options, remember_host_key
+from phalanx.launch.ssh_connect import CONNECT_SECONDS, connect, ends_of, words_of
 from phalanx.pool.machine import Machine
 
-CONNECT_SECONDS = 10.0
-KEEPALIVE_SECONDS = 3
 LINE_LIMIT = 1 << 20
 ERRORS_KEPT = 8 << 10
 KILL_SECONDS = 2.0
 TELL_GROUP = 'read -r _ _ _ _ group _ < /proc/$$/stat && echo "$group" && exec "$@"'
 """Run by the machine's sh before the command: OpenSSH delivers no signals to root's sessions, so
 that a command is ended through its process group, which it tells in its first line."""
-HOST_KEY_KINDS = (
-    ("ssh-ed25519",),
-    ("ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521"),
-    ("rsa-sha2-512", "rsa-sha2-256"),
-)
-
-
-_OTHER_KEY = (
-    asyncssh.HostKeyNotVerifiable,
-    asyncssh.KeyExchangeFailed,
-    ConnectionResetError,  # how some servers say that they have no key of this kind
-    asyncssh.ConnectionLost,
-)
 
 
 class RunningCommand(ABC):
@@ -55,6 +38,7 @@ class RunningCommand(ABC):
         """This machine's own address on the way there."""
         self._errors = bytearray()
         self._reading: asyncio.Task[None] | None = None
+        self._kept = True
 
     @property
     def errors(self) -> str:
@@ -65,6 +49,26 @@ class RunningCommand(ABC):
         """Give it ``data`` as standard input."""
         with contextlib.suppress(OSError, asyncssh.Error):
             await self._write(data)
+
+    def put(self, data: bytes) -> None:
+        """As ``write``, without waiting for room (see ``drain``)."""
+        with contextlib.suppress(OSError, asyncssh.Error):
+            self._put(data)
+
+    async def drain(self) -> None:
+        """Wait until there is room for more input."""
+        with contextlib.suppress(OSError, asyncssh.Error):
+            await self._drain()
+
+    async def read(self, count: int) -> bytes:
+        """Some bytes of its standard output, at most ``count``; none at its end."""
+        with contextlib.suppress(OSError, asyncssh.Error):
+            return await self._read(count)
+        return b""
+
+    def let_go(self) -> None:
+        """Leaving ``async with`` ends the connection only: the command ends, or goes on, itself."""
+        self._kept = False
 
     async def line(self, timeout: float) -> bytes | None:
         """The next line of its standard output; ``None`` at its end. ``TimeoutError`` if late."""
@@ -81,7 +85,7 @@ class RunningCommand(ABC):
     async def __aexit__(self, *_: object) -> None:
         with contextlib.suppress(TimeoutError, OSError, asyncssh.Error):
             async with asyncio.timeout(KILL_SECONDS):
-                await self.kill()
+                await (self.kill() if self._kept else self._hang_up())
         if self._reading is not None:
             self._reading.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -95,8 +99,22 @@ class RunningCommand(ABC):
     async def kill(self) -> None:
         """End it, and the connection it came over."""
 
+    async def _write(self, data: bytes) -> None:
+        self._put(data)
+        await self._drain()
+
     @abstractmethod
-    async def _write(self, data: bytes) -> None: ...
+    async def _hang_up(self) -> None:
+        """End the connection, and leave the command alone."""
+
+    @abstractmethod
+    def _put(self, data: bytes) -> None: ...
+
+    @abstractmethod
+    async def _drain(self) -> None: ...
+
+    @abstractmethod
+    async def _read(self, count: int) -> bytes: ...
 
     @abstractmethod
     async def _read_line(self) -> bytes: ...
@@ -131,9 +149,18 @@ class LocalCommand(RunningCommand):
             os.killpg(self._process.pid, signal.SIGKILL)
         await self._process.wait()
 
-    async def _write(self, data: bytes) -> None:
+    async def _hang_up(self) -> None:
+        self._input.close()
+        await self._process.wait()
+
+    def _put(self, data: bytes) -> None:
         self._input.write(data)
+
+    async def _drain(self) -> None:
         await self._input.drain()
+
+    async def _read(self, count: int) -> bytes:
+        return await self._output.read(count)
 
     async def _read_line(self) -> bytes:
         return await self._output.readline()
@@ -154,8 +181,7 @@ class SshCommand(RunningCommand):
     ) -> None:
         super().__init__(machine)
         self._connection, self._process, self._group = connection, process, group
-        self.address = str(connection.get_extra_info("peername")[0])
-        self.reached_from = str(connection.get_extra_info("sockname")[0])
+        self.address, self.reached_from = ends_of(machine, connection)
 
     async def wait(self, timeout: float) -> int | None:
         async with asyncio.timeout(timeout):
@@ -169,9 +195,17 @@ class SshCommand(RunningCommand):
         finally:
             self._connection.abort()
 
-    async def _write(self, data: bytes) -> None:
+    async def _hang_up(self) -> None:
+        self._connection.abort()
+
+    def _put(self, data: bytes) -> None:
         self._process.stdin.write(data)
+
+    async def _drain(self) -> None:
         await self._process.stdin.drain()
+
+    async def _read(self, count: int) -> bytes:
+        return await self._process.stdout.read(count)
 
     async def _read_line(self) -> bytes:
         return await self._process.stdout.readline()
@@ -195,85 +229,12 @@ async def start_command(
     except (OSError, ValueError, asyncssh.Error) as error:
         connection.abort()
         raise MachineError(
-            f"{machine.name} ({machine.address}) starts no command: {_words(error)}",
+            f"{machine.name} ({machine.endpoint}) starts no command: {words_of(error)}",
             "Its SSH server has to allow commands, and its login shell has to print nothing.",
         ) from None
     except BaseException:
         connection.abort()
         raise
-
-
-async def connect(
-    machine: Machine, *, timeout: float = CONNECT_SECONDS
-) -> asyncssh.SSHClientConnection:
-    """Log in to ``machine``, whose host key has to be the one that is known."""
-    presented: list[str] = []
-    why: Exception | None = None
-    options = login_options(machine)
-    for kind in HOST_KEY_KINDS if machine.host_key else (None,):
-        if kind is not None:
-            options["server_host_key_algs"] = kind
-        try:
-            async with asyncio.timeout(timeout):
-                return await _log_in(machine, options, presented)
-        except TimeoutError:
-            raise MachineError(
-                f"{machine.name} ({machine.address}) does not answer",
-                "Is it up, and is this its address?",
-            ) from None
-        except _OTHER_KEY as error:
-            why = error  # a server has several keys, and the blueprint one of them
-    raise _unknown_host_key(machine, presented) if presented else _unreachable(machine, why)
-
-
-async def _log_in(
-    machine: Machine, options: dict[str, Any], presented: list[str]
-) -> asyncssh.SSHClientConnection:
-    where = f"{machine.name} ({machine.address})"
-    try:
-        return await asyncssh.connect(
-            machine.host.strip("[]"),
-            machine.port,
-            client_factory=remember_host_key(machine.host_key, presented),
-            keepalive_interval=KEEPALIVE_SECONDS,
-            **options,
-        )
-    except (TimeoutError, *_OTHER_KEY):
-        raise
-    except asyncssh.PermissionDenied:
-        raise MachineError(
-            f"{where} does not let {machine.user or 'this user'} in",
-            "Check user, key and password in the blueprint.",
-        ) from None
-    except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError):
-        raise InputError(
-            f"the key of {machine.name} cannot be used without its passphrase",
-            "Add it to the agent (ssh-add), and leave 'key' out of the blueprint.",
-        ) from None
-    except (OSError, asyncssh.Error) as error:
-        raise _unreachable(machine, error) from None
-
-
-def _unreachable(machine: Machine, error: Exception | None) -> MachineError:
-    return MachineError(
-        f"{machine.name} ({machine.address}) cannot be reached: {_words(error)}",
-        "Is it up, is this its address, and does its SSH server run?",
-    )
-
-
-def _unknown_host_key(machine: Machine, presented: Sequence[str]) -> MachineError:
-    shown = ", ".join(presented) or "one that cannot be read"
-    if machine.host_key:
-        return MachineError(
-            f"{machine.name} ({machine.address}) shows the host key {shown}, "
-            f"the blueprint has {machine.host_key}",
-            "Somebody may be in between. If the machine was set up anew, correct host_key.",
-        )
-    return MachineError(
-        f"the host key of {machine.name} ({machine.address}) is not known: {shown}",
-        "If that is what 'ssh-keygen -lf' prints on the machine itself, put it into the "
-        "blueprint as host_key.",
-    )
 
 
 async def _start_here(machine: Machine, words: Sequence[str]) -> LocalCommand:
@@ -284,13 +245,7 @@ async def _start_here(machine: Machine, words: Sequence[str]) -> LocalCommand:
         )
     except OSError as error:
         raise InputError(
-            f"{machine.name}: cannot start {words[0]}: {_words(error)}",
+            f"{machine.name}: cannot start {words[0]}: {words_of(error)}",
             "Check 'python' of that machine in the blueprint.",
         ) from None
     return LocalCommand(machine, process)
-
-
-def _words(error: Exception | None) -> str:
-    if isinstance(error, OSError) and error.errno and error.errno > 0:
-        return os.strerror(error.errno).lower()
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

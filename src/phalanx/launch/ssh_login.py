@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from getpass import getpass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import asyncssh
 from pydantic import SecretStr
 
 from phalanx.core.errors import InputError
+from phalanx.launch.known_keys import as_known_hosts
 from phalanx.pool.credential import Credential
 from phalanx.pool.machine import Machine
 
@@ -25,6 +26,8 @@ def login_options(machine: Machine) -> dict[str, Any]:
     options: dict[str, Any] = {"config": None}
     if machine.host_key:
         options["known_hosts"] = NOBODY
+    elif (known := as_known_hosts(machine)) is not None:
+        options["known_hosts"] = known
     if machine.user:
         options["username"] = machine.user
     if machine.key:
@@ -39,33 +42,63 @@ def login_options(machine: Machine) -> dict[str, Any]:
 
 def with_passwords(machines: Iterable[Machine]) -> list[Machine]:
     """The machines, once the user has typed the passwords of those that ask for one."""
-    found = []
-    for machine in machines:
-        credential = machine.password
-        if credential is not None and credential.kind == "prompt" and not machine.is_here:
-            typed = getpass(f"password of {machine.name} ({machine.address}): ")
-            secret = Credential("inline", secret=SecretStr(typed))
-            machine = machine.model_copy(update={"password": secret})
-        found.append(machine)
-    return found
+    typed: dict[str, Credential] = {}
+    return [_with_password(machine, typed) for machine in machines]
 
 
-def remember_host_key(
-    expected: str | None, presented: list[str]
-) -> Callable[[], asyncssh.SSHClient]:
-    """A client that accepts the key with this fingerprint only, and notes what was shown."""
+def with_jump_passwords(machines: Iterable[Machine]) -> list[Machine]:
+    """Only of the jump hosts: nobody logs in to the machines behind them."""
+    typed: dict[str, Credential] = {}
+    return [
+        machine
+        if machine.via is None
+        else machine.model_copy(update={"via": _with_password(machine.via, typed)})
+        for machine in machines
+    ]
 
-    class Client(asyncssh.SSHClient):
-        def validate_host_public_key(
-            self, host: str, addr: str, port: int, key: asyncssh.SSHKey
-        ) -> bool:
-            shown = key.get_fingerprint("sha256")
-            presented.append(shown)
-            if expected is None:
-                return False
-            return hmac.compare_digest(shown.rstrip("="), expected.rstrip("="))
 
-    return Client
+def _with_password(machine: Machine, typed: dict[str, Credential]) -> Machine:
+    credential = machine.password
+    update: dict[str, Any] = {}
+    if machine.via is not None:
+        update["via"] = _with_password(machine.via, typed)
+    if credential is not None and credential.kind == "prompt" and not machine.is_here:
+        if machine.name not in typed:
+            text = getpass(f"password of {machine.label}: ")
+            typed[machine.name] = Credential("inline", secret=SecretStr(text))
+        update["password"] = typed[machine.name]
+    return machine.model_copy(update=update) if update else machine
+
+
+class Watch:
+    """What was seen of one connection, and the jump host's that ends with it."""
+
+    def __init__(self, expected: str | None) -> None:
+        self.expected = expected
+        self.presented: list[str] = []
+        self.tunnel: asyncssh.SSHClientConnection | None = None
+
+    def client(self) -> asyncssh.SSHClient:
+        """A client that accepts the key with the expected fingerprint only."""
+        return _Client(self)
+
+
+class _Client(asyncssh.SSHClient):
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+
+    def validate_host_public_key(
+        self, host: str, addr: str, port: int, key: asyncssh.SSHKey
+    ) -> bool:
+        shown = key.get_fingerprint("sha256")
+        self._watch.presented.append(shown)
+        if self._watch.expected is None:
+            return False
+        return hmac.compare_digest(shown.rstrip("="), self._watch.expected.rstrip("="))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._watch.tunnel is not None:
+            self._watch.tunnel.abort()
 
 
 def _only_key(machine: Machine, path: str) -> dict[str, Any]:

@@ -26,8 +26,9 @@ def failures(codes: Mapping[int, int]) -> dict[int, int]:
 
 
 def culprit(codes: Mapping[int, int]) -> int | None:
-    """The first rank that failed by itself, not for the loss of another."""
-    return next((r for r, code in failures(codes).items() if code != PEER_LOST_CODE), None)
+    """The first rank that failed by itself, not for what happened to another."""
+    followers = (PEER_LOST_CODE, STOPPED_CODE)
+    return next((r for r, code in failures(codes).items() if code not in followers), None)
 
 
 def explain(rank: int, code: int, paths: RunPaths) -> PhalanxError:

@@ -224,3 +224,15 @@ class MachineSample(msgspec.Struct, frozen=True, kw_only=True):
     workers_cpu_percent: float
     """What the run's own workers used, in percent of one core."""
     workers_memory_bytes: int
+    network_received: int | None = None
+    """Bytes since the machine started; what is not known is null."""
+    network_sent: int | None = None
+    disk_bytes_per_second: float | None = None
+    """Read and written."""
+    gpu_percent: float | None = None
+    """Mean of its GPUs."""
+    gpu_memory_bytes: int | None = None
+    watts: float | None = None
+    """Of processors and GPUs, as far as they count it themselves."""
+    cpu_source: str | None = None
+    """Whose processor time it is: of the kernel, a control group, or the processes seen."""

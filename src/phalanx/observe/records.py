@@ -54,6 +54,14 @@ class LaunchRecord(msgspec.Struct, kw_only=True):
     versions: dict[str, str] = {}
     workers: list[WorkerRecord] = []
     resumes: str | None = None
+    system: str = "phalanx"
+
+
+class DetachedRecord(msgspec.Struct):
+    """``detached.json``: where a run goes on by itself."""
+
+    machines: list[str]
+    pool: str | None = None
 
 
 class ControllerRecord(msgspec.Struct, kw_only=True):

@@ -3,32 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
 from phalanx.observe.events import MachineSample
 from phalanx.observe.summary_fields import Range, Resources
 
+_FIELDS = Resources.__struct_fields__
+_MEANS = ("cpu_percent", "gpu_percent")
+
 
 def use_of(samples: Sequence[MachineSample]) -> Resources:
-    """Average, least and most of one machine's readings."""
-    return Resources(
-        cpu_percent=_range([s.cpu_percent for s in samples]),
-        memory_bytes=_range([s.memory_bytes for s in samples]),
-        network_bytes_per_second=_range([s.network_bytes_per_second for s in samples]),
-    )
+    """Average, least and most of one machine's readings.
+
+    A reading tells of the time since the one before it, and counts for that long in the average.
+    How long the first one tells of is not known; it is soon taken, so counts only if it is alone.
+    """
+    seconds = [0.0, *(after.time - before.time for before, after in pairwise(samples))]
+    return Resources(**{name: _range_over(samples, seconds, name) for name in _FIELDS})
 
 
 def use_together(machines: Mapping[str, Sequence[MachineSample]]) -> Resources:
-    """Of the whole cluster: CPU is a mean over machines, memory and network are sums."""
+    """Of the whole cluster: percentages are means over machines, all else are sums."""
     each = [use_of(samples) for samples in machines.values() if samples]
+    found = {name: [getattr(use, name) for use in each] for name in _FIELDS}
     return Resources(
-        cpu_percent=Range(
-            avg=_combine([r.cpu_percent.avg for r in each], _mean),
-            min=_combine([r.cpu_percent.min for r in each], min),
-            max=_combine([r.cpu_percent.max for r in each], max),
-        ),
-        memory_bytes=_total([r.memory_bytes for r in each]),
-        network_bytes_per_second=_total([r.network_bytes_per_second for r in each]),
+        **{n: _overall(parts) if n in _MEANS else _total(parts) for n, parts in found.items()}
     )
+
+
+def network_bytes(samples: Sequence[MachineSample]) -> int | None:
+    """Sent and received between the first reading and the last; a counter may have begun anew."""
+    totals = [
+        s.network_sent + s.network_received
+        for s in samples
+        if s.network_sent is not None and s.network_received is not None
+    ]
+    if len(totals) < 2:
+        return None
+    return sum(max(0, after - before) for before, after in pairwise(totals))
 
 
 FEWEST_READINGS = 3
@@ -44,10 +56,26 @@ def used_by_others(
     return _mean([max(0.0, s.cpu_percent - s.workers_cpu_percent / cores) for s in during])
 
 
-def _range(values: Sequence[float]) -> Range:
-    if not values:
+def _range_over(samples: Sequence[MachineSample], seconds: Sequence[float], name: str) -> Range:
+    known = [
+        (value, time)
+        for sample, time in zip(samples, seconds, strict=True)
+        if (value := getattr(sample, name)) is not None
+    ]
+    if not known:
         return Range()
-    return Range(avg=_mean(values), min=min(values), max=max(values))
+    values, times = zip(*known, strict=True)
+    total = sum(times)
+    average = sum(value * time for value, time in known) / total if total else _mean(values)
+    return Range(avg=average, min=min(values), max=max(values))
+
+
+def _overall(ranges: Sequence[Range]) -> Range:
+    return Range(
+        avg=_combine([r.avg for r in ranges], _mean),
+        min=_combine([r.min for r in ranges], min),
+        max=_combine([r.max for r in ranges], max),
+    )
 
 
 def _total(ranges: Sequence[Range]) -> Range:

@@ -38,6 +38,6 @@ def status_of(paths: RunPaths, ranks: Sequence[RankLog], workers: int | None) ->
     words = [log.finished.status for log in ranks if log.finished]
     if words and len(words) >= (workers or 1) and all(word == DONE for word in words):
         return DONE
-    if controller_alive(paths):
+    if controller_alive(paths) or paths.detached.exists():
         return RUNNING
     return next((word for word in (FAILED, STOPPED) if word in words), LOST)

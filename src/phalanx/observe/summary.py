@@ -14,10 +14,11 @@ from phalanx.core.settings import RunSettings
 from phalanx.observe import history as hist
 from phalanx.observe.emulated import describe_emulation
 from phalanx.observe.events import Joined, MachineSample, Saved
+from phalanx.observe.judge import judge
 from phalanx.observe.lineage import MOST_GENERATIONS, Source, source_of, went_on
 from phalanx.observe.phases import split_phases
 from phalanx.observe.records import LaunchRecord, PlanRecord, read_record, read_samples
-from phalanx.observe.resources import use_of, use_together, used_by_others
+from phalanx.observe.resources import network_bytes, use_of, use_together, used_by_others
 from phalanx.observe.run_status import RUNNING, status_of, written_exit_codes
 from phalanx.observe.summary_fields import (
     CheckpointSummary,
@@ -32,6 +33,7 @@ from phalanx.observe.timeline import RankLog, read_ranks
 
 __all__ = ["Summary", "summarise"]
 
+OURS = "phalanx"
 NEWEST = 64
 """Checkpoints whose moments are told."""
 
@@ -103,14 +105,24 @@ def summarise_files(
     _add_outcome(summary, run, generation)
     add_steps(summary, ranks, split_phases(ranks, run.strategy or ""))
     add_shares(summary, ranks)
-    add_bytes(summary, ranks)
+    if summary.system == OURS:  # another system's processes do not count what they send
+        add_bytes(summary, ranks)
+    _add_worth(summary, run)
     _add_extras(summary, run)
     return summary
+
+
+def _add_worth(summary: Summary, run: RunFiles) -> None:
+    if run.launch.launcher == "inprocess" or not run.strategy:
+        return  # workers that take turns say nothing about machines
+    balance = run.settings is not None and run.settings.balance == "auto"
+    summary.worth = judge(run.ranks, run.strategy, balance=balance)
 
 
 def _add_settings(summary: Summary, run: RunFiles) -> None:
     settings, first = run.settings, next(iter(run.joined), None)
     summary.strategy, summary.workers = run.strategy, run.workers
+    summary.system = run.launch.system
     summary.batch = run.plan.batch
     if settings:
         summary.seed, summary.precision = settings.seed, settings.precision
@@ -123,7 +135,7 @@ def _add_settings(summary: Summary, run: RunFiles) -> None:
         summary.batch = planned.batch
     if first:
         summary.precision = first.precision
-        summary.parameters = first.parameters
+        summary.parameters = first.parameters or None
         summary.seed = first.seed if summary.seed is None else summary.seed
     summary.predicted = {"seconds": None, **run.plan.predicted}
 
@@ -141,6 +153,8 @@ def _add_machines(summary: Summary, run: RunFiles) -> None:
             workers=count,
             resources=use_of(run.samples.get(name, [])),
             other_cpu_percent=_other_use(run, name),
+            network_bytes=network_bytes(run.samples.get(name, [])),
+            contribution=_trained_on(run, name),
         )
         for name, count in workers.items()
     ]
@@ -156,6 +170,11 @@ def _other_use(run: RunFiles, machine: str) -> float | None:
     return used_by_others(run.samples.get(machine, []), cores, began, ended)
 
 
+def _trained_on(run: RunFiles, machine: str) -> int | None:
+    ranks = [log for log in run.ranks if log.joined and log.joined.machine == machine]
+    return sum(step.samples for log in ranks for step in log.steps) if ranks else None
+
+
 def _add_outcome(summary: Summary, run: RunFiles, generation: int) -> None:
     """Epochs, losses, accuracies, and the time it all took."""
     ranks = run.ranks
@@ -165,7 +184,7 @@ def _add_outcome(summary: Summary, run: RunFiles, generation: int) -> None:
     _add_checkpoints(summary, ranks, None if began is None else began - before)
     summary.seconds = _elapsed(run)
     summary.phases = _phases(ranks)
-    if not run.joined:
+    if not run.joined or (run.launch.system != OURS and not summary.history):
         return
     summary.epochs = sum(not row.get("earlier") for row in summary.history)
     samples = sum(step.samples for log in ranks for step in log.steps)

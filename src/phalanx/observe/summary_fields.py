@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from phalanx.observe.straggler import Straggler
+from phalanx.observe.worth import Worth
 
 
 class Range(msgspec.Struct, kw_only=True):
@@ -17,6 +18,10 @@ class Resources(msgspec.Struct, kw_only=True):
     cpu_percent: Range = msgspec.field(default_factory=Range)
     memory_bytes: Range = msgspec.field(default_factory=Range)
     network_bytes_per_second: Range = msgspec.field(default_factory=Range)
+    disk_bytes_per_second: Range = msgspec.field(default_factory=Range)
+    gpu_percent: Range = msgspec.field(default_factory=Range)
+    gpu_memory_bytes: Range = msgspec.field(default_factory=Range)
+    watts: Range = msgspec.field(default_factory=Range)
 
 
 class MachineSummary(msgspec.Struct, kw_only=True):
@@ -25,6 +30,10 @@ class MachineSummary(msgspec.Struct, kw_only=True):
     resources: Resources = msgspec.field(default_factory=Resources)
     other_cpu_percent: float | None = None
     """What other programs used of all its cores while this run trained, on average."""
+    network_bytes: int | None = None
+    """Sent and received from its first reading to its last, by the kernel's own counters."""
+    contribution: int | None = None
+    """Samples that its workers trained on."""
 
 
 class Phases(msgspec.Struct, kw_only=True):
@@ -143,6 +152,8 @@ class Summary(msgspec.Struct, kw_only=True):
     per_worker: list[WorkerSummary] = []
     straggler: Straggler | None = None
     balance: BalanceSummary | None = None
+    worth: Worth | None = None
+    """What each machine contributed, and whether fewer would be faster."""
     samples_by_phase: dict[str, int] = {}
     """How many were trained under which phase of the strategy."""
     bytes_per_step: float | None = None

@@ -80,7 +80,7 @@ def _worker(log: RankLog) -> WorkerSummary:
         worker.machine, worker.device = log.joined.machine, log.joined.device
         worker.threads = log.joined.threads
     if log.finished:
-        worker.peak_memory_bytes = log.finished.peak_memory
+        worker.peak_memory_bytes = log.finished.peak_memory or None
     worker.samples = sum(step.samples for step in log.steps)
     seconds = sum(row.seconds for row in log.rows)
     if log.steps and seconds > 0:

@@ -40,7 +40,11 @@ def _natural(machine: Machine) -> int:
 def _device(machine: Machine, index: int, workers: int) -> str:
     """GPUs first: the last workers compute on the cores, if the blueprint asks for such."""
     on_gpus = max(machine.gpus, workers - machine.cpu_workers)
-    return f"cuda:{index % machine.gpus}" if machine.gpus and index < on_gpus else "cpu"
+    if not machine.gpus or index >= on_gpus:
+        return "cpu"
+    gpu = index % machine.gpus
+    pretended = machine.real_gpus is not None and gpu >= machine.real_gpus
+    return "cpu" if pretended else f"cuda:{gpu}"
 
 
 def share_out(machines: Sequence[Machine], workers: int) -> list[int]:

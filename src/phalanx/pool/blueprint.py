@@ -17,6 +17,8 @@ from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
 from phalanx.pool.document import EXAMPLE, Document, Entry, read_document
 from phalanx.pool.here import on_this_machine
+from phalanx.pool.jumps import JumpError, resolve_ways
+from phalanx.pool.known_file import keys_beside
 from phalanx.pool.machine import FILE_FIELDS, Machine, Pool
 
 ORIGINAL_NAMES = {"ip": "host", "username": "user"}
@@ -52,6 +54,7 @@ def read_blueprint(path: Path) -> Pool:
             machine, notes = on_this_machine(machine)
             warnings += notes
         machines.append(machine)
+    machines = _with_ways(document, drafts, machines)
     warnings += _password_warning(document, machines)
     return Pool(machines=tuple(machines), source=str(path), warnings=tuple(warnings))
 
@@ -220,6 +223,14 @@ def _check_twice(
                 f"({machine.host}, port {machine.port})",
                 "Remove one, or correct its host or port.",
             )
+
+
+def _with_ways(document: Document, drafts: list[Draft], machines: list[Machine]) -> list[Machine]:
+    try:
+        return resolve_ways(machines, keys_beside(document.path))
+    except JumpError as error:
+        draft = next(d for d in drafts if d.name == error.machine)
+        raise document.fault(draft.fields["jump"].value, error.problem, error.remedy) from None
 
 
 def _endpoint(machine: Machine) -> tuple[str, int]:

@@ -34,6 +34,7 @@ def on_this_machine(machine: Machine, facts: Facts | None = None) -> tuple[Machi
         warnings.append(f"{facts.gpus} GPUs are here, but the installed torch is a CPU build")
     memory = machine.memory or facts.memory
     update = {"cores": cores, "cpu_ids": ids, "gpus": gpus, "memory": memory}
+    update["real_gpus"] = min(gpus, facts.usable_gpus)
     return machine.model_copy(update=update), warnings
 
 

@@ -28,6 +28,10 @@ SELECTION_WORDS = ("all", "cpus", "gpus", "energy", "fastest", "auto")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _HOST = re.compile(r"[A-Za-z0-9\[:][A-Za-z0-9._:%\[\]-]{0,252}")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}\$?")
+_JUMP = re.compile(
+    r"(?:(?P<user>[A-Za-z0-9_][A-Za-z0-9_.\\-]{0,63}\$?)@)?"
+    r"(?P<host>[A-Za-z0-9][A-Za-z0-9._-]{0,252}|\[[0-9A-Fa-f:.%]{2,60}\])(?::(?P<port>\d{1,5}))?"
+)
 _FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}=?")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])(i?)B?", re.IGNORECASE)
 
@@ -84,12 +88,21 @@ class Machine(BaseModel):
     host: Annotated[str, _matching(_HOST)] = Field(
         description="an address, a host name, or 'here' for this machine"
     )
+    address: Annotated[str, _matching(_HOST)] | None = Field(
+        default=None, description="the address at which the other machines reach it"
+    )
     port: int = Field(default=22, ge=1, le=65535, description="a port number, 1 to 65535")
     user: Annotated[str, _matching(_USER)] | None = Field(default=None, description="a user's name")
     key: FilePath | None = Field(default=None, description="the path of a private key")
     password: Annotated[
         Credential | None, BeforeValidator(read_credential), PlainSerializer(str)
     ] = Field(default=None, description="env:NAME, key:PATH, agent or prompt")
+    jump: Annotated[str, _matching(_JUMP)] | None = Field(
+        default=None, description="the name of another machine, or [user@]host[:port]"
+    )
+    folder: FilePath | None = Field(
+        default=None, description="the path of the folder for Phalanx's files on that machine"
+    )
     python: FilePath = Field(default="python3", description="the path or name of a Python")
     gpus: int = Field(default=0, ge=0, le=1024, description="a whole number, 0 or more")
     cpu_workers: int = Field(default=0, ge=0, le=1024, description="a whole number, 0 or more")
@@ -116,21 +129,41 @@ class Machine(BaseModel):
         default=(), description="the cores that may be used, by number"
     )
     """Known of this machine only; siblings of one physical core are neighbours in it."""
+    real_gpus: int | None = Field(default=None, exclude=True, repr=False)
+    """GPUs that were found; those that an emulated machine only pretends to have are cores."""
+    via: Machine | None = Field(default=None, exclude=True, repr=False)
+    """The jump host, resolved; the blueprint names it by ``jump``."""
+    known_keys: str | None = Field(default=None, exclude=True, repr=False)
+    """The pool's own file of host keys, beside its blueprint."""
 
     @property
     def is_here(self) -> bool:
         return self.host == HERE
 
     @property
-    def address(self) -> str:
+    def endpoint(self) -> str:
+        """Where SSH reaches it, for people."""
         return self.host if self.is_here or self.port == 22 else f"{self.host}:{self.port}"
+
+    @property
+    def label(self) -> str:
+        """Name and place, for people."""
+        return self.name if self.name == self.endpoint else f"{self.name} ({self.endpoint})"
 
     @property
     def inline_password(self) -> SecretStr | None:
         return self.password.secret if self.password else None
 
 
-MEASURED = frozenset({"name", "cpu_ids"})
+def read_jump(text: str) -> tuple[str | None, str, int]:
+    """User, host and port of a jump host that is no machine of the pool."""
+    found = _JUMP.fullmatch(text)
+    if found is None or not 1 <= int(found["port"] or 22) <= 65535:
+        raise ValueError("not a jump host")
+    return found["user"], found["host"], int(found["port"] or 22)
+
+
+MEASURED = frozenset({"name", "cpu_ids", "real_gpus", "via", "known_keys"})
 FILE_FIELDS = tuple(f for f in Machine.model_fields if f not in MEASURED)
 """The fields of a machine that a blueprint may give."""
 

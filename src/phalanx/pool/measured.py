@@ -1,4 +1,4 @@
-"""What a probe of links found, kept beside the blueprint: who plans later reads it.
+"""What a probe of machines and links found, kept beside the blueprint: who plans later reads it.
 
 ``pool.yaml`` has its figures in ``pool.probe.json``. Latencies are seconds one way, bandwidths
 bytes per second in one direction.
@@ -18,6 +18,7 @@ from phalanx.core.files import write_whole
 FORMAT = 1
 SUFFIX = ".probe.json"
 SIZE_LIMIT = 16 << 20
+CPU = "CPU"
 
 
 class LinkFigures(msgspec.Struct, frozen=True):
@@ -58,6 +59,40 @@ class Trouble(msgspec.Struct, frozen=True):
     remedy: str
 
 
+class DeviceRates(msgspec.Struct, frozen=True):
+    """The cores of a machine (``CPU``), or one GPU of a model, of which it has ``count``."""
+
+    name: str
+    count: int
+    float32: float | None
+    """GFLOP/s of products of matrices; ``None`` is unknown."""
+    bfloat16: float | None
+    memory: float | None
+    """GB/s read and written by a copy."""
+    watts: float | None = None
+    """Under load, where the device counts it itself."""
+
+
+class MachineRates(msgspec.Struct, frozen=True):
+    """One machine: what it has, and how fast it computes."""
+
+    machine: str
+    cores: int
+    memory: int | None
+    gpus: list[str]
+    """Models, one for each."""
+    devices: list[DeviceRates]
+    energy: list[str] = []
+    """Who counts energy there: ``cpu``, ``gpu``."""
+
+    @property
+    def speed(self) -> float | None:
+        """GFLOP/s in float32 of all its GPUs, or of its cores where it has none."""
+        fast = [d for d in self.devices if d.name != CPU] or self.devices
+        rates = [d.float32 * d.count for d in fast if d.float32 is not None]
+        return sum(rates) if rates else None
+
+
 class Probe(msgspec.Struct, frozen=True):
     """All figures of one probe."""
 
@@ -77,6 +112,11 @@ class Probe(msgspec.Struct, frozen=True):
     trouble: list[Trouble] = []
     emulated: bool = False
     format: int = FORMAT
+    rates: list[MachineRates] = []
+
+    def rates_of(self, machine: str) -> MachineRates | None:
+        """``None`` where nobody has measured."""
+        return next((each for each in self.rates if each.machine == machine), None)
 
     def link(self, source: str, target: str) -> LinkFigures | None:
         """From ``source`` to ``target``; ``None`` where nobody has measured."""
@@ -157,3 +197,12 @@ def read_probe(blueprint: Path) -> Probe | None:
         raise InputError(
             f"{path}: cannot be read as a probe ({error})", "Remove it, and probe again."
         ) from None
+
+
+def slowest_links(probe: Probe) -> dict[str, float]:
+    """Bits per second of each machine's slowest link."""
+    found: dict[str, float] = {}
+    for link in probe.links:
+        for name in (link.source, link.target):
+            found[name] = min(found.get(name, link.bandwidth), link.bandwidth)
+    return found

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from phalanx.report import words
+from phalanx.report.agreement import agreements
 from phalanx.report.load import Spread, StudyData, train_seconds
 from phalanx.report.noise import Difference, judge_quality, judge_times
 from phalanx.report.quality import Quality
@@ -254,10 +255,10 @@ def _price(single: Competitor, best: Competitor, quality: Quality) -> str:
 
 
 def competitors(study: StudyData, quality: Quality) -> list[Competitor]:
-    """The groups that have a finished run and a known time."""
+    """The groups that have a finished run, a known time, and losses that agree."""
     rows = []
-    for group in study.groups:
-        spread = group.spread(train_seconds) if group.done else None
+    for group, found in zip(study.groups, agreements(study.groups), strict=True):
+        spread = group.spread(train_seconds) if group.done and found.comparable else None
         if spread:
             score = group.spread(quality.get)
             rows.append(Competitor(group.label, group.strategy, group.batch, spread, score))

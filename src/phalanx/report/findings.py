@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from phalanx.observe.straggler import Straggler
 from phalanx.observe.summary_fields import Summary, SwitchSummary
+from phalanx.observe.worth_words import as_sentence
 from phalanx.report import words
 from phalanx.report.load import Group, StudyData
 
@@ -14,7 +15,12 @@ FEW_SWITCHES = 6
 
 def findings(summary: Summary) -> list[str]:
     """All of them, the straggler first."""
-    found = (straggler_sentence(summary), balance_sentence(summary), switch_sentence(summary))
+    found = (
+        straggler_sentence(summary),
+        balance_sentence(summary),
+        worth_sentence(summary),
+        switch_sentence(summary),
+    )
     return [sentence for sentence in found if sentence]
 
 
@@ -71,6 +77,14 @@ def balance_sentence(summary: Summary) -> str | None:
 def shares(values: Sequence[float]) -> str:
     """``80 : 20``, in percent; one that would read as nothing keeps a digit."""
     return " : ".join(f"{100 * v:.0f}" if v >= 0.0095 else f"{100 * v:.1f}" for v in values)
+
+
+def worth_sentence(summary: Summary) -> str | None:
+    """Whether fewer machines, or balance, would have been faster; from measured figures."""
+    worth = summary.worth
+    if worth is None or worth.advice is None:
+        return None
+    return f"Worth it? {as_sentence(worth, worth.advice)}."
 
 
 def switch_sentence(summary: Summary) -> str | None:

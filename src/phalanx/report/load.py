@@ -13,7 +13,8 @@ from phalanx.observe.run_status import DONE, RUNNING
 from phalanx.observe.summary import RunFiles, Summary, read_run, summarise_files
 
 Getter = Callable[[Summary], float | None]
-Key = tuple[str, int | None, int | None, str | None]
+Key = tuple[str, int | None, int | None, str | None, tuple[str, ...]]
+"""Strategy, batch, workers, what is emulated, machines."""
 """What the repeats of a run have in common: strategy, batch, workers, emulation."""
 
 
@@ -75,6 +76,7 @@ class Group:
     workers: int | None
     emulated: str | None
     runs: tuple[RunData, ...]
+    system: str = "phalanx"
 
     @property
     def done(self) -> list[RunData]:
@@ -110,10 +112,14 @@ class StudyData:
         keys: dict[Key, list[RunData]] = {}
         for run in self.runs:
             s = run.summary
-            key = (s.strategy or "unknown", s.batch, s.workers, s.emulated)
+            names = tuple(machine.name for machine in s.machines)
+            key = (s.strategy or "unknown", s.batch, s.workers, s.emulated, names)
             keys.setdefault(key, []).append(run)
-        shown = _labels(list(keys))
-        return [Group(label, *key, tuple(keys[key])) for key, label in shown.items()]
+        systems = {key: runs[0].summary.system for key, runs in keys.items()}
+        shown = _labels(list(keys), systems)
+        return [
+            Group(label, *key[:4], tuple(keys[key]), systems[key]) for key, label in shown.items()
+        ]
 
     @property
     def repeats(self) -> int:
@@ -161,20 +167,25 @@ def load_run(paths: RunPaths) -> RunData:
     return run
 
 
-def _labels(keys: Sequence[Key]) -> dict[Key, str]:
+def _labels(keys: Sequence[Key], systems: Mapping[Key, str]) -> dict[Key, str]:
     """The strategy, with batch and workers only where the strategy alone would be ambiguous.
 
-    What is emulated always says so: a figure may be looked at without its page.
+    What is emulated always says so: a figure may be looked at without its page. Where systems are
+    compared, ours is named too; another's "strategy" is its name already.
     """
     labels = {}
+    several_systems = len(set(systems.values())) > 1
     for key in keys:
-        strategy, batch, workers, emulated = key
+        strategy, batch, workers, emulated, names = key
         alike = [other for other in keys if other[0] == strategy]
-        parts = [strategy]
+        ours = several_systems and systems[key] == "phalanx"
+        parts = [f"phalanx {strategy}" if ours else strategy]
         if len({other[1] for other in alike}) > 1:
             parts.append(f"batch {batch}" if batch else "own batch")
         if len({other[2] for other in alike}) > 1:
             parts.append(f"{workers or '?'} workers")
+        if len({other[4] for other in alike}) > 1 and names:
+            parts.append(f"on {', '.join(names)}")
         several = len({other[3] for other in alike if other[3]}) > 1
         note = f" (emulated{': ' + emulated if several else ''})" if emulated else ""
         labels[key] = ", ".join(parts) + note

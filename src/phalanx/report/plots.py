@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -11,7 +11,6 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from phalanx.report.drawing import (
-    FAINT,
     INK,
     colours,
     house_style,
@@ -171,38 +170,4 @@ def staleness_bars(study: StudyData, groups: Sequence[Group]) -> Figure:
         axes.set_xlabel("updates of others that a gradient had missed")
         axes.set_ylabel("share of updates")
         legend_above(axes, legend_columns(labels, WIDE))
-    return figure
-
-
-Reading = Callable[[Any], float]
-RESOURCES: tuple[tuple[str, Reading], ...] = (
-    ("CPU, % of all cores", lambda s: s.cpu_percent),
-    ("memory in use, GB", lambda s: s.memory_bytes / 1e9),
-    ("network, MB/s", lambda s: s.network_bytes_per_second / 1e6),
-)
-
-
-def machine_use(study: StudyData) -> Figure:
-    """CPU, memory and network of the machines over time, a line per strategy and machine."""
-    colour = colours([group.label for group in study.groups])
-    names = [group.label for group in study.groups]
-    with house_style():
-        figure, panels = new_figure(WIDE, 3.1 + legend_height(names, WIDE), ncols=3)
-        for axes, (title, read) in zip(panels, RESOURCES, strict=True):
-            for group in study.groups:
-                for index, samples in enumerate(group.shown.files.samples.values()):
-                    if not samples:
-                        continue
-                    times = [sample.time - samples[0].time for sample in samples]
-                    values = [read(sample) for sample in samples]
-                    label = group.label if index == 0 else None
-                    axes.plot(times, values, color=colour[group.label], label=label, linewidth=1.6)
-            axes.set_title(title)
-            axes.set_xlabel("seconds since the start")
-            axes.set_ylim(bottom=0)
-            axes.axhline(0, color=FAINT, linewidth=1)
-        panels[0].set_ylim(0, 105)
-        handles, labels = panels[0].get_legend_handles_labels()
-        columns = legend_columns(names, WIDE)
-        figure.legend(handles, labels, loc="outside upper left", ncols=columns)
     return figure

@@ -13,6 +13,7 @@ from rich.text import Text
 from phalanx.core.terminal import printable
 from phalanx.observe.summary import Summary
 from phalanx.report import words
+from phalanx.report.agreement import Agreement, agreements, are_systems, reference_of
 from phalanx.report.load import Getter, Group, Spread, StudyData, train_seconds
 from phalanx.report.noise import Difference, judge_quality, judge_times
 from phalanx.report.quality import CANDIDATES, Quality
@@ -40,11 +41,15 @@ def table_lines(study: StudyData) -> list[Line]:
     """The quantities that are worth a line for these runs."""
     groups = study.groups
     lines = [*_settings(study), *_qualities(groups)]
+    found = agreements(groups)
+    if are_systems(groups):
+        lines.append(Line("losses", tuple(Cell(_agreed(one)) for one in found)))
     times = _line("training time", groups, train_seconds, words.seconds)
-    lines.append(_mark(times, groups, train_seconds, judge_times, lower=True))
+    fair = [agreement.comparable for agreement in found]
+    lines.append(_mark(times, groups, train_seconds, judge_times, lower=True, among=fair))
     lines.append(_line("elapsed in all", groups, lambda s: s.seconds, words.seconds))
     lines.append(_line("samples/s", groups, lambda s: s.samples_per_second, words.count))
-    lines += _ratios(groups)
+    lines += _ratios_of_systems(groups, found) if are_systems(groups) else _ratios(groups)
     lines.append(_line("time waiting", groups, wait_share, words.rough_share))
     lines.append(_sent(groups))
     return [line for line in lines if any(cell.text != words.UNKNOWN for cell in line.cells)]
@@ -56,6 +61,24 @@ def _ratios(groups: Sequence[Group]) -> Iterator[Line]:
         if len(others) < len(groups) and others:
             ratios = (ratio_to_baseline(group, groups, name) for group in groups)
             yield Line(f"time ÷ {name}", tuple(Cell(words.ratio(ratio)) for ratio in ratios))
+
+
+def _agreed(agreement: Agreement) -> str:
+    return words.UNKNOWN if agreement is Agreement.UNKNOWN else agreement.value
+
+
+def _ratios_of_systems(groups: Sequence[Group], found: Sequence[Agreement]) -> Iterator[Line]:
+    """To the first of ours; a row that trained to another loss has no ratio."""
+    base = reference_of(groups)
+    own = base.spread(train_seconds) if base else None
+    if base is None or own is None or own.middle <= 0:
+        return
+    cells = []
+    for group, agreement in zip(groups, found, strict=True):
+        spread = group.spread(train_seconds) if agreement.comparable else None
+        ratio = words.ratio(spread.middle / own.middle) if spread else _agreed(agreement)
+        cells.append(Cell(ratio))
+    yield Line(f"time ÷ {base.label}", tuple(cells))
 
 
 def _sent(groups: Sequence[Group]) -> Line:
@@ -142,12 +165,15 @@ def _mark(
     judge: Callable[[Spread, Spread], Difference],
     *,
     lower: bool,
+    among: Sequence[bool] | None = None,
 ) -> Line:
     """Mark the best cells: the front-runner and those that noise cannot tell from it.
 
-    Nothing is marked when that would be all of them.
+    Nothing is marked when that would be all of them; those that are not ``among`` are passed over.
     """
-    spreads = [group.spread(get) if group.done else None for group in groups]
+    asked = among or [True] * len(groups)
+    pairs = zip(groups, asked, strict=True)
+    spreads = [group.spread(get) if group.done and fair else None for group, fair in pairs]
     known = [spread for spread in spreads if spread]
     if len(known) < 2:
         return line

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from phalanx.observe.run_status import DONE
 from phalanx.observe.summary import Summary
-from phalanx.report import words
+from phalanx.report import agreement, words
 from phalanx.report.compare import Verdict, competitors, decide
 from phalanx.report.load import RunData, StudyData, train_seconds
 from phalanx.report.quality import Quality, quality_of
@@ -21,7 +21,8 @@ def verdict_on(study: StudyData) -> Verdict:
             remarks=(*gone_on(study.runs[0].summary), *conditions(study)),
         )
     verdict = decide(competitors(study, quality), quality)
-    remarks = [*verdict.remarks, *unfinished(study), *unequal_work(study), *conditions(study)]
+    remarks = [*verdict.remarks, *agreement.remarks(study.groups), *unfinished(study)]
+    remarks += [*unequal_work(study), *conditions(study)]
     return replace(verdict, remarks=tuple(remarks))
 
 

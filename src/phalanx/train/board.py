@@ -24,6 +24,8 @@ class Kind(IntEnum):
     """A worker is transiently slow: train in the second phase of the spec."""
     RETURN = 4
     REGROUP = 5
+    STOP = 6
+    """Somebody was told to stop: save, and end together."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +40,21 @@ class Board:
         self.shares = arena.region("board.shares", arena.workers, torch.float64).numpy()
         self._cells = arena.region("board.command", 2, torch.int64).numpy()  # [number, kind]
         self._text = arena.region("board.text", TEXT, torch.uint8).numpy()
+        self._told = arena.region("board.told to stop", arena.workers, torch.uint8).numpy()
+        self._rank = arena.rank
 
     @property
     def number(self) -> int:
         """Of the newest command; they count from 1."""
         return int(self._cells[0])
+
+    def ask_to_stop(self) -> None:
+        """This worker was told to stop; the first one sees it when it looks next."""
+        self._told[self._rank] = 1
+
+    @property
+    def stop_is_asked(self) -> bool:
+        return bool(self._told.any())
 
     def post(self, command: Command) -> None:
         text = command.spec.encode()[:TEXT].ljust(TEXT, b"\0")

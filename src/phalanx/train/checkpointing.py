@@ -86,7 +86,7 @@ class Resumed:
         known = self.manifest.phase < len(parse_spec(strategy).phases)
         self.same_spec = self.manifest.strategy == strategy and known
         own = self.same_spec and self.manifest.workers == workers
-        self.private: State | None = load(path, self.manifest, rank) if own else None
+        self.private: State | None = (load(path, self.manifest, rank) or None) if own else None
         """What this worker itself left; unknown to another strategy or number of workers."""
 
     @property
@@ -114,6 +114,8 @@ class Resumed:
         path = RunPaths(self._path.absolute().parent.parent).best
         if path.is_symlink() or not path.is_file():
             return None
+        if not RunPaths(path.parent).events.is_dir():
+            return path  # a copy for this machine: it holds what belongs together
         return path if path.stat().st_mtime <= self.manifest.wall else None
 
     @property
@@ -193,14 +195,17 @@ class Checkpoints:
         self._writer: Writer | None = None
         self._last, self._saved_at = 0, time.monotonic()
         self._told, self._problems = "", 0
-        wanted = self._settings.checkpoint_epochs or self._settings.checkpoint_minutes
-        if environment.paths is None or not wanted:
+        asked = self._settings.checkpoint_epochs or self._settings.checkpoint_minutes
+        self.wanted = environment.paths is not None and bool(asked)
+        if environment.paths is None or not asked:
             return
         folder = environment.paths.checkpoints
         cell = trained.engine.region("checkpoint", 1, torch.int64)
         if self._rank == 0:
             cell[0] = next_number(folder)
-        self._writer = Writer(folder, self._rank, self._workers, self._settings.keep)
+        far = trained.engine.channels_with_first()
+        self._writer = Writer(folder, self._rank, self._workers, self._settings.keep, far=far)
+        self._writer.lost = lambda: trained.engine.lost
         trained.engine.barrier()
         self._last = int(cell[0]) - 1
 
@@ -280,6 +285,7 @@ class Checkpoints:
         if self._writer is not None:
             self._writer.finish(LAST_WRITE_SECONDS)
             self._tell()
+            self._writer.close()
 
     def _tell(self) -> None:
         """A checkpoint that cannot be written is no reason to end a training; silence would be.

@@ -13,7 +13,7 @@ from phalanx.core.spec import Spec
 from phalanx.sync.claims import SharedClaims
 from phalanx.sync.transport.arena import Arena
 from phalanx.train.balancing import Watch
-from phalanx.train.board import Board, Command
+from phalanx.train.board import Board, Command, Kind
 from phalanx.train.meeting import CUT, Meeting
 from phalanx.train.stage import Stage
 
@@ -101,13 +101,18 @@ class Control:
         if self._first:
             self._post(self.watch.verdict(speeds, self._arena.pace.now()))
 
-    def look(self, watcher: Watcher | None) -> None:
+    def look(self, watcher: Watcher | None, *, told_to_stop: bool = False) -> None:
         """The first worker looks for commands, and after those who do not meet."""
+        if told_to_stop:
+            self._board.ask_to_stop()
         if not self._first:
             return
         if self._board.number > self._taken:
             if not self._lockstep:
                 self._claims.cut()  # again: there was nothing left to cut the last time
+            return
+        if self._board.stop_is_asked:
+            self._post(Command(Kind.STOP))
             return
         self._post(watcher() if watcher else None)
         if not self._lockstep:

@@ -53,6 +53,9 @@ class Course:
         self.position = 0
         """How far the pass in hand has been used by all; exact between stretches."""
         self.on_save: Callable[[Pass], None] | None = None
+        self.before_stop: Callable[[], None] | None = None
+        self.on_stop: Callable[[], None] | None = None
+        """Called when a checkpoint was taken because all have to stop: ends the training."""
         self.before_switch: Callable[[], None] | None = None
         self.on_resume: Callable[[], None] | None = None
         self._start, self._detour = start, False
@@ -122,6 +125,8 @@ class Course:
         if command.kind is Kind.SAVE:
             if self.on_save is not None:
                 self.on_save(current)
+        elif command.kind is Kind.STOP:
+            self._stop(current)
         elif command.kind is Kind.SWITCH:
             self._follow(command.spec, current)
         elif command.kind is Kind.REGROUP:
@@ -129,6 +134,14 @@ class Course:
                 self._enter(self._next(current), current, regroup=True)
         else:
             self._detour = command.kind is Kind.LEAVE
+
+    def _stop(self, current: Pass) -> None:
+        if self.before_stop is not None:
+            self.before_stop()
+        if self.on_save is not None:
+            self.on_save(current)
+        if self.on_stop is not None:
+            self.on_stop()
 
     def _follow(self, text: str, current: Pass) -> None:
         """Another spec from here on, unless this training cannot follow it: all find the same."""

@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from phalanx.core.spec import Phase, Spec
 from phalanx.data.ledger import Lease, Segment, lockstep
 from phalanx.sync.clock import Clock
+from phalanx.sync.net.channel import Channel
 from phalanx.sync.net.home_messages import Lost
 from phalanx.sync.optimizer_state import State
 from phalanx.sync.replica import Replica
 from phalanx.sync.single import Single
 from phalanx.sync.sole_state import export_alone, import_alone
 from phalanx.sync.strategy import Timing
-from phalanx.train.board import Command
+from phalanx.train.board import Command, Kind
 from phalanx.train.buffer_state import load_buffers, named_buffers
 from phalanx.train.emulation import Emulation
 from phalanx.train.whole_state import Captured, part_of
@@ -68,6 +69,8 @@ class Engine:
         """Told, on the first worker, when the workers' parts of a batch have changed."""
         self.on_lost: Callable[[Lost], None] | None = None
         """Told when a worker is gone and the others go on."""
+        self.told_to_stop: Callable[[], bool] = lambda: False
+        """Asked at every step, on each worker."""
 
     # -- memory and turns --------------------------------------------------------------------
 
@@ -110,6 +113,8 @@ class Engine:
         return self._alone[index].exchange(weight, clip)
 
     def _watch(self) -> None:
+        if self.told_to_stop():
+            self._command = Command(Kind.STOP)
         if self._command is None and self.watcher is not None:
             self._command = self.watcher()
 
@@ -212,6 +217,18 @@ class Engine:
     def request_stop(self, epoch: int) -> None:
         """End after ``epoch``, or after the newest one that any worker has begun."""
         self._stop[0] = min(self._stop[0], max(self._stop[1], epoch))
+
+    def leave(self) -> None:
+        """End in the middle, all together. Collective."""
+
+    def channels_with_first(self) -> dict[int, Channel]:
+        """Between the first worker and those who cannot write where it does. Collective."""
+        return {}
+
+    @property
+    def near_first(self) -> bool:
+        """Whether this worker writes where the first one does: they are on one machine."""
+        return True
 
     def finish(self, collective: bool) -> None:
         """Leave the final parameters, buffers and optimizer state in ordinary tensors."""

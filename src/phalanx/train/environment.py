@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -12,14 +12,15 @@ from pathlib import Path
 import torch
 
 from phalanx.core import context, settings
-from phalanx.core.errors import InputError
+from phalanx.core.errors import InputError, MachineError
 from phalanx.core.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
 from phalanx.sync.clock import Clock, MonotonicClock
+from phalanx.sync.net.mirror import Mirror
 from phalanx.sync.transport.arena import Arena
 from phalanx.sync.transport.memory import Hub
 from phalanx.sync.transport.shm import ShmArena
-from phalanx.train.foreign import seat_of, settings_of
+from phalanx.train.foreign import Seat, own_seat, seat_of, settings_of
 from phalanx.train.hosts import device_of, run_folder, take_seat
 
 
@@ -40,6 +41,12 @@ class Environment:
     """The launcher's number of this process, where that is not the rank."""
     clock: Clock = field(default_factory=MonotonicClock)
     """For stamps of what happens: the same on all machines of a run."""
+    data: Path | None = None
+    """Where the data are on this machine, if somebody said so."""
+    skew: float = 0.0
+    """Seconds that this machine's wall clock is ahead of the controller's."""
+    stop_seconds: float = 2.0
+    """How long a worker that is told to stop waits for a place where that can be done in order."""
 
     @property
     def launched(self) -> bool:
@@ -51,27 +58,77 @@ def detect() -> Environment:
     inside = context.current()
     variables: Mapping[str, str] = inside.environment if inside else os.environ
     if settings.RANK not in variables:
-        return _by_another_launcher(variables) or Environment(device=_best_device())
+        return _by_another_launcher(variables) or Environment(
+            device=_best_device(), data=_data(variables, RunSettings())
+        )
     rank, workers = int(variables[settings.RANK]), int(variables[settings.WORKERS])
-    started = variables.get(settings.STARTED)
+    if workers > 1 and inside is None and own_seat(variables):
+        return _across_machines(variables)
+    started, chosen = variables.get(settings.STARTED), _settings(variables)
     return Environment(
         rank=rank,
         workers=workers,
         machine=variables.get(settings.MACHINE, "here"),
         device=_device(variables.get(settings.DEVICE, "cpu")),
         paths=RunPaths(Path(variables[settings.RUN_FOLDER])),
-        settings=RunSettings.from_json(variables.get(settings.SETTINGS, "{}")),
+        settings=chosen,
         started=float(started) if started else None,
         arena=_arena(inside.hub if inside else None, variables, rank, workers),
         thread=inside is not None,
+        data=_data(variables, chosen),
+        stop_seconds=_stop_seconds(variables),
+        skew=float(variables.get(settings.SKEW, "0")),
     )
+
+
+def between_machines(environment: Environment) -> bool:
+    """Whether some of the workers are on other machines."""
+    return environment.arena is not None and environment.arena.hosts is not None
+
+
+def _across_machines(variables: Mapping[str, str]) -> Environment:
+    """Started by Phalanx on several machines, whose workers meet as any others do."""
+    seat, chosen = own_seat(variables), _settings(variables)
+    assert seat is not None
+    device = _device(variables.get(settings.DEVICE, "cpu"))
+    found = _seated(seat, variables, chosen, lambda _arena: device)
+    if found.rank != seat.process:
+        raise MachineError(
+            f"{seat.machine}: worker {seat.process} became worker {found.rank}",
+            "Two runs may share an address and a key; start this one again.",
+        )
+    return found
+
+
+def _settings(variables: Mapping[str, str]) -> RunSettings:
+    return RunSettings.from_json(variables.get(settings.SETTINGS, "{}"))
+
+
+def _data(variables: Mapping[str, str], chosen: RunSettings) -> Path | None:
+    told = variables.get(settings.DATA) or chosen.data
+    return Path(told) if told else None
+
+
+def _stop_seconds(variables: Mapping[str, str]) -> float:
+    """What the launcher gives, less some for the last words."""
+    given = variables.get(settings.GRACE)
+    return max(0.5, float(given) - 1.0) if given else Environment.stop_seconds
 
 
 def _by_another_launcher(variables: Mapping[str, str]) -> Environment | None:
     seat = seat_of(variables, os.uname().nodename)
     if seat is None:
         return None
-    chosen, paths = settings_of(variables), run_folder(seat, variables)
+    return _seated(seat, variables, settings_of(variables), device_of)
+
+
+def _seated(
+    seat: Seat,
+    variables: Mapping[str, str],
+    chosen: RunSettings,
+    device: Callable[[Mirror], torch.device],
+) -> Environment:
+    paths = run_folder(seat, variables)
     paths.make()
     arena, started = take_seat(seat), variables.get(settings.STARTED)
     assert arena.hosts is not None
@@ -80,13 +137,16 @@ def _by_another_launcher(variables: Mapping[str, str]) -> Environment | None:
         rank=arena.rank,
         workers=arena.workers,
         machine=arena.hosts.machine,
-        device=device_of(arena),
+        device=device(arena),
         paths=paths,
         settings=chosen,
         started=None if before is None else arena.clock.now() - before,
         arena=arena if arena.workers > 1 else None,
         process=seat.process,
         clock=arena.clock,
+        data=_data(variables, chosen),
+        stop_seconds=_stop_seconds(variables),
+        skew=float(variables.get(settings.SKEW, "0")),
     )
 
 

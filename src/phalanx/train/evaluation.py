@@ -49,12 +49,18 @@ class Evaluator:
         self._ring = ring.view(RING, width).numpy()  # [number + 1, how many, averages …]
 
     def mine(self, epoch: int) -> bool:
-        """Whether this worker reports on ``epoch``: in a free run, if it came first."""
+        """Whether this worker reports on ``epoch``: in a free run, if it came first.
+
+        Of several machines the first: what is the best so far is kept there.
+        """
         if self.engine.lockstep:
             return self.engine.rank == 0
+        return self._owns(epoch, claims=self.engine.near_first)
+
+    def _owns(self, epoch: int, *, claims: bool) -> bool:
         with self.engine.lock(Locks.EVALUATION):
             cell = self._owners[epoch % RING]
-            if cell[0] < epoch + 1:
+            if claims and cell[0] < epoch + 1:
                 cell[:] = (epoch + 1, self.engine.rank)
             return bool(cell[0] == epoch + 1 and cell[1] == self.engine.rank)
 
@@ -74,6 +80,7 @@ class Evaluator:
                 self.engine.arrive()
             if found is not None or not wait:
                 return found
+            self._owns(epoch, claims=True)  # nobody else does
         averages = self._on_snapshot(epoch, model, reader, means)
         with self.engine.lock(Locks.EVALUATION):
             cell = self._cell(number)
@@ -109,8 +116,9 @@ class Evaluator:
     def _made_by_another(self, epoch: int, number: int, wait: bool) -> list[float] | None:
         """``None`` also when this worker is so late that the figures are gone, or so early that
         whoever evaluates this epoch has ended it without them."""
-        cell, owner = self._cell(number), int(self._owners[epoch % RING, 1])
+        cell, owned = self._cell(number), self._owners[epoch % RING]
         while True:
+            owner = int(owned[1]) if owned[0] == epoch + 1 else 0
             # Asked first: what it made is there then.
             ended = bool(self._ended[owner] > epoch) or owner in self.engine.lost
             with self.engine.lock(Locks.EVALUATION):

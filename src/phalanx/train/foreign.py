@@ -7,7 +7,6 @@ machine: variables in, a seat or one clear error out.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -22,11 +21,11 @@ from phalanx.core.run_paths import slug
 from phalanx.core.settings import PRECISIONS, Precision, RunSettings
 from phalanx.core.spec import parse_spec
 from phalanx.train.foreign_slurm import first_host, port_of_job, tasks_by_node
+from phalanx.train.seat_parts import locals_of, meeting_of, numbers_of, run_word
 from phalanx.train.variables import Variables
 
-LauncherName = Literal["torchrun", "mpirun", "srun", "by hand"]
+LauncherName = Literal["torchrun", "mpirun", "srun", "by hand", "phalanx"]
 MOST_SEED = 2**32
-MOST_PROCESSES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -66,6 +65,27 @@ def seat_of(variables: Mapping[str, str], hostname: str) -> Seat | None:
     return None
 
 
+def own_seat(variables: Mapping[str, str]) -> Seat | None:
+    """The seat that Phalanx's own launcher gives a worker of several machines, if that did."""
+    if {settings.RANK, hosts.MEET} - variables.keys() or settings.ARENA in variables:
+        return None
+    found = Variables(variables)
+    process, processes = numbers_of(found, settings.RANK, settings.WORKERS)
+    address, port = meeting_of(found, "", None, "the launcher gives it")
+    local, count = locals_of(found, hosts.LOCAL, hosts.LOCALS, processes)
+    return Seat(
+        launcher="phalanx",
+        process=process,
+        processes=processes,
+        local=local,
+        locals=count,
+        meet_at=address,
+        port=port,
+        run=run_word(found, f"{address}-{port}"),
+        machine=found.text(settings.MACHINE) or "here",
+    )
+
+
 def settings_of(variables: Mapping[str, str]) -> RunSettings:
     """The run's settings: ``PHALANX_SETTINGS``, or one variable for each of the common ones."""
     text = variables.get(settings.SETTINGS)
@@ -100,11 +120,13 @@ def _decoded(text: str) -> RunSettings:
 
 
 def _by_hand(found: Variables, machine: str) -> Seat | None:
-    process, processes = _numbers(found, hosts.PROCESS, hosts.PROCESSES)
+    process, processes = numbers_of(found, hosts.PROCESS, hosts.PROCESSES)
     if processes == 1:
         return None
-    address, port = _meeting(found, "", None, "one address and port for all, such as 10.0.0.1:9900")
-    local, count = _locals(found, hosts.LOCAL, hosts.LOCALS, processes)
+    address, port = meeting_of(
+        found, "", None, "one address and port for all, such as 10.0.0.1:9900"
+    )
+    local, count = locals_of(found, hosts.LOCAL, hosts.LOCALS, processes)
     return Seat(
         launcher="by hand",
         process=process,
@@ -113,20 +135,20 @@ def _by_hand(found: Variables, machine: str) -> Seat | None:
         locals=count,
         meet_at=address,
         port=port,
-        run=_run(found, f"{address}-{port}"),
+        run=run_word(found, f"{address}-{port}"),
         machine=machine,
     )
 
 
 def _torchrun(found: Variables, machine: str) -> Seat | None:
-    process, processes = _numbers(found, "RANK", "WORLD_SIZE")
+    process, processes = numbers_of(found, "RANK", "WORLD_SIZE")
     if processes == 1:
         return None
-    local, count = _locals(found, "LOCAL_RANK", "LOCAL_WORLD_SIZE", processes)
+    local, count = locals_of(found, "LOCAL_RANK", "LOCAL_WORLD_SIZE", processes)
     taken = found.number("MASTER_PORT", least=1, most=65535)
     # torchrun itself listens on MASTER_PORT.
     beside = None if taken is None else taken + 1 if taken < 65535 else taken - 1
-    address, port = _meeting(
+    address, port = meeting_of(
         found, found.text("MASTER_ADDR"), beside, "the address of process 0, such as 10.0.0.1:29501"
     )
     given = found.text("TORCHELASTIC_RUN_ID")
@@ -141,19 +163,19 @@ def _torchrun(found: Variables, machine: str) -> Seat | None:
         locals=count,
         meet_at=address,
         port=port,
-        run=_run(found, f"{run}-again-{again}" if again else run),
+        run=run_word(found, f"{run}-again-{again}" if again else run),
         machine=machine,
     )
 
 
 def _mpirun(found: Variables, machine: str) -> Seat | None:
-    process, processes = _numbers(found, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+    process, processes = numbers_of(found, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
     if processes == 1:
         return None
     names = "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"
-    local, count = _locals(found, *names, processes)
+    local, count = locals_of(found, *names, processes)
     # Open MPI names the machine of mpirun itself, where process 0 need not be.
-    address, port = _meeting(
+    address, port = meeting_of(
         found, "", None, f"mpirun -x {hosts.MEET}=10.0.0.1:9900, the machine of process 0"
     )
     job = found.text("PMIX_NAMESPACE") or found.text("OMPI_MCA_ess_base_jobid")
@@ -165,18 +187,18 @@ def _mpirun(found: Variables, machine: str) -> Seat | None:
         locals=count,
         meet_at=address,
         port=port,
-        run=_run(found, job or f"{address}-{port}"),
+        run=run_word(found, job or f"{address}-{port}"),
         machine=machine,
     )
 
 
 def _srun(found: Variables, machine: str) -> Seat | None:
-    process, processes = _numbers(found, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+    process, processes = numbers_of(found, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
     if processes == 1:
         return None
     job, step = found.number("SLURM_JOB_ID", least=1), found.number("SLURM_STEP_ID")
     nodes = found.text("SLURM_STEP_NODELIST") or found.text("SLURM_JOB_NODELIST")
-    address, port = _meeting(
+    address, port = meeting_of(
         found,
         first_host(nodes) if nodes else "",
         None if job is None else port_of_job(job, step or 0),
@@ -193,7 +215,7 @@ def _srun(found: Variables, machine: str) -> Seat | None:
         locals=_on_this_node(found, local),
         meet_at=address,
         port=port,
-        run=_run(found, f"{run}-again-{again}" if again else run),
+        run=run_word(found, f"{run}-again-{again}" if again else run),
         machine=slug(found.text("SLURMD_NODENAME")) if found.text("SLURMD_NODENAME") else machine,
     )
 
@@ -206,32 +228,6 @@ _LAUNCHERS = (
     # A batch script has SLURM_PROCID and SLURM_NTASKS too, and runs once: only steps have this.
     (("SLURM_STEP_NUM_TASKS",), _srun),
 )
-
-
-def _numbers(found: Variables, process: str, processes: str) -> tuple[int, int]:
-    """This process's number and how many there are, which have to fit."""
-    count = found.needed(processes, beside=process, least=1, most=MOST_PROCESSES)
-    number = found.needed(process, beside=processes)
-    if number >= count:
-        raise InputError(
-            f"{process} is {number}, but {processes} is {count}",
-            f"Processes are counted from 0 to {count - 1}.",
-        )
-    return number, count
-
-
-def _locals(
-    found: Variables, local: str, count: str, processes: int
-) -> tuple[int | None, int | None]:
-    """The number on this machine and how many there are, as far as they are known."""
-    number = found.number(local, most=processes - 1)
-    among = found.number(count, least=1, most=processes)
-    if number is not None and among is not None and number >= among:
-        raise InputError(
-            f"{local} is {number}, but {count} is {among}",
-            f"Processes of one machine are counted from 0 to {among - 1}.",
-        )
-    return number, among
 
 
 def _on_this_node(found: Variables, local: int | None) -> int | None:
@@ -254,42 +250,3 @@ def _on_this_node(found: Variables, local: int | None) -> int | None:
             f"Start it by srun; or say who is where: {hosts.PROCESS}, {hosts.PROCESSES}.",
         )
     return counts[node]
-
-
-_NAME = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9._:%-]*")
-
-
-def _meeting(found: Variables, address: str, port: int | None, wanted: str) -> tuple[str, int]:
-    """Where process 0 is met: ``PHALANX_MEET`` and ``PHALANX_PORT`` win over the launcher."""
-    told = found.text(hosts.MEET)
-    if told:
-        address, told_port = _split(told)
-        port = told_port or port
-    port = found.number(hosts.PORT, least=1, most=65535) or port
-    if not address or port is None:
-        missing = hosts.PORT if address and told else hosts.MEET
-        raise InputError(
-            f"{missing} is not set: where is process 0?", f"Set {hosts.MEET}: {wanted}"
-        )
-    if not _NAME.fullmatch(address):
-        raise InputError(f"process 0 cannot be at '{address}'", f"Set {hosts.MEET}: {wanted}")
-    return address, port
-
-
-def _split(text: str) -> tuple[str, int | None]:
-    """``HOST``, ``HOST:PORT``, ``[ADDRESS]:PORT``, or an IPv6 address alone."""
-    bracketed = re.fullmatch(r"\[([^\[\]]+)\](?::(.+))?", text)
-    if bracketed:
-        host, port = bracketed[1], bracketed[2] or ""
-    elif text.count(":") == 1:
-        host, _, port = text.partition(":")
-    else:
-        return text, None
-    if not port:
-        return host, None
-    return host, Variables({hosts.MEET: port}).number(hosts.MEET, least=1, most=65535)
-
-
-def _run(found: Variables, otherwise: str) -> str:
-    """A word that may be part of a folder's name."""
-    return slug(found.text(hosts.RUN_ID) or otherwise)[:100]

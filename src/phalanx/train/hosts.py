@@ -15,13 +15,14 @@ from functools import cache
 from pathlib import Path
 from types import FrameType
 
+import msgspec
 import torch
 
 from phalanx.core import hosts_settings as names
-from phalanx.core import settings
+from phalanx.core import settings, stopping
 from phalanx.core.agreed_run import agreed_run
 from phalanx.core.errors import InputError, MachineLost, PhalanxError
-from phalanx.core.run_key import RunKey, key_from
+from phalanx.core.run_key import KEY_VARIABLE, RunKey, key_from
 from phalanx.core.run_paths import RunPaths
 from phalanx.pool.blueprint import read_blueprint
 from phalanx.pool.machine import Pool
@@ -55,13 +56,13 @@ class Ticket:
 
 
 def ticket_of(seat: Seat, variables: Mapping[str, str]) -> Ticket:
-    key = key_from(variables)
+    key, ours = key_from(variables), seat.launcher == "phalanx"
     if key is None:
         raise InputError(
             "this run has no key, so nobody could tell its workers from strangers",
             "phalanx worker --new-key FILE makes one; set PHALANX_KEY_FILE to it on all machines.",
         )
-    pool, addresses = _pool(variables), own_addresses()
+    pool, addresses = None if ours else _pool(variables), own_addresses()
     hostname = os.uname().nodename
     address = own_address(variables, pool, hostname, seat.meet_at, addresses=addresses)
     machine = machine_of(pool, hostname, addresses) if pool else None
@@ -71,8 +72,8 @@ def ticket_of(seat: Seat, variables: Mapping[str, str]) -> Ticket:
         machine.name if machine else seat.machine,
         address,
         meeting_address(seat.meet_at, pool),
-        tls=bool(pool and pool.tls),
-        wish=Wish(_servers(variables), _links(variables)),
+        tls=variables.get(names.TLS) == "1" if ours else bool(pool and pool.tls),
+        wish=Wish(_servers(variables), _told_links(variables) if ours else _links(variables)),
     )
 
 
@@ -82,6 +83,15 @@ def _servers(variables: Mapping[str, str]) -> int | list[str] | None:
     if text.isdecimal():
         return int(text)
     return [name.strip() for name in text.split(",") if name.strip()] or None
+
+
+def _told_links(variables: Mapping[str, str]) -> dict[str, float]:
+    """What the launcher, which has the pool, says of it."""
+    text = variables.get(names.LINKS)
+    try:
+        return msgspec.json.decode(text, type=dict[str, float]) if text else {}
+    except msgspec.DecodeError as error:
+        raise InputError(f"{names.LINKS} cannot be read: {error}", "Leave it out.") from None
 
 
 def _links(variables: Mapping[str, str]) -> dict[str, float]:
@@ -104,6 +114,7 @@ def _pool(variables: Mapping[str, str]) -> Pool | None:
 def take_seat(seat: Seat) -> Mirror:
     """Become a worker: once in a process, which may train several models, one after another."""
     ticket = ticket_of(seat, os.environ)
+    os.environ.pop(KEY_VARIABLE, None)  # processes that this one starts have no use for it
     keeper = _keep_home(ticket) if seat.is_first else None
     arena = become_worker(
         (ticket.meet_at, seat.port),
@@ -115,7 +126,8 @@ def take_seat(seat: Seat) -> Mirror:
         tls=ticket.tls,
         wish=ticket.wish,
     )
-    atexit.register(_leave, arena, keeper, run_folder(seat, os.environ).traceback_of(seat.process))
+    words = run_folder(seat, os.environ).traceback_of(seat.process)
+    atexit.register(_leave, arena, keeper, words)
     return arena
 
 
@@ -141,6 +153,8 @@ def _leave(arena: Mirror, keeper: subprocess.Popen[bytes] | None, words: Path) -
 
 def _last_words(path: Path) -> str:
     """Why this process failed, in one line, if it left that."""
+    if stopping.asked():
+        return stopping.WORDS
     with suppress(OSError, IndexError):
         lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return lines[-1] if lines[0].startswith("Traceback") else lines[0]

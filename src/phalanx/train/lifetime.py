@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import contextlib
 import os
@@ -17,6 +18,7 @@ from types import FrameType
 import torch
 
 import phalanx
+from phalanx.core import stopping
 from phalanx.core.errors import PeerLost, RunStopped, has_lost_a_machine
 from phalanx.data.load import LOADED
 from phalanx.observe.emit import EventWriter
@@ -42,10 +44,16 @@ class Lifetime:
         self._environment, self._writer, self._clock = environment, writer, clock
         self._began = clock.now()
         self._train = self._evaluate = 0.0
-        self._stopped = False
+        self.stops_in_order = False
+        """Whether there is somebody to tell, or something to save, before this worker ends."""
+        self._stopped = self._obeyed = False
+        self._process, self._hears = os.getpid(), False
         if environment.launched:
             atexit.register(self._at_exit)
-            if not environment.thread and threading.current_thread() is threading.main_thread():
+            self._hears = (
+                not environment.thread and threading.current_thread() is threading.main_thread()
+            )
+            if self._hears:
                 signal.signal(signal.SIGTERM, self._on_terminate)
 
     def joined(
@@ -62,7 +70,7 @@ class Lifetime:
         self._writer.emit(
             Joined(
                 time=now,
-                wall=time.time(),
+                wall=time.time() - environment.skew,
                 rank=environment.rank,
                 workers=environment.workers,
                 machine=environment.machine,
@@ -140,10 +148,10 @@ class Lifetime:
         failed = paths is not None and paths.traceback_of(number).exists()
         # Python notes what nobody caught; a script that another launcher runs leaves no file.
         uncaught = not environment.thread and getattr(sys, "last_value", None) is not None
-        return self._stopped or failed or uncaught or has_lost_a_machine()
+        return self._has_stopped or failed or uncaught or has_lost_a_machine()
 
     def _at_exit(self) -> None:
-        if self._stopped:
+        if self._has_stopped:
             self.end("stopped")
         elif self.on_exit is None or self.broken():
             self.end("failed")
@@ -153,6 +161,42 @@ class Lifetime:
             self.end("failed")  # unless it has ended well
         self._writer.close()  # not before: a script may log after its training
 
+    # -- being stopped -----------------------------------------------------------------------
+
+    def told_to_stop(self) -> bool:
+        """Whether this worker was told so and training goes on, to be ended in order."""
+        return self._stopped
+
+    def obey(self) -> None:
+        """The stop is under way, also if only others were told: it takes the time it takes."""
+        stopping.ask()
+        self._stopped = self._obeyed = True
+        self._be_deaf()
+
+    @property
+    def _has_stopped(self) -> bool:
+        return self._stopped or (not self._environment.thread and stopping.asked())
+
     def _on_terminate(self, _signal: int, _frame: FrameType | None) -> None:
+        if os.getpid() != self._process:
+            return  # a process that reads data for this one: it ends with it
+        again = self._stopped
+        stopping.ask()
         self._stopped = True
-        raise RunStopped
+        if again or self.over or not self.stops_in_order:
+            self._be_deaf()
+            raise RunStopped
+        # Not by threading: its locks may be held by whoever the signal interrupted.
+        _thread.start_new_thread(self._insist, ())
+
+    def _be_deaf(self) -> None:
+        """Those who are told late are on their way out already: a signal would cut that short."""
+        if self._hears:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    def _insist(self) -> None:
+        """The training may not come to a place where it can be stopped: it evaluates, or sleeps."""
+        time.sleep(self._environment.stop_seconds)
+        main = threading.main_thread().ident
+        if not self._obeyed and not self.over and main is not None:
+            signal.pthread_kill(main, signal.SIGTERM)

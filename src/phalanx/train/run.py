@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import torch
 from torch import Tensor, nn
 
 from phalanx.adapters.torch_models import save_state, state_of
-from phalanx.core.errors import InputError, PeerLost
+from phalanx.core.errors import InputError, PeerLost, RunStopped
 from phalanx.data.ledger import Lease
 from phalanx.data.reader import Reader, as_reader
 from phalanx.train.checkpointing import Checkpoints, Resumed, Trained
 from phalanx.train.commander import Commander
 from phalanx.train.course import Course
 from phalanx.train.engine import NEVER, Engine
-from phalanx.train.environment import Environment
+from phalanx.train.environment import Environment, between_machines
 from phalanx.train.evaluation import Evaluator, Means
 from phalanx.train.figures import Figures
 from phalanx.train.kept_state import Keeper
@@ -70,7 +70,11 @@ class Run:
         self.engine.on_shares = self._figures.tell_shares
         self.engine.on_lost = self._figures.tell_lost
         course.on_save = self._checkpoints.save
+        course.before_stop, course.on_stop = lifetime.obey, self._stop_here
         course.before_switch = self._step_before_switch
+        self.engine.told_to_stop = lifetime.told_to_stop
+        # Whoever has nothing to save, and nobody on other machines to tell, may end at once.
+        lifetime.stops_in_order = self._checkpoints.wanted or between_machines(environment)
         course.on_resume = resumed.restore_random if resumed else None
         lifetime.on_exit = lambda: self.finish(collective=False)
 
@@ -103,8 +107,7 @@ class Run:
     @property
     def data(self) -> Path | None:
         """Where the data are on this machine, when the command line or the pool says so."""
-        chosen = self.environment.settings.data
-        return Path(chosen) if chosen else None
+        return self.environment.data
 
     @property
     def pending(self) -> int:
@@ -219,6 +222,16 @@ class Run:
         timing = self.engine.end_round()
         if timing is not None:
             self._stopwatch.agreed(began, timing)
+
+    def _stop_here(self) -> NoReturn:
+        """The state is copied: wait until it is written, and end with the others."""
+        try:
+            self.engine.barrier()  # everybody has begun to write: now it may be waited for
+            self._checkpoints.finish()
+            self.engine.leave()
+        except PeerLost:  # one that could not wait
+            self._checkpoints.finish()
+        raise RunStopped
 
     def _step_before_switch(self) -> None:
         """What was accumulated under the old strategy is applied there."""

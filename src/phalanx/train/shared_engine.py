@@ -17,6 +17,7 @@ from phalanx.sync.broadcast import broadcast
 from phalanx.sync.buffers import SharedBuffers
 from phalanx.sync.claims import SharedClaims
 from phalanx.sync.clock import Clock
+from phalanx.sync.net.channel import Channel
 from phalanx.sync.net.home_messages import Lost
 from phalanx.sync.net.mirror import Mirror
 from phalanx.sync.optimizer_state import State
@@ -175,7 +176,7 @@ class SharedEngine(Engine):
         self._control.measured(samples, self._emulation.work(samples, seconds))
 
     def exchange(self, index: int, weight: float, clip: float | None) -> Timing:
-        self._control.look(self.watcher)
+        self._control.look(self.watcher, told_to_stop=self.told_to_stop())
         if self._stage.together:
             self._stage.meeting.announce(index)
         timing = self._strategies[index].exchange(weight, clip)
@@ -349,6 +350,19 @@ class SharedEngine(Engine):
     def request_stop(self, epoch: int) -> None:
         with self.lock(Locks.STOP):
             super().request_stop(epoch)
+
+    def leave(self) -> None:
+        self.rest()
+        self._arena.rewind()
+
+    def channels_with_first(self) -> dict[int, Channel]:
+        hosts = self._arena.hosts
+        return {} if hosts is None else hosts.channels_with_first()
+
+    @property
+    def near_first(self) -> bool:
+        hosts = self._arena.hosts
+        return hosts is None or 0 in hosts.here
 
     def finish(self, collective: bool) -> None:
         self.rest()

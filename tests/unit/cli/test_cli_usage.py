@@ -91,9 +91,9 @@ WRONG = [
     (["run", "train.py", "--pool", "none.yaml"], "none.yaml", ""),
     (["run", "train.py", "--machines", "gpuz"], "gpuz", ""),
     (
-        ["run", "train.py", "--pool", "pool.yaml"],
-        "far: this version starts workers on this",
-        "--machines near",
+        ["run", "train.py", "--pool", "pool.yaml", "--launcher", "local"],
+        "the launcher 'local' cannot reach far",
+        "host: here",
     ),
     (["compare", "train.py", "--repeat", "0"], "--repeat must be at least 1", "--repeat 1"),
     (["compare", "train.py", "--repeat", "100000000"], "--repeat must be at most", "--repeat 1000"),

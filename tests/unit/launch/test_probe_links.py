@@ -54,6 +54,15 @@ def test_the_others_are_named_with_a_remedy(probe: Probe) -> None:
     found = {trouble.machines[0]: trouble for trouble in probe.trouble}
     assert set(found) == {"bare", "away"}
     assert "has no module phalanx" in found["bare"].cause
-    assert "Install Phalanx there" in found["bare"].remedy
+    assert "Install it there" in found["bare"].remedy
     assert found["away"].cause.startswith("away (127.0.0.1:")
     assert "connection refused" in found["away"].cause
+
+
+def test_how_fast_the_machines_compute(probe: Probe) -> None:
+    assert sorted(rates.machine for rates in probe.rates) == ["one", "two"]
+    for rates in probe.rates:
+        device = rates.devices[0]
+        assert (device.name, device.count) == ("CPU", 1)
+        assert device.float32 and device.bfloat16 and device.memory
+        assert rates.cores >= 1

@@ -67,6 +67,8 @@ def test_under_a_quota_threads_follow_the_quota_and_cores_the_machine() -> None:
 
 def test_one_worker_per_gpu_and_round_robin_beyond() -> None:
     assert [s.device for s in slots(plan(here(8, gpus=2)))] == ["cuda:0", "cuda:1"]
+    pretending = here(8, gpus=2).model_copy(update={"real_gpus": 1})
+    assert [s.device for s in slots(plan(pretending))] == ["cuda:0", "cpu"]
     made = plan(here(8, gpus=2), workers=5)
     assert [s.device for s in slots(made)] == ["cuda:0", "cuda:1", "cuda:0", "cuda:1", "cuda:0"]
 

@@ -168,7 +168,7 @@ def test_aliases_are_read(tmp_path: Path) -> None:
 def test_one_host_with_two_ports_is_two_machines(tmp_path: Path) -> None:
     text = "machines: {a: {host: x.example, port: 2201}, b: {host: x.example, port: 2202}}"
     pool = read_blueprint(write(tmp_path, text))
-    assert [m.address for m in pool.machines] == ["x.example:2201", "x.example:2202"]
+    assert [m.endpoint for m in pool.machines] == ["x.example:2201", "x.example:2202"]
 
 
 def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def test_more_than_there_is() -> None:
 
 def test_an_emulated_machine_may_claim_anything() -> None:
     machine, warnings = on_this_machine(here(cores=9, gpus=3, emulated=True), FOUR_CORES)
-    assert (machine.cores, machine.gpus) == (9, 3)
+    assert (machine.cores, machine.gpus, machine.real_gpus) == (9, 3, 2)
     assert warnings == []
 
 

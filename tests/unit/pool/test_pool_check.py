@@ -1,4 +1,4 @@
-"""``phalanx pool check``: the table, the selections, and the JSON."""
+"""``phalanx pool check --offline``: the table, the selections, and the JSON."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def cells(output: str, name: str) -> list[str]:
 
 
 def test_table_and_selections(tmp_path: Path) -> None:
-    result = CliRunner().invoke(pool_app, ["check", str(write(tmp_path, POOL))])
+    result = CliRunner().invoke(pool_app, ["check", "--offline", str(write(tmp_path, POOL))])
     assert result.exit_code == 0, result.output
     out = result.stdout
     assert cells(out, "alpha") == ["alpha", "192.0.2.10", "?", "1", "no", "250", "0.90"]
@@ -48,13 +48,13 @@ def test_table_and_selections(tmp_path: Path) -> None:
 
 def test_a_selection_that_takes_nothing(tmp_path: Path) -> None:
     path = write(tmp_path, "machines: {a: {host: a.example}}")
-    result = CliRunner().invoke(pool_app, ["check", str(path)])
+    result = CliRunner().invoke(pool_app, ["check", "--offline", str(path)])
     assert cells(result.stdout, "gpus") == ["gpus", "no", "machine"]
 
 
 def test_json_is_the_last_line_of_stdout(tmp_path: Path) -> None:
     path = write(tmp_path, POOL.replace("user: ml", "password: secret-word"))
-    result = CliRunner().invoke(pool_app, ["check", str(path), "--json"])
+    result = CliRunner().invoke(pool_app, ["check", "--offline", str(path), "--json"])
     assert len(result.stdout.splitlines()) == 1
     answer = json.loads(result.stdout)
     assert set(answer) == {"source", "machines", "selections", "warnings"}
@@ -70,7 +70,9 @@ def test_json_is_the_last_line_of_stdout(tmp_path: Path) -> None:
 def test_eighty_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     entries = "".join(f"  {'m' * 60}{i}: {{host: {'h' * 200}{i}}}\n" for i in range(3))
-    result = CliRunner().invoke(pool_app, ["check", str(write(tmp_path, "machines:\n" + entries))])
+    result = CliRunner().invoke(
+        pool_app, ["check", "--offline", str(write(tmp_path, "machines:\n" + entries))]
+    )
     assert result.exit_code == 0
     assert max(len(line) for line in result.stdout.splitlines()) <= 80
     assert result.stdout.count("h") >= 600

@@ -1,53 +1,85 @@
-"""CPU, memory and network of the machines."""
+"""CPU, memory, network and whatever else the machines tell of themselves."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
+from phalanx.observe.summary_fields import MachineSummary, Range
 from phalanx.report import words
+from phalanx.report.findings import of_group, worth_sentence
 from phalanx.report.load import StudyData
 from phalanx.report.sections import Grid, Plot, Section
 
-HEAD = ("strategy", "machine", "workers", "CPU mean", "CPU max", "memory mean", "memory max",
-        "network mean", "network max")  # fmt: skip
+CAPTION = (
+    "The whole machine, all its cores and other programs included, once a second from the start "
+    "of the launch. A CPU that is not full while workers wait is the price of waiting."
+)
+Cell = Callable[[MachineSummary], str]
 
 
 def section(study: StudyData) -> Section | None:
     """Over time, and as figures."""
     if not any(samples for g in study.groups for samples in g.shown.files.samples.values()):
         return None
-    from phalanx.report.plots import machine_use
+    from phalanx.report.machine_plot import MOST_MACHINES, machine_names, machine_use
 
-    caption = (
-        "The whole machine, other programs included, once a second from the start of the "
-        "launch. A CPU that is not full while workers wait is the price of waiting."
+    count = len(machine_names(study))
+    shown = f" The first {MOST_MACHINES} of {count} machines." if count > MOST_MACHINES else ""
+    plot = Plot("machines", CAPTION + shown, machine_use(study), wide=True)
+    lines = (of_group(group, study, worth_sentence(group.shown.summary)) for group in study.groups)
+    told = tuple(line for line in lines if line)
+    return Section("Machines", 800, lines=told, plots=(plot,), grids=(_grid(study),))
+
+
+def _grid(study: StudyData) -> Grid:
+    """One row per machine (and strategy, of several); columns that nobody fills are left out."""
+    several = len(study.groups) > 1
+    rows = [(g.label, m) for g in study.groups for m in g.shown.summary.machines]
+    columns = [column for column in COLUMNS if _is_filled(column, [m for _, m in rows])]
+    head = (*(("strategy",) if several else ()), "machine", *(name for name, _ in columns))
+    return Grid(
+        head,
+        tuple(
+            (*((label,) if several else ()), m.name, *(cell(m) for _, cell in columns))
+            for label, m in rows
+        ),
     )
-    plot = Plot("machines", caption, machine_use(study), wide=True)
-    return Section("Machines", 800, plots=(plot,), grids=(Grid(HEAD, _rows(study)),))
 
 
-def _rows(study: StudyData) -> tuple[tuple[str, ...], ...]:
-    rows = []
-    for group in study.groups:
-        for machine in group.shown.summary.machines:
-            use = machine.resources
-            rows.append(
-                (
-                    group.label,
-                    machine.name,
-                    str(machine.workers),
-                    *(_percent(value) for value in (use.cpu_percent.avg, use.cpu_percent.max)),
-                    words.size(use.memory_bytes.avg),
-                    words.size(use.memory_bytes.max),
-                    *(
-                        words.UNKNOWN if value is None else f"{words.size(value)}/s"
-                        for value in (
-                            use.network_bytes_per_second.avg,
-                            use.network_bytes_per_second.max,
-                        )
-                    ),
-                )
-            )
-    return tuple(rows)
+def _is_filled(column: tuple[str, Cell], machines: list[MachineSummary]) -> bool:
+    return any(column[1](machine) != words.UNKNOWN for machine in machines)
 
 
-def _percent(value: float | None) -> str:
-    return words.UNKNOWN if value is None else f"{value:.0f} %"
+def _of(name: str, how: str, write: Callable[[float], str]) -> Cell:
+    def cell(machine: MachineSummary) -> str:
+        use: Range = getattr(machine.resources, name)
+        value: float | None = getattr(use, how)
+        return words.UNKNOWN if value is None else write(value)
+
+    return cell
+
+
+def _percent(value: float) -> str:
+    return f"{value:.0f} %"
+
+
+def _pace(value: float) -> str:
+    return f"{words.size(value)}/s"
+
+
+def _columns() -> Iterator[tuple[str, Cell]]:
+    yield "workers", lambda m: str(m.workers)
+    yield "samples", lambda m: words.count(m.contribution)
+    yield "CPU mean", _of("cpu_percent", "avg", _percent)
+    yield "CPU max", _of("cpu_percent", "max", _percent)
+    yield "memory max", _of("memory_bytes", "max", words.size)
+    yield "network mean", _of("network_bytes_per_second", "avg", _pace)
+    yield "network max", _of("network_bytes_per_second", "max", _pace)
+    yield "network in all", lambda m: words.size(m.network_bytes)
+    yield "disk mean", _of("disk_bytes_per_second", "avg", _pace)
+    yield "GPU mean", _of("gpu_percent", "avg", _percent)
+    yield "GPU memory max", _of("gpu_memory_bytes", "max", words.size)
+    yield "power mean", _of("watts", "avg", lambda value: f"{value:.0f} W")
+
+
+COLUMNS = tuple(_columns())

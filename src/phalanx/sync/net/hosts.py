@@ -19,6 +19,7 @@ from phalanx.sync.net.links import open_links
 from phalanx.sync.net.path import Path
 from phalanx.sync.net.servers import Servers
 from phalanx.sync.net.store_client import StoreClient
+from phalanx.sync.net.with_first import channels_with_first
 from phalanx.sync.transport.arena import Arena
 
 
@@ -116,6 +117,11 @@ class Hosts:
     def channels_to_servers(self, count: int | None) -> list[Channel]:
         """Connections to the parameter servers, which this host's workers share. Collective."""
         return self._servers.channels(count)
+
+    def channels_with_first(self) -> dict[int, Channel]:
+        """Between the first worker and each on another machine, by rank. Collective."""
+        tag = f"first.{self.new_name()}"
+        return channels_with_first(self._rank, self._members, self._access, tag)
 
     def midway(self, host: Arena, servers: int) -> Tensor:
         """Of each connection to a server: whether a message is under way. One for all stores."""

@@ -66,7 +66,7 @@ def _watch_input(left: list[float]) -> None:
 def start_home(orders: Orders) -> tuple[subprocess.Popen[bytes], int]:
     """Start one on this machine; returns it and its port."""
     child = subprocess.Popen(
-        [sys.executable, "-m", "phalanx.sync.net.keep_home"],
+        [sys.executable, "-P", "-m", "phalanx.sync.net.keep_home"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )

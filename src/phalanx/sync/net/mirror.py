@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from phalanx.core import stopping
 from phalanx.core.errors import InputError, MachineLost, PeerLost
 from phalanx.sync.clock import Clock, MonotonicClock, ShiftedClock
 from phalanx.sync.net import home_messages as m
@@ -246,7 +247,9 @@ class Mirror:
         self._talk.close()
 
     def _hear_of(self, lost: m.Lost) -> None:
-        if not lost.serves and not lost.ended and self.survives(lost):
+        if lost.because == stopping.WORDS:
+            stopping.ask()  # nobody is lost: all of them are to stop
+        elif not lost.serves and not lost.ended and self.survives(lost):
             self.lost.add(lost.rank)
             return
         if lost.because:

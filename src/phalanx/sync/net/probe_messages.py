@@ -50,6 +50,12 @@ class OpenMesh(Message, frozen=True, tag="mesh"):
     opening: float
 
 
+class MeasureMachine(Message, frozen=True, tag="machine"):
+    """What the machine is, and how fast it computes: so many seconds for each figure."""
+
+    seconds: float
+
+
 class TimeCollective(Message, frozen=True, tag="collective"):
     name: str
     bytes: int
@@ -77,13 +83,32 @@ class Timed(Message, frozen=True, tag="timed"):
     seconds: list[float]
 
 
+class DeviceFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``CPU``, or one GPU of a model: GFLOP/s, GB/s, watts under load; ``None`` is unknown."""
+
+    name: str
+    count: int
+    float32: float | None
+    bfloat16: float | None
+    memory: float | None
+    watts: float | None = None
+
+
+class MachineFigures(Message, frozen=True, tag="machine_figures"):
+    cores: int
+    memory: int | None
+    gpus: list[str]
+    devices: list[DeviceFigures]
+    energy: list[str]
+
+
 class Problem(Message, frozen=True, tag="problem"):
     cause: str
     remedy: str = ""
 
 
-Request = MeasurePair | OpenMesh | TimeCollective
-Answer = Ready | Done | PairFigures | Timed | Problem
+Request = MeasureMachine | MeasurePair | OpenMesh | TimeCollective
+Answer = Ready | Done | MachineFigures | PairFigures | Timed | Problem
 
 encode = msgspec.json.encode
 orders_decoder = msgspec.json.Decoder(Orders)

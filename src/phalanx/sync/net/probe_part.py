@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from phalanx.core.run_key import RunKey
+from phalanx.sync.net import probe_compute, probing
 from phalanx.sync.net import probe_messages as m
-from phalanx.sync.net import probing
 from phalanx.sync.net.doorman import Doorman
 from phalanx.sync.net.links import ChannelLinks, open_links
 
@@ -22,6 +22,8 @@ class Part:
 
     def answer(self, request: m.Request) -> m.Answer:
         """Do what is asked; a lost peer raises."""
+        if isinstance(request, m.MeasureMachine):
+            return probe_compute.measure_machine(request.seconds)
         if isinstance(request, m.MeasurePair):
             return self._measure_pair(request)
         if isinstance(request, m.OpenMesh):

@@ -2,7 +2,7 @@
 
 It is told what to do by one line of JSON on its standard input, which keeps the key out of
 process lists and environments, says its port by one line on its standard output, and ends when
-its input closes, when its parent dies, or on SIGTERM.
+its input closes, when its parent dies, or, without a parent, on SIGTERM.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Orders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def main() -> None:
     orders = msgspec.json.decode(sys.stdin.buffer.readline(65536), type=Orders)
     die_with(orders.parent)
-    signal.signal(signal.SIGTERM, _end)
+    # Told to stop together with its workers, it is still needed: they save first, and then end.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if orders.parent else _end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to answer
     # Torch takes seconds to import: only once this process is tied to its parent.
     import torch

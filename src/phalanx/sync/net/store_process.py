@@ -14,7 +14,7 @@ from phalanx.core.errors import MachineError
 from phalanx.core.run_key import RunKey
 
 _PATIENCE = 60.0
-COMMAND = (sys.executable, "-m", "phalanx.sync.net.serve_store")
+COMMAND = (sys.executable, "-P", "-m", "phalanx.sync.net.serve_store")
 
 
 def orders(key: RunKey, address: str, port: int = 0, tls: bool = False, parent: int = 0) -> bytes:

@@ -41,17 +41,22 @@ def write_tensors(
 
     safetensors' own writer gives no checksum: it would have to be read again for that.
     """
-    # Widest first, so that every tensor begins at a multiple of its element's size.
-    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     digest, size = hashlib.sha256(), 0
     with durable(path, steps) as file:
-        for part in (_header(names, tensors), *(_raw(tensors[name]) for name in names)):
+        for part in file_parts(tensors):
             for start in range(0, len(part), CHUNK):
                 steps(f"chunk of {path.name}")
                 chunk = part[start : start + CHUNK]
                 digest.update(chunk)
                 size += file.write(chunk)
     return FileRecord(size, digest.hexdigest())
+
+
+def file_parts(tensors: Mapping[str, Tensor]) -> list[memoryview]:
+    """What such a file consists of, without a copy of the tensors."""
+    # Widest first, so that every tensor begins at a multiple of its element's size.
+    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    return [_header(names, tensors), *(_raw(tensors[name]) for name in names)]
 
 
 def _header(names: list[str], tensors: Mapping[str, Tensor]) -> memoryview:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,8 @@ import msgspec
 from torch import Tensor
 
 from phalanx.core.files import write_whole
-from phalanx.train.checkpoint import shelf
+from phalanx.sync.net.channel import Channel
+from phalanx.train.checkpoint import parcels, shelf
 from phalanx.train.checkpoint.background import Background
 from phalanx.train.checkpoint.disk import Steps, fsync_folder, unwatched, write_durably
 from phalanx.train.checkpoint.files import write_tensors
@@ -65,8 +66,13 @@ class Writer:
         *,
         patience: float = PATIENCE,
         steps: Steps = unwatched,
+        far: Mapping[int, Channel] | None = None,
     ) -> None:
         self.problem: str | None = None
+        self.lost: Callable[[], Collection[int]] = tuple
+        """Workers that are gone, and without whom the others go on."""
+        self._far = far or {}
+        """To workers who have no part in this folder, or to the first one if this has none."""
         self._folder = folder
         self._rank = rank
         self._workers = workers
@@ -128,6 +134,9 @@ class Writer:
             self._give_up(job.number)
 
     def _save(self, job: _Job) -> None:
+        if self._is_far:
+            parcels.send(self._far[0], job.number, job.private)
+            return
         partial = self._make_partial(job.number)
         if job.manifest is None:
             record = self._write_private(partial, job)
@@ -139,8 +148,28 @@ class Writer:
         self._steps("await the others")
         end = time.monotonic() + self._patience
         for rank in range(1, self._workers):
-            files[rank_file(rank)] = self._delivered(partial, rank, end)
+            files[rank_file(rank)] = self._part_of(rank, job.number, partial, end)
         self._publish(partial, msgspec.structs.replace(job.manifest, files=files))
+
+    @property
+    def _is_far(self) -> bool:
+        return self._rank != 0 and bool(self._far)
+
+    def _part_of(self, rank: int, number: int, partial: Path, end: float) -> FileRecord:
+        if rank in self.lost():
+            return write_tensors(partial / rank_file(rank), {}, self._steps)
+        if rank not in self._far:
+            return self._delivered(partial, rank, end)
+        try:
+            path = partial / rank_file(rank)
+            return parcels.receive(self._far[rank], number, path, end, self._steps)
+        except parcels.NoParcel as problem:
+            raise NotWritten(f"worker {rank} {problem}") from None
+
+    def close(self) -> None:
+        """Nothing more is written."""
+        for channel in self._far.values():
+            channel.close()
 
     def _make_partial(self, number: int) -> Path:
         self._steps("mkdir")
@@ -216,6 +245,9 @@ class Writer:
     def _give_up(self, number: int) -> None:
         """The first worker removes what there is; any other tells it not to wait."""
         with contextlib.suppress(Exception):
+            if self._is_far:
+                parcels.send_failure(self._far[0], number)
+                return
             if self._rank == 0:
                 shelf.sweep(self._folder, number, self._steps)
                 return

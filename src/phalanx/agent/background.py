@@ -1,0 +1,143 @@
+"""The detached agent: behind a socket in the run's folder, reached through a relay.
+
+Whoever starts it, and whoever comes back to it later, talks to a relay: a second agent that only
+copies bytes between its own pipes and that socket. When a relay dies nothing else does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from phalanx.agent import life
+from phalanx.agent.frames import Problem, pack
+from phalanx.agent.guard import guarded
+from phalanx.agent.wire import write_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from phalanx.agent.main import Agent
+
+SOCKET = "agent.sock"
+
+
+def go(make: Callable[[], Agent], hello: dict[str, Any]) -> int:
+    """Leave an agent in the background, and become the relay to it."""
+    folder, run_folder = life.folders(hello)
+    if run_folder is None:
+        raise Problem("only a run can be detached")
+    life.make_folders(folder, run_folder)
+    listener = _listen(run_folder)
+    if os.fork() == 0:
+        _become_background(make, listener, run_folder)
+    listener.close()
+    return relay(hello)
+
+
+def relay(hello: dict[str, Any]) -> int:
+    """Copy frames both ways, ``hello`` first, until either side ends."""
+    run_folder = life.folders(hello)[1]
+    if run_folder is None:
+        raise Problem("which run?")
+    with _connect(run_folder) as agent:
+        agent.sendall(pack(hello))
+        return _copy(agent)
+
+
+def _copy(agent: socket.socket) -> int:
+    inside = agent.fileno()
+    watched = [0, inside]
+    while True:
+        ready, _, _ = select.select(watched, [], [])
+        if inside in ready and not _bring_out(agent):
+            return 0
+        if 0 in ready:
+            data = os.read(0, 1 << 16)
+            if not data:
+                return 0
+            try:
+                agent.sendall(data)
+            except OSError:  # it has gone; its last words are still to be brought out
+                watched = [inside]
+
+
+def _bring_out(agent: socket.socket) -> bool:
+    """Whether there may be more."""
+    try:
+        data = agent.recv(1 << 16)
+        write_all(1, data)
+    except OSError:
+        return False
+    return bool(data)
+
+
+def _become_background(make: Callable[[], Agent], listener: socket.socket, folder: Path) -> None:
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    errors = os.open(str(folder / "agent.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for descriptor, target in ((0, nothing), (1, nothing), (2, errors)):
+        os.dup2(target, descriptor)
+    os.close(nothing)
+    os.close(errors)
+
+    def work() -> int:
+        try:
+            return life.live_detached(make(), listener)
+        finally:
+            with contextlib.suppress(OSError), _short(folder) as path:
+                Path(path).unlink()
+
+    os._exit(guarded(work))
+
+
+def _listen(folder: Path) -> socket.socket:
+    if _answers(folder):
+        raise Problem("this run has an agent here already", "See what it does: phalanx attach.")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with _short(folder) as path:
+            with contextlib.suppress(FileNotFoundError):
+                Path(path).unlink()
+            listener.bind(path)
+            listener.listen(4)
+    except OSError as error:
+        listener.close()
+        raise Problem(f"cannot listen in {folder}: {error.strerror}") from None
+    return listener
+
+
+def _answers(folder: Path) -> bool:
+    try:
+        _connect(folder).close()
+    except Problem:
+        return False
+    return True
+
+
+def _connect(folder: Path) -> socket.socket:
+    agent = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with _short(folder) as path:
+            agent.connect(path)
+    except OSError:
+        agent.close()
+        raise Problem(
+            "nothing of this run is left here", "It has ended, or its machine was restarted."
+        ) from None
+    return agent
+
+
+@contextlib.contextmanager
+def _short(folder: Path) -> Iterator[str]:
+    """The socket's path in a form that is always short enough for one."""
+    descriptor = os.open(str(folder), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        own = Path(f"/proc/self/fd/{descriptor}")
+        yield str((own if own.is_dir() else folder) / SOCKET)
+    finally:
+        os.close(descriptor)

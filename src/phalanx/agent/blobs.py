@@ -1,0 +1,279 @@
+"""Content that was sent once and is kept under its checksum: ``blobs/ab/<sha256>``.
+
+What arrives is written to ``….part`` and gets its name only when its checksum is right, which a
+thread of its own finds out while more arrives. A part that an interruption leaves is gone on with.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import queue
+import re
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from phalanx.agent.frames import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PIECE = 1 << 20
+SPARE = 1.05
+"""What has to be free for each byte that is needed."""
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def checked_digest(value: Any) -> str:
+    if not isinstance(value, str) or not _DIGEST.fullmatch(value):
+        raise Problem("a checksum was sent that is none", "")
+    return value
+
+
+def size_words(size: float) -> str:
+    for unit in ("bytes", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"
+
+
+class _Incoming:
+    """One blob that is arriving."""
+
+    def __init__(self, digest: str, path: Path, file: BinaryIO) -> None:
+        self.digest, self.path, self.file = digest, path, file
+        self.offset = file.seek(0, os.SEEK_END)
+
+
+class BlobStore:
+    """The blobs of one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.received = 0
+        self._incoming: _Incoming | None = None
+        self._trouble: OSError | None = None
+        self._to_check: queue.Queue[_Incoming] = queue.Queue()
+        self._checker: threading.Thread | None = None
+        self._manifest: tuple[str, list[dict[str, Any]]] = ("", [])
+
+    def path(self, digest: str) -> Path:
+        return self.folder / digest[:2] / digest
+
+    def part(self, digest: str) -> Path:
+        return self.folder / digest[:2] / (digest + ".part")
+
+    def has(self, digest: str, size: int) -> bool:
+        """Whether it is here whole; one that is used is kept for another while."""
+        path = self.path(digest)
+        try:
+            if path.stat().st_size != size:
+                path.unlink()
+                return False
+            os.utime(path)
+        except OSError:
+            return False
+        return True
+
+    def offset(self, digest: str, size: int) -> int:
+        """Where a blob that is not here has to go on."""
+        try:
+            held = self.part(digest).stat().st_size
+        except OSError:
+            return 0
+        return held if held <= size else 0
+
+    def receive(self, digest: str, offset: int, last: bool, piece: bytes) -> None:
+        """Write a piece; what goes wrong is kept for whoever asks how it went."""
+        if self._trouble is not None:
+            return
+        try:
+            self._write(digest, offset, last, piece)
+        except OSError as error:
+            self.drop_incoming()
+            self._trouble = error
+
+    def settle(self) -> None:
+        """Wait until all that has arrived is checked."""
+        self._to_check.join()
+
+    def trouble(self) -> OSError | None:
+        return self._trouble
+
+    def forget_trouble(self) -> None:
+        self._trouble = None
+
+    def manifest(self, digest: str) -> list[dict[str, Any]] | None:
+        """The entries of a manifest that is itself a blob; ``None`` when it is not here."""
+        if self._manifest[0] != digest:
+            path = self.path(digest)
+            try:
+                entries = json.loads(path.read_bytes())["entries"]
+                os.utime(path)
+            except OSError:
+                return None
+            self._manifest = (digest, entries)
+        return self._manifest[1]
+
+    def _write(self, digest: str, offset: int, last: bool, piece: bytes) -> None:
+        incoming = self._incoming
+        if incoming is None or incoming.digest != digest:
+            self.drop_incoming()
+            incoming = self._incoming = self._open(digest)
+        if offset != incoming.offset:
+            # From the start again, or nothing: never a file with a hole.
+            incoming.file.truncate(0)
+            incoming.offset = 0
+            if offset:
+                return
+        incoming.file.seek(offset)
+        incoming.file.write(piece)
+        incoming.offset += len(piece)
+        self.received += len(piece)
+        if last:
+            self._incoming = None
+            self._check_later(incoming)
+
+    def _open(self, digest: str) -> _Incoming:
+        path = self.part(digest)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = _open_part(path)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # another run sends it too: each its own
+            file.close()
+            path = path.with_name(f"{digest}.{os.getpid()}.part")
+            file = _open_part(path)
+        return _Incoming(digest, path, file)
+
+    def drop_incoming(self) -> None:
+        """Leave the part of a blob that is arriving as it is."""
+        if self._incoming is not None:
+            self._incoming.file.close()
+            self._incoming = None
+
+    def _check_later(self, incoming: _Incoming) -> None:
+        if self._checker is None:
+            self._checker = threading.Thread(target=self._check_all, daemon=True)
+            self._checker.start()
+        self._to_check.put(incoming)
+
+    def _check_all(self) -> None:
+        while True:
+            incoming = self._to_check.get()
+            try:
+                self._check(incoming)
+            except OSError as error:
+                self._trouble = error
+            finally:
+                self._to_check.task_done()
+
+    def _check(self, incoming: _Incoming) -> None:
+        """Give the part its name, or discard it: whoever sent it finds it missing."""
+        with incoming.file as file:
+            file.seek(0)
+            if checksum(file) != incoming.digest:
+                incoming.path.unlink()
+                return
+            os.fchmod(file.fileno(), 0o444)
+            incoming.path.replace(self.path(incoming.digest))
+
+
+def _open_part(path: Path) -> BinaryIO:
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags, 0o600), "r+b", buffering=0)
+
+
+def checksum(file: BinaryIO) -> str:
+    digest = hashlib.sha256()
+    while True:
+        piece = file.read(PIECE)
+        if not piece:
+            return digest.hexdigest()
+        digest.update(piece)
+
+
+_stores: dict[str, BlobStore] = {}
+
+
+def store_of(agent: Any) -> BlobStore:
+    return _stores.setdefault(str(agent.folder), BlobStore(Path(agent.folder) / "blobs"))
+
+
+def missing_blobs(
+    store: BlobStore, entries: list[dict[str, Any]], first: int = 0
+) -> Iterator[tuple[int, int]]:
+    """The number of the first entry of each missing blob, and where to go on with it."""
+    seen = set()
+    for number, entry in enumerate(entries):
+        digest = entry["sha256"]
+        if not digest or digest in seen:
+            continue
+        seen.add(digest)
+        if number >= first and not store.has(digest, entry["size"]):
+            yield number, store.offset(digest, entry["size"])
+
+
+def check_space(agent: Any, needed: float) -> None:
+    """Refuse what would not fit."""
+    free = free_space(agent)
+    if needed and free < needed * SPARE:
+        raise no_space(agent, free, needed)
+
+
+def free_space(agent: Any) -> int:
+    found = os.statvfs(existing(Path(agent.folder)))
+    return found.f_bavail * found.f_frsize
+
+
+def no_space(agent: Any, free: float, needed: float) -> Problem:
+    return Problem(
+        f"{size_words(free)} are free in {agent.folder}, {size_words(needed)} are needed",
+        "Make room there, or name a 'folder' on another disk in the blueprint.",
+    )
+
+
+def existing(folder: Path) -> Path:
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return folder
+
+
+def unwritable(agent: Any, error: OSError) -> Problem:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        free = free_space(agent)
+        return Problem(
+            f"no space is left in {agent.folder} ({size_words(free)} free)",
+            "Make room there, or name a 'folder' on another disk in the blueprint.",
+        )
+    return Problem(
+        f"cannot write in {agent.folder}: {error.strerror or error}",
+        "Check the folder there, or name another 'folder' in the blueprint.",
+    )
+
+
+def blob(agent: Any, request: dict[str, Any], payload: bytes) -> None:
+    """A piece of a blob. Nobody waits for an answer."""
+    store = store_of(agent)
+    digest = checked_digest(request["digest"])
+    store.receive(digest, int(request["offset"]), bool(request.get("last")), payload)
+
+
+def stored(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    """How much has arrived; with ``wait``, once all of it is checked."""
+    store = store_of(agent)
+    if request.get("wait"):
+        store.settle()
+    trouble = store.trouble()
+    if trouble is not None:
+        raise unwritable(agent, trouble)
+    return {"received": store.received}
+
+
+HANDLERS = {"blob": blob, "stored": stored}
+SLOW = ("stored",)

@@ -1,0 +1,58 @@
+"""What goes over the pipe: two lengths, a JSON object, and bytes."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LENGTHS = struct.Struct("!II")
+MOST_HEADER = 1 << 20
+MOST_PAYLOAD = 4 << 20
+
+
+class Problem(Exception):  # noqa: N818  (the word on the wire)
+    """Why a request cannot be answered, and what to do about it."""
+
+    def __init__(self, cause: str, remedy: str = "") -> None:
+        super().__init__(cause)
+        self.cause = cause
+        self.remedy = remedy
+
+
+class WrongFrame(Exception):  # noqa: N818  (what came)
+    """Not what the other side says when it is Phalanx."""
+
+
+def pack(header: dict[str, Any], payload: bytes = b"") -> bytes:
+    words = json.dumps(header, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
+    if len(words) > MOST_HEADER or len(payload) > MOST_PAYLOAD:
+        raise Problem("an answer is too large for one frame")
+    return LENGTHS.pack(len(words), len(payload)) + words + payload
+
+
+def unpack(read: Callable[[int], bytes]) -> tuple[dict[str, Any], bytes]:
+    """The next frame; ``read`` gives exactly as many bytes as it is asked for."""
+    header_length, payload_length = LENGTHS.unpack(read(LENGTHS.size))
+    if not 2 <= header_length <= MOST_HEADER or payload_length > MOST_PAYLOAD:
+        raise WrongFrame("a frame is too long")
+    try:
+        header = json.loads(read(header_length).decode("utf-8"))
+    except (ValueError, RecursionError):
+        raise WrongFrame("a frame is not JSON") from None
+    if not isinstance(header, dict):
+        raise WrongFrame("a frame is no object")
+    return header, read(payload_length)
+
+
+def field(header: dict[str, Any], name: str, kind: Any, otherwise: Any = None) -> Any:
+    """A field of a request that has to be of this kind (``otherwise`` where it is left out)."""
+    value = header.get(name)
+    if value is None:
+        value = otherwise
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind in (int, (int, float))):
+        raise Problem(f"the request {header.get('ask')} has a wrong {name}")
+    return value

@@ -1,0 +1,168 @@
+"""Control groups, versions 1 and 2: what this machine may use, and what it uses.
+
+In a container, and in an emulated machine, the kernel's figures are those of the whole host; the
+groups have the machine's own.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+MOUNT = "/sys/fs/cgroup"
+UNLIMITED = 1 << 60
+FIRST_PID_NAMESPACE = "pid:[4026531836]"
+"""The kernel gives the host's own table of processes this number."""
+
+
+class Group(NamedTuple):
+    """A folder of the control group file system."""
+
+    folder: str
+    is_root: bool
+
+
+def read_text(path: str) -> str:
+    """Nothing where there is no such file."""
+    try:
+        return Path(path).read_text()
+    except (OSError, ValueError):
+        return ""
+
+
+def read_number(path: str) -> int | None:
+    try:
+        return int(read_text(path))
+    except ValueError:
+        return None
+
+
+def groups_of(controller: str, process: str = "self", mount: str = MOUNT) -> list[Group]:
+    """The group of a process and those above it, innermost first; unified ones come last."""
+    first: list[Group] = []
+    second: list[Group] = []
+    for line in read_text(f"/proc/{process}/cgroup").splitlines():
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if not controllers:
+            root = f"{mount}/unified" if Path(mount, "unified").is_dir() else mount
+            second = _upwards(root, path)
+        elif controller in controllers.split(","):
+            first = _upwards(f"{mount}/{controller}", path)
+    return first + second
+
+
+def _upwards(root: str, path: str) -> list[Group]:
+    # Inside a container the path may be the host's, and what is mounted the container's own.
+    parts = [part for part in path.split("/") if part and part != ".."]
+    while parts and not Path(root, *parts).is_dir():
+        parts.pop()
+    found = []
+    while parts:
+        found.append(Group("/".join([root, *parts]), False))
+        parts.pop()
+    return [*found, Group(root, True)] if Path(root).is_dir() else found
+
+
+def in_container() -> bool:
+    """Whether this machine has a table of processes of its own on a larger one."""
+    try:
+        own = os.readlink("/proc/self/ns/pid")  # noqa: PTH115  (not in Python 3.8's pathlib)
+        return own != FIRST_PID_NAMESPACE
+    except OSError:
+        return False
+
+
+def cpu_quota() -> float | None:
+    """Cores' worth of time that we are allowed; ``None`` without a limit."""
+    limits = [quota_of(group.folder) for group in groups_of("cpu")]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def quota_of(folder: str) -> float | None:
+    words = read_text(f"{folder}/cpu.max").split()
+    if len(words) >= 2:
+        return None if words[0] == "max" else int(words[0]) / int(words[1])
+    quota = read_number(f"{folder}/cpu.cfs_quota_us")
+    period = read_number(f"{folder}/cpu.cfs_period_us")
+    return quota / period if quota and quota > 0 and period else None
+
+
+def cpu_group() -> str | None:
+    """The group whose processor time is this machine's; ``None`` where the kernel's own is.
+
+    A group with a quota is: that quota is what there is to use. So is the group of the first
+    process of a container. A login's group is not: others work on the machine, too.
+    """
+    for group in groups_of("cpu"):
+        if quota_of(group.folder) is not None and not group.is_root:
+            counted = _accounting(group.folder)
+            if counted:
+                return counted
+    if in_container():
+        for controller in ("cpuacct", "cpu"):
+            for group in groups_of(controller, "1"):
+                if not group.is_root and cpu_seconds(group.folder) is not None:
+                    return group.folder
+    return None
+
+
+def _accounting(folder: str) -> str | None:
+    """Where the processor time of a group is counted: version 1 may do so in another tree."""
+    beside = folder.replace(f"{MOUNT}/cpu/", f"{MOUNT}/cpuacct/", 1)
+    return next((f for f in (folder, beside) if cpu_seconds(f) is not None), None)
+
+
+def cpu_seconds(folder: str) -> float | None:
+    """Processor time that a group has used."""
+    nanoseconds = read_number(f"{folder}/cpuacct.usage")
+    if nanoseconds is not None:
+        return nanoseconds / 1e9
+    for line in read_text(f"{folder}/cpu.stat").splitlines():
+        if line.startswith("usage_usec "):
+            return int(line.split()[1]) / 1e6
+    return None
+
+
+def memory_limit() -> int | None:
+    """Bytes that we may use; ``None`` without a limit."""
+    limits = [limit_of(group.folder) for group in groups_of("memory")]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def limit_of(folder: str) -> int | None:
+    for name in ("memory.max", "memory.limit_in_bytes"):
+        limit = read_number(f"{folder}/{name}")
+        if limit is not None:
+            return limit if limit < UNLIMITED else None
+    return None
+
+
+def memory_group() -> str | None:
+    """The group whose memory is this machine's; ``None`` where the kernel's own figures are."""
+    for group in groups_of("memory"):
+        if limit_of(group.folder) is not None and memory_used(group.folder) is not None:
+            return group.folder
+    if in_container():
+        for group in groups_of("memory", "1"):
+            if not group.is_root and memory_used(group.folder) is not None:
+                return group.folder
+    return None
+
+
+def memory_used(folder: str) -> int | None:
+    """Bytes in use, without cached files that the kernel would give up at once."""
+    for name in ("memory.current", "memory.usage_in_bytes"):
+        used = read_number(f"{folder}/{name}")
+        if used is not None:
+            return max(0, used - _inactive(folder))
+    return None
+
+
+def _inactive(folder: str) -> int:
+    found = {}
+    for line in read_text(f"{folder}/memory.stat").splitlines():
+        name, _, value = line.partition(" ")
+        if name in ("inactive_file", "total_inactive_file"):
+            found[name] = int(value)
+    return found.get("total_inactive_file", found.get("inactive_file", 0))

@@ -1,0 +1,63 @@
+"""The agent's own parent, which cleans up when the agent dies without doing so itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from typing import TYPE_CHECKING
+
+from phalanx.agent import system
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_SECONDS = 2.0
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+
+def guarded(work: Callable[[], int]) -> int:
+    """The exit code of ``work``, done in a child; whatever it leaves behind is killed.
+
+    The child has a process group of its own: whoever kills ours leaves it time to end its
+    workers in order, because our death reaches it as SIGTERM.
+    """
+    system.adopt_orphans()
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        _work(work, parent)
+    for number in _SIGNALS:
+        signal.signal(number, lambda *_: os.kill(child, signal.SIGTERM))
+    _let_go()
+    code = _exit_code(os.waitpid(child, 0)[1])
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    system.end_children(_SECONDS)
+    return code
+
+
+def _work(work: Callable[[], int], parent: int) -> None:
+    code = 1
+    try:
+        os.setpgid(0, 0)
+        system.die_with_parent(parent, signal.SIGTERM)
+        system.adopt_orphans()
+        code = work()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        system.end_children(_SECONDS)
+        os._exit(code)
+
+
+def _let_go() -> None:
+    """Only the child holds the controller's pipes: they end when it ends."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
+    os.close(nothing)
+
+
+def _exit_code(status: int) -> int:
+    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)

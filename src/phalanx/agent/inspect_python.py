@@ -1,0 +1,83 @@
+"""What a Python on this machine has, found by running it; nothing heavy is imported for that."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from phalanx.agent.frames import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+INSPECT_SECONDS = 60.0
+LOOK = """
+import json, platform, sys, sysconfig
+found = {"executable": sys.executable, "version": platform.python_version(), "packages": {}}
+found["platform"] = sysconfig.get_platform()
+found["libc"] = list(platform.libc_ver())
+found["soabi"] = sysconfig.get_config_var("SOABI") or ""
+found["implementation"] = sys.implementation.name
+try:
+    from importlib.metadata import PackageNotFoundError, version
+except ImportError:
+    sys.argv[1:] = []
+for name in sys.argv[1:]:
+    try:
+        found["packages"][name] = version(name)
+    except PackageNotFoundError:
+        pass
+print("\\n" + json.dumps(found))
+"""
+
+
+def inspect(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    """``{python, packages[]}`` → executable, version, platform, and the versions of packages."""
+    python = user_path(request["python"])
+    names = [str(name) for name in request.get("packages", ())]
+    try:
+        ended = subprocess.run(
+            [python, "-c", LOOK, *names],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=INSPECT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _no_python(agent, python, _why(error)) from error
+    if ended.returncode != 0:
+        raise _no_python(agent, python, last_line(ended.stderr))
+    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1].decode())
+    return found
+
+
+def user_path(path: Any) -> str:
+    """A name or a path, which may begin with a tilde."""
+    return str(Path(path).expanduser()) if str(path).startswith("~") else str(path)
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "there is none"
+    return getattr(error, "strerror", None) or "it does not answer"
+
+
+def _no_python(agent: Any, python: str, why: str) -> Problem:
+    return Problem(
+        f"cannot run '{python}': {why}",
+        "Correct 'python' of that machine in the blueprint, or install Python 3.11 there.",
+    )
+
+
+def last_line(output: bytes, marks: Sequence[str] = ()) -> str:
+    """The last line that says something; the last with one of ``marks`` when there is one."""
+    lines = [line.strip() for line in output.decode(errors="replace").splitlines()]
+    lines = [line for line in lines if line]
+    marked = [line for line in lines if any(mark in line for mark in marks)]
+    return (marked or lines or ["it said nothing"])[-1][:500]
+
+
+HANDLERS = {"inspect": inspect}
+SLOW = ("inspect",)

@@ -1,0 +1,188 @@
+"""How long the agent lives: as long as a controller talks to it, or, detached, until told to go."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from phalanx.agent.frames import Problem, WrongFrame, field
+from phalanx.agent.names import is_run
+from phalanx.agent.wire import Connection, Gone
+
+if TYPE_CHECKING:
+    import socket
+
+    from phalanx.agent.main import Agent
+
+PATIENCE = 8.0
+GRACE = 2.0
+SHORT_GRACE = 1.0
+"""After silence: patience and this are less than the 10 seconds after which nobody may be left."""
+LINGER = 7 * 24 * 3600.0
+"""A detached run that ended on the first evening of a holiday still tells how, a week later."""
+TICK = 0.1
+FLUSH = 2.0
+WRONG_FRAME_CODE = 4
+
+
+def hello(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    """Who we are to be; a controller that has come back is told what there is."""
+    agent.name = field(request, "name", str)
+    agent.folder, agent.run_folder = folders(request)
+    agent.linger = float(field(request, "linger", (int, float), LINGER))
+    if request.get("attach"):
+        agent.tails.going = False
+    else:
+        make_folders(agent.folder, agent.run_folder)
+    return {
+        "pid": os.getpid(),
+        "python": sys.executable,
+        "version": list(sys.version_info[:3]),
+        "folder": str(agent.folder),
+        "run_folder": agent.run_folder and str(agent.run_folder),
+        "workers": agent.workers.pids,
+        "codes": agent.workers.codes,
+    }
+
+
+def folders(request: dict[str, Any]) -> tuple[Path, Path | None]:
+    """Where everything of ours is on this machine, and the part of it that is this run's."""
+    named = request.get("folder")
+    if named is None:
+        home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        folder = _expanded(home) / "phalanx"
+    else:
+        folder = _expanded(field(request, "folder", str))
+    run = field(request, "run", str, "")
+    if run and not is_run(run):
+        raise Problem(f"not the id of a run: {run[:100]!r}")
+    return folder.absolute(), folder.absolute() / "runs" / run if run else None
+
+
+def _expanded(folder: str) -> Path:
+    try:
+        return Path(folder).expanduser()
+    except RuntimeError:
+        raise Problem(f"{folder} is in the home of an unknown user") from None
+
+
+def make_folders(folder: Path, run_folder: Path | None) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if run_folder is not None:
+            run_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for name in ("events", "logs", "files"):
+                (run_folder / name).mkdir(exist_ok=True)
+    except OSError as error:
+        raise Problem(
+            f"cannot make {error.filename}: {error.strerror}",
+            "Name a folder with space that the user may write to as 'folder' in the blueprint.",
+        ) from None
+
+
+def ping(agent: Agent, request: dict[str, Any], payload: bytes) -> None:
+    agent.send({"tell": "pong", "sent": request.get("sent"), "mine": time.monotonic()}, urgent=True)
+
+
+def leave(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    agent.ending = True
+    agent.stop_workers(float(field(request, "grace", (int, float), GRACE)))
+    return {}
+
+
+def live(agent: Agent, first: tuple[dict[str, Any], bytes]) -> int:
+    """Attached: one controller, and its going is our end."""
+    _end_on_signals(agent)
+    _start_watching(agent)
+    return _converse(agent, 0, 1, first)
+
+
+def live_detached(agent: Agent, listener: socket.socket) -> int:
+    """Controllers come and go; nobody comes for long after the end of the workers: we go too."""
+    _end_on_signals(agent)
+    _start_watching(agent)
+    while not agent.ending:
+        visitor = _next_visitor(agent, listener)
+        if visitor is None:
+            break
+        with visitor:
+            visitor.setblocking(True)
+            _converse(agent, visitor.fileno(), visitor.fileno(), None)
+    agent.stop_workers(GRACE)
+    return 0
+
+
+def _next_visitor(agent: Agent, listener: socket.socket) -> socket.socket | None:
+    idle_since = time.monotonic()
+    while not agent.ending:
+        if agent.workers.pids:
+            idle_since = time.monotonic()
+        if time.monotonic() - idle_since > agent.linger:
+            return None
+        ready, _, _ = select.select([listener.fileno(), agent.bell.descriptor], [], [], 1.0)
+        agent.bell.hush()
+        if listener.fileno() in ready:
+            with contextlib.suppress(OSError):
+                return listener.accept()[0]
+    return None
+
+
+def _converse(
+    agent: Agent, source: int, sink: int, first: tuple[dict[str, Any], bytes] | None
+) -> int:
+    """Answer one controller until it goes; the only one there is takes the workers along."""
+    connection = agent.connection = Connection(source, sink, agent.bell, agent.patience)
+    code, grace = 0, GRACE
+    try:
+        if first is not None:
+            agent.answer(*first)
+        while not agent.ending:
+            agent.answer(*connection.receive())
+    except Gone as gone:
+        grace = SHORT_GRACE if gone.silent else GRACE
+    except WrongFrame as wrong:
+        print(wrong, file=sys.stderr, flush=True)
+        code = WRONG_FRAME_CODE
+    finally:
+        if first is not None or agent.ending:
+            agent.stop_workers(grace)  # while there may be somebody to tell
+        if agent.ending:
+            connection.flush(FLUSH)
+        connection.close()
+        agent.connection = None
+        agent.bell.hush()
+    return code
+
+
+def _end_on_signals(agent: Agent) -> None:
+    def end(*_: object) -> None:
+        if not agent.ending:
+            print("it was told to end by a signal", file=sys.stderr, flush=True)
+        agent.ending = True
+        agent.bell.ring()
+
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, end)
+
+
+def _start_watching(agent: Agent) -> None:
+    def watch() -> None:
+        while True:
+            time.sleep(TICK)
+            try:
+                agent.look_after_workers()
+            except Exception:  # a bug here must not leave the workers unwatched
+                traceback.print_exc()
+
+    threading.Thread(target=watch, name="watch", daemon=True).start()
+
+
+HANDLERS = {"hello": hello, "ping": ping, "leave": leave}

@@ -1,0 +1,39 @@
+"""Ports that nobody uses now."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from typing import TYPE_CHECKING, Any
+
+from phalanx.agent.frames import Problem, field
+
+if TYPE_CHECKING:
+    from phalanx.agent.main import Agent
+
+MOST_PORTS = 1024
+
+
+def free_ports(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    """``count`` different ports of ``address``, held together so that they differ."""
+    address, count = field(request, "address", str), field(request, "count", int)
+    if not 0 <= count <= MOST_PORTS:
+        raise Problem(f"{count} ports cannot be had")
+    try:
+        with contextlib.ExitStack() as held:
+            return {"ports": [_free_port(held, address) for _ in range(count)]}
+    except OSError as error:
+        raise Problem(
+            f"cannot listen on {address}: {error.strerror or error}",
+            "Give the machine's own address as 'address' in the blueprint.",
+        ) from None
+
+
+def _free_port(held: contextlib.ExitStack, address: str) -> int:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = held.enter_context(socket.socket(family, socket.SOCK_STREAM))
+    listener.bind((address, 0))
+    return int(listener.getsockname()[1])
+
+
+HANDLERS = {"free_ports": free_ports}

@@ -1,0 +1,88 @@
+"""Whether machines reach each other: each listens for a while, the others knock.
+
+Whoever knocks is shown a token, so that it is known which machine answered, and nothing is read.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+import time
+from typing import Any
+
+from phalanx.agent.frames import Problem, field
+
+LISTEN_SECONDS = 60.0
+MOST_SECONDS = 30.0
+TOKEN_BYTES = 32
+
+
+def listen(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    """Listen on one address for a minute at most: ``{port, token}``."""
+    address = field(request, "address", str)
+    try:
+        family = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
+        door = socket.socket(family[0], socket.SOCK_STREAM)
+        door.bind(family[4])
+        door.listen(64)
+    except (OSError, UnicodeError) as error:
+        raise Problem(
+            f"cannot listen on {address}: {_words(error)}",
+            "Give the address that the machine itself has as 'address' in the blueprint.",
+        ) from None
+    token = secrets.token_hex(TOKEN_BYTES // 2)
+    threading.Thread(target=_answer, args=(door, token), daemon=True).start()
+    return {"port": door.getsockname()[1], "token": token}
+
+
+def _answer(door: socket.socket, token: str) -> None:
+    end = time.monotonic() + LISTEN_SECONDS
+    with door:
+        while True:
+            left = end - time.monotonic()
+            if left <= 0:
+                return
+            door.settimeout(left)
+            try:
+                guest, _ = door.accept()
+            except OSError:
+                continue
+            with guest:
+                guest.settimeout(1.0)
+                try:
+                    guest.sendall(token.encode())
+                except OSError:
+                    continue
+
+
+def reach(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    """Knock at another machine: ``{ok, why, token}``."""
+    address = field(request, "address", str)
+    port = field(request, "port", int)
+    seconds = min(float(field(request, "seconds", (int, float), 3.0)), MOST_SECONDS)
+    try:
+        with socket.create_connection((address, port), timeout=seconds) as door:
+            shown = b""
+            while len(shown) < TOKEN_BYTES:
+                part = door.recv(TOKEN_BYTES - len(shown))
+                if not part:
+                    break
+                shown += part
+    except (OSError, UnicodeError, OverflowError) as error:
+        return {"ok": False, "why": _words(error), "token": ""}
+    return {"ok": True, "why": "", "token": shown.decode("ascii", "replace")}
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, socket.timeout):
+        return "no answer"
+    number = getattr(error, "errno", None)
+    if isinstance(error, OSError) and number and number > 0:
+        return os.strerror(number).lower()
+    return (str(error) or type(error).__name__)[:200]
+
+
+HANDLERS = {"listen": listen, "reach": reach}
+SLOW = ("listen", "reach")

@@ -1,0 +1,164 @@
+"""What goes home at the end, and what is removed then.
+
+The files of the run's folder that workers wrote are sent in pieces, each file followed by the
+checksum of what was sent. Of the project's folder, new and changed files are only named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import os
+import shutil
+import stat
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from phalanx.agent.blobs import PIECE
+from phalanx.agent.files import read_baseline, snapshot
+from phalanx.agent.frames import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FOLDERS = ("files", "checkpoints")
+FILES = ("model.safetensors", "best.safetensors")
+HOME_MARKER = "results-are-home"
+NAMED = 200
+"""New files that are named one by one."""
+KEEP_SECONDS = 30 * 24 * 3600.0
+PART_SECONDS = 24 * 3600.0
+MOST_LOOKED_AT = 200000
+
+
+def collect(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    """Send every result: ``result``, its ``result_part``s, ``result_end``."""
+    folder, count, size = _run_folder(agent), 0, 0
+    refused: list[str] = []
+    for path in _result_files(folder):
+        name = path.relative_to(folder).as_posix()
+        if not _is_text(name):
+            refused.append(repr(os.fsencode(name))[2:-1])
+            continue
+        count, size = count + 1, size + _send(agent, path, name)
+    return {"files": count, "bytes": size, "refused": refused[:NAMED]}
+
+
+def _run_folder(agent: Any) -> Path:
+    if agent.run_folder is None:
+        raise Problem("there is no run here", "")
+    return Path(agent.run_folder)
+
+
+def _result_files(folder: Path) -> Iterator[Path]:
+    for name in FILES:
+        if _is_regular(folder / name):
+            yield folder / name
+    for name in FOLDERS:
+        if (folder / name).is_symlink():
+            continue
+        for place, folders, names in os.walk(folder / name):
+            folders.sort()
+            yield from (p for p in (Path(place) / n for n in sorted(names)) if _is_regular(p))
+
+
+def _is_regular(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _send(agent: Any, path: Path, name: str) -> int:
+    digest = hashlib.sha256()
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+        size = left = os.fstat(file.fileno()).st_size
+        agent.send({"tell": "result", "path": name, "size": size})
+        while left:
+            piece = file.read(min(PIECE, left))
+            if not piece:
+                break
+            left -= len(piece)
+            digest.update(piece)
+            agent.send({"tell": "result_part"}, piece)
+    agent.send({"tell": "result_end", "sha256": digest.hexdigest()})
+    return size
+
+
+def new_files(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    """The files of the project's folder that are new or changed, with their sizes."""
+    project = _run_folder(agent) / "project"
+    before = read_baseline(project)
+    if before is None or not project.is_dir():
+        return {"files": [], "count": 0, "path": str(project)}
+    now = snapshot(project)
+    found = sorted(name for name, status in now.items() if before.get(name) != status)
+    listed: list[tuple[str, int]] = [(_shown(name), now[name][0]) for name in found[:NAMED]]
+    return {"files": listed, "count": len(found), "path": str(project)}
+
+
+def _shown(name: str) -> str:
+    return name.encode(errors="replace").decode()
+
+
+def collected(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    """All results are home: they may be removed here."""
+    (_run_folder(agent) / HOME_MARKER).touch()
+    return {}
+
+
+def clean(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    """Remove the run's folder, less what nobody else has, and blobs that nobody used for long."""
+    folder = _run_folder(agent)
+    keep = {"project"} if request.get("keep_project") else set()
+    if not (folder / HOME_MARKER).exists():
+        keep |= {path.relative_to(folder).parts[0] for path in _result_files(folder)}
+    for path in list(folder.iterdir()) if folder.is_dir() else ():
+        if path.name not in keep:
+            _remove(path)
+    with contextlib.suppress(OSError):  # what is kept, or could not be removed, is told below
+        folder.rmdir()
+    _remove_unused(Path(agent.folder), time.time())
+    return {"kept": sorted(str(path) for path in folder.iterdir()) if folder.is_dir() else []}
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def _remove_unused(home: Path, now: float) -> None:
+    """What is used is touched; so nothing that a run of today needs is old."""
+    for path in itertools.islice((home / "blobs").glob("*/*"), MOST_LOOKED_AT):
+        _remove_if_older(path, now - KEEP_SECONDS)
+    for kind in ("code", "data", "wheels"):
+        for path in (home / kind).glob("*.part*"):
+            _remove_if_older(path, now - PART_SECONDS)
+    for kind in ("code", "wheels"):
+        for path in (home / kind).glob("*"):
+            _remove_if_older(path, now - KEEP_SECONDS)
+
+
+def _remove_if_older(path: Path, moment: float) -> None:
+    try:
+        if path.lstat().st_mtime < moment:
+            _remove(path)
+    except OSError:
+        pass
+
+
+HANDLERS = {"collect": collect, "collected": collected, "new_files": new_files, "clean": clean}
+SLOW = ("collect", "new_files", "clean")

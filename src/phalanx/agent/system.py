@@ -1,0 +1,80 @@
+"""What Linux has to be asked for directly, and whose children are whose."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+_TICK = 0.02
+
+
+def prctl(option: int, value: int) -> None:
+    """Nothing where there is no such thing (macOS)."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """Processes that our descendants leave behind become our children, not init's."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """Have the kernel send us ``number`` when ``parent`` ends."""
+    prctl(PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:  # it ended before that; then nobody would tell us
+        os._exit(1)
+
+
+def children() -> list[int]:
+    """Our own, from the process table; none where there is no such table."""
+    me, found = os.getpid(), []
+    with contextlib.suppress(OSError):
+        for entry in os.scandir("/proc"):
+            if entry.name.isdigit() and parent_of(int(entry.name)) == me:
+                found.append(int(entry.name))
+    return found
+
+
+def parent_of(pid: int) -> int:
+    fields = _status(pid)
+    return int(fields[1]) if fields else 0
+
+
+def has_variable(pid: int, name: str, value: str) -> bool:
+    """Whether a process was started with this in its environment."""
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return f"{name}={value}".encode() in variables
+
+
+def end_children(seconds: float) -> None:
+    """Kill every child and what they leave to us, and reap them; for the end of a process."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        for pid in children():
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(_TICK)
+
+
+def _status(pid: int) -> list[str]:
+    """The fields of a process after its name: state, parent, group, session …"""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].decode().split()
+    except OSError:
+        return []

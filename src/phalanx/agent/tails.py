@@ -1,0 +1,113 @@
+"""What workers append to their files, brought to the controller."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from phalanx.agent.frames import field
+from phalanx.agent.names import inside
+
+if TYPE_CHECKING:
+    from phalanx.agent.main import Agent
+    from phalanx.agent.wire import Connection
+
+CHUNK = 256 << 10
+ROUNDS = 16
+"""Parts of one file at a time: whoever floods its log must not keep the others waiting."""
+
+
+class _Tail:
+    """One file: where it is, and how far it has been sent."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.name, self.path = name, str(inside(folder, name))
+        self.offset = 0
+        self._unreadable = False
+
+    def size(self) -> int:
+        """Nothing if it is not a file that can be read."""
+        try:
+            status = os.lstat(self.path)
+        except OSError:
+            return 0
+        return 0 if self._unreadable or not stat.S_ISREG(status.st_mode) else status.st_size
+
+    def send_some(self, connection: Connection) -> bool:
+        """Whether there may be more."""
+        if not connection.has_room() or self.size() <= self.offset:
+            return False
+        part = _read(self.path, self.offset)
+        if not part:
+            self._unreadable = True
+            return False
+        connection.send({"tell": "chunk", "file": self.name, "offset": self.offset}, part)
+        self.offset += len(part)
+        return len(part) == CHUNK
+
+
+class Tails:
+    """Files that grow."""
+
+    def __init__(self) -> None:
+        self.going = True
+        """Not while a controller that has come back has yet to say what it has."""
+        self._tails: dict[str, _Tail] = {}
+        self._of_rank: dict[int, list[str]] = {}
+        self._lock = threading.Lock()
+
+    def follow(self, folder: Path, rank: int, log: str) -> None:
+        """The files of a rank, by their names in the run's folder."""
+        names = [f"events/rank-{rank}.jsonl", log, f"logs/rank-{rank}.traceback"]
+        for name in names:
+            self.follow_file(folder, name)
+        self._of_rank[rank] = names
+
+    def follow_file(self, folder: Path, name: str) -> None:
+        """One more file, which may be of no rank."""
+        with self._lock:
+            self._tails.setdefault(name, _Tail(folder, name))
+
+    def resume(self, offsets: dict[str, Any]) -> None:
+        with self._lock:
+            for name, tail in self._tails.items():
+                tail.offset = field({"ask": "resume_tails", **offsets}, name, int, 0)
+            self.going = True
+
+    def pump(self, connection: Connection) -> None:
+        """Send what is new, a part of each file in turn, while there is room."""
+        with self._lock:
+            left = list(self._tails.values()) if self.going else []
+            for _ in range(ROUNDS):
+                left = [tail for tail in left if tail.send_some(connection)]
+
+    def drained(self, rank: int) -> bool:
+        """Whether everything that a rank wrote has been sent."""
+        with self._lock:
+            tails = [self._tails[name] for name in self._of_rank.get(rank, [])]
+            return self.going and all(tail.size() <= tail.offset for tail in tails)
+
+
+def _read(path: str, offset: int) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return b""
+    try:
+        return os.pread(descriptor, CHUNK, offset)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
+
+
+def resume_tails(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    agent.tails.resume(field(request, "offsets", dict, {}))
+    agent.told.clear()
+    return {}
+
+
+HANDLERS = {"resume_tails": resume_tails}

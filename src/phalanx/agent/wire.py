@@ -1,0 +1,137 @@
+"""One connection to a controller: frames in, and an outbox that never blocks who fills it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+from collections import deque
+from typing import Any
+
+from phalanx.agent.frames import pack, unpack
+
+ROOM = 2 << 20
+"""Bytes that may wait to be sent before chunks of files have to wait themselves."""
+
+
+class Gone(Exception):  # noqa: N818  (what happened)
+    """The controller is not there any more; ``silent``: it is, but says nothing."""
+
+    def __init__(self, *, silent: bool = False) -> None:
+        super().__init__()
+        self.silent = silent
+
+
+class Bell:
+    """Ends a wait for the controller from another thread, or from a signal's handler."""
+
+    def __init__(self) -> None:
+        self.descriptor, self._rung = os.pipe()
+        os.set_blocking(self.descriptor, False)
+        os.set_blocking(self._rung, False)
+
+    def ring(self) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._rung, b"!")
+
+    def hush(self) -> None:
+        with contextlib.suppress(OSError):
+            while os.read(self.descriptor, 1024):
+                pass
+
+
+def read_exactly(source: int, count: int, patience: float, bell: Bell | None = None) -> bytes:
+    """``count`` bytes; ``Gone`` when they end, when nothing comes for long, when the bell rings."""
+    watched = [source] if bell is None else [source, bell.descriptor]
+    parts = []
+    while count:
+        ready, _, _ = select.select(watched, [], [], patience)
+        if not ready or source not in ready:
+            raise Gone(silent=not ready)
+        part = _read_some(source, count)
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+class Connection:
+    """Two descriptors: one thread reads, one writes, anybody sends."""
+
+    def __init__(self, source: int, sink: int, bell: Bell, patience: float) -> None:
+        self.source, self.sink, self.patience = source, sink, patience
+        self._bell = bell
+        self._waiting: deque[bytes] = deque()
+        self._urgent: deque[bytes] = deque()
+        self._size = 0
+        self._ended = False
+        self._changed = threading.Condition()
+        threading.Thread(target=self._write, name="sender", daemon=True).start()
+
+    def send(self, header: dict[str, Any], payload: bytes = b"", *, urgent: bool = False) -> None:
+        """Put a frame into the outbox; one that is not urgent may have to wait for room."""
+        frame = pack(header, payload)
+        with self._changed:
+            if not urgent:
+                self._changed.wait_for(self._may_put, timeout=self.patience)
+            if self._ended:
+                return
+            (self._urgent if urgent else self._waiting).append(frame)
+            self._size += len(frame)
+            self._changed.notify_all()
+
+    def has_room(self) -> bool:
+        return self._size < ROOM and not self._ended
+
+    def receive(self) -> tuple[dict[str, Any], bytes]:
+        """The next frame; ``Gone`` when there will be none."""
+        return unpack(lambda count: read_exactly(self.source, count, self.patience, self._bell))
+
+    def flush(self, seconds: float) -> None:
+        """Wait until everything has been written, at most so long."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or self._size == 0, timeout=seconds)
+
+    def close(self) -> None:
+        """Nothing is sent any more; whoever waits for room goes on."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def _may_put(self) -> bool:
+        return self._ended or self._size < 2 * ROOM
+
+    def _write(self) -> None:
+        try:
+            while True:
+                frame = self._next()
+                if frame is None:
+                    return
+                write_all(self.sink, frame)
+                with self._changed:
+                    self._size -= len(frame)
+                    self._changed.notify_all()
+        except OSError:
+            self.close()
+            self._bell.ring()
+
+    def _next(self) -> bytes | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or self._urgent or self._waiting)
+            return None if self._ended else (self._urgent or self._waiting).popleft()
+
+
+def write_all(sink: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(sink, rest[: 1 << 16]) :]
+
+
+def _read_some(source: int, count: int) -> bytes:
+    try:
+        part = os.read(source, min(count, 1 << 18))
+    except OSError:
+        part = b""
+    if not part:
+        raise Gone()
+    return part

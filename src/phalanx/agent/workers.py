@@ -1,0 +1,201 @@
+"""The workers of this machine: started, watched, ended, each with everything it started itself."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from phalanx.agent import system
+from phalanx.agent.frames import Problem, field
+from phalanx.agent.names import inside
+
+if TYPE_CHECKING:
+    from phalanx.agent.main import Agent
+
+STARTED = "PHALANX_STARTED"
+CONTROLLER = "PHALANX_CONTROLLER"
+AFTER_KILL = 2.0
+_TICK = 0.02
+
+
+class Workers:
+    """Who runs here, and how those ended who do not any more."""
+
+    def __init__(self, shim: str) -> None:
+        self.codes: dict[int, int] = {}
+        self._shim = shim
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._orphans: set[int] = set()
+        self._sweep_until = 0.0
+        # A group may be signalled only while its leader has not been reaped: then it is still ours.
+        self._lock = threading.Lock()
+
+    @property
+    def pids(self) -> dict[int, int]:
+        with self._lock:
+            return {rank: process.pid for rank, process in self._running.items()}
+
+    def spawn(self, rank: int, words: list[str], env: dict[str, str], cwd: str, log: Path) -> int:
+        """Only in the main thread: the kernel ends a worker with the thread that started it."""
+        with log.open("ab") as file:
+            process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-X",
+                    "utf8",
+                    "-I",
+                    "-S",
+                    "-c",
+                    self._shim,
+                    str(os.getpid()),
+                    *words,
+                ],
+                env=env,
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        with self._lock:
+            self.codes.pop(rank, None)
+            self._running[rank] = process
+        return process.pid
+
+    def reap(self) -> list[int]:
+        """The ranks that have ended since the last time; the rest of their groups is killed."""
+        ended: list[int] = []
+        with self._lock:
+            for rank, process in list(self._running.items()) if _somebody_ended() else []:
+                if not _has_ended(process.pid):
+                    continue
+                _signal_group(process.pid, signal.SIGKILL)
+                self.codes[rank] = process.wait()
+                del self._running[rank]
+                ended.append(rank)
+            self._end_orphans(bool(ended))
+        return ended
+
+    def signal(self, number: int) -> None:
+        with self._lock:
+            for process in self._running.values():
+                _signal_group(process.pid, number)
+
+    def stop(self, grace: float) -> None:
+        """Ask everybody to end, wait, and end whoever is left."""
+        if grace > 0:
+            self.signal(signal.SIGTERM)
+            self._await_end(grace)
+        self.signal(signal.SIGKILL)
+        self._await_end(AFTER_KILL)
+
+    def _end_orphans(self, ended: bool) -> None:
+        """What workers left behind has become our child, and is known by its environment."""
+        if ended and not self._running:
+            self._sweep_until = time.monotonic() + AFTER_KILL
+        if self._running or time.monotonic() > self._sweep_until:
+            return
+        for pid in system.children():
+            if system.has_variable(pid, CONTROLLER, str(os.getpid())):
+                self._orphans.add(pid)
+        for pid in list(self._orphans):
+            _signal(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                if not os.waitpid(pid, os.WNOHANG)[0]:
+                    continue
+            self._orphans.discard(pid)
+
+    def _await_end(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while self._running and time.monotonic() < deadline:
+            time.sleep(_TICK)
+            self.reap()
+
+
+def start(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    folder = agent.run_folder
+    if folder is None:
+        raise Problem("workers need a run")
+    pids = {}
+    for orders in field(request, "workers", list):
+        if not isinstance(orders, dict):
+            raise Problem("the request start has a wrong worker")
+        rank = field(orders, "rank", int)
+        if rank in agent.workers.pids:
+            raise Problem(f"rank {rank} is running already")
+        pids[rank] = _start_one(agent, folder, rank, orders)
+    return {"pids": pids}
+
+
+def _start_one(agent: Agent, folder: Path, rank: int, orders: dict[str, Any]) -> int:
+    words = field(orders, "argv", list)
+    log = field(orders, "log", str, f"logs/rank-{rank}.log")
+    cwd = str(folder / field(orders, "cwd", str, "."))
+    file = inside(folder, log)
+    if not words:
+        raise Problem(f"cannot start rank {rank}: no program")
+    agent.tails.follow(folder, rank, log)
+    agent.told.discard(rank)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        env = _environment(field(orders, "env", dict, {}))
+        return agent.workers.spawn(rank, words, env, cwd, file)
+    except (OSError, ValueError, TypeError) as error:
+        raise Problem(f"cannot start rank {rank}: {error}") from None
+
+
+def _environment(changes: dict[str, str | None]) -> dict[str, str]:
+    env = {**os.environ, STARTED: repr(time.monotonic()), CONTROLLER: str(os.getpid())}
+    for name, value in changes.items():
+        if value is None:
+            env.pop(name, None)
+        else:
+            env[name] = value
+    return env
+
+
+def stop(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    agent.stop_workers(float(field(request, "grace", (int, float), 2.0)))
+    return {}
+
+
+def kill(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    agent.stop_workers(0)
+    return {}
+
+
+def _somebody_ended() -> bool:
+    """One question to the kernel, ten times a second, in place of one for each worker."""
+    try:
+        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether our child has ended, without reaping it."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
+
+
+def _signal_group(group: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+HANDLERS = {"start": start, "stop": stop, "kill": kill}
+SLOW = {"stop", "kill"}

@@ -1,0 +1,80 @@
+"""``phalanx attach``: be with a detached run again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from phalanx.cli import options as o
+
+if TYPE_CHECKING:
+    from phalanx.core.run_paths import RunPaths
+    from phalanx.launch.launcher import Job
+
+
+def attach(
+    run: o.RunName = None,
+    pool: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The blueprint, if it is not where it was."),
+    ] = None,
+    json: o.Json = False,
+) -> int:
+    """Show a run that was started with --detach, and bring it home when it ends.
+
+    What happened meanwhile is shown first. Ctrl-C stops the run.
+    """
+    from phalanx.cli.find import detached
+    from phalanx.cli.output import Output
+    from phalanx.cli.progress import observe
+    from phalanx.cli.run import tell_outcome
+    from phalanx.launch.attached import AttachedLauncher
+    from phalanx.launch.controller import take_over
+
+    paths = detached(run)
+    job = job_of(paths, pool)
+    out = Output(json)
+    with observe(out, paths.id, worth=True) as observer:
+        outcome = take_over(AttachedLauncher(), job, paths, observer)
+    return tell_outcome(outcome, paths, out)
+
+
+def job_of(paths: RunPaths, pool: Path | None) -> Job:
+    """As it was started, with the machines as the blueprint has them now."""
+    import msgspec
+
+    from phalanx.core.errors import InputError
+    from phalanx.launch.launcher import Fleet, Job, Launch
+    from phalanx.observe.records import DetachedRecord
+    from phalanx.plan.plan import Plan
+    from phalanx.pool.blueprint import read_blueprint
+
+    try:
+        record = msgspec.json.decode(paths.detached.read_bytes(), type=DetachedRecord)
+        launch = Launch.from_json(paths.launch.read_bytes())
+        plan = Plan.from_json(paths.plan.read_bytes())
+    except (OSError, msgspec.MsgspecError):
+        raise InputError(
+            f"'{paths.id}' is no detached run", "phalanx runs lists what there is."
+        ) from None
+    file = pool or (Path(record.pool) if record.pool else None)
+    if file is None:
+        raise InputError(f"'{paths.id}' does not say which blueprint it used", "Give --pool FILE.")
+    known = {machine.name: machine for machine in read_blueprint(file).machines}
+    missing = [name for name in record.machines if name not in known]
+    if missing:
+        raise InputError(
+            f"{file} has no {', '.join(missing)}, where '{paths.id}' runs", "Give --pool FILE."
+        )
+    return Job(
+        script=Path(launch.script),
+        arguments=launch.arguments,
+        settings=launch.settings,
+        plan=plan,
+        launcher=launch.launcher,
+        command=launch.command,
+        fleet=Fleet(machines=tuple(known[name] for name in record.machines), pool=file),
+        framework=launch.framework,
+    )

@@ -1,0 +1,26 @@
+"""Whether this process was told to stop: what fails afterwards fails because of that.
+
+A plain flag, because signal handlers set it: they must not take locks.
+"""
+
+from __future__ import annotations
+
+WORDS = "it was told to stop"
+"""What a process that ends before the others tells them, so that nobody takes it for lost."""
+
+_asked = False
+
+
+def ask() -> None:
+    global _asked
+    _asked = True
+
+
+def asked() -> bool:
+    return _asked
+
+
+def forget() -> None:
+    """For processes that are several workers, one after another."""
+    global _asked
+    _asked = False

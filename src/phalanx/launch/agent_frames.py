@@ -1,0 +1,82 @@
+"""The controller's side of the agent's frames: what comes is data, read into types, with limits."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+LENGTHS = struct.Struct("!II")
+MOST_HEADER = 1 << 20
+MOST_PAYLOAD = 4 << 20
+T = TypeVar("T")
+_headers = msgspec.json.Decoder(dict[str, Any])
+
+
+class WrongFrame(Exception):  # noqa: N818  (what came)
+    """Not what an agent says."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a frame is: the answer to a request, a problem with it, or something told."""
+
+    answer: int | None = None
+    problem: int | None = None
+    tell: str | None = None
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """Bytes that were appended to a file of the run."""
+
+    file: str
+    offset: int
+
+
+class Exited(msgspec.Struct, frozen=True):
+    """A worker has ended; the code is minus the signal's number if it was killed."""
+
+    rank: int
+    code: int
+
+
+class Pong(msgspec.Struct, frozen=True):
+    """When our ping left, by our clock, and when it came, by the machine's."""
+
+    sent: float
+    mine: float
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Why a request was not answered."""
+
+    cause: str
+    remedy: str = ""
+
+
+def read_as(kind: type[T], fields: dict[str, Any]) -> T:
+    """``fields`` as a ``kind``; they came from a machine, so that anything may be in them."""
+    try:
+        return msgspec.convert(fields, kind)
+    except msgspec.ValidationError as error:
+        raise WrongFrame(str(error)) from None
+
+
+def pack(header: dict[str, Any], payload: bytes = b"") -> bytes:
+    words = msgspec.json.encode(header)
+    if len(words) > MOST_HEADER or len(payload) > MOST_PAYLOAD:
+        raise ValueError("a request is too large for one frame")
+    return LENGTHS.pack(len(words), len(payload)) + words + payload
+
+
+async def unpack(read: Callable[[int], Awaitable[bytes]]) -> tuple[dict[str, Any], bytes]:
+    """The next frame; ``read`` gives exactly as many bytes as it is asked for."""
+    header_length, payload_length = LENGTHS.unpack(await read(LENGTHS.size))
+    if header_length > MOST_HEADER or payload_length > MOST_PAYLOAD:
+        raise WrongFrame("a frame is too long")
+    try:
+        header = _headers.decode(await read(header_length))
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise WrongFrame(str(error)) from None
+    return header, await read(payload_length)

@@ -1,0 +1,69 @@
+"""How a machine was lost, in one line for the user."""
+
+from __future__ import annotations
+
+import signal
+
+from phalanx.core.errors import MachineError
+from phalanx.launch.ssh_command import RunningCommand
+from phalanx.launch.verdict import signal_name
+from phalanx.pool.machine import Machine
+
+TOO_OLD_CODE = 9
+NOT_FOUND_CODE = 127
+_WAIT = 2.0
+_MOST_WORDS = 500
+
+
+async def why_it_ended(command: RunningCommand) -> MachineError:
+    """From the exit code and the last words of an agent that has ended."""
+    machine = command.machine
+    try:
+        code = await command.wait(_WAIT)
+    except TimeoutError:
+        code = None
+    last = without_controls((command.errors.splitlines() or [""])[-1])
+    if code == NOT_FOUND_CODE:
+        return MachineError(
+            f"{machine.name} has no command '{machine.python}'",
+            "Name its Python as 'python' in the blueprint.",
+        )
+    if code == TOO_OLD_CODE:
+        return MachineError(
+            f"{machine.name}: {last}", "Name a newer Python as 'python' in the blueprint."
+        )
+    if code is None and not last:
+        return MachineError(
+            f"the connection to {machine.name} was lost", "See whether it is still up."
+        )
+    why = last or exit_words(code)
+    return MachineError(
+        f"the agent on {machine.name} ended: {why}",
+        "See whether the machine is up, and whether somebody ends processes there.",
+    )
+
+
+def exit_words(code: int | None) -> str:
+    """A shell, and our guardian, say by 128 and more that a signal ended somebody."""
+    if code is not None and 128 < code <= 128 + signal.SIGRTMAX:
+        return f"it was killed by {signal_name(code - 128)}"
+    return f"exit code {code}"
+
+
+def silent(machine: Machine, seconds: float) -> MachineError:
+    return MachineError(
+        f"{machine.name} has not answered for {seconds:.0f} seconds",
+        "See whether it is up, and whether it can be reached.",
+    )
+
+
+def talks_otherwise(machine: Machine, why: str) -> MachineError:
+    return MachineError(
+        f"{machine.name} says what Phalanx does not: {without_controls(why)}",
+        "Its login shell has to print nothing; see what 'ssh' to it shows.",
+    )
+
+
+def without_controls(text: str) -> str:
+    """One printable line: a machine's words must not steer a terminal."""
+    return "".join(c if c.isprintable() else " " for c in text)[:_MOST_WORDS].strip()

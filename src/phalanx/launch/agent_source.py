@@ -1,0 +1,47 @@
+"""The agent as it is sent: a command for the machine's Python, and sources for its memory."""
+
+from __future__ import annotations
+
+import functools
+from importlib import resources
+
+import msgspec
+
+BOOT = "boot"
+LABEL = "phalanx-agent"
+"""The command begins with it and the run, so that process tables show whose it is."""
+
+
+@functools.cache
+def agent_sources() -> bytes:
+    """``{module: source}`` as JSON: all of the agent but its boot."""
+    sources = {"phalanx": ""}
+    for file in resources.files("phalanx.agent").iterdir():
+        name, dot, suffix = file.name.rpartition(".")
+        if dot and suffix == "py" and name != BOOT:
+            module = "phalanx.agent" if name == "__init__" else f"phalanx.agent.{name}"
+            sources[module] = file.read_text(encoding="utf-8")
+    return msgspec.json.encode(sources)
+
+
+@functools.cache
+def boot_source() -> str:
+    return (resources.files("phalanx.agent") / f"{BOOT}.py").read_text(encoding="utf-8")
+
+
+def agent_command(python: str, run: str | None) -> list[str]:
+    """What starts an agent that reads its sources from standard input.
+
+    Isolated (-I): nothing of the user's folder or ``PYTHONPATH`` is imported. Names of files and
+    words of commands are UTF-8 whatever the machine's locale is.
+    """
+    label = " ".join(f"# {LABEL} {run or ''}".split())
+    return [
+        python,
+        "-X",
+        "utf8",
+        "-I",
+        "-c",
+        f"{label}\n{boot_source()}",
+        str(len(agent_sources())),
+    ]

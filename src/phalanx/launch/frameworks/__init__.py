@@ -1,0 +1,56 @@
+"""Scripts of other frameworks as they are: variables, roles, and whose end is the run's.
+
+Pure functions: launchers ask what to give to each process, the controller who decides the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phalanx.core.settings import RunSettings
+from phalanx.launch.frameworks import tensorflow_scripts, torch_scripts
+from phalanx.launch.frameworks.framework import (
+    CHIEF,
+    TENSORFLOW,
+    EndingRule,
+    Framework,
+    Places,
+    Process,
+)
+from phalanx.launch.frameworks.seating import places_of, roles_by_rank, seat
+
+__all__ = [
+    "EndingRule",
+    "Framework",
+    "Places",
+    "Process",
+    "ending_rule",
+    "environment_of",
+    "places_of",
+    "roles_by_rank",
+    "seat",
+    "settings_variables",
+]
+
+EPOCHS, BATCH, SEED = "PHALANX_EPOCHS", "PHALANX_BATCH", "PHALANX_SEED"
+"""What the command line said, for scripts that care to look; the batch is the global one."""
+
+
+def environment_of(framework: str, places: Places) -> dict[int, dict[str, str]]:
+    """The variables of each rank."""
+    if framework == TENSORFLOW:
+        return tensorflow_scripts.environment(places)
+    return torch_scripts.environment(places)
+
+
+def ending_rule(framework: str, roles: Sequence[str]) -> EndingRule:
+    """TensorFlow's workers and servers of a chief never end by themselves; else all decide."""
+    chiefs = [rank for rank, role in enumerate(roles) if role == CHIEF]
+    return EndingRule(tuple(chiefs or range(len(roles))))
+
+
+def settings_variables(settings: RunSettings, workers: int) -> dict[str, str]:
+    """What was asked for on the command line, and nothing else: the script has its own values."""
+    batch = settings.batch or (settings.batch_per_worker or 0) * workers
+    told = {EPOCHS: settings.epochs, BATCH: batch or None, SEED: settings.seed}
+    return {name: str(value) for name, value in told.items() if value is not None}

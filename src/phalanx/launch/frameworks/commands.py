@@ -1,0 +1,58 @@
+"""What is started for each process of another framework: the same on every launcher."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from phalanx.core import settings
+from phalanx.launch.frameworks import Framework, environment_of, settings_variables
+from phalanx.launch.frameworks.framework import WORKER, Places
+from phalanx.launch.launcher import Job, WorkerCommand, slots_of
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What one machine has: everything that a command there refers to."""
+
+    python: str
+    """The one that has the framework."""
+    script: str
+    run_folder: str
+    data: str | None = None
+    before: tuple[str, ...] = ()
+    """Words in front of the command: a program that ties it to whoever starts it."""
+
+
+def commands_of(
+    job: Job, framework: Framework, places: Places, grounds: Mapping[str, Ground]
+) -> list[WorkerCommand]:
+    """Plain ``python SCRIPT ARGUMENT…`` for every process; ``grounds`` by machine."""
+    variables = environment_of(framework.name, places)
+    told = settings_variables(job.settings, len(places.with_role(WORKER)))
+    commands = []
+    for (machine, slot), process in zip(slots_of(job.plan), places.processes, strict=True):
+        ground = grounds[machine.name]
+        env = {
+            **told,
+            **variables[slot.rank],
+            settings.RUN_FOLDER: ground.run_folder,
+            settings.MACHINE: machine.name,
+            settings.CPUS: ",".join(map(str, slot.cpus)),
+            "PYTHONUNBUFFERED": "1",
+        }
+        if ground.data:
+            env[settings.DATA] = ground.data
+        commands.append(
+            WorkerCommand(
+                rank=slot.rank,
+                machine=machine.name,
+                argv=[*ground.before, ground.python, ground.script, *job.arguments],
+                env=env,
+                cpus=list(slot.cpus),
+                threads=slot.threads,
+                log=f"logs/rank-{slot.rank}.log",
+                role=process.role,
+            )
+        )
+    return commands

@@ -1,0 +1,79 @@
+"""What a launcher knows about scripts that bring their own way of training together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+TORCH, TENSORFLOW = "torch", "tensorflow"
+FRAMEWORKS = (TORCH, TENSORFLOW)
+CHIEF, WORKER, SERVER = "chief", "worker", "ps"
+"""TensorFlow's names of tasks. Processes of torch are all workers."""
+MIRRORED, PARAMETER_SERVER = "tf-mwms", "tf-ps"
+
+
+class Framework(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose script it is, and what its processes are started as; a part of ``launch.json``."""
+
+    name: str
+    system: str
+    """What reports call it: torch, torch-ddp, tf-mwms, tf-ps."""
+    roles: dict[str, int] = {}
+    """How many of each, as asked for; empty leaves it to the number of machines."""
+    python: str | None = None
+    """The Python of this machine that has the framework; ``None`` is our own."""
+    requirements: list[str] = []
+    """What an environment for it is made of; empty where our own will do."""
+
+    @property
+    def has_servers(self) -> bool:
+        return self.system == PARAMETER_SERVER
+
+
+@dataclass(frozen=True)
+class Process:
+    """Where one process is."""
+
+    rank: int
+    machine: str
+    address: str
+    """By which the others reach it."""
+    local_index: int
+    locals: int
+    """Processes of the run on its machine."""
+    port: int
+    """A free one of its machine, its own."""
+    threads: int = 1
+    device: str = "cpu"
+    interface: str | None = None
+    """The network device of ``address``, where the pool says it."""
+    role: str = WORKER
+
+
+@dataclass(frozen=True)
+class Places:
+    """All processes of a run, in the order of their ranks."""
+
+    processes: tuple[Process, ...]
+    run: str
+
+    @property
+    def machines(self) -> list[str]:
+        return list(dict.fromkeys(process.machine for process in self.processes))
+
+    def with_role(self, role: str) -> list[Process]:
+        return [process for process in self.processes if process.role == role]
+
+
+@dataclass(frozen=True)
+class EndingRule:
+    """Whose end is the end of the run."""
+
+    decides: tuple[int, ...]
+    """Once these have ended well the others are ended: they would never end by themselves."""
+
+
+Variables = Mapping[int, dict[str, str]]
+"""By rank."""

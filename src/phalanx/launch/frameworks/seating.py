@@ -1,0 +1,111 @@
+"""Who is chief, worker or server, and where: from a plan to the places of all processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from phalanx.core.errors import InputError
+from phalanx.core.registry import did_you_mean
+from phalanx.launch.frameworks.framework import (
+    CHIEF,
+    SERVER,
+    WORKER,
+    Framework,
+    Places,
+    Process,
+)
+from phalanx.plan.plan import Plan, PlannedMachine, Slot
+
+_ROLES = (CHIEF, WORKER, SERVER)
+_FEWEST = 3
+"""Machines from which on chief and server have one of their own."""
+MOST = 1024
+
+
+def read_roles(text: str) -> dict[str, int]:
+    """``chief=1,worker=2,ps=1`` as numbers."""
+    roles: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, number = (word.strip() for word in part.partition("="))
+        if name not in _ROLES:
+            raise InputError(f"unknown role '{name}'", did_you_mean(name, _ROLES))
+        if not number.isdecimal() or not 1 <= int(number) <= MOST or name in roles:
+            raise InputError(
+                f"--roles cannot be read at '{part.strip()}'", "Try chief=1,worker=2,ps=1"
+            )
+        roles[name] = int(number)
+    if WORKER not in roles:
+        raise InputError("--roles has no worker", "Try chief=1,worker=2,ps=1")
+    if roles.get(CHIEF, 1) > 1:
+        raise InputError(f"--roles has {roles[CHIEF]} chiefs", "There is one chief: chief=1")
+    return roles
+
+
+def seat(plan: Plan, framework: Framework, asked: int | None) -> Plan:
+    """``plan`` with a chief and a server, where the script needs them and nobody has counted them.
+
+    ``asked`` is the number of workers that was asked for: those compute, so chief and server come
+    on top, on the first and the last machine. Roles that were asked for are in the plan already.
+    """
+    many = sum(len(machine.slots) for machine in plan.machines)
+    if not framework.has_servers or framework.roles or (asked is None and many >= _FEWEST):
+        return plan
+    machines = list(plan.machines)
+    machines[0] = _with(machines[0], [_unpinned(), *machines[0].slots])
+    machines[-1] = _with(machines[-1], [*machines[-1].slots, _unpinned()])
+    seated, rank = [], 0
+    for machine in machines:
+        slots = [
+            msgspec.structs.replace(slot, rank=rank + i) for i, slot in enumerate(machine.slots)
+        ]
+        seated.append(_with(machine, slots))
+        rank += len(slots)
+    reasons = [*plan.reasons, "a chief and a parameter server beside the workers"]
+    return msgspec.structs.replace(plan, machines=seated, workers=rank, reasons=reasons)
+
+
+def roles_by_rank(framework: Framework, processes: int) -> list[str]:
+    """First the chief, then the workers, last the servers."""
+    if not framework.has_servers:
+        return [WORKER] * processes
+    counts = framework.roles or {CHIEF: 1, WORKER: processes - 2, SERVER: 1}
+    return [role for role in _ROLES for _ in range(counts.get(role, 0))]
+
+
+def places_of(
+    plan: Plan,
+    framework: Framework,
+    run: str,
+    addresses: Mapping[str, str],
+    ports: Mapping[int, int],
+    interfaces: Mapping[str, str | None] | None = None,
+) -> Places:
+    """Every process of ``plan``; addresses and interfaces by machine, ports by rank."""
+    seats = [(machine, slot) for machine in plan.machines for slot in machine.slots]
+    roles = roles_by_rank(framework, len(seats))
+    processes = [
+        Process(
+            rank=slot.rank,
+            machine=machine.name,
+            address=addresses[machine.name],
+            local_index=machine.slots.index(slot),
+            locals=len(machine.slots),
+            port=ports[slot.rank],
+            threads=slot.threads,
+            device=slot.device,
+            interface=(interfaces or {}).get(machine.name),
+            role=role,
+        )
+        for (machine, slot), role in zip(seats, roles, strict=True)
+    ]
+    return Places(tuple(processes), run)
+
+
+def _with(machine: PlannedMachine, slots: list[Slot]) -> PlannedMachine:
+    return msgspec.structs.replace(machine, slots=slots)
+
+
+def _unpinned() -> Slot:
+    return Slot(rank=-1, cpus=[], threads=1, device="cpu")

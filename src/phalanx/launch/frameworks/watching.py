@@ -1,0 +1,61 @@
+"""What the controller needs for processes of other frameworks: figures, and failures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from phalanx.core.errors import PhalanxError, ScriptError
+from phalanx.core.run_paths import RunPaths
+from phalanx.launch.frameworks.framework import TENSORFLOW, WORKER
+from phalanx.launch.last_words import last_words
+from phalanx.launch.verdict import explain
+from phalanx.observe.figure_lines import FigureLines, Told
+
+if TYPE_CHECKING:
+    from phalanx.launch.launcher import Launch
+
+
+def figures_of(launch: Launch, paths: RunPaths) -> FigureLines | None:
+    """Who turns printed figures into events; nobody, where workers write their own."""
+    if launch.framework is None:
+        return None
+    workers = launch.workers
+    told = Told(
+        machines=[worker.machine for worker in workers],
+        workers=sum(worker.role == WORKER for worker in workers),
+        system=launch.system,
+        seed=launch.settings.seed,
+        threads=[worker.threads for worker in workers],
+    )
+    return FigureLines(paths, told)
+
+
+def counted(launch: Launch, codes: Mapping[int, int]) -> Mapping[int, int]:
+    """The exit codes that count: TensorFlow's workers may fail because the first has ended well."""
+    framework = launch.framework
+    if framework is None or framework.name != TENSORFLOW:
+        return codes
+    first = launch.decides[0]
+    return {first: 0} if codes.get(first) == 0 else codes
+
+
+def why_failed(
+    launch: Launch, rank: int, code: int, paths: RunPaths
+) -> tuple[PhalanxError, list[str]]:
+    """The failure in one line, and the traceback that stands in the log."""
+    told = last_words(paths.log_of(rank))
+    if code < 0 or not told:
+        return explain(rank, code, paths), told
+    role = launch.workers[rank].role
+    name = f"worker {rank}" if role == WORKER else f"{role} (process {rank})"
+    error = ScriptError(f"{name} failed: {told[-1]} (log: {paths.log_of(rank)})")
+    return error, told if rank else []  # what the first prints is shown as it comes
+
+
+def stuck_first(rank: int, paths: RunPaths, seconds: float) -> PhalanxError:
+    return ScriptError(
+        f"worker {rank} still ran {seconds:.0f} s after all the others had ended "
+        f"(log: {paths.log_of(rank)})",
+        "It waits for them: all have to run the same epochs and collectives.",
+    )

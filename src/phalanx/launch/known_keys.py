@@ -1,0 +1,112 @@
+"""The host keys that are known: read with file and line, and recorded, in OpenSSH's format."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import asyncssh
+
+from phalanx.core.errors import InputError
+from phalanx.core.files import write_whole
+from phalanx.pool.machine import Machine
+
+SIZE_LIMIT = 4 << 20
+
+
+@dataclass(frozen=True)
+class KnownKey:
+    """One key that a machine may show, and where that is written."""
+
+    kind: str
+    fingerprint: str
+    file: Path
+    line: int
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+def users_file() -> Path:
+    return Path("~/.ssh/known_hosts").expanduser()
+
+
+def known_keys(machine: Machine) -> list[KnownKey]:
+    """The keys that decide for ``machine``: the pool's where it has any, else the user's."""
+    files = [Path(machine.known_keys)] if machine.known_keys else []
+    for file in (*files, users_file()):
+        if found := keys_in(file, machine):
+            return found
+    return []
+
+
+def keys_in(file: Path, machine: Machine) -> list[KnownKey]:
+    """The keys of ``machine`` in one file."""
+    return [
+        KnownKey(key.get_algorithm(), key.get_fingerprint("sha256"), file, number)
+        for number, line in enumerate(_lines(file), start=1)
+        for key in _keys_of(line, machine)
+    ]
+
+
+def as_known_hosts(machine: Machine) -> Any:
+    """What asyncssh is to check against; ``None`` when the user's own file decides."""
+    if not machine.known_keys:
+        return None
+    file = Path(machine.known_keys)
+    if not keys_in(file, machine):
+        return None
+    try:
+        return asyncssh.import_known_hosts("\n".join(_lines(file)))
+    except ValueError as error:
+        raise InputError(f"{file}: {error}", "Correct or remove that line.") from None
+
+
+def record(file: Path, found: Iterable[tuple[Machine, asyncssh.SSHKey]]) -> None:
+    """Add keys at the end of the pool's file; who reads the file also learns the name."""
+    lines = _lines(file)
+    for machine, key in found:
+        public = key.export_public_key("openssh").decode().split()
+        lines.append(f"{host_pattern(machine)} {public[0]} {public[1]} {machine.name}")
+    try:
+        write_whole(file, "\n".join(lines) + "\n")
+        file.chmod(0o644)
+    except OSError as error:
+        raise InputError(
+            f"{file}: cannot be written: {error.strerror}",
+            "Host keys are kept beside the blueprint.",
+        ) from None
+
+
+def host_pattern(machine: Machine) -> str:
+    host = machine.host.strip("[]")
+    return host if machine.port == 22 else f"[{host}]:{machine.port}"
+
+
+def _keys_of(line: str, machine: Machine) -> list[asyncssh.SSHKey]:
+    if not line.strip() or line.lstrip().startswith(("#", "@")):
+        return []
+    try:
+        known = asyncssh.import_known_hosts(line)
+    except ValueError:
+        return []
+    port = None if machine.port == 22 else machine.port
+    return list(known.match(machine.host.strip("[]"), "", port)[0])
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(SIZE_LIMIT)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise InputError(
+            f"{file}: cannot be read: {os.strerror(error.errno or 0).lower()}",
+            "It holds the host keys that are known.",
+        ) from None
+    return data.decode(errors="replace").splitlines()

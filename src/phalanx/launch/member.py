@@ -1,0 +1,194 @@
+"""One machine of a run, as the controller sees it: its agent, its files, its workers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from phalanx.core.errors import MachineError
+from phalanx.core.run_paths import RunPaths
+from phalanx.launch.agent_link import AgentLink, open_agent
+from phalanx.launch.equipment import Equipment
+from phalanx.launch.homecoming import Homecoming, MachineFile
+from phalanx.launch.launcher import Say
+from phalanx.launch.pool_addresses import address_for_others
+from phalanx.launch.remote_worker import Seating
+from phalanx.launch.shipping.results import clean_up
+from phalanx.launch.shipping.versions import Inspection
+from phalanx.observe.agent_samples import SampleReader
+from phalanx.plan.plan import PlannedMachine
+from phalanx.pool.facts import Facts
+from phalanx.pool.here import on_this_machine
+from phalanx.pool.machine import Machine
+from phalanx.pool.machine_facts import MachineFacts, facts_of
+
+OnExit = Callable[[int, int], None]
+OnLost = Callable[["Member", MachineError], None]
+ANSWER_SECONDS = 20.0
+WORTH_TELLING = 5.0
+"""Seconds that two machines' clocks may differ without a word."""
+
+
+class Member:
+    """From logging in to cleaning up, on one machine."""
+
+    def __init__(
+        self, machine: Machine, run_id: str, *, detach: bool, attach: bool, say: Say
+    ) -> None:
+        self.machine = machine
+        self.ranks: list[int] = []
+        """Planned for this machine."""
+        self.started_ranks: list[int] = []
+        self.remarks: list[str] = []
+        """What was found to be other than the blueprint says."""
+        self.skew = 0.0
+        """Seconds that the machine's wall clock is ahead of ours."""
+        self.own_address = "127.0.0.1"
+        """Of this machine as the others know it, where the blueprint says 'here'."""
+        self.samples: MachineFile | None = None
+        self.clock_to_run = 0.0
+        """Seconds from this machine's clock to that of the run's first machine."""
+        self.python: Inspection | None = None
+        self._facts: MachineFacts | None = None
+        self._link: AgentLink | None = None
+        self._run_id, self._say = run_id, say
+        self._detach, self._attach = detach, attach
+        self._files: Homecoming | None = None
+        self._reader = SampleReader()
+        self._seat: Seating | None = None
+        self._on_exit: OnExit = lambda rank, code: None
+        self._on_lost: OnLost = lambda member, error: None
+
+    @property
+    def name(self) -> str:
+        return self.machine.name
+
+    @property
+    def link(self) -> AgentLink:
+        assert self._link is not None
+        return self._link
+
+    @property
+    def alive(self) -> bool:
+        return self._link is not None and self._link.lost is None
+
+    @property
+    def seat(self) -> Seating:
+        assert self._seat is not None
+        return self._seat
+
+    @property
+    def address(self) -> str:
+        """Where the other machines reach this one: told, or the way that SSH took."""
+        reached_at = self.own_address if self.machine.is_here else self.link.address
+        return address_for_others(self.machine, self.facts, reached_at)
+
+    @property
+    def interface(self) -> str | None:
+        """The network device of its address, if the machine said so."""
+        found = (one.interface for one in self.facts.addresses if one.address == self.address)
+        return next(found, None)
+
+    @property
+    def facts(self) -> MachineFacts:
+        assert self._facts is not None
+        return self._facts
+
+    # -- before the start --------------------------------------------------------------------
+
+    async def connect(self, timeout: float) -> None:
+        self._link = await open_agent(
+            self.machine,
+            run=self._run_id,
+            detach=self._detach,
+            attach=self._attach,
+            timeout=timeout,
+        )
+        self._link.on_tell = self._hear
+        before = time.time()
+        facts = facts_of(await self._link.ask("facts", timeout=ANSWER_SECONDS))
+        self.skew = facts.wall - (before + time.time()) / 2
+        self._facts = facts
+        gpus = len(facts.gpus)
+        known = Facts(facts.cores, tuple(facts.cpu_ids), facts.memory or 0, gpus, gpus)
+        self.machine, self.remarks = on_this_machine(self.machine, known)
+        if abs(self.skew) > WORTH_TELLING:
+            self.remarks.append(clock_words(self.name, self.skew))
+
+    async def equip(self, equipment: Equipment) -> None:
+        """Everything that the workers need is on the machine."""
+        seat, self.python = await equipment.bring(self.link, self.machine)
+        self._seat = replace(seat, skew=self.skew)
+
+    async def free_ports(self, count: int) -> list[int]:
+        answer = await self.link.ask(
+            "free_ports", address=self.address, count=count, timeout=ANSWER_SECONDS
+        )
+        return [int(port) for port in answer["ports"]]
+
+    # -- workers -----------------------------------------------------------------------------
+
+    def begin(
+        self, paths: RunPaths, plan: PlannedMachine, on_exit: OnExit, on_lost: OnLost
+    ) -> None:
+        self.ranks = [slot.rank for slot in plan.slots]
+        self._files = Homecoming(paths, self.ranks)
+        self._on_exit, self._on_lost = on_exit, on_lost
+        self.link.on_lost = lambda error: self._on_lost(self, error)
+
+    async def start(self, workers: list[dict[str, Any]]) -> None:
+        self.started_ranks = list(self.ranks)
+        await self.link.ask("start", workers=workers, timeout=ANSWER_SECONDS)
+        await self.link.ask("sample", on=True, timeout=ANSWER_SECONDS)
+
+    async def rejoin(self) -> None:
+        """Have the rest of what the workers wrote, and of how they ended, sent."""
+        assert self._files is not None
+        self.started_ranks = list(self.ranks)
+        offsets = self._files.know()
+        await self.link.ask("resume_tails", offsets=offsets, timeout=ANSWER_SECONDS)
+        await self.link.ask("sample", on=True, timeout=ANSWER_SECONDS)
+
+    async def leave(self) -> None:
+        if self.alive:
+            await self.link.detach()
+
+    async def switch(self, request: str) -> None:
+        if self.alive and self.started_ranks:
+            await self.link.ask("switch", request=request, timeout=ANSWER_SECONDS)
+
+    async def stop(self, grace: float) -> None:
+        if self.alive and self.started_ranks:
+            await self.link.ask("stop", grace=grace, timeout=grace + ANSWER_SECONDS)
+
+    def _hear(self, what: str, told: dict[str, Any], payload: bytes) -> None:
+        if what == "chunk" and self._files is not None:
+            self._files.take(str(told["file"]), int(told["offset"]), payload)
+        elif what == "exited" and int(told["rank"]) in self.ranks:
+            self._on_exit(int(told["rank"]), int(told["code"]))
+        elif what == "sample" and self.samples is not None:
+            sample = self._reader.read(told, self.clock_to_run)
+            if sample is not None:
+                self.samples.add(sample)
+        elif what == "note":
+            self._say(f"{self.name}: {str(told['text'])[:500]}")
+
+    # -- the end -----------------------------------------------------------------------------
+
+    async def clean(self) -> None:
+        if self.alive:
+            for text in await clean_up(self.link):
+                self._say(text)
+
+    async def close(self) -> None:
+        if self._link is not None:
+            await self._link.close()
+
+
+def clock_words(name: str, skew: float) -> str:
+    seconds = abs(skew)
+    much = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    ahead = "ahead of" if skew > 0 else "behind"
+    return f"{name}: its clock is {much} {ahead} this machine's; the run's times are corrected"

@@ -1,0 +1,46 @@
+"""At which address the other machines reach a machine: told, else found. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+
+from phalanx.pool.machine import Machine
+from phalanx.pool.machine_facts import MachineFacts
+
+
+def address_for_others(machine: Machine, facts: MachineFacts, reached_at: str | None) -> str:
+    """The blueprint's ``address``; else the one that SSH took, if the machine has it itself.
+
+    Behind a translated address (a cloud's public one) a machine only has its inner one: then that
+    of the interface that leads out. ``reached_at`` of this machine is its own on the way out.
+    """
+    if machine.address is not None:
+        return machine.address.strip("[]")
+    if reached_at and facts.has_address(reached_at):
+        return reached_at
+    inner = _by_usefulness(facts)
+    return inner[0] if inner else (reached_at or "127.0.0.1")
+
+
+def _by_usefulness(facts: MachineFacts) -> list[str]:
+    def worth(place: tuple[str, str]) -> tuple[bool, bool]:
+        interface, address = place
+        return interface != facts.default_interface, ":" in address
+
+    places = [(own.interface, own.address) for own in facts.addresses if _usable(own.address)]
+    return [address for _, address in sorted(places, key=worth)]
+
+
+def _usable(address: str) -> bool:
+    try:
+        read = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return not (read.is_loopback or read.is_link_local or read.is_unspecified)
+
+
+def own_address(seen: Sequence[str | None]) -> str | None:
+    """Of this machine, from the connections it has made: the one most of them came from."""
+    known = [each for each in seen if each]
+    return max(known, key=known.count) if known else None

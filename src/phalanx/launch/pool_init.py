@@ -1,0 +1,181 @@
+"""A blueprint from names: what each machine was found to be, written so that people read it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
+from datetime import date
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from phalanx.core.errors import InputError, PhalanxError
+from phalanx.launch.agent_link import AgentLink, open_agent
+from phalanx.launch.pool_check import ANSWER_SECONDS, START_SECONDS, Visit, see
+from phalanx.launch.ssh_config import Resolved, resolve
+from phalanx.pool.jumps import JumpError, resolve_ways
+from phalanx.pool.known_file import keys_beside
+from phalanx.pool.machine import HERE, SELECTION_WORDS, Machine
+
+PYTHONS = (
+    "python3",
+    "~/.venv/bin/python",
+    "~/venv/bin/python",
+    "~/miniforge3/bin/python",
+    "~/miniconda3/bin/python",
+    "~/anaconda3/bin/python",
+    "/opt/conda/bin/python",
+)
+"""Where a torch is looked for, in this order."""
+_PLAIN = re.compile(r"[A-Za-z0-9_./~][A-Za-z0-9_./~@-]*")
+_ADDRESS = re.compile(r"\[?[0-9a-fA-F:.]+\]?")
+
+
+def machines_named(
+    names: Iterable[str], out: Path, *, user: str | None = None, key: str | None = None
+) -> list[Machine]:
+    """The machines that ``names`` stand for, with their ways and the file of their keys."""
+    found: list[Machine] = []
+    for name in names:
+        machine = _machine(name, user, key)
+        if any(machine.name == other.name for other in found):
+            raise InputError(f"'{name}' is there twice", "Give each machine once.")
+        found.append(machine)
+    try:
+        return resolve_ways(found, keys_beside(out))
+    except JumpError as error:
+        raise InputError(error.problem, error.remedy) from None
+
+
+def _machine(name: str, user: str | None, key: str | None) -> Machine:
+    own = Resolved(HERE) if name == HERE else resolve(name)
+    fields = {
+        "name": name_for(name),
+        "host": f"[{own.host}]" if ":" in own.host else own.host,
+        "port": own.port,
+        "user": None if name == HERE else user or own.user,
+        "key": None if name == HERE else key or own.key,
+        "jump": own.jump,
+    }
+    try:
+        return Machine.model_validate({k: v for k, v in fields.items() if v is not None})
+    except ValidationError:
+        raise InputError(
+            f"'{name[:60]}' cannot be a machine", "Give a host name, an address, or an alias."
+        ) from None
+
+
+def name_for(text: str) -> str:
+    """A name that a blueprint takes, as near as can be to what was given."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", text.rpartition("@")[2]).strip("-._")[:60]
+    return f"{plain}-1" if plain in SELECTION_WORDS else plain or "machine"
+
+
+async def find_out(machines: Sequence[Machine]) -> list[Visit]:
+    """Facts of every machine, and the first Python there that has torch."""
+    visits = [Visit(machine) for machine in machines]
+    async with AsyncExitStack() as stack:
+        await asyncio.gather(*(_find_out_one(stack, each) for each in visits))
+    return visits
+
+
+async def _find_out_one(stack: AsyncExitStack, visit: Visit) -> None:
+    try:
+        link = await open_agent(visit.machine, run=None, timeout=START_SECONDS)
+        await stack.enter_async_context(link)
+        await see(link, visit)
+        if visit.torch is None and not visit.machine.is_here:
+            await _look_for_torch(link, visit)
+    except PhalanxError as error:
+        visit.error = error
+
+
+async def _look_for_torch(link: AgentLink, visit: Visit) -> None:
+    for python in PYTHONS[1:]:
+        try:
+            found = await link.ask(
+                "inspect", python=python, packages=["torch"], timeout=ANSWER_SECONDS
+            )
+        except PhalanxError:
+            continue
+        torch = (found.get("packages") or {}).get("torch")
+        if torch:
+            visit.python, visit.torch = str(found.get("version"))[:40], str(torch)[:40]
+            visit.machine = visit.machine.model_copy(update={"python": python})
+            return
+
+
+def with_host_names(visits: Iterable[Visit]) -> None:
+    """A machine that was given by its address is called by its own name, where that is free."""
+    visits = list(visits)
+    taken = {visit.machine.name for visit in visits}
+    for visit in visits:
+        if visit.facts is None or not _ADDRESS.fullmatch(visit.machine.host):
+            continue
+        name = name_for(visit.facts.hostname.partition(".")[0])
+        if name not in taken and visit.machine.name == name_for(visit.machine.host):
+            taken.add(name)
+            visit.machine = visit.machine.model_copy(update={"name": name})
+
+
+def blueprint_text(visits: Iterable[Visit], out: Path, today: date) -> str:
+    """YAML; what could not be reached stays as a comment, with the reason."""
+    lines = [
+        f"# Written by phalanx pool init on {today.isoformat()}; change what you like.",
+        f"# Does it work?   phalanx pool check {out.name}",
+        f"# Host keys are beside it, in {keys_beside(out).name}",
+        "machines:",
+    ]
+    for visit in visits:
+        lines += _entry(visit) if visit.error is None else _left_out(visit)
+    return "\n".join(lines) + "\n"
+
+
+def _entry(visit: Visit) -> list[str]:
+    machine, facts = visit.machine, visit.facts
+    assert facts is not None
+    rows: list[tuple[str, str, str]] = [(n, v, "") for n, v in _way(machine)]
+    if visit.torch is not None and not machine.is_here:
+        rows.append(("python", machine.python, f"{visit.python}, torch {visit.torch}"))
+    elif visit.torch is None:
+        rows.append(("#python", "/path/to/python", "no Python with torch was found"))
+    rows.append(("cores", str(facts.cores), facts.cpu_model))
+    if facts.memory:
+        rows.append(("memory", f"{facts.memory * 10 // 2**30 / 10:g}GiB", ""))
+    if facts.gpus:
+        names = ", ".join(dict.fromkeys(gpu.name for gpu in facts.gpus))
+        rows.append(("gpus", str(len(facts.gpus)), names))
+    return [f"  {machine.name}:", *(_row(*row) for row in rows)]
+
+
+def _way(machine: Machine) -> list[tuple[str, str]]:
+    found = [("host", machine.host)]
+    if machine.port != 22:
+        found.append(("port", str(machine.port)))
+    for name in ("user", "key", "jump"):
+        value = getattr(machine, name)
+        if value is not None:
+            found.append((name, value))
+    return found
+
+
+def _row(name: str, value: str, remark: str) -> str:
+    sign, name = ("# ", name[1:]) if name.startswith("#") else ("", name)
+    plain = value if _PLAIN.fullmatch(value) else json.dumps(value, ensure_ascii=False)
+    row = f"    {sign}{name}: {plain}"
+    return f"{row}   # {_one_line(remark)}" if remark else row
+
+
+def _left_out(visit: Visit) -> list[str]:
+    fields = ", ".join(f"{name}: {json.dumps(value)}" for name, value in _way(visit.machine))
+    assert visit.error is not None
+    why = _one_line(visit.error.cause, 200)
+    return [f"  # {visit.machine.name}: {{{fields}}}", f"  #   not reached: {why}"]
+
+
+def _one_line(text: str, limit: int = 60) -> str:
+    """What another machine says of itself, as a comment that stays one."""
+    return "".join(c if c.isprintable() else " " for c in text).strip()[:limit]

@@ -1,0 +1,246 @@
+"""One run on several machines: connect, look, equip, start, watch, bring home, clean up.
+
+Everything here happens on one event loop. What the controller reads from its own thread (exit
+codes, news, what went wrong) is only ever added to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from phalanx.core.errors import InputError, MachineError, PhalanxError
+from phalanx.core.files import write_whole
+from phalanx.core.run_key import RunKey
+from phalanx.core.run_paths import RunPaths
+from phalanx.launch.equipment import pack_up
+from phalanx.launch.launcher import Job, Launch
+from phalanx.launch.member import Member
+from phalanx.launch.remote_commands import orders_for
+from phalanx.launch.shipping.results import collect_results
+from phalanx.launch.shipping.versions import check_versions
+from phalanx.plan.plan import PlannedMachine
+from phalanx.pool.machine import Machine
+
+CONNECT_SECONDS = 30.0
+START_SECONDS = 30.0
+LAST_SECONDS = 5.0
+
+
+class RemoteRun:
+    """The machines of a run, from the first connection to the last file."""
+
+    def __init__(
+        self,
+        run_id: str,
+        machines: Sequence[Machine],
+        *,
+        detach: bool = False,
+        attach: bool = False,
+    ) -> None:
+        self.codes: dict[int, int] = {}
+        self.lost: dict[int, MachineError] = {}
+        self.news: deque[str] = deque()
+        self.error: PhalanxError | None = None
+        """Why the run cannot go on."""
+        self.started = False
+        self._key = RunKey.new()
+        self._ending = False
+        self.members = [
+            Member(machine, run_id, detach=detach, attach=attach, say=self.news.append)
+            for machine in machines
+        ]
+
+    # -- before the start --------------------------------------------------------------------
+
+    async def connect(self) -> list[Machine]:
+        """Log in everywhere at once; the machines as they were found."""
+        await _all(member.connect(CONNECT_SECONDS) for member in self.members)
+        _refuse_twice(self.members)
+        for member in self.members:
+            self.news.extend(member.remarks)
+        self._give_addresses()
+        return [member.machine for member in self.members]
+
+    def _give_addresses(self) -> None:
+        """This machine is known to the others by the address they are reached from."""
+        others = [m for m in self.members if not m.machine.is_here]
+        own = next((m.link.reached_from for m in others if m.link.reached_from), "127.0.0.1")
+        for member in self.members:
+            member.own_address = own
+        if len(self.members) == 1:
+            self.members[0].own_address = "127.0.0.1"
+
+    # -- start -------------------------------------------------------------------------------
+
+    async def launch(self, job: Job, root: Path, paths: RunPaths, launch: Launch) -> None:
+        """Equip every machine and start its workers; whatever goes wrong is kept as ``error``."""
+        await self._keep_error(self._launch(job, root, paths, launch))
+
+    async def rejoin(self, job: Job, paths: RunPaths) -> None:
+        """Go on where another controller left off; errors as above."""
+        await self._keep_error(self._rejoin(job, paths))
+
+    async def _keep_error(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except PhalanxError as error:
+            self.error = error
+        except Exception as error:
+            self.error = MachineError(f"cannot start the workers: {error!r}")
+
+    async def _launch(self, job: Job, root: Path, paths: RunPaths, launch: Launch) -> None:
+        planned = {machine.name: machine for machine in job.plan.machines}
+        self.members = await self._dismiss(planned)
+        for member in self.members:
+            member.begin(paths, planned[member.name], self._on_exit, self._on_lost)
+        equipment = await pack_up(job, self.news.append)
+        await _first_failure(member.equip(equipment) for member in self.members)
+        pythons = {m.name: m.python for m in self.members if m.python is not None}
+        if job.framework is None:
+            self.news.extend(check_versions(pythons, tls=job.fleet.tls))
+        self._one_clock()
+        orders = await orders_for(job, root, self.members, self._key)
+        told = msgspec.structs.replace(launch, workers=orders.commands)
+        write_whole(paths.launch, told.to_json() + "\n")
+        self.started = True
+        await _first_failure(member.start(orders.of(member, root)) for member in self.members)
+
+    def _one_clock(self) -> None:
+        """Samples are told by the clock of the first machine, as events are."""
+        first = self.members[0].link.clock_offset
+        for member in self.members:
+            member.clock_to_run = member.link.clock_offset - first
+
+    async def _dismiss(self, planned: dict[str, PlannedMachine]) -> list[Member]:
+        """Those without a worker are not needed any more."""
+        for member in self.members:
+            if member.name not in planned:
+                await member.close()
+        return [member for member in self.members if member.name in planned]
+
+    # -- while it runs -----------------------------------------------------------------------
+
+    def _on_exit(self, rank: int, code: int) -> None:
+        self.codes[rank] = code
+
+    def _on_lost(self, member: Member, error: MachineError) -> None:
+        """The workers of the others know whether they can go on; without any nobody can."""
+        if self._ending:
+            return
+        self.lost.update({r: error for r in member.ranks if self.codes.get(r) != 0})
+        left = [m for m in self.members if m.alive]
+        if not self.started or not left:
+            self.error = self.error or error
+            return
+        self.news.append(f"{error.cause}; the others go on if they can")
+
+    async def _rejoin(self, job: Job, paths: RunPaths) -> None:
+        planned = {machine.name: machine for machine in job.plan.machines}
+        for member in self.members:
+            member.begin(paths, planned[member.name], self._on_exit, self._on_lost)
+        self.started = True
+        self._one_clock()
+        await _all(member.rejoin() for member in self.members)
+
+    async def leave(self) -> None:
+        """Let agents and workers be."""
+        self._ending = True
+        await self._tell_all(lambda m: m.leave(), LAST_SECONDS)
+
+    async def switch(self, request: str) -> None:
+        """What ``phalanx switch`` asks is for the first worker to read."""
+        await self._tell_all(lambda m: m.switch(request), LAST_SECONDS, self.members[:1])
+
+    async def stop(self, grace: float) -> None:
+        await self._tell_all(lambda m: m.stop(grace), grace + LAST_SECONDS)
+
+    async def kill(self) -> None:
+        await self._tell_all(lambda m: m.stop(0.0), LAST_SECONDS)
+
+    def all_ended(self) -> bool:
+        ranks = [rank for m in self.members if m.alive for rank in m.started_ranks]
+        return all(rank in self.codes for rank in ranks)
+
+    # -- the end -----------------------------------------------------------------------------
+
+    async def bring_home(self, paths: RunPaths) -> None:
+        """What the workers left, machine by machine in the order of their ranks."""
+        links = [m.link for m in self.members if m.alive and m.started_ranks]
+        came = await collect_results(links, paths)
+        self.news.extend(came.notes)
+
+    async def clean(self) -> None:
+        await self._tell_all(lambda m: m.clean(), 30.0)
+
+    async def close(self) -> None:
+        self._ending = True
+        await self._tell_all(lambda m: m.close(), LAST_SECONDS)
+
+    async def _tell_all(
+        self,
+        what: Callable[[Member], Awaitable[None]],
+        limit: float,
+        members: Sequence[Member] | None = None,
+    ) -> None:
+        """One after the other would let a silent machine hold up the rest."""
+
+        async def tell(member: Member) -> None:
+            try:
+                async with asyncio.timeout(limit):
+                    await what(member)
+            except (PhalanxError, TimeoutError, OSError) as error:
+                told = self._ending or not member.alive  # a loss is told where it is noticed
+                if not told and not isinstance(error, TimeoutError):
+                    self.news.append(str(error).splitlines()[0])
+
+        chosen = self.members if members is None else members
+        await asyncio.gather(*(tell(member) for member in chosen))
+
+
+async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """All at once, to their ends; what went wrong is one error that names every machine."""
+    results = await asyncio.gather(*works, return_exceptions=True)
+    _raise([result for result in results if isinstance(result, BaseException)])
+
+
+async def _first_failure(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """All at once; when one fails there is no use in the others going on."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    _raise([error for task in done if (error := task.exception()) is not None])
+
+
+def _raise(errors: Sequence[BaseException]) -> None:
+    for error in errors:
+        if not isinstance(error, PhalanxError):
+            raise error
+    problems = [error for error in errors if isinstance(error, PhalanxError)]
+    if not problems:
+        return
+    first = max(problems, key=lambda problem: problem.exit_code)
+    causes = "; ".join(dict.fromkeys(problem.cause for problem in problems))
+    raise type(first)(causes, first.remedy)
+
+
+def _refuse_twice(members: Sequence[Member]) -> None:
+    """Two names of one machine would have it wait for itself."""
+    seen: dict[str, Member] = {}
+    for member in members:
+        other = seen.setdefault(member.facts.machine_id, member)
+        if other is not member:
+            raise InputError(
+                f"'{other.name}' and '{member.name}' are one machine "
+                f"({other.machine.endpoint}, {member.machine.endpoint})",
+                "Remove one of them from the blueprint, or from --machines.",
+            )

@@ -1,0 +1,128 @@
+"""What a worker on another machine is given: command, working folder, variables."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from phalanx.core import hosts_settings as hosts
+from phalanx.core import settings
+from phalanx.core.run_key import KEY_VARIABLE, RunKey
+from phalanx.launch.launcher import STOP_SECONDS, Job, WorkerCommand
+from phalanx.plan.plan import PlannedMachine, Slot
+
+DEFAULT_FOLDER = "~/.cache/phalanx"
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Seating:
+    """Where the files of a run are on one machine, and what starts its workers."""
+
+    python: str
+    run_folder: str
+    code: str
+    """The folder that holds our own package."""
+    data: str | None = None
+    checkpoint: str | None = None
+    """Of the run that this one goes on from."""
+    skew: float = 0.0
+    """Seconds that the machine's wall clock is ahead of ours."""
+
+    @property
+    def project(self) -> str:
+        return f"{self.run_folder}/project"
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """How the workers of all machines find and know each other."""
+
+    address: str
+    """Of the machine of rank 0."""
+    port: int
+    key: RunKey
+    tls: bool
+    links: Mapping[str, float]
+    """Bits per second of each machine's slowest link, where measured."""
+
+
+def seating_before(folder: str, python: str, run: str) -> Seating:
+    """As far as it is known before anything was shipped."""
+    return Seating(python, f"{folder}/runs/{run}", f"{folder}/code")
+
+
+def command_of(
+    job: Job, root: Path, machine: PlannedMachine, slot: Slot, seat: Seating
+) -> WorkerCommand:
+    """The worker of ``slot``, without what only the start knows (the key, where to meet)."""
+    script = PurePosixPath(seat.project) / job.script.resolve().relative_to(root).as_posix()
+    bootstrap = [seat.python, "-P", "-m", "phalanx.launch.bootstrap"]
+    return WorkerCommand(
+        rank=slot.rank,
+        machine=machine.name,
+        argv=[*bootstrap, str(script), *job.arguments],
+        env=_variables(job, machine, slot, seat),
+        cpus=list(slot.cpus),
+        threads=slot.threads,
+        log=f"logs/rank-{slot.rank}.log",
+    )
+
+
+def working_folder(root: Path, seat: Seating) -> str:
+    """That of the command, if it is inside the project; else the project's root."""
+    here = Path.cwd().resolve()
+    inside = here == root or root in here.parents
+    part = here.relative_to(root).as_posix() if inside else "."
+    return os.path.normpath(f"{seat.project}/{part}")
+
+
+def meeting_variables(
+    meeting: Meeting, address: str, machine: PlannedMachine, slot: Slot
+) -> dict[str, str]:
+    """What connects the worker of ``slot`` to the others; it holds the key, so is not kept."""
+    found = {
+        hosts.MEET: _with_port(meeting.address, meeting.port),
+        hosts.ADDRESS: address,
+        hosts.LOCAL: str(machine.slots.index(slot)),
+        hosts.LOCALS: str(len(machine.slots)),
+        KEY_VARIABLE: meeting.key.text(),
+    }
+    if meeting.tls:
+        found[hosts.TLS] = "1"
+    if meeting.links:
+        found[hosts.LINKS] = json.dumps(dict(meeting.links))
+    return found
+
+
+def _variables(job: Job, machine: PlannedMachine, slot: Slot, seat: Seating) -> dict[str, str]:
+    chosen = job.settings
+    if seat.checkpoint is not None:
+        chosen = msgspec.structs.replace(chosen, resume=seat.checkpoint)
+    found = {
+        settings.RANK: str(slot.rank),
+        settings.WORKERS: str(job.plan.workers),
+        settings.RUN_FOLDER: seat.run_folder,
+        settings.MACHINE: machine.name,
+        settings.SETTINGS: chosen.to_json(),
+        settings.DEVICE: slot.device,
+        settings.CPUS: ",".join(map(str, slot.cpus)),
+        settings.GRACE: f"{STOP_SECONDS:g}",
+        "PYTHONPATH": seat.code,
+        "PYTHONUNBUFFERED": "1",
+        **dict.fromkeys(THREAD_VARIABLES, str(slot.threads)),
+    }
+    if seat.skew:
+        found[settings.SKEW] = repr(seat.skew)
+    if seat.data is not None:
+        found[settings.DATA] = seat.data
+    return found
+
+
+def _with_port(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

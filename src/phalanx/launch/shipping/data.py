@@ -1,0 +1,42 @@
+"""What each machine gets once, and finds again by its content: ``--data DIR``, a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from phalanx.core.errors import InputError
+from phalanx.launch.shipping.hashes import make_manifest
+from phalanx.launch.shipping.listing import walk
+from phalanx.launch.shipping.manifest import Manifest
+
+BEST, MANIFEST = "best.safetensors", "manifest.json"
+
+
+def data_manifest(folder: Path) -> tuple[Path, Manifest]:
+    """The folder and all that is in it; nothing is ignored."""
+    if not folder.is_dir():
+        raise InputError(f"--data {folder} is not a folder", "Name the folder that holds the data.")
+    root = folder.resolve()
+    return root, make_manifest(root, walk(root, lambda path, is_folder: False))
+
+
+def checkpoint_manifest(checkpoint: Path) -> tuple[Path, Manifest]:
+    """A checkpoint under the names it has in its run, and the best weights if they are older."""
+    folder = checkpoint.resolve()
+    root, own = folder.parent.parent, f"{folder.parent.name}/{folder.name}"
+    with_best = _is_older(root / BEST, folder)
+
+    def left_out(path: str, is_folder: bool) -> bool:
+        if path == BEST:
+            return not with_best
+        return not (path.startswith(own) or (is_folder and own.startswith(path)))
+
+    return root, make_manifest(root, walk(root, left_out))
+
+
+def _is_older(best: Path, checkpoint: Path) -> bool:
+    """What was found to be the best only after the checkpoint is not the resumed run's."""
+    try:
+        return best.stat().st_mtime <= (checkpoint / MANIFEST).stat().st_mtime
+    except OSError:
+        return False

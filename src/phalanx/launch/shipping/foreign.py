@@ -1,0 +1,36 @@
+"""The Python of a machine for another framework's script: one that has it, or one that is made."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+
+from phalanx.core.errors import MachineError
+from phalanx.launch.frameworks import Framework
+from phalanx.launch.peers import python_of
+from phalanx.launch.shipping.environment import inspect, make_environment
+from phalanx.launch.shipping.requirements import Recipe, Step
+from phalanx.launch.shipping.send import Link, Progress
+from phalanx.launch.shipping.versions import Inspection
+
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+async def prepare_foreign(link: Link, framework: Framework, progress: Progress) -> Inspection:
+    """First the blueprint's Python, then where this machine has it, at last a new environment."""
+    machine, needed = link.machine, _names(framework)
+    named = [machine.python] if "python" in machine.model_fields_set else []
+    for python in (*named, framework.python or str(python_of(framework))):
+        with contextlib.suppress(MachineError):  # there is no such Python: the next one
+            found = await inspect(link, python, needed)
+            if all(name in found.packages for name in needed):
+                return found
+    recipe = Recipe(framework.name, (Step("\n".join(framework.requirements) + "\n", ""),))
+    base = await inspect(link, machine.python, needed)
+    made = await make_environment(link, recipe, base, progress)
+    return await inspect(link, made, needed)
+
+
+def _names(framework: Framework) -> list[str]:
+    found = (_NAME.match(line) for line in framework.requirements)
+    return [match[0] for match in found if match]

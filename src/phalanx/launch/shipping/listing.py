@@ -1,0 +1,133 @@
+"""Walks a folder that shall be sent: its files, links and empty folders, with safe names."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from phalanx.core.errors import InputError
+
+MOST_FILES = 200_000
+
+LeftOut = Callable[[str, bool], bool]
+"""Whether the path (relative, with slashes), a folder or not, is left out."""
+
+
+@dataclass(frozen=True)
+class ListedFile:
+    """A file, a link (to ``link``, inside the root) or an empty folder."""
+
+    path: str
+    size: int = 0
+    executable: bool = False
+    link: str = ""
+    folder: bool = False
+
+
+def walk(root: Path, left_out: LeftOut) -> list[ListedFile]:
+    """Everything below ``root`` that is not left out, in the order of the paths."""
+    real_root = Path(os.path.realpath(root))
+    found = list(_folder(real_root, "", left_out))
+    shipped = {file.path for file in found}
+    found = [_with_target(real_root, file, shipped) for file in found]
+    return sorted(found, key=lambda file: file.path)
+
+
+def _folder(root: Path, at: str, left_out: LeftOut) -> Iterator[ListedFile]:
+    """The files of one folder and those below it; itself when there are none."""
+    waiting = [at]
+    count = 0
+    while waiting:
+        place = waiting.pop()
+        kept = list(_children(root, place, left_out))
+        for child in kept:
+            if child.folder:
+                waiting.append(child.path)
+            else:
+                count += 1
+                yield child
+        if not kept and place:
+            yield ListedFile(place, folder=True)
+        if count > MOST_FILES:
+            raise InputError(
+                f"{root} has more than {MOST_FILES} files to send",
+                "Leave some out by a .gitignore, or keep them on the machines (data: in the "
+                "blueprint).",
+            )
+
+
+def _children(root: Path, place: str, left_out: LeftOut) -> Iterator[ListedFile]:
+    try:
+        with os.scandir(root / place) as entries:
+            names = sorted(entries, key=lambda entry: entry.name)
+    except OSError as error:
+        raise InputError(
+            f"cannot read the folder {root / place}: {error.strerror}",
+            "It would be sent to the machines: make it readable, or leave it out by a .gitignore.",
+        ) from None
+    for entry in names:
+        path = f"{place}/{entry.name}" if place else entry.name
+        if not left_out(path, entry.is_dir(follow_symlinks=False)):
+            _check_name(root, path)
+            yield from _child(root, path, entry)
+
+
+def _child(root: Path, path: str, entry: os.DirEntry[str]) -> Iterator[ListedFile]:
+    if entry.is_symlink():
+        yield _link(root, path)
+        return
+    mode = entry.stat(follow_symlinks=False).st_mode
+    if stat.S_ISDIR(mode):
+        yield ListedFile(path, folder=True)
+    elif stat.S_ISREG(mode):
+        yield _regular(path, entry.stat(follow_symlinks=False))
+
+
+def _regular(path: str, status: os.stat_result) -> ListedFile:
+    return ListedFile(path, status.st_size, bool(status.st_mode & stat.S_IXUSR))
+
+
+def _check_name(root: Path, path: str) -> None:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        shown = path.encode(errors="replace").decode()
+        raise InputError(
+            f"{root}: the name '{shown}' is not UTF-8, so it cannot be sent",
+            "Rename it, or leave it out by a .gitignore.",
+        ) from None
+
+
+def _link(root: Path, path: str) -> ListedFile:
+    """A link as a link where it stays inside, else the file that it leads to."""
+    source = root / path
+    try:
+        target = Path(os.path.realpath(source, strict=True))
+    except OSError:
+        raise _refused(source, "leads nowhere") from None
+    if target == root or target.is_relative_to(root):
+        return ListedFile(path, link=os.path.relpath(target, os.path.realpath(source.parent)))
+    if not target.is_file():
+        raise _refused(source, "leads to a folder outside of what is sent")
+    return _regular(path, target.stat())
+
+
+def _refused(link: Path, why: str) -> InputError:
+    return InputError(
+        f"the link {link} {why}",
+        "Leave it out by a .gitignore; what is behind it can be sent by --data.",
+    )
+
+
+def _with_target(root: Path, file: ListedFile, shipped: set[str]) -> ListedFile:
+    """A link to a file that is itself left out becomes that file."""
+    if not file.link:
+        return file
+    target = Path(os.path.realpath(root / file.path))
+    inside = target.relative_to(root).as_posix()
+    if target.is_file() and inside not in shipped:
+        return replace(_regular(file.path, target.stat()), link="")
+    return file

@@ -1,0 +1,166 @@
+"""Which folder is the project of a script, and which of its files the machines get."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pathspec
+
+from phalanx.core.errors import InputError
+from phalanx.core.run_paths import runs_home
+from phalanx.core.script_imports import script_files
+from phalanx.launch.shipping.hashes import make_manifest
+from phalanx.launch.shipping.listing import ListedFile, walk
+from phalanx.launch.shipping.manifest import Manifest
+
+MARKS = (".git", "pyproject.toml", "setup.py")
+NEVER = frozenset({".git", ".venv", "venv", "__pycache__", "node_modules", ".hg", ".svn"})
+SHIP_LIMIT = 200_000_000
+
+
+def find_root(script: Path) -> Path:
+    """The nearest folder above ``script`` that looks like a project, else the script's own."""
+    folder = script.resolve().parent
+    for place in (folder, *folder.parents):
+        if _is_too_wide(place):
+            break
+        if any((place / mark).exists() for mark in MARKS) or _has_requirements(place):
+            return place
+    return folder
+
+
+def _is_too_wide(folder: Path) -> bool:
+    """Whether that is more than a project: somebody's home, what is above, everybody's /tmp."""
+    home = Path(os.path.realpath(Path.home()))
+    return folder in {home, *home.parents, Path(os.path.realpath(tempfile.gettempdir()))}
+
+
+def _has_requirements(folder: Path) -> bool:
+    return any(folder.glob("requirements*.txt"))
+
+
+def project_manifest(script: Path, limit: int = SHIP_LIMIT) -> tuple[Path, Manifest]:
+    """The project's root and what of it is sent: always the script, whatever is ignored."""
+    root = find_root(script)
+    files = list_files(root, limit) if not _is_too_wide(root) else _imported(script, root)
+    name = script.resolve().relative_to(root).as_posix()
+    if all(file.path != name for file in files):
+        files += [_one(root, name)]
+    _check_size(root, files, limit)
+    return root, make_manifest(root, files)
+
+
+def list_files(root: Path, limit: int = SHIP_LIMIT) -> list[ListedFile]:
+    """The files of a project, less what its .gitignore files and common sense leave out."""
+    root = root.resolve()
+    rules = Ignored(root)
+    files = walk(root, rules.leaves_out)
+    _check_size(root, files, limit)
+    return files
+
+
+def _imported(script: Path, root: Path) -> list[ListedFile]:
+    """Of a script in somebody's home: itself and the modules that it imports."""
+    return [_one(root, file.relative_to(root).as_posix()) for file in script_files(script)]
+
+
+def _one(root: Path, name: str) -> ListedFile:
+    status = (root / name).stat()
+    return ListedFile(name, status.st_size, bool(status.st_mode & 0o100))
+
+
+def _check_size(root: Path, files: list[ListedFile], limit: int) -> None:
+    size = sum(file.size for file in files)
+    if size <= limit:
+        return
+    largest = sorted(files, key=lambda file: file.size, reverse=True)[:3]
+    names = ", ".join(f"{file.path} ({megabytes(file.size)})" for file in largest)
+    raise InputError(
+        f"the project {root} has {megabytes(size)}, more than the {megabytes(limit)} that are "
+        f"sent; the largest: {names}",
+        "Leave files out by a .gitignore, send data by --data, or raise --ship-limit.",
+    )
+
+
+def megabytes(size: float) -> str:
+    """A size in the unit that suits it."""
+    for unit in ("bytes", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"
+
+
+class Ignored:
+    """The .gitignore files of a folder, of those above it in the repository, and of those below."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._runs = Path(os.path.realpath(runs_home()))
+        self._rules: dict[str, pathspec.GitIgnoreSpec | None] = {}
+        self._above = _rules_above(root)
+
+    def leaves_out(self, path: str, is_folder: bool) -> bool:
+        name = path.rpartition("/")[2]
+        if name in NEVER or name.endswith(".pyc"):
+            return True
+        if is_folder and self._is_runs(path):
+            return True
+        return self._is_ignored(f"{path}/" if is_folder else path)
+
+    def _is_runs(self, path: str) -> bool:
+        folder = self._root / path
+        if folder == self._runs:
+            return True
+        # Made by runs that were started from here, while this one was started elsewhere.
+        return path == "runs" and any(folder.glob("*/launch.json"))
+
+    def _is_ignored(self, path: str) -> bool:
+        """The innermost file that has a word on it decides; in a file, its last word."""
+        parts = path.rstrip("/").split("/")
+        for depth in range(len(parts) - 1, -1, -1):
+            base = "/".join(parts[:depth])
+            verdict = _verdict(self._of(base), path[len(base) + 1 if base else 0 :])
+            if verdict is not None:
+                return verdict
+        for rules, prefix in self._above:
+            verdict = _verdict(rules, prefix + path)
+            if verdict is not None:
+                return verdict
+        return False
+
+    def _of(self, folder: str) -> pathspec.GitIgnoreSpec | None:
+        if folder not in self._rules:
+            self._rules[folder] = _read_rules(self._root / folder / ".gitignore")
+        return self._rules[folder]
+
+
+def _verdict(rules: pathspec.GitIgnoreSpec | None, path: str) -> bool | None:
+    return None if rules is None else rules.check_file(path).include
+
+
+def _read_rules(file: Path) -> pathspec.GitIgnoreSpec | None:
+    try:
+        lines = file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return None
+    try:
+        return pathspec.GitIgnoreSpec.from_lines(lines)
+    except ValueError as error:
+        raise InputError(f"{file}: {error}", "Correct that line; git would ignore it.") from None
+
+
+def _rules_above(root: Path) -> list[tuple[pathspec.GitIgnoreSpec, str]]:
+    """Of the repository that ``root`` lies in, the innermost first; with root's path in each."""
+    found: list[tuple[pathspec.GitIgnoreSpec, str]] = []
+    for folder in (root, *root.parents):
+        prefix = "" if folder == root else f"{root.relative_to(folder).as_posix()}/"
+        if folder != root and (rules := _read_rules(folder / ".gitignore")):
+            found.append((rules, prefix))
+        if (folder / ".git").exists():
+            if rules := _read_rules(folder / ".git" / "info" / "exclude"):
+                found.append((rules, prefix))
+            return found
+    return []  # no repository: what lies above has nothing to say

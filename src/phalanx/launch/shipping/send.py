@@ -1,0 +1,261 @@
+"""Sends a manifest's files to a machine: only what it misses, from where it was interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from phalanx.core.errors import InputError, MachineError
+from phalanx.launch.shipping.manifest import Entry, Manifest
+from phalanx.pool.machine import Machine
+
+T = TypeVar("T")
+PIECE = 1 << 20
+WINDOW = 8 << 20
+FIRST_WINDOW = 256 << 10
+WINDOW_SECONDS = 0.5
+"""At most so many bytes, or what arrives in so long, are sent before the machine says how it is
+going; another as many are on their way then. More would keep pings waiting on a slow line."""
+ANSWER_SECONDS = 120.0
+CHECK_SECONDS = 1800.0
+ATTEMPTS = 2
+
+Progress = Callable[[int, int, str], None]
+"""Called with the bytes that have arrived, those to send in all, and the machine's name."""
+
+
+class Link(Protocol):
+    """What shipping needs of the connection to an agent."""
+
+    machine: Machine
+
+    async def ask(
+        self, name: str, *, timeout: float = ..., payload: bytes = ..., **fields: Any
+    ) -> dict[str, Any]: ...
+
+    async def send(self, header: dict[str, Any], payload: bytes = ...) -> None: ...
+
+
+class Have(msgspec.Struct):
+    """What a machine has of a manifest."""
+
+    ready: str | None = None
+    manifest_offset: int | None = None
+    missing: list[tuple[int, int]] = []
+    next: int | None = None
+
+
+class Laid(msgspec.Struct):
+    path: str
+
+
+def read_answer(link: Link, answer: dict[str, Any], kind: type[T]) -> T:
+    """What a machine answered, which may be anything."""
+    try:
+        return msgspec.convert(answer, kind)
+    except msgspec.ValidationError:
+        raise answers_wrongly(link) from None
+
+
+def answers_wrongly(link: Link) -> MachineError:
+    return MachineError(f"the agent on {link.machine.name} answers wrongly", "Try again.")
+
+
+def ignore_progress(done: int, total: int, machine: str) -> None:
+    """For whoever does not want to know."""
+
+
+async def ship(
+    link: Link,
+    manifest: Manifest,
+    source_root: Path,
+    kind: str,
+    progress: Progress = ignore_progress,
+) -> str:
+    """Have the machine lay out ``manifest``; the folder's path there."""
+    shipment = Shipment(link, manifest, source_root, kind, progress)
+    for _ in range(ATTEMPTS):
+        found = await shipment.ask_what_is_missing()
+        if found.ready is not None:
+            return found.ready
+        if not found.missing:
+            break
+        await shipment.send(found.missing)
+    else:
+        found = await shipment.ask_what_is_missing()
+        if found.missing:
+            raise shipment.garbled(found.missing[0][0])
+    answer = await link.ask("lay_out", timeout=CHECK_SECONDS, kind=kind, manifest=manifest.digest)
+    return read_answer(link, answer, Laid).path
+
+
+class Shipment:
+    """One manifest on its way to one machine."""
+
+    def __init__(
+        self, link: Link, manifest: Manifest, root: Path, kind: str, progress: Progress
+    ) -> None:
+        self._link, self._manifest, self._root, self._kind = link, manifest, root, kind
+        self._progress = progress
+
+    async def ask_what_is_missing(self) -> Have:
+        """All pages of it in one, once the manifest itself is there."""
+        found = await self._have(0)
+        for _ in range(ATTEMPTS):
+            if found.manifest_offset is None:
+                break
+            await self._send_manifest(found.manifest_offset)
+            found = await self._have(0)
+        if found.manifest_offset is not None:
+            raise answers_wrongly(self._link)
+        page = found
+        at = 0
+        while page.next is not None:
+            if page.next <= at:  # or there would be no end to it
+                raise answers_wrongly(self._link)
+            at = page.next
+            page = await self._have(at)
+            found.missing += page.missing
+        return found
+
+    async def send(self, missing: Sequence[tuple[int, int]]) -> None:
+        """Send these entries, each from its offset, and wait until their checksums are compared."""
+        todo = [(self._manifest.entries[number], offset) for number, offset in missing]
+        total, done = sum(entry.size - offset for entry, offset in todo), 0
+        name = self._link.machine.name
+        self._progress(0, total, name)
+        async with Window(self._link) as window:
+            for entry, offset in todo:
+                async for at, piece in _pieces(self._root / entry.path, entry, offset, window):
+                    last = at + len(piece) >= entry.size
+                    await self._send_piece(entry.sha256, at, last, piece)
+                    done += len(piece)
+                    if await window.passed(len(piece)):
+                        self._progress(window.arrived, total, name)
+        self._progress(total, total, name)
+
+    def garbled(self, number: int) -> MachineError:
+        path = self._root / self._manifest.entries[number].path
+        return MachineError(
+            f"{path} arrives at {self._link.machine.name} with another checksum than it had here",
+            "Did it change meanwhile? Start again when it is at rest.",
+        )
+
+    async def _have(self, first: int) -> Have:
+        answer = await self._link.ask(
+            "have",
+            timeout=CHECK_SECONDS,
+            kind=self._kind,
+            manifest=self._manifest.digest,
+            size=len(self._manifest.content),
+            first=first,
+        )
+        found = read_answer(self._link, answer, Have)
+        entries = self._manifest.entries
+        if all(0 <= n < len(entries) and 0 <= at <= entries[n].size for n, at in found.missing):
+            return found
+        raise answers_wrongly(self._link)
+
+    async def _send_manifest(self, offset: int) -> None:
+        content, digest = self._manifest.content, self._manifest.digest
+        if not 0 <= offset <= len(content):
+            raise answers_wrongly(self._link)
+        async with Window(self._link) as window:
+            while True:
+                piece = content[offset : offset + window.piece]
+                last = offset + len(piece) >= len(content)
+                await self._send_piece(digest, offset, last, piece)
+                await window.passed(len(piece))
+                offset += len(piece)
+                if last:
+                    break
+
+    async def _send_piece(self, digest: str, offset: int, last: bool, piece: bytes) -> None:
+        header = {"ask": "blob", "digest": digest, "offset": offset, "last": last}
+        await self._link.send(header, piece)
+
+
+class Window:
+    """Keeps a machine's troubles (a full disk) from being noticed only at the end."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self.arrived = 0
+        """Bytes, as far as is known."""
+        self._sent = self._asked_at = 0
+        self._size = min(FIRST_WINDOW, WINDOW)
+        self._since = time.monotonic()
+        self._asked: asyncio.Task[Any] | None = None
+
+    @property
+    def piece(self) -> int:
+        """Bytes to send at once."""
+        return min(PIECE, self._size)
+
+    async def passed(self, count: int) -> bool:
+        """Count bytes that were sent; whether it is known of more of them that they arrived."""
+        self._sent += count
+        if self._sent - self._asked_at < self._size:
+            return False
+        known = await self._answer()
+        if known:
+            self._adapt(self._asked_at)
+        ask = self._link.ask("stored", timeout=ANSWER_SECONDS)
+        self._asked, self._asked_at = asyncio.create_task(ask), self._sent
+        return known
+
+    def _adapt(self, arrived: int) -> None:
+        """The next window is what arrives in ``WINDOW_SECONDS`` at the rate of the last one."""
+        now = time.monotonic()
+        rate = (arrived - self.arrived) / max(now - self._since, 1e-6)
+        # At most twice as many as before: one fast answer may be luck.
+        wanted = min(int(rate * WINDOW_SECONDS), 2 * self._size, WINDOW)
+        self._size = max(wanted, min(FIRST_WINDOW, WINDOW) // 4)
+        self.arrived, self._since = arrived, now
+
+    async def __aenter__(self) -> Window:
+        return self
+
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        """Wait until everything has arrived and is checked, unless something went wrong."""
+        if kind is None:
+            await self._answer()
+            await self._link.ask("stored", timeout=CHECK_SECONDS, wait=True)
+        elif self._asked is not None:
+            self._asked.cancel()
+            await asyncio.gather(self._asked, return_exceptions=True)
+
+    async def _answer(self) -> bool:
+        asked, self._asked = self._asked, None
+        if asked is None:
+            return False
+        await asked
+        return True
+
+
+async def _pieces(
+    path: Path, entry: Entry, offset: int, window: Window
+) -> AsyncIterator[tuple[int, bytes]]:
+    """The file's content from ``offset``, at least one piece (an empty file has an empty one)."""
+    try:
+        with await asyncio.to_thread(path.open, "rb", 0) as file:
+            file.seek(offset)
+            while True:
+                piece = await asyncio.to_thread(file.read, min(window.piece, entry.size - offset))
+                if not piece and offset < entry.size:
+                    raise InputError(
+                        f"{path} became shorter while it was sent", "Start again when it is ready."
+                    )
+                yield offset, piece
+                offset += len(piece)
+                if offset >= entry.size:
+                    return
+    except OSError as error:
+        raise InputError(
+            f"cannot read {path}: {error.strerror}", "It was there a moment ago: start again."
+        ) from None

@@ -1,0 +1,97 @@
+"""Whether the Pythons of several machines can train together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from phalanx.core.errors import MachineError
+from phalanx.launch.shipping.requirements import TLS_ONLY, WORKER_PACKAGES
+
+OLDEST = (3, 11)
+
+
+class Inspection(msgspec.Struct, frozen=True):
+    """A Python on a machine, and the versions of the packages that were asked for."""
+
+    executable: str
+    version: str
+    packages: dict[str, str]
+    platform: str = ""
+    libc: tuple[str, str] = ("", "")
+    soabi: str = ""
+    implementation: str = "cpython"
+
+    @property
+    def minor(self) -> tuple[int, ...]:
+        return numbers(self.version)[:2]
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """``2.13.0+cpu`` as ``(2, 13, 0)``; what is no number ends it."""
+    found = []
+    for part in version.partition("+")[0].split("."):
+        if not part.isdecimal():
+            break
+        found.append(int(part))
+    return tuple(found)
+
+
+def check_versions(found: Mapping[str, Inspection], *, tls: bool = False) -> list[str]:
+    """Refuse what cannot work; lines on what differs without harm. By machine, in any order."""
+    for name, python in found.items():
+        _check_python(name, python)
+        _check_packages(name, python, tls)
+    _check_torch(found)
+    return [*_patches(found), *_minors(found)]
+
+
+def _check_python(name: str, python: Inspection) -> None:
+    if python.minor < OLDEST:
+        raise MachineError(
+            f"{name} has Python {python.version} ({python.executable}), 3.11 or newer is needed",
+            "Install one there, and name it as 'python' of that machine in the blueprint.",
+        )
+
+
+def _check_packages(name: str, python: Inspection, tls: bool) -> None:
+    needed = [p for p in WORKER_PACKAGES if tls or p not in TLS_ONLY]
+    missing = [package for package in needed if package not in python.packages]
+    if missing:
+        raise MachineError(
+            f"{name}: {python.executable} has no {', '.join(missing)}",
+            f"Run there: {python.executable} -m pip install {' '.join(missing)}   (or name a "
+            "'python' that has them in the blueprint, or give the project a requirements.txt)",
+        )
+
+
+def _check_torch(found: Mapping[str, Inspection]) -> None:
+    versions = {name: python.packages["torch"] for name, python in found.items()}
+    if len({numbers(version)[:2] for version in versions.values()}) > 1:
+        raise MachineError(
+            f"the machines have different versions of torch: {_listed(versions)}",
+            "Install the same one on each, or pin it in the project's requirements.txt.",
+        )
+
+
+def _patches(found: Mapping[str, Inspection]) -> list[str]:
+    versions = {name: python.packages["torch"] for name, python in found.items()}
+    if len({numbers(version) for version in versions.values()}) < 2:
+        return []
+    return [f"the machines have slightly different versions of torch: {_listed(versions)}"]
+
+
+def _minors(found: Mapping[str, Inspection]) -> list[str]:
+    if len({python.minor for python in found.values()}) < 2:
+        return []
+    versions = {name: python.version for name, python in found.items()}
+    return [f"the machines have different versions of Python: {_listed(versions)}"]
+
+
+def _listed(versions: Mapping[str, str]) -> str:
+    """``m1, m2 2.13.0; m3 2.11.0``."""
+    by_version: dict[str, list[str]] = {}
+    for name, version in versions.items():
+        by_version.setdefault(version, []).append(name)
+    return "; ".join(f"{', '.join(names)} {version}" for version, names in by_version.items())

@@ -1,0 +1,103 @@
+"""Wheels for a machine that reaches no package index, fetched here for its platform."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from phalanx.core.errors import MachineError
+from phalanx.launch.shipping.hashes import cache_home, make_manifest
+from phalanx.launch.shipping.listing import walk
+from phalanx.launch.shipping.manifest import Manifest
+from phalanx.launch.shipping.requirements import Recipe, Step
+from phalanx.launch.shipping.versions import Inspection
+
+FETCH_SECONDS = 3600.0
+OLD_NAMES = {5: "manylinux1", 12: "manylinux2010", 17: "manylinux2014"}
+"""What manylinux was called after, by the minor version of glibc."""
+COMPLETE = ".complete"
+
+
+async def fetch_wheels(recipe: Recipe, python: Inspection, machine: str) -> tuple[Path, Manifest]:
+    """A folder with every wheel that the recipe needs there, and its manifest."""
+    digest = recipe.digest(python.version, python.platform)
+    folder = cache_home() / "wheels" / digest
+    if not (folder / COMPLETE).exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        for step in recipe.steps:
+            await _download(step, python, folder, machine)
+        (folder / COMPLETE).touch()
+    return folder, make_manifest(folder, walk(folder, lambda path, is_folder: path == COMPLETE))
+
+
+async def _download(step: Step, python: Inspection, folder: Path, machine: str) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        words = [sys.executable, "-m", "pip", "download", "--only-binary=:all:", "--no-input"]
+        words += ["--disable-pip-version-check", "--progress-bar", "off", "--dest", str(folder)]
+        words += ["--python-version", python.version, "--implementation", "cp"]
+        for platform in platforms(python.platform, python.libc):
+            words += ["--platform", platform]
+        for option, text in (("-r", step.requirements), ("-c", step.constraints)):
+            if text:
+                file = Path(scratch) / f"{option[1:]}.txt"
+                file.write_text(text, encoding="utf-8")
+                words += [option, str(file)]
+        code, output = await _run(words)
+    if code != 0:
+        lines = [line for line in output.splitlines() if line.startswith("ERROR:")]
+        said = (lines or output.splitlines() or ["pip said nothing"])[-1][:300]
+        raise MachineError(
+            f"{machine} reaches no package index, and its wheels cannot be fetched here: {said}",
+            "Install the requirements there by hand, and name that 'python' in the blueprint.",
+        )
+
+
+async def _run(words: list[str]) -> tuple[int, str]:
+    process = await asyncio.create_subprocess_exec(
+        *words,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        async with asyncio.timeout(FETCH_SECONDS):
+            output, _ = await process.communicate()
+        return process.returncode or 0, output.decode(errors="replace")
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+
+
+def platforms(platform: str, libc: tuple[str, str]) -> list[str]:
+    """The tags of wheels that run on ``platform``, the newest first."""
+    tag = platform.replace("-", "_").replace(".", "_")
+    linux = re.fullmatch(r"linux_(\w+)", tag)
+    mac = re.fullmatch(r"macosx_(\d+)_(\d+)_(\w+)", tag)
+    if linux and libc[0] == "glibc":
+        return [*_manylinux(linux[1], libc[1]), tag]
+    if linux:
+        return [f"musllinux_1_{minor}_{linux[1]}" for minor in (2, 1)] + [tag]
+    if mac:
+        kinds = (mac[3], "universal2")
+        return [
+            f"macosx_{major}_0_{kind}" for major in range(int(mac[1]), 10, -1) for kind in kinds
+        ]
+    return [tag]
+
+
+def _manylinux(machine: str, libc: str) -> list[str]:
+    found = []
+    for minor in range(int(libc.split(".")[1]), 4, -1):
+        found.append(f"manylinux_2_{minor}_{machine}")
+        if minor in OLD_NAMES:
+            found.append(f"{OLD_NAMES[minor]}_{machine}")
+    return found

@@ -1,0 +1,121 @@
+"""What the user's SSH configuration says of a name: read by ``ssh`` itself (``ssh -G``)."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from phalanx.core.errors import InputError
+
+DEFAULT_KEYS = (
+    "id_rsa",
+    "id_ecdsa",
+    "id_ecdsa_sk",
+    "id_ed25519",
+    "id_ed25519_sk",
+    "id_xmss",
+    "id_dsa",
+)
+SIZE_LIMIT = 1 << 20
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """Host, user, port, key and jump host that ``ssh NAME`` would use."""
+
+    host: str
+    user: str | None = None
+    port: int = 22
+    key: str | None = None
+    jump: str | None = None
+
+
+def config_file() -> Path:
+    return Path.home() / ".ssh" / "config"
+
+
+def resolve(name: str) -> Resolved:
+    """``name`` may be an alias, a host, an address, or ``user@`` one of them."""
+    user, at, host = name.rpartition("@")
+    tool = shutil.which("ssh")
+    if tool is None:
+        return Resolved(host.strip("[]"), user if at else None)
+    said = _ask(tool, name)
+    jump = said.get("proxyjump", ["none"])[0]
+    return Resolved(
+        host=said.get("hostname", [host])[0],
+        user=said.get("user", [None])[0],
+        port=int(said.get("port", ["22"])[0]),
+        key=_own_key(said.get("identityfile", [])),
+        jump=None if jump == "none" else _resolve_jump(tool, jump),
+    )
+
+
+def aliases(file: Path | None = None) -> list[str]:
+    """The names that the configuration has a ``Host`` line for; patterns are none."""
+    file = file or config_file()
+    try:
+        with file.open("rb") as opened:
+            lines = opened.read(SIZE_LIMIT).decode(errors="replace").splitlines()
+    except OSError:
+        raise InputError(f"{file}: cannot be read", "Give the machines' names instead.") from None
+    found: list[str] = []
+    for line in lines:
+        keyword, *names = line.replace("=", " ", 1).split()[:50] or [""]
+        if keyword.lower() == "host":
+            found += [name for name in names if not set(name) & set("*?!#")]
+    return list(dict.fromkeys(found))
+
+
+def _ask(tool: str, name: str) -> dict[str, list[str]]:
+    words = [tool, "-G", *_which_file(), "--", name]
+    try:
+        answer = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=15, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        answer = None
+    if answer is None or answer.returncode != 0:
+        why = (answer.stderr.strip().splitlines() or ["no answer"])[-1] if answer else "no answer"
+        raise InputError(
+            f"ssh does not understand the name '{name}': {why[:200]}",
+            "Give a host name, an address, or an alias of ~/.ssh/config.",
+        )
+    said: dict[str, list[str]] = {}
+    for line in answer.stdout.splitlines():
+        keyword, _, value = line.partition(" ")
+        said.setdefault(keyword.lower(), []).append(value.strip())
+    return said
+
+
+def _which_file() -> list[str]:
+    """ssh reads the home of the account, whatever ``HOME`` says; we read what ``HOME`` says."""
+    home = Path(pwd.getpwuid(os.getuid()).pw_dir)
+    if config_file().parent.parent == home:
+        return []
+    return ["-F", str(config_file()) if config_file().is_file() else "none"]
+
+
+def _own_key(files: list[str]) -> str | None:
+    """The key that the configuration names; ssh lists its own defaults where there is none."""
+    for file in files:
+        path = Path(file).expanduser()
+        if path.name not in DEFAULT_KEYS and path.is_file():
+            return file
+    return None
+
+
+def _resolve_jump(tool: str, jump: str) -> str:
+    """The last hop as ``user@host:port``: an alias means nothing outside this configuration."""
+    last = jump.rpartition(",")[2].removeprefix("ssh://")
+    name, colon, port = last.rpartition(":")
+    name, port = (name, port) if colon and port.isdigit() else (last, "")
+    said = _ask(tool, name)
+    host = said.get("hostname", [name])[0]
+    host = f"[{host}]" if ":" in host else host
+    number = port or said.get("port", ["22"])[0]
+    return f"{said.get('user', [''])[0]}@{host}" + ("" if number == "22" else f":{number}")

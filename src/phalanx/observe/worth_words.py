@@ -1,0 +1,120 @@
+"""Whether fewer machines would be faster, in one sentence; nothing where it cannot be told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phalanx.observe.worth import BALANCE, FEWER, Option, WaitedFor, Worth
+
+GAIN = 1.10
+"""Differences below this are never worth an advice."""
+_ALIKE = 0.05
+_WORTH_NAMING = 0.03
+_STEADY = (0.75, 1.33)
+"""What is called "about as fast" may not be further off in any stretch of the time."""
+_CLEARLY_SLOWER = 1.3
+
+
+def advise(worth: Worth) -> str | None:
+    """What to do, or that all of them pay; ``None`` when the time was too uneven to tell."""
+    faster = [o for o in worth.predicted if o.times >= GAIN]
+    if any(option.low <= 1.0 for option in _best_first(faster)[:1]):
+        return None
+    certain = [option for option in faster if option.low > 1.0]
+    if certain:
+        return _change(worth, certain)
+    return _stay(worth)
+
+
+def as_sentence(worth: Worth, advice: str) -> str:
+    """Begun with a capital letter, unless a name comes first."""
+    named = worth.several_hosts and any(advice.startswith(f"{name} ") for name in worth.machines)
+    return advice if named else f"{advice[0].upper()}{advice[1:]}"
+
+
+def _best_first(options: Sequence[Option]) -> list[Option]:
+    return sorted(options, key=lambda option: option.times, reverse=True)
+
+
+def _change(worth: Worth, faster: Sequence[Option]) -> str:
+    ways = []
+    fewer = _best_first([option for option in faster if option.kind == FEWER])
+    if fewer:
+        alike = [o for o in fewer if o.times >= (1.0 - _ALIKE) * fewer[0].times]
+        ways.append(_leave_out(worth, max(alike, key=lambda option: len(option.machines))))
+    ways += [
+        f"balance it (--balance auto: {_faster(option)})"
+        for option in faster
+        if option.kind == BALANCE
+    ]
+    return f"{_why(worth)}: {' or '.join(ways)}"
+
+
+def _leave_out(worth: Worth, option: Option) -> str:
+    gone = [name for name in worth.machines if name not in option.machines]
+    late = worth.waiting
+    known = late is not None and _named(late) and gone == [late.name]
+    whom = "it" if known else listed(gone)
+    return f"leave {whom} out ({_how(worth, option)}: {_faster(option)})"
+
+
+def _why(worth: Worth) -> str:
+    late = worth.waiting
+    if late is None or not _named(late):
+        kind = "machines" if worth.several_hosts else "workers"
+        return f"communication costs more than the {kind} add"
+    others = [name for name in worth.machines if name != late.name]
+    share = f"{100 * late.share:.0f} % of the time"
+    who = others[0] if len(others) == 1 else "the others"
+    if late.slower is None or late.slower < _CLEARLY_SLOWER:
+        return f"{who} {'waits' if len(others) == 1 else 'wait'} {share} for {late.name}"
+    wait = ", which waits" if len(others) == 1 else " and they wait"
+    return f"{late.name} is {late.slower:.1f} times slower than {who}{wait} {share} for it"
+
+
+def _named(late: WaitedFor) -> bool:
+    return late.share >= _WORTH_NAMING
+
+
+def _stay(worth: Worth) -> str | None:
+    fewer = [option for option in worth.predicted if option.kind == FEWER]
+    alone = min(fewer, key=lambda option: len(option.machines))
+    without = max(fewer, key=lambda option: len(option.machines))
+    for option in (alone, without):
+        if option.times * GAIN > 1.0:
+            steady = _STEADY[0] <= option.low and option.high <= _STEADY[1]
+            return _as_fast(worth, option) if steady else None
+    if without.high >= 1.0 or without.times <= 0.0:
+        return None
+    gone = listed([name for name in worth.machines if name not in without.machines])
+    return (
+        f"{_all(worth)} pay: without {gone} it would be about {1 / without.times:.1f} times slower"
+    )
+
+
+def _as_fast(worth: Worth, option: Option) -> str:
+    if len(option.machines) == 1:
+        return f"{option.machines[0]} alone would be about as fast ({_how(worth, option)})"
+    gone = listed([name for name in worth.machines if name not in option.machines])
+    return f"{gone} adds little: without it ({_how(worth, option)}) it would be about as fast"
+
+
+def _all(worth: Worth) -> str:
+    kind = "machines" if worth.several_hosts else "workers"
+    count = len(worth.machines)
+    return f"both {kind}" if count == 2 else f"all {count} {kind}"
+
+
+def _how(worth: Worth, option: Option) -> str:
+    if worth.several_hosts:
+        return f"--machines {','.join(option.machines)}"
+    return f"--workers {len(option.machines)}"
+
+
+def _faster(option: Option) -> str:
+    return f"about {option.times:.1f} times faster"
+
+
+def listed(names: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

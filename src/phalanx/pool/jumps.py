@@ -1,0 +1,63 @@
+"""The way to each machine: its jump host, which may have one of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from phalanx.pool.machine import Machine, read_jump
+
+
+class JumpError(Exception):
+    """A jump host that cannot be; ``machine`` is whose."""
+
+    def __init__(self, machine: str, problem: str, remedy: str) -> None:
+        super().__init__(problem)
+        self.machine, self.problem, self.remedy = machine, problem, remedy
+
+
+def resolve_ways(machines: Sequence[Machine], known_keys: Path | None) -> list[Machine]:
+    """The machines, each with the pool's file of host keys and with its jump host."""
+    keys = None if known_keys is None else str(known_keys.absolute())
+    known = {m.name: m.model_copy(update={"known_keys": keys}) for m in machines}
+    return [_resolved(machine, known, ()) for machine in known.values()]
+
+
+def _resolved(machine: Machine, known: dict[str, Machine], before: tuple[str, ...]) -> Machine:
+    if machine.jump is None:
+        return machine
+    if machine.name in before:
+        loop = " - ".join([*before[before.index(machine.name) :], machine.name])
+        raise JumpError(
+            machine.name, f"the jump hosts lead in a circle: {loop}", "Remove one of them."
+        )
+    other = known.get(machine.jump)
+    if other is None:
+        return machine.model_copy(update={"via": _outside(machine, machine.jump)})
+    if other.is_here or machine.is_here:
+        raise JumpError(
+            machine.name,
+            f"machine '{machine.name}': 'here' needs no jump host and is none",
+            "Remove 'jump'.",
+        )
+    return machine.model_copy(update={"via": _resolved(other, known, (*before, machine.name))})
+
+
+def _outside(machine: Machine, jump: str) -> Machine:
+    """A host that only leads to others; a password is for the machine it was given for."""
+    try:
+        user, host, port = read_jump(jump)
+    except ValueError:
+        raise JumpError(
+            machine.name,
+            f"machine '{machine.name}': '{jump[:60]}' is no machine of the pool and no host",
+            "Give a machine's name, or [user@]host[:port].",
+        ) from None
+    return Machine(
+        name=f"{machine.name[:56]}.jump",
+        host=host,
+        port=port,
+        user=user or machine.user,
+        key=machine.key,
+        known_keys=machine.known_keys,
+    )

@@ -1,0 +1,84 @@
+"""Whether systems trained the same model: times are compared only where losses agree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from phalanx.report.load import Group
+from phalanx.report.quality import Quality
+
+LOSS_BAND = 0.25
+"""Of the reference's loss."""
+ACCURACY_BAND = 0.01
+OURS = "phalanx"
+_PARTS = ("test", "validation", "train")
+
+
+class Agreement(Enum):
+    """How a row's final losses lie to those of the reference."""
+
+    REFERENCE = "reference"
+    AGREES = "agree"
+    DIFFERS = "losses differ"
+    UNKNOWN = "unknown"
+
+    @property
+    def comparable(self) -> bool:
+        return self in (Agreement.REFERENCE, Agreement.AGREES)
+
+
+def are_systems(groups: Sequence[Group]) -> bool:
+    """Whether more than one system is compared: strategies of ours need no such check."""
+    return len({group.system for group in groups}) > 1
+
+
+def reference_of(groups: Sequence[Group]) -> Group | None:
+    """The first of ours that is done, else the first that is."""
+    done = [group for group in groups if group.done]
+    return next((group for group in done if group.system == OURS), done[0] if done else None)
+
+
+def agreements(groups: Sequence[Group]) -> list[Agreement]:
+    """One for each group; strategies of one system agree by definition."""
+    if not are_systems(groups):
+        return [Agreement.AGREES] * len(groups)
+    return [_judge(group, reference_of(groups)) for group in groups]
+
+
+def _judge(group: Group, reference: Group | None) -> Agreement:
+    if reference is None or not group.done:
+        return Agreement.UNKNOWN
+    if group is reference:
+        return Agreement.REFERENCE
+    for part in _PARTS:
+        near = [
+            found
+            for measure in ("loss", "accuracy")
+            if (found := _near(group, reference, Quality(f"{part}_{measure}"))) is not None
+        ]
+        if near:
+            return Agreement.AGREES if any(near) else Agreement.DIFFERS
+    return Agreement.UNKNOWN
+
+
+def _near(group: Group, reference: Group, quality: Quality) -> bool | None:
+    own, other = group.spread(quality.get), reference.spread(quality.get)
+    if own is None or other is None:
+        return None
+    band = ACCURACY_BAND if quality.is_share else LOSS_BAND * abs(other.middle)
+    return abs(own.middle - other.middle) <= band
+
+
+def remarks(groups: Sequence[Group]) -> list[str]:
+    """Which rows are left out of the comparison of times, and why."""
+    reference = reference_of(groups)
+    if reference is None or not are_systems(groups):
+        return []
+    told = []
+    for group, found in zip(groups, agreements(groups), strict=True):
+        if found is Agreement.DIFFERS:
+            told.append(f"{group.label}: its losses differ from those of {reference.label}")
+        elif found is Agreement.UNKNOWN and group.done:
+            told.append(f"{group.label}: it told no losses")
+    return [f"Times not compared: {'; '.join(told)}."] if told else []

@@ -1,0 +1,91 @@
+"""Parts of a checkpoint that come from other machines: sent to the first worker, which keeps all.
+
+A parcel is one message: which checkpoint it belongs to and its checksum, then the bytes of the
+file. Whoever cannot make its part sends one without a checksum.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+from torch import Tensor
+
+from phalanx.core.errors import PeerLost
+from phalanx.sync.net.channel import Channel
+from phalanx.train.checkpoint.disk import Steps, durable, unwatched
+from phalanx.train.checkpoint.files import CHUNK, file_parts
+from phalanx.train.checkpoint.manifest import FileRecord
+
+
+class NoParcel(Exception):  # noqa: N818  (what happened, not what went wrong here)
+    """A worker's part did not come; the text says why."""
+
+
+class Label(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    number: int
+    sha256: str
+    """Empty: the part could not be made."""
+
+
+_decode = msgspec.msgpack.Decoder(Label).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def send(channel: Channel, number: int, tensors: Mapping[str, Tensor]) -> None:
+    """The file that ``write_tensors`` would write."""
+    parts, digest = file_parts(tensors), hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    channel.send(_encode(Label(number, digest.hexdigest())), *parts)
+
+
+def send_failure(channel: Channel, number: int) -> None:
+    channel.send(_encode(Label(number, "")))
+
+
+def receive(
+    channel: Channel, number: int, path: Path, end: float, steps: Steps = unwatched
+) -> FileRecord:
+    """Wait for the part of checkpoint ``number``, at most until ``end``, and write it.
+
+    Parts of checkpoints before, which came to nothing, are thrown away.
+    """
+    try:
+        while channel.poll(max(0.0, end - time.monotonic())):
+            header, size = channel.receive()
+            label = _decode(header)
+            if label.number == number and label.sha256:
+                return _write(channel, label, size, path, steps)
+            channel.skip(size)
+            if label.number == number:
+                raise NoParcel("could not make its part")
+            if label.number > number:
+                raise NoParcel("sent a later part")
+    except PeerLost as lost:
+        raise NoParcel(f"cannot be heard any more ({lost.cause})") from None
+    except msgspec.MsgspecError:
+        channel.close()
+        raise NoParcel("sent something else") from None
+    raise NoParcel("sent no part in time")
+
+
+def _write(channel: Channel, label: Label, size: int, path: Path, steps: Steps) -> FileRecord:
+    digest, left, chunk = hashlib.sha256(), size, memoryview(bytearray(min(CHUNK, size)))
+    try:
+        with durable(path, steps) as file:
+            while left:
+                part = chunk[: min(left, len(chunk))]
+                channel.receive_into(part)
+                left -= len(part)
+                digest.update(part)
+                file.write(part)
+    except OSError:
+        channel.skip(left)  # the next message begins after this one, whatever our disk does
+        raise
+    if digest.hexdigest() != label.sha256:
+        raise NoParcel("sent a damaged part")
+    return FileRecord(size, label.sha256)

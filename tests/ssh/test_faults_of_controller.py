@@ -1,0 +1,137 @@
+"""The controller is killed or asked to stop; its machines are empty soon after."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from lab_machines import MakeLab, lab
+from ssh_runs import Bench, holds, nothing_left, processes, told
+
+from phalanx.lab.lab import Lab
+
+pytestmark = pytest.mark.slow
+__all__ = ["lab"]
+GOING = r"epoch\s+2/"
+UNUSED = "def unused(): phalanx.fit()\n"
+"""A script that never trains is refused before anything is started."""
+
+
+@pytest.fixture(scope="module")
+def machines(lab: MakeLab) -> Iterator[Lab]:
+    yield lab(2)
+
+
+@pytest.fixture
+def bench(machines: Lab, tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(machines, tmp_path)
+    yield bench
+    bench.close()
+
+
+def test_killed_while_it_trains(bench: Bench) -> None:
+    running = bench.train()
+    running.until(GOING)
+    running.signal(signal.SIGKILL)
+    ended = running.end()
+    told(ended, nothing_left(bench.lab, "m1", "m2"))
+    status = bench.do("runs")
+    assert re.search(r"train\S*\s.*lost", status.text), status.text
+
+
+def test_killed_while_it_connects(bench: Bench) -> None:
+    running = bench.train()
+    holds(lambda: bool(processes(bench.lab, "m1")))
+    running.signal(signal.SIGKILL)
+    running.end()
+    nothing_left(bench.lab, "m1", "m2")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_asked_once_it_leaves_a_checkpoint_to_go_on_from(
+    bench: Bench, number: signal.Signals
+) -> None:
+    running = bench.train("--checkpoint-every", "1000")
+    running.until(GOING)
+    running.signal(number)
+    ended = running.end()
+    told(ended, nothing_left(bench.lab, "m1", "m2"))
+    assert ended.code == 130
+    first = bench.summary()
+    assert first["status"] == "stopped"
+    assert None not in first["exit_codes"]
+    epochs = len(first["history"])
+    assert list((bench.latest() / "checkpoints").iterdir())
+    resumed = bench.do("resume", first["run"], "--epochs", str(epochs + 2))
+    told(resumed, nothing_left(bench.lab, "m1", "m2"))
+    assert resumed.code == 0
+    then = bench.summary()
+    assert then["run"] != first["run"]
+    assert (then["status"], then["exit_codes"]) == ("done", [0, 0])
+    shown = [int(number) for number in re.findall(r"^epoch\s+(\d+)/", resumed.text, re.MULTILINE)]
+    assert shown == [epochs + 1, epochs + 2]
+
+
+def test_asked_twice_it_ends_at_once(bench: Bench) -> None:
+    (bench.project / "train.py").write_text(
+        f"{UNUSED}import signal, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('epoch 2/ of nothing', flush=True)\ntime.sleep(1000)\n"
+    )
+    running = bench.train()
+    running.until(GOING)
+    running.signal(signal.SIGINT)
+    with pytest.raises(AssertionError, match="still running"):
+        running.end(2.0)  # the workers do not heed it, and have ten seconds
+    running.mark()
+    running.signal(signal.SIGINT)
+    ended = running.end()
+    told(ended, nothing_left(bench.lab, "m1", "m2"))
+    assert ended.code == 130
+    assert bench.summary()["exit_codes"] == [-9, -9]
+
+
+def test_asked_while_it_connects(bench: Bench) -> None:
+    running = bench.train()
+    running.until("connecting to 2 machines")
+    running.signal(signal.SIGINT)
+    ended = running.end()
+    told(ended, nothing_left(bench.lab, "m1", "m2"))
+    assert ended.code == 130
+
+
+def test_two_runs_on_the_same_machines(bench: Bench) -> None:
+    one, other = (bench.train("--name", name, epochs=6) for name in ("one", "other"))
+    ends = [one.end(180), other.end(180)]
+    told(ends[0], nothing_left(bench.lab, "m1", "m2"))
+    assert [ended.code for ended in ends] == [0, 0], [ended.text for ended in ends]
+    folders = sorted(folder.name for folder in bench.runs.iterdir() if folder.is_dir())
+    assert len(folders) == 2
+
+
+def test_one_of_two_runs_is_killed_and_the_other_goes_on(bench: Bench) -> None:
+    one = bench.train("--name", "one")
+    one.until(GOING)
+    other = bench.train("--name", "other", "--strategy", "async", epochs=30)
+    other.until(GOING)
+    one.signal(signal.SIGKILL)
+    one.end()
+    ended = other.end(180)
+    told(ended, nothing_left(bench.lab, "m1", "m2"))
+    assert ended.code == 0
+
+
+def test_the_exit_codes_of_remote_scripts(bench: Bench) -> None:
+    (bench.project / "train.py").write_text(
+        f"{UNUSED}import os, sys, time\n"
+        "if os.environ['PHALANX_RANK'] == '1':\n    sys.exit(41)\n"
+        "time.sleep(60)\n"
+    )
+    ended = bench.train().end()
+    told(ended, nothing_left(bench.lab, "m1", "m2"))
+    assert ended.code == 1
+    assert "worker 1 exited with code 41" in ended.words
+    assert bench.summary()["exit_codes"] == [-15, 41]

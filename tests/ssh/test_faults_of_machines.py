@@ -1,0 +1,115 @@
+"""A machine is cut off, dies, or loses its agent: the run ends or goes on as promised."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from lab_machines import MakeLab, lab
+from ssh_runs import Bench, agents, cut, kill_in, nothing_left, processes, told
+
+from phalanx.lab.lab import Lab
+
+pytestmark = pytest.mark.slow
+__all__ = ["lab"]
+GOING = r"epoch\s+2/"
+
+
+@pytest.fixture(scope="module")
+def machines(lab: MakeLab) -> Iterator[Lab]:
+    yield lab(2, rate="400mbit")
+
+
+@pytest.fixture
+def bench(machines: Lab, tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(machines, tmp_path)
+    yield bench
+    bench.close()
+
+
+def test_cut_off_before_the_connection(bench: Bench) -> None:
+    with cut(bench.lab, "m2"):
+        ended = bench.train().end()
+    told(ended, nothing_left(bench.lab, "m1", "m2"))
+    assert ended.code == 3
+    assert "m2" in ended.words
+    assert "m1" not in ended.words
+
+
+def test_cut_off_while_data_is_copied(bench: Bench, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "noise").write_bytes(os.urandom(300_000_000))
+    running = bench.train("--data", str(data))
+    running.until(r"m2: copying the data, [1-9]")
+    with cut(bench.lab, "m2"):
+        ended = running.end()
+        left = nothing_left(bench.lab, "m1", "m2")
+    told(ended, left)
+    assert ended.code == 3
+    assert "m2 has not answered" in ended.words
+    assert bench.summary()["exit_codes"] == [None, None]
+
+
+@pytest.mark.parametrize("victim", ["m1", "m2"])
+def test_cut_off_under_allreduce(bench: Bench, victim: str) -> None:
+    running = bench.train()
+    running.until(GOING)
+    with cut(bench.lab, victim):
+        ended = running.end()
+        left = nothing_left(bench.lab, "m1", "m2")
+    told(ended, left)
+    assert ended.code == 3
+    assert victim in ended.words
+    print(bench.summary()["exit_codes"])
+
+
+@pytest.mark.parametrize("strategy", ["async", "ssp:bound=3"])
+def test_cut_off_under_asynchrony(bench: Bench, strategy: str) -> None:
+    running = bench.train("--strategy", strategy, epochs=30)
+    running.until(GOING)
+    with cut(bench.lab, "m2"):
+        ended = running.end(120)
+        left = nothing_left(bench.lab, "m1", "m2")
+    told(ended, left)
+    assert ended.code == 0
+    assert "m2 has not answered" in ended.words
+    assert bench.summary()["exit_codes"] == [0, None]
+
+
+@pytest.mark.parametrize("which", ["guardian", "agent"])
+def test_agent_killed(bench: Bench, which: str) -> None:
+    running = bench.train()
+    running.until(GOING)
+    guardian, agent = agents(bench.lab, "m2")[:2]
+    kill_in(bench.lab, "m2", guardian if which == "guardian" else agent)
+    ended = running.end()
+    told(ended, nothing_left(bench.lab, "m1", "m2"))
+    assert ended.code == 3
+    assert "m2" in ended.words
+    print(bench.summary()["exit_codes"], processes(bench.lab, "m2"))
+
+
+def test_worker_killed(bench: Bench) -> None:
+    running = bench.train()
+    running.until(GOING)
+    worker = next(pid for pid, args in processes(bench.lab, "m2").items() if "bootstrap" in args)
+    kill_in(bench.lab, "m2", worker)
+    ended = running.end()
+    told(ended, nothing_left(bench.lab, "m1", "m2"))
+    assert ended.code == 1
+    print(bench.summary()["exit_codes"])
+
+
+def test_machine_without_power(lab: MakeLab, tmp_path: Path) -> None:
+    bench = Bench(lab(2), tmp_path)
+    running = bench.train()
+    running.until(GOING)
+    bench.lab.kill("m2")
+    ended = running.end()
+    told(ended, nothing_left(bench.lab, "m1"))
+    assert ended.code == 3
+    assert "m2" in ended.words
+    print(bench.summary()["exit_codes"])

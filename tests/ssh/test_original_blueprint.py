@@ -1,0 +1,113 @@
+"""The optimiser's own blueprint, with passwords in it, which appear nowhere else."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import stat
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from lab_machines import MakeLab, lab, run_in
+from reference_pool import write_original
+from ssh_runs import Bench, Running, processes
+
+from phalanx.lab.lab import Lab
+
+pytestmark = pytest.mark.slow
+__all__ = ["lab"]
+PASSWORD = f"pass-{secrets.token_hex(8)}"
+VENV = Path(sys.executable).parent
+
+
+@pytest.fixture(scope="module")
+def machines(lab: MakeLab) -> Iterator[Lab]:
+    """Root of each logs in by a password, and finds a Python that has torch."""
+    made = lab(5, password=PASSWORD)
+    for machine in made.machines:
+        line = f"export PATH={VENV}:$PATH"
+        run_in(made, machine.name, ["sh", "-c", f"echo '{line}' > /run/home/.bashrc"])
+    yield made
+
+
+@pytest.fixture
+def bench(machines: Lab, tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(machines, tmp_path)
+    bench.pool = tmp_path / "blueprint.json"
+    write_original(machines, bench.pool, PASSWORD)
+    assert bench.do("pool", "trust", str(bench.pool), "--yes").code == 0
+    yield bench
+    bench.close()
+
+
+def test_a_file_that_others_can_read_is_refused(bench: Bench) -> None:
+    bench.pool.chmod(0o644)
+    ended = bench.do("run", "train.py", "--pool", str(bench.pool), "--machines", "gpus")
+    assert ended.code == 2
+    assert "a password in a file that others can read" in ended.words
+    assert f"chmod 600 {bench.pool}" in ended.words
+    assert PASSWORD not in ended.text
+    assert not bench.runs.exists()
+
+
+@pytest.mark.parametrize("selection", ["gpus", "energy"])
+def test_the_password_opens_the_machines_and_appears_nowhere(bench: Bench, selection: str) -> None:
+    running = bench.train(machines=selection, epochs=2000)
+    running.until(r"epoch\s+2/", 180)
+    taking_part = {"gpus": ["m4", "m5"], "energy": ["m1", "m2"]}[selection]
+    assert [m.name for m in bench.lab.machines if processes(bench.lab, m.name)] == taking_part
+    shown = "\n".join(seen_by_all_processes(bench, running))
+    kept = [text for name in taking_part for text in run_folders(bench.lab, name)]
+    running.signal(signal.SIGINT)
+    assert running.end(90).code == 130
+    run = bench.latest()
+    assert bench.do("report", run.name).code == 0
+    home = [path for path in bench.runs.rglob("*") if path.is_file()]
+    names = {path.name for path in home}
+    assert {"launch.json", "plan.json", "summary.json", "report.html", "rank-0.log"} <= names
+    assert "rank-0.jsonl" in names
+    assert "phalanx-agent" in shown
+    assert "PHALANX_RANK=0" in shown, "the workers' variables were not read"
+    assert len(kept) > 10
+    assert holders(home) == []
+    assert PASSWORD not in running.text + shown + "\n".join(kept)
+
+
+def holders(files: Iterable[Path]) -> list[str]:
+    return [str(path) for path in files if PASSWORD.encode() in path.read_bytes()]
+
+
+def seen_by_all_processes(bench: Bench, running: Running) -> Iterator[str]:
+    """Words and variables of the controller, and of all processes of the machines.
+
+    The machines' are read here, where root sees them all. This test itself, and what it started
+    the machines with, do not count: they are not of the run.
+    """
+    inside = {machine.pid for machine in bench.lab.machines}
+    spaces = {Path(f"/proc/{pid}/ns/pid").stat().st_ino for pid in inside}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            ours = int(process.name) == running.process.pid
+            if ours or (process / "ns" / "pid").stat().st_ino in spaces:
+                yield _text(process / "cmdline")
+                yield _text(process / "environ")
+        except OSError:
+            continue  # it ended meanwhile
+
+
+def run_folders(lab: Lab, machine: str) -> Iterator[str]:
+    """What the run has written on a machine, and what its server has."""
+    inside = Path(f"/proc/{lab.machine(machine).pid}/root")
+    for top in ("run/home/.cache/phalanx/runs", "run/home/.cache/phalanx/blobs", "run/ssh", "tmp"):
+        for path in (inside / top).rglob("*"):
+            if stat.S_ISREG(path.lstat().st_mode):
+                yield _text(path)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode(errors="replace")
+    except OSError:
+        return ""

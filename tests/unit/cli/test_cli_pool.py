@@ -1,0 +1,153 @@
+"""``phalanx pool check|trust|init`` on this machine and on servers of loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from cli_support import Shell
+from found_machines import facts
+from rich.console import Console
+from ssh_servers import USER, new_key, ssh_server, write_client_key
+
+from phalanx.cli import check_words, rate_words
+from phalanx.core.errors import MachineError
+from phalanx.launch.pool_check import Check, Knock, Visit
+from phalanx.pool.machine import Machine
+from phalanx.pool.machine_facts import Gpu
+from phalanx.pool.measured import DeviceRates, MachineRates, Probe
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+
+
+@contextmanager
+def serving(host_key: object, allowed: str) -> Iterator[int]:
+    """An SSH server in a thread of its own, so that a command line can be run beside it."""
+    ready, done = threading.Event(), threading.Event()
+    ports: list[int] = []
+
+    async def serve() -> None:
+        async with ssh_server(host_key, allowed) as port:  # type: ignore[arg-type]
+            ports.append(port)
+            ready.set()
+            await asyncio.to_thread(done.wait, 60)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),), daemon=True)
+    thread.start()
+    assert ready.wait(20)
+    try:
+        yield ports[0]
+    finally:
+        done.set()
+        thread.join(20)
+
+
+def test_checking_this_machine(shell: Shell) -> None:
+    (shell.folder / "pool.yaml").write_text("machines: {box: {host: here}}")
+    answer = shell("pool", "check", "pool.yaml", "--json")
+    assert answer.code == 0, answer.err
+    (machine,) = answer.json["machines"]
+    assert (machine["name"], machine["reachable"]) == ("box", True)
+    assert machine["facts"]["cores"] >= 1
+    assert abs(machine["clock_skew"]) < 5
+    assert answer.json["findings"] == []
+
+
+def test_a_machine_that_is_not_there(shell: Shell) -> None:
+    text = "machines: {box: {host: here}, gone: {host: 127.0.0.1, port: 1, user: x}}"
+    (shell.folder / "pool.yaml").write_text(text)
+    answer = shell("pool", "check", "pool.yaml")
+    assert answer.code == 3
+    assert "gone (127.0.0.1:1) cannot be reached: connection refused" in answer.err
+    row = next(line for line in answer.out.splitlines() if line.startswith("gone"))
+    assert row.split()[1] == "no"
+
+
+def test_trust(shell: Shell, tmp_path: Path) -> None:
+    key, allowed = write_client_key(tmp_path)
+    host_key = new_key()
+    with serving(host_key, allowed) as port:
+        fields = f"{{host: 127.0.0.1, port: {port}, user: {USER}, key: {key}}}"
+        (shell.folder / "pool.yaml").write_text(f"machines: {{alpha: {fields}}}")
+        known = shell.folder / "pool.known_hosts"
+        unasked = shell("pool", "trust", "pool.yaml")
+        assert (unasked.code, known.exists()) == (2, False)
+        assert host_key.get_fingerprint() in unasked.out
+        assert shell("pool", "trust", "pool.yaml", "--yes").code == 0
+        assert known.read_text().startswith(f"[127.0.0.1]:{port} ssh-ed25519 ")
+        again = shell("pool", "trust", "pool.yaml", "--yes", "--json")
+        assert [each["status"] for each in again.json["keys"]] == ["known"]
+        other = new_key().export_public_key().decode()
+        known.write_text(f"[127.0.0.1]:{port} {other}")
+        changed = shell("pool", "trust", "pool.yaml", "--yes")
+        assert changed.code == 3
+        assert "pool.known_hosts:1 has SHA256:" in changed.err
+        assert known.read_text() == f"[127.0.0.1]:{port} {other}"
+
+
+def test_init_of_this_machine_never_overwrites(shell: Shell) -> None:
+    made = shell("pool", "init", "here")
+    assert made.code == 0, made.err
+    assert "next: phalanx pool check pool.yaml" in made.out
+    text = (shell.folder / "pool.yaml").read_text()
+    assert "host: here" in text
+    again = shell("pool", "init", "here")
+    assert (again.code, "is there already" in again.err) == (2, True)
+    assert (shell.folder / "pool.yaml").read_text() == text
+    assert shell("pool", "init", "--out", "other.yaml").code == 2
+
+
+def test_init_of_nobody_who_answers_writes_nothing(shell: Shell) -> None:
+    answer = shell("pool", "init", "nobody.invalid")
+    assert answer.code == 3
+    assert "nobody.invalid cannot be reached" in answer.err
+    assert not (shell.folder / "pool.yaml").exists()
+
+
+def shown(*tables: object) -> list[str]:
+    console = Console(file=StringIO(), width=80)
+    for table in tables:
+        console.print(table)
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
+def test_eighty_columns() -> None:
+    long = "m" * 60
+    machine = Machine(name=long, host="10.0.0.2")
+    wide = Visit(machine, facts=facts(user="u" * 30, cores=1024, memory=2**45, disk_free=2**46))
+    wide.python, wide.torch, wide.skew = "3.11.10", "2.13.0+cu130", -86400.0 * 400
+    wide.address = "fd00:1111:2222:3333:4444:5555:6666:7777"
+    lost = Visit(Machine(name="x", host="x"), error=MachineError("away"))
+    check = Check([wide, lost], [Knock("x", long, False, "no")])
+    lines = shown(check_words.machines_table(check), check_words.reach_table(check))
+    assert max(map(len, lines)) <= 80
+    assert not [line for line in lines if "…" in line.replace("mmm…", "").replace("uuu…", "")]
+    assert lines[2].split() == ["x", "no", *["–"] * 8]
+    assert "nobody" in lines[-1]
+
+
+def test_gpus_are_told_by_model() -> None:
+    visit = Visit(Machine(name="a", host="a"), facts=facts(gpus=[Gpu(name="G", memory=10**10)] * 2))
+    assert check_words.gpu_lines(Check([visit])) == ["a: 2 × G, 10 GB each"]
+
+
+def test_rates_at_eighty_columns() -> None:
+    devices = [
+        DeviceRates("CPU", 1, 1761.3, 4716.0, 285.6),
+        DeviceRates("NVIDIA H200 with a long name", 8, 50873.8, 826263.1, 4068.4, 605.3),
+    ]
+    rates = [MachineRates("m" * 60, 1024, 2**45, ["G"], devices)]
+    probe = Probe("2026-01-02T03:04:05+00:00", 1.0, 2.0, [], [], rates=rates)
+    lines = shown(rate_words.rates_table(probe))
+    assert max(map(len, lines)) <= 80
+    assert lines[2].split()[-4:] == ["50,874", "826,263", "4,068", "605"]

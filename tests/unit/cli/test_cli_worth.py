@@ -1,0 +1,111 @@
+"""The two lines of a run that trains on several machines, from made events."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+
+import pytest
+from rich.console import Console
+
+from phalanx.cli.progress import PlainProgress
+from phalanx.cli.worth_words import LiveWorth, lines
+from phalanx.core.settings import RunSettings
+from phalanx.launch.launcher import Launch
+from phalanx.observe.events import Balanced, Event, Joined, Steps
+from phalanx.observe.worth import Contribution, WaitedFor, Worth
+
+PACES = (0.1, 0.1, 0.4)
+
+
+def joined(rank: int, workers: int) -> Joined:
+    return Joined(
+        time=0.0, wall=0.0, rank=rank, workers=workers, machine=f"m{rank + 1}", pid=1,
+        device="cpu", threads=1, precision="float32", strategy="allreduce", parameters=1, seed=0,
+        versions={}, notes=[],
+    )  # fmt: skip
+
+
+def stepped(rank: int, first: int, busy: float, seconds: float, clock: float) -> Steps:
+    """Four steps; each machine's clock began at another moment."""
+    return Steps(
+        rank=rank, epoch=0, first=first, began=[clock + (first + i) * seconds for i in range(4)],
+        samples=[40] * 4, input=[0.0] * 4, compute=[busy] * 4, send=[0.0] * 4,
+        wait=[seconds - busy - 0.01] * 4, reduce=[0.01] * 4, update=[0.0] * 4, settle=[0.0] * 4,
+        staleness=[0] * 4, loss=[0.5] * 4,
+    )  # fmt: skip
+
+
+def story(paces: tuple[float, ...] = PACES, batches: int = 12) -> Iterator[Event]:
+    for rank in range(len(paces)):
+        yield joined(rank, len(paces))
+    for batch in range(batches):
+        for rank, busy in enumerate(paces):
+            yield stepped(rank, 4 * batch, busy, max(paces) + 0.01, clock=1e6 * rank)
+
+
+def said(live: LiveWorth, events: Iterator[Event]) -> list[str]:
+    return [line for event in events for line in live.take(event)]
+
+
+def test_two_lines_once_whatever_the_machines_clocks_say() -> None:
+    first, second = said(LiveWorth("allreduce", balance=False), story())
+    assert first == (
+        "worth it? m1 98 samples/s (33 %), m2 98 (33 %), m3 98 (33 %); "
+        "m1 and m2 wait 73 % of the time for m3"
+    )
+    assert second.startswith("m3 is 4.0 times slower than the others and they wait 73 % of the")
+    assert "leave it out (--machines m1,m2: about 2.6 times faster)" in second
+    assert "or balance it (--balance auto: about " in second
+
+
+def test_nothing_before_the_first_steps_are_over_nor_for_one_worker() -> None:
+    assert not said(LiveWorth("allreduce", balance=False), story(batches=2))
+    assert not said(LiveWorth("allreduce", balance=False), story((0.4,)))
+
+
+def test_shares_that_have_just_changed_are_waited_for() -> None:
+    live = LiveWorth("allreduce", balance=True)
+    change = Balanced(time=30.0 * 0.41, rank=0, epoch=0, shares=[0.44, 0.44, 0.12])
+    early = [event for event in story(batches=4) if isinstance(event, Joined) or event.first < 4]
+    assert not said(live, iter([*early, change]))
+    middle = [e for e in story() if isinstance(e, Steps) and 4 <= e.first < 36]
+    assert not said(live, iter(middle))
+    rest = [e for e in story(batches=16) if isinstance(e, Steps) and e.first >= 36]
+    assert len(said(live, iter(rest))) == 2
+
+
+def test_the_first_line_stands_alone_when_the_rest_is_too_noisy() -> None:
+    told = Worth(
+        machines={f"m{i}": Contribution(samples_per_second=10.0, share=0.1) for i in range(10)},
+        samples_per_second=100.0,
+        waiting=WaitedFor(name="m9", share=0.4, slower=2.0),
+        predicted=[],
+    )
+    (line,) = lines(told)
+    assert line.endswith("m7 10 (10 %), 2 more; the others wait 40 % of the time for m9")
+
+
+@pytest.mark.parametrize("worth", [True, False])
+def test_the_display_says_them_where_it_is_asked_to(worth: bool) -> None:
+    text = io.StringIO()
+    console = Console(file=text, width=400)
+    display = PlainProgress(console, console, worth=worth)
+    settings = RunSettings(strategy="allreduce", balance="off")
+    display.started(
+        Launch(
+            run="r",
+            command=[],
+            script="s.py",
+            arguments=[],
+            launcher="local",
+            settings=settings,
+            started_wall=0.0,
+            versions={},
+            workers=[],
+        )
+    )
+    for event in story():
+        display.event(event)
+    found = [line for line in text.getvalue().splitlines() if "m3" in line]
+    assert len(found) == (2 if worth else 0)

@@ -1,0 +1,177 @@
+"""``compare --systems`` and ``run --framework`` with peers that pretend to train."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from cli_support import Shell
+
+from phalanx.launch import peers
+from phalanx.launch.frameworks import Framework
+
+PEER = """
+import json, os
+if os.environ.get("RANK", "0") == "0":
+    epochs = int(os.environ.get("PHALANX_EPOCHS", "5"))
+    told = dict(parameters=1, batch=int(os.environ.get("PHALANX_BATCH", "10")), workers=2,
+                samples=40, epochs=epochs)
+    print("phalanx-figures", json.dumps(told))
+    for epoch in range(epochs):
+        print("phalanx-figures", json.dumps(dict(
+            epoch=epoch, seconds=0.2, samples=40, train_loss=0.5, test_accuracy=ACCURACY)))
+"""
+AS_GOOD, WORSE = PEER.replace("ACCURACY", "0.755"), PEER.replace("ACCURACY", "0.6")
+BROKEN = "raise SystemExit('no such library')"
+
+
+def test_systems_are_compared_in_one_table_with_their_losses_checked(shell: Shell) -> None:
+    script = shell.script()
+    shell.script(AS_GOOD, "train.ddp.py")
+    answer = shell(
+        "compare", "--systems", "phalanx,torch-ddp", script, "--workers", "2", "--epochs", "3",
+        "--json",
+    )  # fmt: skip
+
+    assert answer.code == 0
+    ours, theirs = answer.json["runs"]
+    assert (ours["system"], ours["strategy"], theirs["system"]) == (
+        "phalanx", "allreduce", "torch-ddp",
+    )  # fmt: skip
+    assert theirs["epochs"] == 3, "the command line's epochs reach the peer"
+    assert (theirs["workers"], theirs["batch"]) == (2, 10)
+    assert theirs["samples_per_second"] == pytest.approx(200)
+    table = answer.err
+    assert "phalanx allreduce" in table and "torch-ddp" in table
+    assert "reference" in table and "agree" in table
+    assert Path(answer.json["report"]).is_file()
+
+
+def test_a_system_whose_losses_differ_has_no_ratio(shell: Shell) -> None:
+    script = shell.script()
+    shell.script(WORSE, "other.py")
+    answer = shell(
+        "compare", "--systems", "phalanx,torch-ddp", "--peer", "torch-ddp=other.py", script,
+        "--workers", "2",
+    )  # fmt: skip
+
+    assert answer.code == 0
+    ratio = next(line for line in answer.out.splitlines() if line.startswith("time ÷"))
+    assert "1.00" in ratio and "losses differ" in ratio
+    assert "Times not compared" in answer.out
+    assert "fastest" not in answer.out
+
+
+def test_a_system_that_cannot_run_is_marked_and_the_others_go_on(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(peers.VARIABLE, "nowhere")
+    script = shell.script()
+    shell.script(AS_GOOD, "train.ddp.py")
+    shell.script(AS_GOOD, "train.keras.py")
+    answer = shell(
+        "compare", "--systems", "tf-mwms,phalanx,torch-ddp", script, "--workers", "2", "--json"
+    )
+
+    assert answer.code == 2, "all that failed is what was asked for"
+    assert [run["status"] for run in answer.json["runs"]] == ["failed", "done", "done"]
+    assert [run["system"] for run in answer.json["runs"]] == ["tf-mwms", "phalanx", "torch-ddp"]
+    assert "nowhere has no TensorFlow" in next(iter(answer.json["failures"].values()))
+    assert "Not finished: 1 of 3" in answer.err
+
+
+def test_a_peer_that_fails_says_so_in_its_row(shell: Shell) -> None:
+    script = shell.script()
+    shell.script(BROKEN, "train.ddp.py")
+    answer = shell("compare", "--systems", "torch-ddp,phalanx", script, "--workers", "2", "--json")
+    assert answer.code == 1
+    assert [run["status"] for run in answer.json["runs"]] == ["failed", "done"]
+    assert 1 in answer.json["runs"][0]["exit_codes"]
+
+
+def test_an_unmodified_script_runs_and_what_is_not_known_is_null(shell: Shell) -> None:
+    script = shell.script("import os; print('rank', os.environ['RANK'])", "plain.py")
+    answer = shell("run", "--framework", "torch", script, "--workers", "2", "--json")
+    assert answer.code == 0
+    assert (answer.json["system"], answer.json["status"]) == ("torch", "done")
+    assert answer.json["exit_codes"] == [0, 0]
+    assert answer.json["epochs"] is None and answer.json["test_loss"] is None
+    assert "told no figures" in answer.err and "rank 0" in answer.err
+
+
+def test_the_roles_of_a_dry_run(shell: Shell) -> None:
+    script = shell.script("import tensorflow as tf\ntf.distribute.ParameterServerStrategy")
+    answer = shell(
+        "run", "--framework", "tensorflow", "--workers", "2", script, "--dry-run", "--json"
+    )
+    launch = answer.json["launches"][0]
+    assert [worker["role"] for worker in launch["workers"]] == ["chief", "worker", "worker", "ps"]
+    assert (launch["system"], launch["decides"], launch["joins"]) == ("tf-ps", [0], False)
+    config = json.loads(launch["workers"][1]["env"]["TF_CONFIG"])
+    assert config["task"] == {"type": "worker", "index": 0}
+    asked = shell(
+        "run", "--framework", "tensorflow", "--roles", "worker=2", script, "--dry-run", "--json"
+    )
+    launch = asked.json["launches"][0]
+    assert launch["system"] == "tf-mwms" and len(launch["workers"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("compare", "--systems", "phalanx,horovod", "S"), "unknown system 'horovod'"),
+        (("compare", "--systems", "torch-ddp,torch-ddp", "S"), "twice"),
+        (("compare", "--systems", "phalanx,tf-ps", "S"), "there is no train.keras.py"),
+        (("compare", "--peer", "tf-ps=S", "S"), "--peer is about other systems"),
+        (("compare", "--systems", "phalanx", "--peer", "tf-ps=S", "S"), "--systems does not"),
+        (("compare", "--systems", "phalanx,tf-ps", "--peer", "tf-ps", "S"), "names no script"),
+        (("compare", "--systems", "phalanx,tf-ps", "--peer", "tf-ps=no.py", "S"), "no script"),
+        (("compare", "--systems", "phalanx", "--slow", "1,0.5", "S"), "--slow"),
+        (("run", "--framework", "jax", "S"), "unknown framework 'jax'"),
+        (("run", "--framework", "torch", "--strategy", "async", "S"), "--strategy"),
+        (("run", "--framework", "torch", "--roles", "worker=2", "S"), "--roles"),
+        (("run", "--roles", "worker=2", "S"), "--roles"),
+        (("run", "--framework", "tensorflow", "--roles", "boss=1", "S"), "unknown role 'boss'"),
+        (("run", "--framework", "torch", "--launcher", "inprocess", "S"), "threads"),
+        (
+            ("run", "--framework", "tensorflow", "--roles", "worker=3", "--workers", "2", "S"),
+            "do not agree",
+        ),
+    ],
+)
+def test_mistakes_are_one_line_before_anything_starts(
+    shell: Shell, words: tuple[str, ...], told: str
+) -> None:
+    script = shell.script()
+    answer = shell(*(word.replace("S", script) if word[-1] == "S" else word for word in words))
+    assert answer.code == 2
+    assert told in answer.err and len(answer.errors) <= 2
+    assert not shell.runs.exists()
+
+
+def test_an_environment_is_made_once_and_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv(peers.VARIABLE, raising=False)
+    monkeypatch.setitem(peers._MODULES, "tensorflow", ("a_module_that_nobody_has",))
+    called: list[list[str]] = []
+
+    def call(words: list[str]) -> None:
+        called.append(words)
+        if "venv" in words:
+            python = Path(words[-1]) / "bin" / "python"
+            python.parent.mkdir(parents=True)
+            python.symlink_to(sys.executable)
+
+    monkeypatch.setattr(peers, "_call", call)
+    wanted = Framework(name="tensorflow", system="tf-ps", requirements=["some-thing==1"])
+    said: list[str] = []
+    python = peers.environment_for(wanted, said.append)
+    assert len(called) == 2 and called[1][-1] == "some-thing==1" and len(said) == 1
+    assert peers.environment_for(wanted, said.append) == python == peers.python_of(wanted)
+    assert len(called) == 2, "offline when it is there"
+    other = Framework(name="tensorflow", system="tf-ps", requirements=["some-thing==2"])
+    assert peers.python_of(other) != python

@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phalanx.core.errors import MachineError
+from phalanx.launch.agent_link import AgentLink, open_agent
+from phalanx.pool.machine import Machine
+
+SECONDS = 20.0
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(name="mine", host="here", folder=str(tmp_path / "phalanx"))
+
+
+@asynccontextmanager
+async def opened(machine: Machine, **options: Any) -> AsyncIterator[AgentLink]:
+    async with asyncio.timeout(SECONDS), await open_agent(machine, run="r", **options) as link:
+        yield link
+
+
+def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(work())
+
+
+def with_python(tmp_path: Path, script: str) -> Machine:
+    """This machine, where Python is something else."""
+    file = tmp_path / "python"
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+    return Machine(name="mine", host="here", python=str(file))
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_asks_are_answered_and_what_is_told_is_heard(machine: Machine) -> None:
+    async def work() -> None:
+        ended = asyncio.Event()
+        heard: list[tuple[str, dict[str, Any], bytes]] = []
+
+        def on_tell(name: str, fields: dict[str, Any], payload: bytes) -> None:
+            heard.append((name, fields, payload))
+            if name == "exited":
+                ended.set()
+
+        async with opened(machine) as link:
+            link.on_tell = on_tell
+            assert link.address is None
+            answers = await asyncio.gather(
+                *(link.ask("free_ports", address="127.0.0.1", count=n) for n in range(8))
+            )
+            assert [len(answer["ports"]) for answer in answers] == list(range(8))
+            await link.ask("start", workers=[{"rank": 4, "argv": ["echo", "hello"]}])
+            await ended.wait()
+            assert heard[0][0] == "chunk" and heard[0][2] == b"hello\n"
+            assert heard[-1][1]["rank"] == 4 and heard[-1][1]["code"] == 0
+            assert abs(link.clock_offset) < 1.0  # one machine, one clock
+        assert not is_alive(link.hello["pid"])
+
+    run(work)
+
+
+def test_a_problem_names_the_machine_and_the_link_goes_on(machine: Machine) -> None:
+    async def work() -> None:
+        async with opened(machine) as link:
+            with pytest.raises(MachineError, match="mine: the agent does not know 'dance'"):
+                await link.ask("dance")
+            assert await link.ask("free_ports", address="127.0.0.1", count=1)
+            assert link.lost is None
+
+    run(work)
+
+
+def test_no_answer_in_time_is_an_error(machine: Machine) -> None:
+    async def work() -> None:
+        async with opened(machine) as link:
+            os.kill(link.hello["pid"], signal.SIGSTOP)
+            with pytest.raises(MachineError, match="mine did not answer 'facts' within 0 seconds"):
+                await link.ask("facts", timeout=0.1)
+            os.kill(link.hello["pid"], signal.SIGCONT)
+
+    run(work)
+
+
+def test_a_killed_agent_loses_the_machine_and_every_waiting_ask(machine: Machine) -> None:
+    async def work() -> None:
+        lost: list[MachineError] = []
+        async with opened(machine) as link:
+            link.on_lost = lost.append
+            waiting = asyncio.create_task(
+                link.ask("start", workers=[{"rank": 0, "argv": ["sleep", "300"]}])
+            )
+            worker = int((await waiting)["pids"]["0"])
+            os.kill(link.hello["pid"], signal.SIGSTOP)
+            waiting = asyncio.create_task(link.ask("facts"))
+            await asyncio.sleep(0)
+            os.kill(link.hello["pid"], signal.SIGKILL)
+            with pytest.raises(MachineError, match="the agent on mine ended: exit code 137"):
+                await waiting
+            assert await link.wait_lost() is link.lost is lost[0]
+            assert not is_alive(worker)
+            with pytest.raises(MachineError, match="ended"):
+                await link.ask("facts")
+
+    run(work)
+
+
+def test_an_agent_that_says_nothing_is_lost(machine: Machine) -> None:
+    async def work() -> None:
+        async with opened(machine, patience=1.0) as link:
+            os.kill(link.hello["pid"], signal.SIGSTOP)
+            error = await link.wait_lost()
+            assert error.cause == "mine has not answered for 1 seconds"
+            os.kill(link.hello["pid"], signal.SIGCONT)
+
+    run(work)
+
+
+def test_whoever_leaves_takes_the_workers_along(machine: Machine) -> None:
+    async def work() -> None:
+        async with opened(machine) as link:
+            workers = [{"rank": 0, "argv": ["sleep", "300"]}]
+            worker = int((await link.ask("start", workers=workers))["pids"]["0"])
+        assert not is_alive(worker)
+        await link.close()
+
+    run(work)
+
+
+def test_what_is_no_frame_loses_the_machine(tmp_path: Path) -> None:
+    other = with_python(tmp_path, "echo Welcome to this machine; sleep 5")
+
+    async def work() -> None:
+        with pytest.raises(MachineError, match="mine says what Phalanx does not: a frame is too"):
+            await open_agent(other, run="r")
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    "script, said",
+    [
+        ("echo 'Segmentation \033[31mfault' >&2; exit 3", "ended: Segmentation  .31mfault"),
+        ("exit 127", "mine has no command"),
+        ("echo 'needs more' >&2; exit 9", "mine: needs more"),
+    ],
+)
+def test_an_agent_that_does_not_start_says_why(tmp_path: Path, script: str, said: str) -> None:
+    async def work() -> None:
+        with pytest.raises(MachineError, match=said):
+            await open_agent(with_python(tmp_path, script), run="r")
+
+    run(work)
+
+
+def test_a_listener_that_fails_loses_the_machine(machine: Machine) -> None:
+    async def work() -> None:
+        def on_tell(name: str, fields: dict[str, Any], payload: bytes) -> None:
+            raise KeyError("samples")
+
+        async with opened(machine) as link:
+            link.on_tell = on_tell
+            await link.ask("start", workers=[{"rank": 0, "argv": ["true"]}])
+            assert "says what Phalanx does not: KeyError" in (await link.wait_lost()).cause
+
+    run(work)
+
+
+def test_a_detached_agent_outlives_its_link(machine: Machine) -> None:
+    async def work() -> None:
+        async with asyncio.timeout(SECONDS):
+            first = await open_agent(machine, run="r", detach=True)
+            workers = [{"rank": 0, "argv": ["sleep", "300"]}]
+            worker = int((await first.ask("start", workers=workers))["pids"]["0"])
+            await first.detach()
+            assert is_alive(worker)
+        async with opened(machine, attach=True) as second:
+            assert second.hello["pid"] == first.hello["pid"]
+            assert second.hello["workers"] == {"0": worker}
+        assert not is_alive(worker)
+
+    run(work)
+
+
+def test_nothing_to_attach_to(machine: Machine) -> None:
+    async def work() -> None:
+        with pytest.raises(MachineError, match="mine: nothing of this run is left here"):
+            await open_agent(machine, run="r", attach=True)
+
+    run(work)

@@ -1,0 +1,178 @@
+"""Variables, roles and endings of other frameworks' processes: pure functions."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from phalanx.core.errors import InputError
+from phalanx.core.settings import RunSettings
+from phalanx.launch.frameworks import (
+    Framework,
+    Places,
+    ending_rule,
+    environment_of,
+    places_of,
+    roles_by_rank,
+    seat,
+    settings_variables,
+)
+from phalanx.launch.frameworks.seating import read_roles
+from phalanx.launch.frameworks.tensorflow_scripts import system_of
+from phalanx.plan.plan import Plan, PlannedMachine, Slot
+
+TORCH = Framework(name="torch", system="torch")
+MIRRORED = Framework(name="tensorflow", system="tf-mwms")
+SERVERS = Framework(name="tensorflow", system="tf-ps")
+
+
+def plan_of(*slots: int, device: str = "cpu") -> Plan:
+    machines, rank = [], 0
+    for index, count in enumerate(slots):
+        places = [
+            Slot(rank=rank + i, cpus=[], threads=index + 1, device=device) for i in range(count)
+        ]
+        machines.append(
+            PlannedMachine(name=f"m{index}", host=f"192.0.2.{index}", cores=4, gpus=0, slots=places)
+        )
+        rank += count
+    return Plan(
+        strategy="allreduce", selection="all", machines=machines, workers=rank, batch=None,
+        predicted={}, reasons=[],
+    )  # fmt: skip
+
+
+def placed(plan: Plan, framework: Framework, **more: dict[str, str | None]) -> Places:
+    addresses = {machine.name: machine.host for machine in plan.machines}
+    ports = {slot.rank: 4000 + slot.rank for m in plan.machines for slot in m.slots}
+    return places_of(plan, framework, "run-1", addresses, ports, **more)
+
+
+def configs(places: Places) -> dict[int, dict[str, object]]:
+    found = environment_of("tensorflow", places)
+    return {rank: json.loads(variables["TF_CONFIG"]) for rank, variables in found.items()}
+
+
+def test_torch_on_machines_with_unequal_numbers_of_processes() -> None:
+    found = environment_of("torch", placed(plan_of(1, 2), TORCH))
+
+    names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK")
+    assert [[found[rank][name] for name in names] for rank in range(3)] == [
+        ["0", "0", "1", "0", "0"],
+        ["1", "0", "2", "1", "1"],
+        ["2", "1", "2", "1", "1"],
+    ]
+    for variables in found.values():
+        assert (variables["MASTER_ADDR"], variables["MASTER_PORT"]) == ("192.0.2.0", "4000")
+        assert (variables["WORLD_SIZE"], variables["TORCHELASTIC_RUN_ID"]) == ("3", "run-1")
+        assert "GLOO_SOCKET_IFNAME" not in variables, "an interface is never guessed"
+    assert [found[rank]["OMP_NUM_THREADS"] for rank in range(3)] == ["1", "2", "2"]
+
+
+def test_an_interface_of_the_pool_is_passed_on_to_its_machine_alone() -> None:
+    places = placed(plan_of(1, 1), TORCH, interfaces={"m1": "eth7"})
+    found = environment_of("torch", places)
+    assert found[1]["GLOO_SOCKET_IFNAME"] == found[1]["NCCL_SOCKET_IFNAME"] == "eth7"
+    assert "NCCL_SOCKET_IFNAME" not in found[0]
+
+
+def test_mirrored_workers_know_all_workers_and_themselves() -> None:
+    found = configs(placed(plan_of(1, 2), MIRRORED))
+    everyone = ["192.0.2.0:4000", "192.0.2.1:4001", "192.0.2.1:4002"]
+    assert [config["cluster"] for config in found.values()] == [{"worker": everyone}] * 3
+    tasks = [config["task"] for config in found.values()]
+    assert tasks == [{"type": "worker", "index": index} for index in range(3)]
+
+
+def test_a_server_script_on_four_machines_has_a_chief_two_workers_and_a_server() -> None:
+    plan = seat(plan_of(1, 1, 1, 1), SERVERS, None)
+    assert plan.workers == 4, "nobody is added where there are machines enough"
+    found = configs(placed(plan, SERVERS))
+    assert found[0]["cluster"] == {
+        "chief": ["192.0.2.0:4000"],
+        "worker": ["192.0.2.1:4001", "192.0.2.2:4002"],
+        "ps": ["192.0.2.3:4003"],
+    }
+    assert [config["task"] for config in found.values()] == [
+        {"type": "chief", "index": 0},
+        {"type": "worker", "index": 0},
+        {"type": "worker", "index": 1},
+        {"type": "ps", "index": 0},
+    ]
+
+
+@pytest.mark.parametrize(("slots", "asked"), [((1, 1), None), ((1, 1), 2), ((2,), 2), ((2, 2), 4)])
+def test_workers_that_were_asked_for_compute_and_chief_and_server_come_on_top(
+    slots: tuple[int, ...], asked: int | None
+) -> None:
+    plan = seat(plan_of(*slots), SERVERS, asked)
+    places = placed(plan, SERVERS)
+    assert len(places.with_role("worker")) == sum(slots)
+    assert places.processes[0].role == "chief" and places.processes[0].machine == "m0"
+    assert places.processes[-1].role == "ps"
+    assert places.processes[-1].machine == plan.machines[-1].name
+    assert [process.rank for process in places.processes] == list(range(sum(slots) + 2))
+    assert len({(process.address, process.port) for process in places.processes}) == sum(slots) + 2
+
+
+def test_roles_that_were_asked_for_are_taken_as_they_are() -> None:
+    framework = Framework(
+        name="tensorflow", system="tf-ps", roles=read_roles("worker=2, ps=2, chief=1")
+    )
+    plan = plan_of(2, 2, 1)
+    assert seat(plan, framework, 5) is plan
+    assert roles_by_rank(framework, 5) == ["chief", "worker", "worker", "ps", "ps"]
+
+
+NONSENSE = (
+    "", "worker", "worker=0", "worker=x", "chief=1", "chief=2,worker=1", "worker=1,worker=2",
+    "wroker=2", "worker=-1", "worker=99999",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", NONSENSE)
+def test_roles_that_make_no_sense(text: str) -> None:
+    with pytest.raises(InputError):
+        read_roles(text)
+
+
+def test_an_address_of_version_six_keeps_its_colons_apart_from_the_port() -> None:
+    plan = plan_of(1)
+    places = places_of(plan, MIRRORED, "r", {"m0": "fd00::7"}, {0: 4000})
+    assert configs(places)[0]["cluster"] == {"worker": ["[fd00::7]:4000"]}
+
+
+def test_a_tensorflow_process_sees_its_own_gpu_only() -> None:
+    on_gpu = environment_of("tensorflow", placed(plan_of(1, device="cuda:3"), MIRRORED))
+    on_cpu = environment_of("tensorflow", placed(plan_of(1), MIRRORED))
+    assert on_gpu[0]["CUDA_VISIBLE_DEVICES"] == "3"
+    assert on_cpu[0]["CUDA_VISIBLE_DEVICES"] == "-1"
+
+
+@pytest.mark.parametrize(
+    ("source", "system"),
+    [
+        ("import tensorflow as tf\ns = tf.distribute.ParameterServerStrategy(r)", "tf-ps"),
+        ("from tensorflow.distribute import ParameterServerStrategy as P\nP(r)", "tf-ps"),
+        ("s = tf.distribute.experimental.ParameterServerStrategy(r)", "tf-ps"),
+        ("s = tf.distribute.MultiWorkerMirroredStrategy()", "tf-mwms"),
+        ("# not a ParameterServerStrategy\ns = 'ParameterServerStrategy'", "tf-mwms"),
+        ("def broken(", "tf-mwms"),
+        ("a\x00b", "tf-mwms"),
+    ],
+)
+def test_the_kind_of_script_is_read_from_its_code(source: str, system: str) -> None:
+    assert system_of(source) == system
+
+
+def test_who_decides_the_end() -> None:
+    assert ending_rule("tensorflow", ["chief", "worker", "worker", "ps"]).decides == (0,)
+    assert ending_rule("tensorflow", ["worker", "worker"]).decides == (0, 1)
+    assert ending_rule("torch", ["worker"] * 3).decides == (0, 1, 2)
+
+
+def test_only_what_was_asked_for_is_passed_on() -> None:
+    assert settings_variables(RunSettings(), 2) == {"PHALANX_SEED": "0"}
+    asked = settings_variables(RunSettings(epochs=3, batch_per_worker=64, seed=7), 2)
+    assert asked == {"PHALANX_EPOCHS": "3", "PHALANX_BATCH": "128", "PHALANX_SEED": "7"}

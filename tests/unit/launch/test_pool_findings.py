@@ -1,0 +1,117 @@
+"""What a check has seen, as lines with their fixes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from found_machines import facts
+
+from phalanx.core.errors import MachineError
+from phalanx.launch.pool_addresses import address_for_others, own_address
+from phalanx.launch.pool_check import Check, Knock, Visit
+from phalanx.launch.pool_findings import Finding, findings_of
+from phalanx.pool.machine import Machine
+from phalanx.pool.machine_facts import Address, Gpu, MachineFacts
+
+
+def visit(name: str = "alpha", host: str = "10.0.0.2", **changes: Any) -> Visit:
+    own = {key: changes.pop(key) for key in list(changes) if key in MachineFacts.__struct_fields__}
+    machine_fields = changes.pop("machine", {})
+    made = Visit(Machine(name=name, host=host, **machine_fields))
+    made.facts = facts(**{"machine_id": name, **own})
+    made.python, made.torch, made.skew, made.address = "3.11.7", "2.13.0", 0.0, host
+    for key, value in changes.items():
+        setattr(made, key, value)
+    return made
+
+
+def found(*visits: Visit, knocks: tuple[Knock, ...] = ()) -> list[Finding]:
+    return findings_of(Check(list(visits), list(knocks)))
+
+
+def test_nothing_is_wrong() -> None:
+    other = visit("beta", "10.0.0.3")
+    knocks = (Knock("alpha", "beta", True), Knock("beta", "alpha", True))
+    assert found(visit(), other, knocks=knocks) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "cause", "remedy"),
+    [
+        ({"disk_free": 10**8}, "error", "100 MB are free in /home/ml", "'folder'"),
+        ({"skew": 3600.4}, "error", "1 hour ahead of", "timedatectl set-ntp true"),
+        ({"skew": -7.25}, "warning", "7.2 seconds behind", "timedatectl"),
+        ({"skew": -90000.0}, "error", "1 day behind", "timedatectl"),
+        ({"python": "3.9.2"}, "error", "is Python 3.9.2; workers need 3.11", "'python'"),
+        ({"machine": {"gpus": 1}}, "error", "says 1 GPU, the machine has no GPUs", "emulated"),
+        ({"machine": {"cores": 9}}, "warning", "says 9 cores", "Correct 'cores'"),
+        ({"python_error": MachineError("alpha cannot run 'x'", "do")}, "error", "cannot run", "do"),
+        ({"listen_error": MachineError("cannot listen", "do")}, "error", "alpha: cannot", "do"),
+    ],
+)
+def test_one_machine(changes: dict[str, Any], level: str, cause: str, remedy: str) -> None:
+    made = visit()
+    if "machine" in changes:
+        made = visit(machine=changes["machine"])
+    else:
+        own = {k: v for k, v in changes.items() if k == "disk_free"}
+        made = visit(**own)
+        for key, value in changes.items():
+            if key not in own:
+                setattr(made, key, value)
+    (finding,) = found(made)
+    assert finding.level == level
+    assert cause in finding.cause and "alpha" in finding.cause
+    assert remedy in finding.remedy
+
+
+def test_a_machine_that_only_pretends_to_have_gpus() -> None:
+    assert found(visit(machine={"gpus": 2, "emulated": True})) == []
+    assert found(visit(machine={"gpus": 1}, gpus=[Gpu(name="G")])) == []
+
+
+def test_a_machine_that_was_not_reached_is_one_line() -> None:
+    lost = Visit(Machine(name="beta", host="10.0.0.3"), error=MachineError("beta is away", "wait"))
+    assert [f.cause for f in found(visit(), lost)] == ["beta is away"]
+
+
+def test_two_names_of_one_machine() -> None:
+    (finding,) = found(visit(), visit("beta", "alpha.example", machine_id="alpha"))
+    assert finding.machines == ("alpha", "beta")
+    assert "are one machine" in finding.cause
+
+
+@pytest.mark.parametrize(
+    ("why", "remedy"),
+    [
+        ("no answer", "on beta: sudo ufw allow from 10.0.0.2 to any"),
+        ("connection refused", "--add-source=10.0.0.2"),
+        ("another machine answers at 10.0.0.3", "as 'address' in the blueprint"),
+        ("network is unreachable", "ip route get 10.0.0.3"),
+    ],
+)
+def test_a_closed_door(why: str, remedy: str) -> None:
+    knocks = (Knock("alpha", "beta", False, why), Knock("beta", "alpha", True))
+    (finding,) = found(visit(), visit("beta", "10.0.0.3"), knocks=knocks)
+    assert finding.cause == f"alpha does not reach beta at 10.0.0.3: {why}"
+    assert remedy in finding.remedy
+
+
+def test_which_address_the_others_use() -> None:
+    plain = Machine(name="a", host="a.example")
+    told = Machine(name="a", host="a.example", address="10.9.9.9")
+    many = facts(
+        addresses=[
+            Address(interface="docker0", address="172.17.0.1"),
+            Address(interface="eth0", address="fd00::2"),
+            Address(interface="eth0", address="10.0.0.2"),
+        ],
+        default_interface="eth0",
+    )
+    assert address_for_others(told, many, "203.0.113.5") == "10.9.9.9"
+    assert address_for_others(plain, many, "172.17.0.1") == "172.17.0.1"
+    assert address_for_others(plain, many, "203.0.113.5") == "10.0.0.2", "behind a translation"
+    assert address_for_others(plain, facts(addresses=[]), None) == "127.0.0.1"
+    assert own_address([None, "10.0.0.1", "10.0.0.1", "192.0.2.1"]) == "10.0.0.1"
+    assert own_address([None]) is None

@@ -1,0 +1,284 @@
+"""What machines are worth: the model against scripted laps whose truth is known."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from phalanx.observe.judge import judge
+from phalanx.observe.laps import Lap, RankWindow, windows_of
+from phalanx.observe.phases import PhaseSteps, Waiting
+from phalanx.observe.shares import fitting_shares
+from phalanx.observe.timeline import RankLog, Step
+from phalanx.observe.worth import BALANCE, FEWER, Option, Way, Worth, worth
+from phalanx.observe.worth_words import GAIN, advise
+
+UPDATE = 0.001
+BATCH = 120
+
+
+def lockstep(
+    paces: Sequence[float],
+    shares: Sequence[float] | None = None,
+    *,
+    link: float = 0.002,
+    laps: int = 12,
+    wobble: float = 0.05,
+) -> dict[int, RankWindow]:
+    """Everyone waits for the last, then ``link`` seconds are spent on the wire."""
+    draw = random.Random(5)
+    parts = shares or [1 / len(paces)] * len(paces)
+    rows: list[list[Lap]] = [[] for _ in paces]
+    for _ in range(laps):
+        sizes = [round(BATCH * part) for part in parts]
+        busy = [n * p * (1 + wobble * draw.random()) for n, p in zip(sizes, paces, strict=True)]
+        for rank, own in enumerate(busy):
+            seconds = max(busy) + link + UPDATE
+            rows[rank].append(Lap(0, sizes[rank], own, max(busy) - own, UPDATE, seconds))
+    return {r: RankWindow(tuple(row), each=paces[r]) for r, row in enumerate(rows)}
+
+
+def free(paces: Sequence[float], *, link: float = 0.002, laps: int = 40) -> dict[int, RankWindow]:
+    lap = [Lap(0, 30, 30 * p, 0.0, UPDATE, 30 * p + link + UPDATE) for p in paces]
+    return {r: RankWindow((lap[r],) * laps, each=p) for r, p in enumerate(paces)}
+
+
+def judged(
+    ranks: dict[int, RankWindow],
+    waiting: Waiting = Waiting.LOCKSTEP,
+    *,
+    balanced: bool = False,
+    places: Sequence[str] | None = None,
+) -> Worth:
+    names = dict(enumerate(places or [f"m{rank + 1}" for rank in ranks]))
+    way = Way(waiting, dict.fromkeys(ranks, 0), waiting is not Waiting.NOBODY, balanced)
+    found = worth(ranks, names, way)
+    assert found is not None
+    return found
+
+
+def option(found: Worth, kind: str, *machines: str) -> Option:
+    return next(
+        o for o in found.predicted if o.kind == kind and (not machines or o.machines == [*machines])
+    )
+
+
+def true_rate(ranks: dict[int, RankWindow]) -> float:
+    laps = ranks[0].laps
+    return sum(lap.samples for w in ranks.values() for lap in w.laps) / sum(x.seconds for x in laps)
+
+
+PACES = st.lists(st.floats(1e-4, 1e-2), min_size=2, max_size=6)
+LINKS = st.floats(0.0, 0.3)
+
+
+@settings(max_examples=25)
+@given(PACES, LINKS, st.booleans())
+def test_the_run_as_it_is_is_reproduced(paces: list[float], link: float, uneven: bool) -> None:
+    whole = sum(1 / pace for pace in paces)
+    shares = [1 / pace / whole for pace in paces] if uneven else None
+    assume(shares is None or min(shares) * BATCH > 1)
+    ranks = lockstep(paces, shares, link=link)
+    found = judged(ranks)
+    assert found.predicted[0].samples_per_second == pytest.approx(true_rate(ranks), rel=0.02)
+    assert found.samples_per_second == pytest.approx(true_rate(ranks), rel=0.02)
+    assert sum(part.share for part in found.machines.values()) == pytest.approx(1.0)
+
+
+@settings(max_examples=25)
+@given(PACES, LINKS)
+def test_leaving_the_slowest_out_is_predicted_as_it_turns_out(
+    paces: list[float], link: float
+) -> None:
+    """The same laps, made again without the slowest machine, take as long as was foretold."""
+    assume(len(paces) > 2)
+    slowest = max(range(len(paces)), key=lambda rank: paces[rank])
+    kept = [pace for rank, pace in enumerate(paces) if rank != slowest]
+    names = [f"m{rank + 1}" for rank in range(len(paces)) if rank != slowest]
+    told = option(judged(lockstep(paces, link=link, wobble=0.0)), FEWER, *names)
+    assert told.samples_per_second == pytest.approx(
+        true_rate(lockstep(kept, link=link, wobble=0.0)), rel=0.05
+    )
+
+
+@settings(max_examples=25)
+@given(PACES, LINKS)
+def test_balancing_is_predicted_as_it_turns_out(paces: list[float], link: float) -> None:
+    whole = sum(1 / pace for pace in paces)
+    shares = [1 / pace / whole for pace in paces]
+    assume(min(shares) * BATCH > 4)
+    told = option(judged(lockstep(paces, link=link, wobble=0.0)), BALANCE)
+    after = true_rate(lockstep(paces, shares, link=link, wobble=0.0))
+    assert told.samples_per_second == pytest.approx(after, rel=0.15)
+
+
+@settings(max_examples=25)
+@given(st.integers(2, 6), st.floats(1e-4, 1e-2))
+def test_equal_machines_are_never_advised_away_when_communication_is_small(
+    count: int, pace: float
+) -> None:
+    link = 0.05 * pace * BATCH / count
+    ranks = lockstep([pace] * count, link=max(0.0, link - UPDATE))
+    ranks = {r: replace(w, laps=tuple(x._replace(update=0.0) for x in w.laps))
+             for r, w in ranks.items()}  # fmt: skip
+    advice = advise(judged(ranks))
+    assert advice is None or " pay: " in advice
+
+
+@settings(max_examples=25)
+@given(st.floats(2.5, 20.0), st.integers(2, 5))
+def test_a_machine_that_holds_equal_ones_up_is_advised_away(slower: float, others: int) -> None:
+    paces = [1e-3] * others + [1e-3 * slower]
+    found = judged(lockstep(paces, link=1e-4))
+    gain = option(found, FEWER, *list(found.machines)[:-1]).times
+    advice = advise(found)
+    assert advice is not None
+    assert (gain >= GAIN) == (f"(--machines {','.join(list(found.machines)[:-1])}:" in advice)
+    assert found.waiting is not None
+    assert found.waiting.name == list(found.machines)[-1]
+    assert found.waiting.slower == pytest.approx(slower, rel=0.05)
+
+
+def test_the_fourfold_slower_machine_in_words() -> None:
+    found = judged(lockstep([1e-3, 1e-3, 4.1e-3], wobble=0.0))
+    assert advise(found) == (
+        "m3 is 4.1 times slower than the others and they wait 74 % of the time for it: leave it "
+        "out (--machines m1,m2: about 2.7 times faster) or balance it (--balance auto: about 3.0 "
+        "times faster)"
+    )
+
+
+def test_two_workers_of_one_machine_are_named_as_workers() -> None:
+    found = judged(lockstep([1e-3, 4e-3], wobble=0.0), places=["here", "here"])
+    assert list(found.machines) == ["worker 0", "worker 1"]
+    assert "leave it out (--workers 1:" in (advise(found) or "")
+
+
+def test_balanced_machines_that_help_all_pay() -> None:
+    ranks = lockstep([1e-3, 1e-3, 2e-3], [0.4, 0.4, 0.2], wobble=0.0)
+    found = judged(ranks, balanced=True)
+    assert advise(found) == "all 3 machines pay: without m3 it would be about 1.2 times slower"
+    assert not [one for one in found.predicted if one.kind == BALANCE]
+
+
+def test_where_the_wire_costs_all_the_gain_one_machine_is_enough() -> None:
+    assert advise(judged(lockstep([1e-3] * 3, link=0.3, wobble=0.0))) == (
+        "communication costs more than the machines add: leave m2 and m3 out "
+        "(--machines m1: about 2.8 times faster)"
+    )
+
+
+def test_as_fast_alone_is_said_without_a_recommendation() -> None:
+    advice = advise(judged(lockstep([1e-3, 1e-3], link=0.06, wobble=0.0)))
+    assert advice == "m1 alone would be about as fast (--machines m1)"
+
+
+def test_asynchronous_speeds_add_up_and_nobody_is_waited_for() -> None:
+    found = judged(free([1e-3, 4e-3]), Waiting.NOBODY)
+    assert found.waiting is None
+    rates = [part.samples_per_second for part in found.machines.values()]
+    assert found.predicted[0].samples_per_second == pytest.approx(sum(rates))
+    assert rates[0] == pytest.approx(30 / 0.033)
+    assert "pay" in (advise(found) or "")
+
+
+def test_what_holds_only_now_and_then_is_not_advised() -> None:
+    """In half of the time the second machine is slow, in the other half it is the faster one."""
+    first, second = lockstep([1e-3, 9e-3], laps=20), lockstep([9e-4, 3e-4], laps=20, link=0.0)
+    ranks = {
+        rank: RankWindow(first[rank].laps + second[rank].laps, each=first[rank].each)
+        for rank in first
+    }
+    assert advise(judged(ranks)) is None
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(st.tuples(st.floats(0, 0.1), st.floats(1e-5, 0.1)), min_size=1, max_size=8),
+    st.floats(1, 1e4),
+)
+def test_fitting_shares_sum_up_and_end_together(
+    costs: list[tuple[float, float]], batch: float
+) -> None:
+    found = fitting_shares(costs, batch)
+    assert sum(found) == pytest.approx(batch)
+    ends = [
+        fixed + each * n for (fixed, each), n in zip(costs, found, strict=True) if n > 1e-6 * batch
+    ]
+    assert max(ends) == pytest.approx(min(ends), rel=1e-3)
+
+
+def step(
+    rank: int, number: int, *, samples: int = 60, compute: float = 0.25, **more: float
+) -> Step:
+    values = {"send": 0.0, "wait": 0.0, "reduce": 0.01, "update": 0.01, "settle": 0.0} | more
+    return Step(
+        rank=rank, epoch=0, number=number, began=float(number), samples=samples, input=0.0,
+        compute=compute, staleness=0, loss=None, **values,
+    )  # fmt: skip
+
+
+def logs(count: int) -> list[RankLog]:
+    fast = [step(0, i, wait=0.75) for i in range(count)]
+    slow = [step(1, i, compute=1.0) for i in range(count)]
+    return [RankLog(0, steps=fast), RankLog(1, steps=slow)]
+
+
+def test_nothing_is_said_before_there_is_enough() -> None:
+    assert judge(logs(10), "allreduce", balance=False) is None
+    found = judge(logs(11), "allreduce", balance=False)
+    assert found is not None
+    assert found.waiting is not None
+    assert found.waiting.name == "worker 1"
+    assert found.advice is not None
+    assert "about 2.0 times faster" in found.advice
+
+
+def test_many_short_steps_are_as_good_as_few_long_ones() -> None:
+    fast = [step(0, i, compute=0.001, wait=0.003, reduce=0.0, update=0.0) for i in range(600)]
+    slow = [step(1, i, compute=0.004, reduce=0.0, update=0.0) for i in range(600)]
+    found = judge([RankLog(0, steps=fast), RankLog(1, steps=slow)], "allreduce", balance=False)
+    assert found is not None
+    assert found.samples_per_second == pytest.approx(2 * 60 / 0.004)
+
+
+def test_the_work_between_two_rounds_is_one_lap() -> None:
+    steps = [[step(0, i) for i in range(9)]]
+    met = [step(0, 6, samples=0, compute=0.0)._replace(began=5.5, wait=0.5)]
+    phase = PhaseSteps("localsgd:every=3", True, steps, [met], Waiting.LOCKSTEP, (0,))
+    (lap,) = windows_of(phase)[0].laps
+    assert lap.samples == 3 * 60
+    assert lap.busy == pytest.approx(3 * 0.27)
+    assert lap.wait == 0.5
+
+
+def test_what_a_step_itself_costs_is_found_from_unlike_sizes() -> None:
+    steps = [step(0, i, samples=n, compute=0.1 + 0.001 * n) for i, n in enumerate([100, 50] * 10)]
+    window = windows_of(PhaseSteps("allreduce", True, [steps], [], Waiting.LOCKSTEP, (0,)))[0]
+    assert window.fixed == pytest.approx(0.1)
+    assert window.each == pytest.approx(0.001)
+
+
+NUMBERS = st.sampled_from([0.0, 1e-9, 0.3, 2.5, 30.0, -1.0, 1e300])
+
+
+@settings(max_examples=60)
+@given(st.data(), st.sampled_from(["allreduce", "async", "ssp:bound=2", "localsgd:every=4", "?"]))
+def test_whatever_the_machines_tell_it_never_fails(data: st.DataObject, strategy: str) -> None:
+    rows = [[data.draw(NUMBERS) for _ in range(4)] for _ in range(2)]
+    ranks = []
+    for rank, (compute, wait, reduce, update) in enumerate(rows):
+        made = [
+            step(rank, i, compute=compute, wait=wait, reduce=reduce, update=update,
+                 samples=data.draw(st.sampled_from([0, 1, 60])))
+            for i in range(14)
+        ]  # fmt: skip
+        ranks.append(RankLog(rank, steps=made))
+    found = judge(ranks, strategy, balance=data.draw(st.booleans()))
+    if found is not None:
+        assert all(option.samples_per_second >= 0.0 for option in found.predicted)

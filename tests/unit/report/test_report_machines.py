@@ -1,0 +1,111 @@
+"""Several machines in the summary and the report: one row each, and what they were worth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from made_runs import write_run, write_study
+
+from phalanx.core.run_paths import RunPaths
+from phalanx.observe.events import MachineSample
+from phalanx.observe.resources import network_bytes, use_together
+from phalanx.observe.summary import summarise
+from phalanx.observe.summary_fields import read_summary
+from phalanx.report.findings import findings
+from phalanx.report.load import load_study
+from phalanx.report.machine_plot import machine_names
+from phalanx.report.sections import Section
+from phalanx.report.sections.machines import section
+
+FIVE = ("alpha", "beta", "gamma", "delta", "epsilon")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunPaths:
+    return write_run(
+        tmp_path_factory.mktemp("runs"), "five", machines=FIVE, workers=5, steps=20,
+        compute=0.02, slow={4: 4.0}, gpus=("delta",),
+    )  # fmt: skip
+
+
+def test_each_machine_has_its_own_figures(run: RunPaths) -> None:
+    summary = summarise(run)
+    assert [machine.name for machine in summary.machines] == list(FIVE)
+    for machine in summary.machines:
+        assert machine.contribution == 3 * 20 * (128 // 5)
+        assert machine.network_bytes is not None
+        assert machine.network_bytes % 3_000_000 == 0
+        assert machine.resources.disk_bytes_per_second.max == 2e7
+        assert (machine.resources.gpu_percent.avg is not None) == (machine.name == "delta")
+    assert read_summary(summary.to_json()) == summary
+
+
+def test_what_they_are_worth_is_in_the_summary_and_the_findings(run: RunPaths) -> None:
+    summary = summarise(run)
+    assert summary.worth is not None
+    assert list(summary.worth.machines) == list(FIVE)
+    assert summary.worth.waiting is not None
+    assert summary.worth.waiting.name == "epsilon"
+    told = next(sentence for sentence in findings(summary) if sentence.startswith("Worth it?"))
+    assert told.startswith("Worth it? epsilon is 4.")
+    assert "(--machines alpha,beta,gamma,delta: about" in told
+
+
+@pytest.fixture(scope="module")
+def made(run: RunPaths) -> Section:
+    found = section(load_study(run))
+    assert found is not None
+    return found
+
+
+def test_a_row_per_machine_and_only_columns_that_somebody_fills(made: Section) -> None:
+    (grid,) = made.grids
+    assert [row[0] for row in grid.rows] == list(FIVE)
+    assert "GPU mean" in grid.head
+    assert made.lines
+    assert made.lines[0].startswith("Worth it?")
+
+
+def test_one_row_of_panels_per_machine_and_one_column_per_figure(made: Section) -> None:
+    figure = made.plots[0].figure
+    assert len(figure.axes) == len(FIVE) * 6
+    first = figure.axes[:6]
+    assert [axes.get_title(loc="left") for axes in first] == [
+        "CPU, %", "memory, GB", "network, MB/s", "disk, MB/s", "GPU, %", "power, W",
+    ]  # fmt: skip
+    assert not first[4].axison  # alpha has no GPU
+
+
+def test_machines_beyond_the_eighth_are_in_the_table_alone(tmp_path: Path) -> None:
+    many = tuple(f"m{number}" for number in range(10))
+    write_run(tmp_path, "a", machines=many, workers=10, epochs=1)
+    write_run(tmp_path, "b", machines=many[:2], workers=2, epochs=1, strategy="async")
+    study = load_study(write_study(tmp_path, "s", ["a", "b"]))
+    assert machine_names(study) == list(many)
+    found = section(study)
+    assert found is not None
+    assert "The first 8 of 10 machines." in found.plots[0].caption
+    assert len(found.plots[0].figure.axes) == 8 * 4
+    assert [row[:2] for row in found.grids[0].rows[-2:]] == [("async", "m0"), ("async", "m1")]
+
+
+def sample(**values: float | None) -> MachineSample:
+    return MachineSample(
+        time=0.0, cpu_percent=50.0, memory_bytes=10, network_bytes_per_second=1.0,
+        workers_cpu_percent=0.0, workers_memory_bytes=0, **values,
+    )  # fmt: skip
+
+
+def test_a_counter_that_begins_anew_does_not_count_backwards() -> None:
+    sent = (100, 150, 5, 25)
+    readings = [sample(network_sent=value, network_received=0) for value in sent]
+    assert network_bytes(readings) == 50 + 20
+    assert network_bytes([sample(), sample()]) is None
+
+
+def test_percentages_are_means_over_machines_and_watts_are_sums() -> None:
+    use = use_together({"a": [sample(watts=100.0, gpu_percent=20.0)], "b": [sample(watts=50.0)]})
+    assert use.watts.avg == 150.0
+    assert use.gpu_percent.avg == 20.0
+    assert use.cpu_percent.avg == 50.0

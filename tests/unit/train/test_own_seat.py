@@ -1,0 +1,84 @@
+"""The seat that Phalanx's own launcher gives a worker of several machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from phalanx.core.errors import InputError
+from phalanx.core.settings import RunSettings
+from phalanx.train.environment import detect
+from phalanx.train.foreign import own_seat, seat_of
+from phalanx.train.hosts import ticket_of
+
+VARIABLES = {
+    "PHALANX_RANK": "2",
+    "PHALANX_WORKERS": "3",
+    "PHALANX_MACHINE": "beta 2",
+    "PHALANX_MEET": "127.0.0.1:9900",
+    "PHALANX_ADDRESS": "127.0.0.1",
+    "PHALANX_LOCAL": "0",
+    "PHALANX_LOCALS": "1",
+    "PHALANX_KEY": "ab" * 32,
+    "PHALANX_TLS": "1",
+    "PHALANX_SERVERS": "2",
+    "PHALANX_LINKS": '{"alpha": 1e9, "beta 2": 1e8}',
+    "PHALANX_POOL": "/there/is/no/such/pool.yaml",
+}
+
+
+def test_a_seat_has_the_launchers_rank_and_machine() -> None:
+    seat = own_seat(VARIABLES)
+    assert seat is not None
+    assert (seat.process, seat.processes, seat.local, seat.locals) == (2, 3, 0, 1)
+    assert (seat.meet_at, seat.port, seat.machine) == ("127.0.0.1", 9900, "beta 2")
+    assert seat_of(VARIABLES, "alpha") is None, "it is no other launcher's"
+
+
+def test_workers_of_one_machine_share_memory_instead() -> None:
+    assert own_seat(VARIABLES | {"PHALANX_ARENA": "3"}) is None
+    assert own_seat({k: v for k, v in VARIABLES.items() if k != "PHALANX_MEET"}) is None
+
+
+def test_what_the_pool_says_comes_by_variables() -> None:
+    seat = own_seat(VARIABLES)
+    assert seat is not None
+    ticket = ticket_of(seat, VARIABLES)
+    assert ticket.tls and ticket.machine == "beta 2" and ticket.address == "127.0.0.1"
+    assert ticket.wish.servers == 2
+    assert ticket.wish.links == {"alpha": 1e9, "beta 2": 1e8}
+    assert not ticket_of(seat, VARIABLES | {"PHALANX_TLS": "0"}).tls
+
+
+@pytest.mark.parametrize(
+    ("changed", "cause"),
+    [
+        ({"PHALANX_RANK": "3"}, "PHALANX_RANK is 3"),
+        ({"PHALANX_MEET": "127.0.0.1"}, "PHALANX_PORT is not set"),
+        ({"PHALANX_LINKS": "[1]"}, "PHALANX_LINKS cannot be read"),
+        ({"PHALANX_KEY": ""}, "this run has no key"),
+        ({"PHALANX_ADDRESS": "192.0.2.77"}, "not an address of this machine"),
+    ],
+)
+def test_mistakes_are_named(changed: dict[str, str], cause: str) -> None:
+    with pytest.raises(InputError) as caught:
+        seat = own_seat(VARIABLES | changed)
+        assert seat is not None
+        ticket_of(seat, VARIABLES | changed)
+    assert cause in caught.value.cause
+
+
+def test_data_of_this_machine_win_over_those_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PHALANX_RANK", "0")
+    monkeypatch.setenv("PHALANX_WORKERS", "1")
+    monkeypatch.setenv("PHALANX_RUN", str(tmp_path))
+    monkeypatch.setenv("PHALANX_SETTINGS", RunSettings(data="/of/the/run").to_json())
+    assert detect().data == Path("/of/the/run")
+    monkeypatch.setenv("PHALANX_DATA", "/of/this/machine")
+    monkeypatch.setenv("PHALANX_GRACE", "10")
+    found = detect()
+    assert found.data == Path("/of/this/machine")
+    assert found.stop_seconds == 9.0

@@ -1,0 +1,107 @@
+"""Parts of checkpoints that come over a connection."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from channel_pairs import channel_pair
+from checkpoint_making import GRACE, begin_write, newest, private_of
+
+from phalanx.sync.net.channel import Channel
+from phalanx.train.checkpoint import parcels
+from phalanx.train.checkpoint.files import write_tensors
+from phalanx.train.checkpoint.writer import Writer
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "tls"])
+def pair(request: pytest.FixtureRequest) -> Iterator[tuple[Channel, Channel]]:
+    with channel_pair(tls=request.param) as found:
+        yield found
+
+
+def _soon() -> float:
+    return time.monotonic() + GRACE
+
+
+def test_a_part_is_the_file_that_its_worker_would_have_written(
+    pair: tuple[Channel, Channel], tmp_path: Path
+) -> None:
+    tensors = private_of(1, 2, size=400_000)
+    sending = threading.Thread(target=parcels.send, args=(pair[0], 7, tensors))
+    sending.start()
+    record = parcels.receive(pair[1], 7, tmp_path / "came", _soon())
+    sending.join(GRACE)
+    assert record == write_tensors(tmp_path / "written", tensors)
+    assert (tmp_path / "came").read_bytes() == (tmp_path / "written").read_bytes()
+
+
+def test_parts_of_checkpoints_that_came_to_nothing_are_thrown_away(
+    pair: tuple[Channel, Channel], tmp_path: Path
+) -> None:
+    for number in (1, 2, 3):
+        parcels.send(pair[0], number, private_of(number, 1))
+    wanted = write_tensors(tmp_path / "written", private_of(3, 1))
+    assert parcels.receive(pair[1], 3, tmp_path / "came", _soon()) == wanted
+
+
+def test_a_disk_that_fails_does_not_confuse_the_next_part(
+    pair: tuple[Channel, Channel], tmp_path: Path
+) -> None:
+    for number in (1, 2):
+        parcels.send(pair[0], number, private_of(number, 1))
+    with pytest.raises(OSError, match="No such file"):
+        parcels.receive(pair[1], 1, tmp_path / "nowhere" / "came", _soon())
+    assert parcels.receive(pair[1], 2, tmp_path / "came", _soon()).bytes
+
+
+def test_what_cannot_be_made_and_who_is_gone_are_told_apart(
+    pair: tuple[Channel, Channel], tmp_path: Path
+) -> None:
+    parcels.send_failure(pair[0], 1)
+    with pytest.raises(parcels.NoParcel, match="could not make"):
+        parcels.receive(pair[1], 1, tmp_path / "came", _soon())
+    with pytest.raises(parcels.NoParcel, match="in time"):
+        parcels.receive(pair[1], 2, tmp_path / "came", time.monotonic() + 0.1)
+    pair[0].close()
+    with pytest.raises(parcels.NoParcel, match="cannot be heard"):
+        parcels.receive(pair[1], 3, tmp_path / "came", _soon())
+
+
+def test_a_stranger_to_the_protocol_gets_nothing_written(
+    pair: tuple[Channel, Channel], tmp_path: Path
+) -> None:
+    pair[0].send(b"\xff\xff", b"0123456789")
+    with pytest.raises(parcels.NoParcel, match="something else"):
+        parcels.receive(pair[1], 1, tmp_path / "came", _soon())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_checkpoint_of_near_and_far_workers_is_whole(
+    pair: tuple[Channel, Channel], tmp_path: Path
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    writers = [
+        Writer(here, 0, 3, 99, patience=GRACE, far={2: pair[1]}),
+        Writer(here, 1, 3, 99, patience=GRACE),
+        Writer(there, 2, 3, 99, patience=GRACE, far={0: pair[0]}),
+    ]
+    for number in (1, 2):
+        for rank, writer in enumerate(writers):
+            begin_write(writer, number, rank, 3)
+    assert all(writer.finish(GRACE) for writer in writers)
+    assert [writer.problem for writer in writers] == [None] * 3
+    assert newest(here) == 2
+    assert not there.exists()
+
+
+def test_a_lost_worker_has_nothing_of_its_own(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, 0, 2, 99, patience=GRACE)
+    writer.lost = lambda: {1}
+    begin_write(writer, 1, 0, 2)
+    assert writer.finish(GRACE)
+    assert writer.problem is None
+    assert (tmp_path / "000001" / "rank-1.safetensors").exists()
