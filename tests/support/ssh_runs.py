@@ -141,12 +141,14 @@ class Bench:
         )
 
     def blueprint(self, **changes: Mapping[str, Any]) -> Path:
-        """Another one, with fields of machines changed."""
+        """Another one, with fields of machines changed, or removed (``None``)."""
         lines = []
         for line in self.pool.read_text().splitlines():
             name, colon, rest = line.strip().partition(": ")
             if colon and name in changes:
-                line = f"  {name}: {json.dumps({**json.loads(rest), **changes[name]})}"
+                fields = {**json.loads(rest), **changes[name]}
+                kept = {field: value for field, value in fields.items() if value is not None}
+                line = f"  {name}: {json.dumps(kept)}"
             lines.append(line)
         path = self.folder / f"pool-{len(list(self.folder.glob('pool-*')))}.yaml"
         path.write_text("\n".join(lines) + "\n")

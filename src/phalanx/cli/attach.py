@@ -30,10 +30,16 @@ def attach(
     from phalanx.cli.output import Output
     from phalanx.cli.progress import observe
     from phalanx.cli.run import tell_outcome
+    from phalanx.core.errors import InputError
     from phalanx.launch.attached import AttachedLauncher
     from phalanx.launch.controller import take_over
+    from phalanx.observe.run_status import controller_alive
 
     paths = detached(run)
+    if controller_alive(paths):
+        raise InputError(
+            f"'{paths.id}' has a controller already", f"See what it does: phalanx logs {paths.id} -f"
+        )
     job = job_of(paths, pool)
     out = Output(json)
     with observe(out, paths.id, worth=True) as observer:

@@ -236,6 +236,12 @@ def _machines(options: Options) -> tuple[list[Machine], Pool]:
 
 def _check_travel(request: Request) -> None:
     travel, launcher = request.options.travel, request.launcher
+    remote = [machine.name for machine in request.machines if not machine.is_here]
+    if remote and launcher in ("local", "inprocess"):
+        raise InputError(
+            f"the launcher '{launcher}' cannot reach {', '.join(remote)}",
+            "Leave --launcher out, or select machines with 'host: here'.",
+        )
     if travel.data is not None and not travel.data.is_dir():
         raise InputError(f"--data {travel.data} is no folder", "Name the folder with the data.")
     if travel.detach and launcher != "ssh":

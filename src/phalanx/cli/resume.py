@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from phalanx.cli.request import Request
     from phalanx.core.run_paths import RunPaths
     from phalanx.core.settings import RunSettings
-    from phalanx.launch.launcher import Job, Launch
+    from phalanx.launch.launcher import Fleet, Job, Launch
     from phalanx.train.checkpoint.manifest import Manifest
 
 SUFFIX = "-resumed"
@@ -168,7 +168,14 @@ class Resumption:
             resume=str(checkpoint.resolve()),
         )
         source = f"{run_of(checkpoint)}, checkpoint {manifest.number}"
-        return replace(job, settings=settings, resumes=source)
+        return replace(job, settings=settings, resumes=source, fleet=_fleet(job, settings))
+
+
+def _fleet(job: Job, settings: RunSettings) -> Fleet:
+    """What ``--data`` sent to the machines is sent again, which it need not be if it is there."""
+    own = {machine.data for machine in job.fleet.machines}
+    sent = settings.data is not None and settings.data not in own
+    return replace(job.fleet, data=Path(settings.data)) if sent else job.fleet
 
 
 def changed_sources(paths: RunPaths, script: Path) -> list[str]:
@@ -206,7 +213,7 @@ def _check_can_go_on(past: Past, there_is_more: bool) -> None:
     from phalanx.observe.run_status import controller_alive
 
     name = past.paths.id
-    if controller_alive(past.paths):
+    if controller_alive(past.paths) or past.paths.detached.exists():
         raise InputError(f"'{name}' is still running", f"Stop it first: phalanx stop {name}")
     if summary_of(past.paths).status == "done" and not there_is_more:
         raise InputError(f"'{name}' is done", "Train it for longer: --epochs N (in all).")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from phalanx.core.errors import BAD_INPUT, DONE, SCRIPT_FAILED, STOPPED, PhalanxError
+from phalanx.core.errors import DONE, SCRIPT_FAILED, STOPPED, PhalanxError, RunStopped
 from phalanx.core.files import write_whole
 from phalanx.core.run_paths import RunPaths, new_run
 
@@ -118,7 +118,7 @@ class StudyRun:
         with terminate_as_interrupt():
             try:
                 stopped = self._run_all(study)
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, RunStopped):
                 stopped = True
             self._tell(study, stopped)
         return STOPPED if stopped else self._exit_code()
@@ -147,11 +147,10 @@ class StudyRun:
         study.write()
         try:
             job = ready(job, self._out)
-        except PhalanxError as error:
-            outcome = cannot_run(job, paths, error)
-        else:
             with observe(self._out, paths.id) as observer:
                 outcome = execute(job, paths, observer)
+        except PhalanxError as error:
+            outcome = cannot_run(job, paths, error)
         if outcome.error:
             self._out.problem(outcome.error)
             study.failures[paths.id] = outcome.error.cause
@@ -188,7 +187,7 @@ class StudyRun:
         codes = {outcome.exit_code for outcome in self._outcomes} - {DONE}
         if not codes:
             return DONE
-        return BAD_INPUT if codes == {BAD_INPUT} else SCRIPT_FAILED
+        return codes.pop() if len(codes) == 1 else SCRIPT_FAILED
 
 
 @contextmanager

@@ -120,11 +120,13 @@ class AgentLink:
             return
         self._closing = True
         left = False
-        if self.lost is None:
-            with contextlib.suppress(MachineError):
-                await self.ask("leave", grace=grace, timeout=LEAVE_SECONDS + grace)
-                left = await self._has_ended()
-        await self._end(kill=not left and not self._ended)
+        try:
+            if self.lost is None:
+                with contextlib.suppress(MachineError):
+                    await self.ask("leave", grace=grace, timeout=LEAVE_SECONDS + grace)
+                    left = await self._has_ended()
+        finally:  # also when whoever closes has no more patience
+            await self._end(kill=not left and not self._ended)
 
     async def detach(self) -> None:
         """Go, and leave a detached agent and its workers as they are."""

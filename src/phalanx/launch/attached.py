@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from phalanx.core.run_paths import RunPaths
 from phalanx.launch.event_loop import EventLoop
-from phalanx.launch.launcher import Job, Launch, Say
+from phalanx.launch.launcher import Job, Launch, Say, never
 from phalanx.launch.remote_run import RemoteRun
 from phalanx.launch.ssh import SshLauncher
 from phalanx.launch.ssh_login import with_passwords
@@ -35,4 +35,5 @@ class AttachedLauncher(SshLauncher):
     def start(self, launch: Launch, paths: RunPaths) -> None:
         assert self._job and self._loop and self._run
         self._paths = paths
-        self._launching = self._loop.submit(self._run.rejoin(self._job, paths))
+        # Who stops a run before it knows the workers would stop nobody.
+        self._loop.wait(self._run.rejoin(self._job, paths), never)

@@ -36,8 +36,8 @@ class EventLoop:
             try:
                 return future.result(_TICK)
             except concurrent.futures.TimeoutError:
-                if future.done():  # the work itself says so
-                    raise
+                if future.done():  # just now, or the work itself says so
+                    return future.result()
             left -= _TICK
             if asked() or left <= 0:
                 cancel(future)

@@ -85,6 +85,8 @@ class MachineFile:
 def _append(path: Path, data: bytes) -> None:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
     try:
-        os.write(file, data)
+        rest = memoryview(data)
+        while rest:  # a disk that becomes full takes a part
+            rest = rest[os.write(file, rest) :]
     finally:
         os.close(file)

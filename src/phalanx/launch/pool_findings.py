@@ -79,6 +79,13 @@ def _python(visit: Visit) -> Iterator[Finding]:
             f"{name}: '{visit.machine.python}' is Python {version}; workers need 3.11 or newer",
             "Install one, and name it as 'python' in the blueprint.",
         )
+    elif visit.torch is None:
+        yield Finding(
+            "warning",
+            (name,),
+            f"{name}: {visit.machine.python} has no torch",
+            "Name a 'python' that has it in the blueprint, or give the project a requirements.txt.",
+        )
 
 
 def _clock(visit: Visit) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ import msgspec
 
 from phalanx.core.errors import MachineError, PhalanxError
 from phalanx.core.run_key import RunKey
+from phalanx.launch.pool_addresses import own_address
 from phalanx.launch.probe_code import Code, own_code, worker_command
 from phalanx.launch.probe_plan import Schedule, all_reached, handling, model_of, pair_seconds
 from phalanx.launch.ssh_command import RunningCommand, start_command
@@ -94,7 +95,7 @@ class Prober:
         self._say(f"starting {len(self._machines)} workers")
         code = await own_code()
         await asyncio.gather(*(self._start_one(stack, each, code) for each in self._machines))
-        own = next((w.reached_from for w in self._workers.values() if w.reached_from), LOOPBACK)
+        own = own_address([w.reached_from for w in self._workers.values()]) or LOOPBACK
         names = list(self._workers)
         await asyncio.gather(*(self._give_orders(name, own) for name in names))
 

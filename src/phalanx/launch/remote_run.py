@@ -21,6 +21,7 @@ from phalanx.core.run_paths import RunPaths
 from phalanx.launch.equipment import pack_up
 from phalanx.launch.launcher import Job, Launch
 from phalanx.launch.member import Member
+from phalanx.launch.pool_addresses import own_address
 from phalanx.launch.remote_commands import orders_for
 from phalanx.launch.shipping.results import collect_results
 from phalanx.launch.shipping.versions import check_versions
@@ -28,7 +29,6 @@ from phalanx.plan.plan import PlannedMachine
 from phalanx.pool.machine import Machine
 
 CONNECT_SECONDS = 30.0
-START_SECONDS = 30.0
 LAST_SECONDS = 5.0
 
 
@@ -69,12 +69,9 @@ class RemoteRun:
 
     def _give_addresses(self) -> None:
         """This machine is known to the others by the address they are reached from."""
-        others = [m for m in self.members if not m.machine.is_here]
-        own = next((m.link.reached_from for m in others if m.link.reached_from), "127.0.0.1")
+        own = own_address([member.link.reached_from for member in self.members])
         for member in self.members:
-            member.own_address = own
-        if len(self.members) == 1:
-            self.members[0].own_address = "127.0.0.1"
+            member.own_address = own or "127.0.0.1"
 
     # -- start -------------------------------------------------------------------------------
 
@@ -104,16 +101,17 @@ class RemoteRun:
         pythons = {m.name: m.python for m in self.members if m.python is not None}
         if job.framework is None:
             self.news.extend(check_versions(pythons, tls=job.fleet.tls))
-        self._one_clock()
+        self._one_clock(job)
         orders = await orders_for(job, root, self.members, self._key)
         told = msgspec.structs.replace(launch, workers=orders.commands)
         write_whole(paths.launch, told.to_json() + "\n")
         self.started = True
         await _first_failure(member.start(orders.of(member, root)) for member in self.members)
 
-    def _one_clock(self) -> None:
-        """Samples are told by the clock of the first machine, as events are."""
-        first = self.members[0].link.clock_offset
+    def _one_clock(self, job: Job) -> None:
+        """Samples are told by the clock that events are: the first machine's, or our own."""
+        ours = job.framework is not None  # then events are made here, of what is printed
+        first = 0.0 if ours else self.members[0].link.clock_offset
         for member in self.members:
             member.clock_to_run = member.link.clock_offset - first
 
@@ -145,7 +143,7 @@ class RemoteRun:
         for member in self.members:
             member.begin(paths, planned[member.name], self._on_exit, self._on_lost)
         self.started = True
-        self._one_clock()
+        self._one_clock(job)
         await _all(member.rejoin() for member in self.members)
 
     async def leave(self) -> None:

@@ -101,7 +101,7 @@ def meeting_variables(
 
 
 def _variables(job: Job, machine: PlannedMachine, slot: Slot, seat: Seating) -> dict[str, str]:
-    chosen = job.settings
+    chosen = msgspec.structs.replace(job.settings, data=seat.data)  # not where this machine has it
     if seat.checkpoint is not None:
         chosen = msgspec.structs.replace(chosen, resume=seat.checkpoint)
     found = {

@@ -37,6 +37,7 @@ from phalanx.pool.machine import Machine
 _TICK = 0.05
 _AFTER_KILL = 5.0
 _CLEANING = 40.0
+_CLOSING = 10.0
 
 
 class SshLauncher(Launcher):
@@ -58,12 +59,12 @@ class SshLauncher(Launcher):
         say(f"connecting to {len(machines)} machine{'s' * (len(machines) != 1)}")
         try:
             found = self._loop.wait(self._run.connect(), asked)
+            for text in self.news():
+                say(text)
+            return _as_found(job, tuple(found))
         except BaseException:
             self._close()
             raise
-        for text in self.news():
-            say(text)
-        return _as_found(job, tuple(found))
 
     def prepare(self, job: Job, paths: RunPaths) -> Launch:
         self._job = job
@@ -82,6 +83,8 @@ class SshLauncher(Launcher):
     def start(self, launch: Launch, paths: RunPaths) -> None:
         assert self._job and self._loop and self._run
         self._paths = paths
+        if self._job.fleet.detach:  # before anybody runs there: whoever ends us, they can be found
+            self._tell_where(self._job, paths)
         work = self._run.launch(self._job, find_root(self._job.script), paths, launch)
         self._launching = self._loop.submit(work)
 
@@ -89,8 +92,8 @@ class SshLauncher(Launcher):
         run = self._run
         if run is None:
             return {}
-        if run.error is not None:
-            raise run.error
+        if run.error is not None and self._loop is not None:
+            raise run.error  # of what has ended only the codes are asked for
         self._pass_switch_on(run)
         return dict(run.codes)
 
@@ -124,11 +127,6 @@ class SshLauncher(Launcher):
         return bool(done and run and run.started and not run.error and job and job.fleet.detach)
 
     def leave(self) -> None:
-        assert self._run and self._loop and self._job and self._paths
-        names = [member.name for member in self._run.members]
-        pool = self._job.fleet.pool
-        record = {"pool": str(pool.resolve()) if pool else None, "machines": names}
-        write_whole(self._paths.detached, json.dumps(record) + "\n")
         self._let_go()
 
     def stop(self, grace: float, hurry: Callable[[], bool] = never) -> None:
@@ -170,6 +168,11 @@ class SshLauncher(Launcher):
             files.append(member.samples)
         return files
 
+    def _tell_where(self, job: Job, paths: RunPaths) -> None:
+        pool, names = job.fleet.pool, [machine.name for machine in job.plan.machines]
+        record = {"pool": str(pool.resolve()) if pool else None, "machines": names}
+        write_whole(paths.detached, json.dumps(record) + "\n")
+
     def _tell_while(
         self, run: RemoteRun, loop: EventLoop, paths: RunPaths, say: Say, hurry: Callable[[], bool]
     ) -> None:
@@ -197,7 +200,7 @@ class SshLauncher(Launcher):
         if self._loop is None or self._run is None:
             return
         with contextlib.suppress(PhalanxError, TimeoutError, OSError):
-            self._loop.wait(self._run.close(), never, _AFTER_KILL)
+            self._loop.wait(self._run.close(), never, _CLOSING)
         self._loop.close()
         self._loop = None
 
