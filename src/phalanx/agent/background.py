@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from phalanx.agent.main import Agent
 
 SOCKET = "agent.sock"
+LOG = "agent.log"
 
 
 def go(make: Callable[[], Agent], hello: dict[str, Any]) -> int:
@@ -79,7 +80,7 @@ def _bring_out(agent: socket.socket) -> bool:
 def _become_background(make: Callable[[], Agent], listener: socket.socket, folder: Path) -> None:
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDWR)
-    errors = os.open(str(folder / "agent.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    errors = os.open(str(folder / LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for descriptor, target in ((0, nothing), (1, nothing), (2, errors)):
         os.dup2(target, descriptor)
     os.close(nothing)
@@ -91,6 +92,10 @@ def _become_background(make: Callable[[], Agent], listener: socket.socket, folde
         finally:
             with contextlib.suppress(OSError), _short(folder) as path:
                 Path(path).unlink()
+            with contextlib.suppress(OSError):
+                if not (folder / LOG).stat().st_size:
+                    (folder / LOG).unlink()
+            life.discard_empty(folder)
 
     os._exit(guarded(work))
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import signal
+import socket
 import sys
 import threading
 import time
@@ -18,8 +19,6 @@ from phalanx.agent.names import is_run
 from phalanx.agent.wire import Connection, Gone
 
 if TYPE_CHECKING:
-    import socket
-
     from phalanx.agent.main import Agent
 
 PATIENCE = 8.0
@@ -28,6 +27,7 @@ SHORT_GRACE = 1.0
 """After silence: patience and this are less than the 10 seconds after which nobody may be left."""
 LINGER = 7 * 24 * 3600.0
 """A detached run that ended on the first evening of a holiday still tells how, a week later."""
+PARTS = ("events", "logs", "files")
 TICK = 0.1
 FLUSH = 2.0
 WRONG_FRAME_CODE = 4
@@ -79,13 +79,22 @@ def make_folders(folder: Path, run_folder: Path | None) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if run_folder is not None:
             run_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for name in ("events", "logs", "files"):
+            for name in PARTS:
                 (run_folder / name).mkdir(exist_ok=True)
     except OSError as error:
         raise Problem(
             f"cannot make {error.filename}: {error.strerror}",
             "Name a folder with space that the user may write to as 'folder' in the blueprint.",
         ) from None
+
+
+def discard_empty(run_folder: Path | None) -> None:
+    """A run that never began leaves nothing behind; what is in use, or full, stays."""
+    if run_folder is None:
+        return
+    for folder in (*(run_folder / name for name in PARTS), run_folder):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def ping(agent: Agent, request: dict[str, Any], payload: bytes) -> None:
@@ -102,7 +111,9 @@ def live(agent: Agent, first: tuple[dict[str, Any], bytes]) -> int:
     """Attached: one controller, and its going is our end."""
     _end_on_signals(agent)
     _start_watching(agent)
-    return _converse(agent, 0, 1, first)
+    code = _converse(agent, 0, 1, first)
+    discard_empty(agent.run_folder)
+    return code
 
 
 def live_detached(agent: Agent, listener: socket.socket) -> int:
@@ -116,6 +127,8 @@ def live_detached(agent: Agent, listener: socket.socket) -> int:
         with visitor:
             visitor.setblocking(True)
             _converse(agent, visitor.fileno(), visitor.fileno(), None)
+            with contextlib.suppress(OSError):  # else a sender that waits would hold it open
+                visitor.shutdown(socket.SHUT_RDWR)
     agent.stop_workers(GRACE)
     return 0
 
@@ -125,7 +138,7 @@ def _next_visitor(agent: Agent, listener: socket.socket) -> socket.socket | None
     while not agent.ending:
         if agent.workers.pids:
             idle_since = time.monotonic()
-        if time.monotonic() - idle_since > agent.linger:
+        if time.monotonic() - idle_since > _time_to_linger(agent):
             return None
         ready, _, _ = select.select([listener.fileno(), agent.bell.descriptor], [], [], 1.0)
         agent.bell.hush()
@@ -133,6 +146,12 @@ def _next_visitor(agent: Agent, listener: socket.socket) -> socket.socket | None
             with contextlib.suppress(OSError):
                 return listener.accept()[0]
     return None
+
+
+def _time_to_linger(agent: Agent) -> float:
+    """Where nothing was started there is nothing to come back for."""
+    began = agent.workers.codes or agent.workers.pids
+    return agent.linger if began else min(agent.linger, agent.patience)
 
 
 def _converse(

@@ -38,7 +38,7 @@ def attach(
     paths = detached(run)
     if controller_alive(paths):
         raise InputError(
-            f"'{paths.id}' has a controller already", f"See what it does: phalanx logs {paths.id} -f"
+            f"'{paths.id}' has a controller already", f"Look on: phalanx logs {paths.id} --follow"
         )
     job = job_of(paths, pool)
     out = Output(json)
@@ -49,30 +49,36 @@ def attach(
 
 def job_of(paths: RunPaths, pool: Path | None) -> Job:
     """As it was started, with the machines as the blueprint has them now."""
+    from phalanx.core.errors import InputError
+
+    if not paths.detached.exists():
+        raise InputError(f"'{paths.id}' is no detached run", "phalanx runs lists what there is.")
+    return past_job(paths, pool)
+
+
+def past_job(paths: RunPaths, pool: Path | None) -> Job:
+    """The job of a run that was started on machines of a blueprint."""
     import msgspec
 
     from phalanx.core.errors import InputError
     from phalanx.launch.launcher import Fleet, Job, Launch
-    from phalanx.observe.records import DetachedRecord
     from phalanx.plan.plan import Plan
     from phalanx.pool.blueprint import read_blueprint
 
     try:
-        record = msgspec.json.decode(paths.detached.read_bytes(), type=DetachedRecord)
         launch = Launch.from_json(paths.launch.read_bytes())
         plan = Plan.from_json(paths.plan.read_bytes())
-    except (OSError, msgspec.MsgspecError):
-        raise InputError(
-            f"'{paths.id}' is no detached run", "phalanx runs lists what there is."
-        ) from None
-    file = pool or (Path(record.pool) if record.pool else None)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise InputError(f"cannot read how '{paths.id}' was started: {error}") from None
+    file = pool or (Path(launch.pool) if launch.pool else None)
     if file is None:
         raise InputError(f"'{paths.id}' does not say which blueprint it used", "Give --pool FILE.")
     known = {machine.name: machine for machine in read_blueprint(file).machines}
-    missing = [name for name in record.machines if name not in known]
+    names = [machine.name for machine in plan.machines]
+    missing = [name for name in names if name not in known]
     if missing:
         raise InputError(
-            f"{file} has no {', '.join(missing)}, where '{paths.id}' runs", "Give --pool FILE."
+            f"{file} has no {', '.join(missing)}, where '{paths.id}' ran", "Give --pool FILE."
         )
     return Job(
         script=Path(launch.script),
@@ -81,6 +87,6 @@ def job_of(paths: RunPaths, pool: Path | None) -> Job:
         plan=plan,
         launcher=launch.launcher,
         command=launch.command,
-        fleet=Fleet(machines=tuple(known[name] for name in record.machines), pool=file),
+        fleet=Fleet(machines=tuple(known[name] for name in names), pool=file),
         framework=launch.framework,
     )

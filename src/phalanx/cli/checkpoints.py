@@ -36,6 +36,8 @@ def run_of(checkpoint: Path) -> str:
 def _newest(paths: RunPaths, out: Output) -> tuple[Path, Manifest]:
     from phalanx.train.checkpoint import shelf
 
+    if not shelf.numbers(paths.checkpoints):
+        _fetch_left(paths, out)
     try:
         path, manifest, remarks = shelf.newest_valid(paths.checkpoints)
     except InputError:
@@ -46,6 +48,24 @@ def _newest(paths: RunPaths, out: Output) -> tuple[Path, Manifest]:
     for remark in remarks:
         out.note(f"warning: {remark}")
     return path, manifest
+
+
+def _fetch_left(paths: RunPaths, out: Output) -> None:
+    """Where the controller was killed, the machines still have what the workers saved."""
+    from phalanx.core.errors import PhalanxError
+    from phalanx.observe.records import LaunchRecord, read_record
+
+    launch = read_record(paths.launch, LaunchRecord)
+    if launch is None or launch.launcher != "ssh" or paths.summary.exists():
+        return
+    from phalanx.cli.attach import past_job
+    from phalanx.launch.salvage import salvage
+
+    out.note(f"{paths.id} was left alone: looking for its results on its machines")
+    try:
+        salvage(past_job(paths, None).fleet.machines, paths, out.note)
+    except PhalanxError as error:
+        out.note(f"warning: {error.cause}")
 
 
 def _begun_from(paths: RunPaths) -> tuple[Path, Manifest] | None:

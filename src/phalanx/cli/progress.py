@@ -96,7 +96,7 @@ class PlainProgress(_Progress):
         self._script_output.print(line.rstrip("\n"))
 
     def failure(self, rank: int, line: str) -> None:
-        self._told_on.print(line)
+        self._told_on.print(printable(line))
 
     def finished(self, summary: Summary) -> None:
         self._tell(ended=True)
@@ -131,7 +131,7 @@ class LiveProgress(_Progress):
 
     def failure(self, rank: int, line: str) -> None:
         self.close()  # a live display takes stderr over, and there is nothing left to show
-        self._errors.print(line)
+        self._errors.print(printable(line))
 
     def finished(self, summary: Summary) -> None:
         self.close()

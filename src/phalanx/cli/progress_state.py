@@ -13,6 +13,7 @@ from phalanx.observe.events import (
     Logged,
     Planned,
     Steps,
+    WorkerLost,
 )
 from phalanx.observe.history import epoch_row
 
@@ -121,6 +122,8 @@ class ProgressState:
             self._values.setdefault(event.epoch, {}).update(figures)
         elif isinstance(event, Finished):
             self._worker(event.rank).finished = event.status
+        elif isinstance(event, WorkerLost):
+            self._worker(event.worker).finished = "lost"
 
     @property
     def samples(self) -> int:
@@ -172,8 +175,13 @@ class ProgressState:
         # Whoever evaluates an epoch logs it before ending the next one.
         if ended or epoch < self._everyone_past():
             return True
-        everyone = len(self._done.get(epoch, ())) >= max(1, len(self.workers))
-        return self._has_figures(epoch) and everyone
+        ended_by = {part.rank for part in self._done.get(epoch, ())}
+        return self._has_figures(epoch) and bool(ended_by) and self._going <= ended_by
+
+    @property
+    def _going(self) -> set[int]:
+        """The workers of whom more is expected."""
+        return {rank for rank, worker in self.workers.items() if worker.finished != "lost"}
 
     def _has_figures(self, epoch: int) -> bool:
         """Whether all that this run logs was logged in ``epoch``."""
@@ -185,7 +193,9 @@ class ProgressState:
         ends: dict[int, int] = {}
         for part in (part for parts in self._done.values() for part in parts):
             ends[part.rank] = max(part.epoch, ends.get(part.rank, -1))
-        return min(ends.values(), default=-1) if len(ends) >= len(self.workers) else -1
+        if not self._going <= ends.keys():
+            return -1
+        return min((ends[rank] for rank in self._going), default=-1)
 
     def _line(self, epoch: int) -> EpochLine:
         parts = self._done[epoch]

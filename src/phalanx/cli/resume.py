@@ -34,7 +34,7 @@ def resume(
     batch: Annotated[int | None, typer.Option(metavar="N", help=Same)] = None,
     checkpoint: Number = None,
     launcher: Annotated[str | None, typer.Option(metavar="NAME", help=Same)] = None,
-    pool: o.PoolFile = None,
+    pool: Annotated[Path | None, typer.Option("--pool", metavar="FILE", help=Same)] = None,
     machines: Annotated[str | None, typer.Option(metavar="SELECTION", help=Same)] = None,
     balance: Annotated[str | None, typer.Option(metavar="NAME", help=Same)] = None,
     slow: Annotated[str | None, typer.Option(metavar="F,F,…", help=Same)] = None,
@@ -173,9 +173,9 @@ class Resumption:
 
 def _fleet(job: Job, settings: RunSettings) -> Fleet:
     """What ``--data`` sent to the machines is sent again, which it need not be if it is there."""
-    own = {machine.data for machine in job.fleet.machines}
-    sent = settings.data is not None and settings.data not in own
-    return replace(job.fleet, data=Path(settings.data)) if sent else job.fleet
+    if settings.data is None or settings.data in {m.data for m in job.fleet.machines}:
+        return job.fleet
+    return replace(job.fleet, data=Path(settings.data))
 
 
 def changed_sources(paths: RunPaths, script: Path) -> list[str]:

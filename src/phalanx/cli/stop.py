@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from phalanx.core.run_paths import RunPaths
 
 PATIENCE_SECONDS = 15.0
+HOMEWARD_SECONDS = 600.0
+"""More for runs on other machines, whose results come home first."""
 POLL_SECONDS = 0.1
+HEAR_SECONDS = 2.0
 
 
 def stop(run: o.RunName = None, json: o.Json = False) -> int:
@@ -62,22 +65,30 @@ def _stop_detached(paths: RunPaths) -> dict[str, Any]:
     from phalanx.launch.controller import take_over
     from phalanx.launch.observer import Observer
 
+    began = time.monotonic()
+
     class Stopper(Observer):
         def has_seen_enough(self) -> bool:
-            return True
+            """A moment later: it may have ended by itself, which is heard first."""
+            return time.monotonic() - began > HEAR_SECONDS
 
     summary = take_over(AttachedLauncher(), job_of(paths, None), paths, Stopper()).summary
     return {"run": paths.id, "stopped": summary.status == "stopped", "status": summary.status}
 
 
 def _wait(paths: RunPaths, pid: int) -> None:
+    from phalanx.observe.records import LaunchRecord, read_record
     from phalanx.observe.run_status import controller_alive
 
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    launch = read_record(paths.launch, LaunchRecord)
+    patience = PATIENCE_SECONDS
+    if launch is not None and launch.launcher == "ssh":
+        patience += HOMEWARD_SECONDS
+    deadline = time.monotonic() + patience
     while controller_alive(paths):
         if time.monotonic() > deadline:
-            seconds = f"{PATIENCE_SECONDS:.0f} s"
-            _refuse(paths, pid, f"did not stop within {seconds}", f"End it: kill -KILL {pid}")
+            why = f"did not stop within {patience:.0f} s"
+            _refuse(paths, pid, why, f"End it: kill -KILL {pid}")
         time.sleep(POLL_SECONDS)
 
 

@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from phalanx.core.registry import Registry
 
-STARTUP = Registry("startup step", {"seed": "phalanx.train.seed:seed_this_worker"})
+STARTUP = Registry(
+    "startup step",
+    {
+        "optimizers": "phalanx.train.light_optimizers:without_compiler",
+        "seed": "phalanx.train.seed:seed_this_worker",
+    },
+)
 
 
 def run_startup() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -38,7 +38,19 @@ class Exited(msgspec.Struct, frozen=True):
     """A worker has ended; the code is minus the signal's number if it was killed."""
 
     rank: int
-    code: int
+    code: Annotated[int, msgspec.Meta(ge=-255, le=255)]
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """What an agent of a run says to ``hello``."""
+
+    run_folder: str
+
+
+class Ports(msgspec.Struct, frozen=True):
+    """Ports that nobody uses on a machine."""
+
+    ports: list[Annotated[int, msgspec.Meta(ge=1, le=65535)]]
 
 
 class Pong(msgspec.Struct, frozen=True):

@@ -16,7 +16,13 @@ from typing import Any
 
 from phalanx.core.errors import MachineError
 from phalanx.launch.agent_frames import Answer, Pong, Problem, WrongFrame, pack, read_as, unpack
-from phalanx.launch.agent_loss import silent, talks_otherwise, why_it_ended, without_controls
+from phalanx.launch.agent_loss import (
+    cannot_keep,
+    silent,
+    talks_otherwise,
+    why_it_ended,
+    without_controls,
+)
 from phalanx.launch.agent_source import agent_command, agent_sources
 from phalanx.launch.ssh_command import RunningCommand, start_command
 from phalanx.launch.ssh_connect import CONNECT_SECONDS
@@ -167,6 +173,8 @@ class AgentLink:
             self._lose(await why_it_ended(self._command))
         except WrongFrame as error:
             self._lose(talks_otherwise(self.machine, str(error)))
+        except OSError as error:  # this machine's own disk; what becomes of the connection ends it
+            self._lose(cannot_keep(self.machine, error))
         except Exception as error:  # whoever listens did not expect what was told
             why = f"{type(error).__name__}: {error}"
             self._lose(talks_otherwise(self.machine, why))

@@ -11,6 +11,7 @@ from phalanx.pool.machine import Machine
 
 TOO_OLD_CODE = 9
 NOT_FOUND_CODE = 127
+UNKNOWN_OPTION_CODE = 2
 _WAIT = 2.0
 _MOST_WORDS = 500
 
@@ -31,6 +32,11 @@ async def why_it_ended(command: RunningCommand) -> MachineError:
     if code == TOO_OLD_CODE:
         return MachineError(
             f"{machine.name}: {last}", "Name a newer Python as 'python' in the blueprint."
+        )
+    if code == UNKNOWN_OPTION_CODE and "python -h" in command.errors:
+        return MachineError(
+            f"{machine.name}: '{machine.python}' is not a Python 3",
+            "Name a newer Python as 'python' in the blueprint.",
         )
     if code is None and not last:
         return MachineError(
@@ -54,6 +60,13 @@ def silent(machine: Machine, seconds: float) -> MachineError:
     return MachineError(
         f"{machine.name} has not answered for {seconds:.0f} seconds",
         "See whether it is up, and whether it can be reached.",
+    )
+
+
+def cannot_keep(machine: Machine, error: OSError) -> MachineError:
+    return MachineError(
+        f"what {machine.name} sends cannot be written here: {error.strerror or error}",
+        "Free some space on this machine, or set PHALANX_RUNS to a folder that has it.",
     )
 
 

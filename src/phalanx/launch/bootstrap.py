@@ -6,9 +6,7 @@ Nothing here imports torch before the process is tied to its controller and pinn
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
 import threading
 import time
@@ -19,17 +17,14 @@ from phalanx.core import settings
 from phalanx.core.run_paths import RunPaths
 from phalanx.core.startup import run_startup
 from phalanx.launch.script_runner import main_module, run_script
+from phalanx.launch.tied import tie
 
-_PR_SET_PDEATHSIG = 1
 _LAST_WORDS = 5.0
 """Seconds that a failed script's other threads and exit handlers get before they are cut off."""
 
 
 def main() -> int:
-    die_with_controller()
-    # Ctrl-C is the controller's to answer: it stops the workers in order.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    pin()
+    tie()
     run_startup()
     script, arguments = sys.argv[1], sys.argv[2:]
     rank = int(os.environ[settings.RANK])
@@ -38,28 +33,6 @@ def main() -> int:
     if code != 0:
         _leave_in_time(code)
     return code
-
-
-def die_with_controller() -> None:
-    """Have the kernel kill this process when the controller is gone, however it went."""
-    controller = int(os.environ.get(settings.CONTROLLER, "0"))
-    if not sys.platform.startswith("linux") or not controller:
-        return
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    # The controller may have died before the line above; then nobody would tell us.
-    if os.getppid() != controller:
-        os._exit(1)
-
-
-def pin() -> None:
-    """Stay on the cores of our slot; a core that has gone away since the plan is not fatal."""
-    wanted = {int(cpu) for cpu in os.environ.get(settings.CPUS, "").split(",") if cpu}
-    if not wanted:
-        return
-    try:
-        os.sched_setaffinity(0, wanted)
-    except OSError as error:
-        print(f"phalanx: cannot pin to cores {sorted(wanted)}: {error}", file=sys.stderr)
 
 
 def become_main(script: str, arguments: list[str]) -> ModuleType:

@@ -5,12 +5,13 @@ Manifests are made once, here; each machine is sent what it has not got yet.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
+from phalanx.launch.agent_frames import Settled
 from phalanx.launch.agent_link import AgentLink
 from phalanx.launch.frameworks import Framework
+from phalanx.launch.in_thread import in_thread
 from phalanx.launch.launcher import Job, Say
 from phalanx.launch.remote_worker import Seating
 from phalanx.launch.shipping.code import code_manifest
@@ -19,7 +20,7 @@ from phalanx.launch.shipping.environment import prepare_environment
 from phalanx.launch.shipping.foreign import prepare_foreign
 from phalanx.launch.shipping.manifest import Manifest
 from phalanx.launch.shipping.project import SHIP_LIMIT, megabytes, project_manifest
-from phalanx.launch.shipping.send import ship
+from phalanx.launch.shipping.send import read_answer, ship
 from phalanx.launch.shipping.versions import Inspection
 from phalanx.pool.machine import Machine
 
@@ -54,7 +55,7 @@ class Equipment:
         if self.checkpoint is not None:
             copied = await self._ship(link, self.checkpoint, "data")
             checkpoint = f"{copied}/{self.resumed}"
-        folder = str(link.hello["run_folder"])
+        folder = read_answer(link, link.hello, Settled).run_folder
         return Seating(python.executable, folder, code, data, checkpoint), python
 
     async def _python(self, link: AgentLink) -> Inspection:
@@ -72,12 +73,13 @@ async def pack_up(job: Job, say: Say) -> Equipment:
     """Look at all that travels; reading it takes a while, and happens in threads."""
     fleet, resume = job.fleet, job.settings.resume
     limit = SHIP_LIMIT if fleet.ship_limit is None else fleet.ship_limit
-    project = await asyncio.to_thread(project_manifest, job.script, limit)
+    own = [fleet.pool] if fleet.pool is not None else []
+    project = await in_thread(project_manifest, job.script, limit, own)
     return Equipment(
-        code=await asyncio.to_thread(code_manifest),
+        code=await in_thread(code_manifest),
         project=project,
-        data=await asyncio.to_thread(data_manifest, fleet.data) if fleet.data else None,
-        checkpoint=await asyncio.to_thread(checkpoint_manifest, Path(resume)) if resume else None,
+        data=await in_thread(data_manifest, fleet.data) if fleet.data else None,
+        checkpoint=await in_thread(checkpoint_manifest, Path(resume)) if resume else None,
         resumed="/".join(Path(resume).parts[-2:]) if resume else "",
         framework=job.framework,
         say=say,

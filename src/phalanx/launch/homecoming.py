@@ -6,7 +6,6 @@ A machine is not trusted: it writes the files of its own ranks, in order, and no
 from __future__ import annotations
 
 import os
-import re
 from collections import deque
 from collections.abc import Collection
 from pathlib import Path
@@ -16,9 +15,10 @@ import msgspec
 from phalanx.core.run_paths import RunPaths
 from phalanx.observe.events import MachineSample
 
-_OF_RANK = re.compile(r"(?:events/rank-(\d+)\.jsonl|logs/rank-(\d+)\.(?:log|traceback))")
 LARGEST = 4 << 30
 """Bytes of one file; what a machine sends beyond is not kept."""
+LARGEST_TRACEBACK = 1 << 20
+"""It is read as a whole."""
 _KEPT = 120
 
 
@@ -26,36 +26,38 @@ class Homecoming:
     """The files of one machine's ranks."""
 
     def __init__(self, paths: RunPaths, ranks: Collection[int]) -> None:
-        self._paths, self._ranks = paths, set(ranks)
+        self._paths = paths
+        self._limits = {name: limit for rank in ranks for name, limit in _of_rank(paths, rank)}
         self.offsets: dict[str, int] = {}
         """How far each file has come."""
 
     def take(self, file: str, offset: int, data: bytes) -> None:
         """Keep a piece; one that is not the next, or not this machine's, is passed over."""
-        if not self._belongs(file) or offset > self.offsets.get(file, 0):
-            return
         done = self.offsets.get(file, 0)
-        fresh = data[done - offset :]
-        if not fresh or done + len(fresh) > LARGEST:
+        if file not in self._limits or not 0 <= offset <= done:
+            return
+        fresh = data[done - offset :][: self._limits[file] - done]
+        if not fresh:
             return
         _append(self._paths.folder / file, fresh)
         self.offsets[file] = done + len(fresh)
 
     def know(self) -> dict[str, int]:
         """What is here already, for a machine that is asked to go on."""
-        for rank in self._ranks:
-            for path in (
-                self._paths.events_of(rank),
-                self._paths.log_of(rank),
-                self._paths.traceback_of(rank),
-            ):
-                name = path.relative_to(self._paths.folder).as_posix()
-                self.offsets[name] = path.stat().st_size if path.is_file() else 0
+        for name in self._limits:
+            path = self._paths.folder / name
+            self.offsets[name] = path.stat().st_size if path.is_file() else 0
         return self.offsets
 
-    def _belongs(self, file: str) -> bool:
-        found = _OF_RANK.fullmatch(file)
-        return found is not None and int(found[1] or found[2]) in self._ranks
+
+def _of_rank(paths: RunPaths, rank: int) -> list[tuple[str, int]]:
+    """The names of a rank's files, each with the most that is kept of it."""
+    files = {
+        paths.events_of(rank): LARGEST,
+        paths.log_of(rank): LARGEST,
+        paths.traceback_of(rank): LARGEST_TRACEBACK,
+    }
+    return [(path.relative_to(paths.folder).as_posix(), most) for path, most in files.items()]
 
 
 class MachineFile:

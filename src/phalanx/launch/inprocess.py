@@ -155,7 +155,7 @@ def _command(job: Job, paths: RunPaths, machine: PlannedMachine, slot: Slot) -> 
         rank=slot.rank,
         machine=machine.name,
         argv=[str(job.script), *job.arguments],
-        env=worker_variables(job, paths, machine, slot),
+        env=worker_variables(job, str(paths.folder.absolute()), machine, slot),
         cpus=[],
         threads=1,
         log=log_name(paths, slot.rank),

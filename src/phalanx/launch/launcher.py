@@ -126,6 +126,9 @@ STOP_SECONDS = 10.0
 """From being told to stop to being killed: enough to write a checkpoint; who is done leaves."""
 
 
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
 def never() -> bool:
     return False
 
@@ -232,18 +235,25 @@ def slots_of(plan: Plan) -> list[tuple[PlannedMachine, Slot]]:
     return [(machine, slot) for machine in plan.machines for slot in machine.slots]
 
 
-def worker_variables(
-    job: Job, paths: RunPaths, machine: PlannedMachine, slot: Slot
-) -> dict[str, str]:
-    """The variables that tell a worker who it is."""
+def worker_variables(job: Job, folder: str, machine: PlannedMachine, slot: Slot) -> dict[str, str]:
+    """The variables that tell a worker who it is; ``folder`` is the run's on its machine."""
     return {
         settings.RANK: str(slot.rank),
         settings.WORKERS: str(job.plan.workers),
-        settings.RUN_FOLDER: str(paths.folder.absolute()),
+        settings.RUN_FOLDER: folder,
         settings.MACHINE: machine.name,
         settings.SETTINGS: job.settings.to_json(),
         settings.DEVICE: slot.device,
         settings.GRACE: f"{STOP_SECONDS:g}",
+    }
+
+
+def process_variables(slot: Slot) -> dict[str, str]:
+    """What holds a worker that is a process of its own to its slot."""
+    return {
+        settings.CPUS: ",".join(map(str, slot.cpus)),
+        "PYTHONUNBUFFERED": "1",
+        **dict.fromkeys(THREAD_VARIABLES, str(slot.threads)),
     }
 
 

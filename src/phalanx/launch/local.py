@@ -25,13 +25,13 @@ from phalanx.launch.launcher import (
     describe_launch,
     log_name,
     never,
+    process_variables,
     slots_of,
     worker_variables,
 )
 from phalanx.plan.plan import Plan, PlannedMachine, Slot
 from phalanx.sync.transport import memfd
 
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _LOOPBACK = "127.0.0.1"
 _TICK = 0.02
 _AFTER_KILL = 2.0
@@ -108,16 +108,13 @@ def _check_reach(plan: Plan) -> None:
 
 
 def _command(job: Job, paths: RunPaths, machine: PlannedMachine, slot: Slot) -> WorkerCommand:
-    env = worker_variables(job, paths, machine, slot)
-    env[settings.CPUS] = ",".join(map(str, slot.cpus))
-    env.update(dict.fromkeys(_THREAD_VARIABLES, str(slot.threads)))
-    env["PYTHONUNBUFFERED"] = "1"
+    told = worker_variables(job, str(paths.folder.absolute()), machine, slot)
     bootstrap = [sys.executable, "-P", "-m", "phalanx.launch.bootstrap"]
     return WorkerCommand(
         rank=slot.rank,
         machine=machine.name,
         argv=[*bootstrap, str(job.script), *job.arguments],
-        env=env,
+        env={**told, **process_variables(slot)},
         cpus=list(slot.cpus),
         threads=slot.threads,
         log=log_name(paths, slot.rank),

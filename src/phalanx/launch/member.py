@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from phalanx.core.errors import MachineError
 from phalanx.core.run_paths import RunPaths
+from phalanx.launch.agent_facts import ask_facts
+from phalanx.launch.agent_frames import Chunk, Exited, Ports, read_as
 from phalanx.launch.agent_link import AgentLink, open_agent
+from phalanx.launch.agent_loss import without_controls
 from phalanx.launch.equipment import Equipment
 from phalanx.launch.homecoming import Homecoming, MachineFile
 from phalanx.launch.launcher import Say
 from phalanx.launch.pool_addresses import address_for_others
 from phalanx.launch.remote_worker import Seating
 from phalanx.launch.shipping.results import clean_up
+from phalanx.launch.shipping.send import answers_wrongly, read_answer
 from phalanx.launch.shipping.versions import Inspection
 from phalanx.observe.agent_samples import SampleReader
 from phalanx.plan.plan import PlannedMachine
 from phalanx.pool.facts import Facts
 from phalanx.pool.here import on_this_machine
 from phalanx.pool.machine import Machine
-from phalanx.pool.machine_facts import MachineFacts, facts_of
+from phalanx.pool.machine_facts import MachineFacts
 
 OnExit = Callable[[int, int], None]
 OnLost = Callable[["Member", MachineError], None]
 ANSWER_SECONDS = 20.0
+MOST_NOTES = 2000
 WORTH_TELLING = 5.0
 """Seconds that two machines' clocks may differ without a word."""
 
@@ -57,6 +61,7 @@ class Member:
         self._detach, self._attach = detach, attach
         self._files: Homecoming | None = None
         self._reader = SampleReader()
+        self._notes = 0
         self._seat: Seating | None = None
         self._on_exit: OnExit = lambda rank, code: None
         self._on_lost: OnLost = lambda member, error: None
@@ -107,9 +112,7 @@ class Member:
             timeout=timeout,
         )
         self._link.on_tell = self._hear
-        before = time.time()
-        facts = facts_of(await self._link.ask("facts", timeout=ANSWER_SECONDS))
-        self.skew = facts.wall - (before + time.time()) / 2
+        facts, self.skew = await ask_facts(self._link, ANSWER_SECONDS)
         self._facts = facts
         gpus = len(facts.gpus)
         known = Facts(facts.cores, tuple(facts.cpu_ids), facts.memory or 0, gpus, gpus)
@@ -126,7 +129,10 @@ class Member:
         answer = await self.link.ask(
             "free_ports", address=self.address, count=count, timeout=ANSWER_SECONDS
         )
-        return [int(port) for port in answer["ports"]]
+        ports = read_answer(self.link, answer, Ports).ports
+        if len(ports) != count:
+            raise answers_wrongly(self.link)
+        return ports
 
     # -- workers -----------------------------------------------------------------------------
 
@@ -165,15 +171,23 @@ class Member:
 
     def _hear(self, what: str, told: dict[str, Any], payload: bytes) -> None:
         if what == "chunk" and self._files is not None:
-            self._files.take(str(told["file"]), int(told["offset"]), payload)
-        elif what == "exited" and int(told["rank"]) in self.ranks:
-            self._on_exit(int(told["rank"]), int(told["code"]))
+            chunk = read_as(Chunk, told)
+            self._files.take(chunk.file, chunk.offset, payload)
+        elif what == "exited":
+            ended = read_as(Exited, told)
+            if ended.rank in self.ranks:
+                self._on_exit(ended.rank, ended.code)
         elif what == "sample" and self.samples is not None:
             sample = self._reader.read(told, self.clock_to_run)
             if sample is not None:
                 self.samples.add(sample)
         elif what == "note":
-            self._say(f"{self.name}: {str(told['text'])[:500]}")
+            self._take_note(without_controls(str(told.get("text"))))
+
+    def _take_note(self, text: str) -> None:
+        self._notes += 1
+        if self._notes <= MOST_NOTES:  # whoever says something without end is not heard for ever
+            self._say(f"{self.name}: {text}")
 
     # -- the end -----------------------------------------------------------------------------
 

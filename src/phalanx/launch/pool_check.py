@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import permutations
 
-import msgspec
-
 from phalanx.core.errors import MachineError, PhalanxError
+from phalanx.launch.agent_facts import ask_facts
 from phalanx.launch.agent_link import AgentLink, open_agent
 from phalanx.launch.pool_addresses import address_for_others, own_address
 from phalanx.pool.machine import Machine
-from phalanx.pool.machine_facts import MachineFacts, facts_of
+from phalanx.pool.machine_facts import MachineFacts
 
 START_SECONDS = 30.0
 ANSWER_SECONDS = 60.0
@@ -90,15 +88,7 @@ async def _visit(stack: AsyncExitStack, visit: Visit) -> AgentLink | None:
 
 async def see(link: AgentLink, visit: Visit) -> None:
     """What the machine is, and what its Python has."""
-    answer = await link.ask("facts", timeout=ANSWER_SECONDS)
-    arrived = time.time()
-    try:
-        visit.facts = facts_of(answer)
-    except msgspec.ValidationError as error:
-        raise MachineError(
-            f"{visit.machine.name} says what Phalanx does not: {error}", "Is it of this pool?"
-        ) from None
-    visit.skew = visit.facts.wall - arrived  # short of the answer's way: milliseconds
+    visit.facts, visit.skew = await ask_facts(link, ANSWER_SECONDS)
     await _inspect(link, visit)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from phalanx.launch.agent_link import open_agent
+from phalanx.launch.in_thread import in_thread
 from phalanx.launch.shipping.code import code_manifest
 from phalanx.launch.shipping.manifest import Manifest
 from phalanx.launch.shipping.send import ignore_progress, ship
@@ -18,7 +18,7 @@ Code = tuple[Path, Manifest]
 
 async def own_code() -> Code:
     """Looked at once for all machines; reading it takes a while."""
-    return await asyncio.to_thread(code_manifest)
+    return await in_thread(code_manifest)
 
 
 async def worker_command(machine: Machine, code: Code, module: str) -> Sequence[str]:

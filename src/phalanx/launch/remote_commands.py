@@ -88,6 +88,7 @@ async def _foreign(job: Job, framework: Framework, root: Path, members: Sequence
             script=str(PurePosixPath(member.seat.project) / script),
             run_folder=member.seat.run_folder,
             data=member.seat.data,
+            before=(member.seat.python, "-I", "-S", f"{member.seat.code}/phalanx/launch/tied.py"),
         )
         for member in members
     }

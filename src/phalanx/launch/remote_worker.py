@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -13,11 +13,10 @@ import msgspec
 from phalanx.core import hosts_settings as hosts
 from phalanx.core import settings
 from phalanx.core.run_key import KEY_VARIABLE, RunKey
-from phalanx.launch.launcher import STOP_SECONDS, Job, WorkerCommand
+from phalanx.launch.launcher import Job, WorkerCommand, process_variables, worker_variables
 from phalanx.plan.plan import PlannedMachine, Slot
 
 DEFAULT_FOLDER = "~/.cache/phalanx"
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 @dataclass(frozen=True)
@@ -105,17 +104,9 @@ def _variables(job: Job, machine: PlannedMachine, slot: Slot, seat: Seating) -> 
     if seat.checkpoint is not None:
         chosen = msgspec.structs.replace(chosen, resume=seat.checkpoint)
     found = {
-        settings.RANK: str(slot.rank),
-        settings.WORKERS: str(job.plan.workers),
-        settings.RUN_FOLDER: seat.run_folder,
-        settings.MACHINE: machine.name,
-        settings.SETTINGS: chosen.to_json(),
-        settings.DEVICE: slot.device,
-        settings.CPUS: ",".join(map(str, slot.cpus)),
-        settings.GRACE: f"{STOP_SECONDS:g}",
+        **worker_variables(replace(job, settings=chosen), seat.run_folder, machine, slot),
+        **process_variables(slot),
         "PYTHONPATH": seat.code,
-        "PYTHONUNBUFFERED": "1",
-        **dict.fromkeys(THREAD_VARIABLES, str(slot.threads)),
     }
     if seat.skew:
         found[settings.SKEW] = repr(seat.skew)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -116,10 +117,9 @@ class SshLauncher(Launcher):
         return dict(self._run.lost) if self._run else {}
 
     def news(self) -> list[str]:
-        taken = []
-        while self._run and self._run.news:
-            taken.append(self._run.news.popleft())
-        return taken
+        """What there is now: a machine that says more meanwhile has to wait for its turn."""
+        news = self._run.news if self._run else deque()
+        return [news.popleft() for _ in range(len(news))]
 
     def detached(self) -> bool:
         done = self._launching is not None and self._launching.done()

@@ -225,16 +225,25 @@ async def start_command(
         async with asyncio.timeout(timeout):
             command = shlex.join(["sh", "-c", TELL_GROUP, "sh", *words])
             process = await connection.create_process(command, encoding=None)
-            return SshCommand(machine, connection, process, int(await process.stdout.readline()))
+            first = await process.stdout.readline()
+        return SshCommand(machine, connection, process, _group_in(first))
     except (OSError, ValueError, asyncssh.Error) as error:
         connection.abort()
         raise MachineError(
-            f"{machine.name} ({machine.endpoint}) starts no command: {words_of(error)}",
+            f"{machine.label} starts no command: {words_of(error)}",
             "Its SSH server has to allow commands, and its login shell has to print nothing.",
         ) from None
     except BaseException:
         connection.abort()
         raise
+
+
+def _group_in(line: bytes) -> int:
+    """What the first line says; anything else is the login shell's."""
+    if line.strip().isdigit():
+        return int(line)
+    said = "".join(c for c in line.decode(errors="replace") if c.isprintable())
+    raise ValueError(f"it says '{said[:150]}'" if said else "it says nothing")
 
 
 async def _start_here(machine: Machine, words: Sequence[str]) -> LocalCommand:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hmac
 import os
+import signal
 from collections.abc import Iterable
 from getpass import getpass
 from pathlib import Path
@@ -42,32 +44,42 @@ def login_options(machine: Machine) -> dict[str, Any]:
 
 def with_passwords(machines: Iterable[Machine]) -> list[Machine]:
     """The machines, once the user has typed the passwords of those that ask for one."""
-    typed: dict[str, Credential] = {}
-    return [_with_password(machine, typed) for machine in machines]
+    return [_with_password(machine) for machine in machines]
 
 
 def with_jump_passwords(machines: Iterable[Machine]) -> list[Machine]:
     """Only of the jump hosts: nobody logs in to the machines behind them."""
-    typed: dict[str, Credential] = {}
     return [
         machine
         if machine.via is None
-        else machine.model_copy(update={"via": _with_password(machine.via, typed)})
+        else machine.model_copy(update={"via": _with_password(machine.via)})
         for machine in machines
     ]
 
 
-def _with_password(machine: Machine, typed: dict[str, Credential]) -> Machine:
+def _with_password(machine: Machine) -> Machine:
     credential = machine.password
     update: dict[str, Any] = {}
     if machine.via is not None:
-        update["via"] = _with_password(machine.via, typed)
+        update["via"] = _with_password(machine.via)
     if credential is not None and credential.kind == "prompt" and not machine.is_here:
-        if machine.name not in typed:
-            text = getpass(f"password of {machine.label}: ")
-            typed[machine.name] = Credential("inline", secret=SecretStr(text))
-        update["password"] = typed[machine.name]
+        update["password"] = _typed(machine.label)
     return machine.model_copy(update=update) if update else machine
+
+
+@functools.cache
+def _typed(label: str) -> Credential:
+    """Asked for once, however many runs a command has."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:  # a run counts Ctrl-C instead, which would leave the user in front of the question
+        text = getpass(f"password of {label}: ")
+    except EOFError:
+        raise InputError(
+            f"the password of {label} cannot be asked for here", "Use a key, or env:NAME."
+        ) from None
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return Credential("inline", secret=SecretStr(text))
 
 
 class Watch:

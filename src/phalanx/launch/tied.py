@@ -1,7 +1,7 @@
 """``python tied.py PYTHON SCRIPT [ARGUMENT]…``: becomes that command, tied to its controller.
 
 For scripts that are run by a Python of their own, which need not have Phalanx: standard library
-only. What is set here (death with the controller, cores, Ctrl-C) outlives ``exec``.
+only, and nothing else of Phalanx. What is set here (death with the controller, cores, Ctrl-C) outlives ``exec``.
 """
 
 import ctypes
@@ -12,22 +12,35 @@ import sys
 _PR_SET_PDEATHSIG = 1
 
 
-def main() -> None:
-    controller = int(os.environ.get("PHALANX_CONTROLLER", "0"))
-    if sys.platform.startswith("linux") and controller:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        if os.getppid() != controller:  # it died before the line above
-            os._exit(1)
+def tie() -> None:
+    die_with_controller()
     # Ctrl-C is the controller's to answer: it stops the workers in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    cpus = {int(cpu) for cpu in os.environ.get("PHALANX_CPUS", "").split(",") if cpu}
-    if cpus:
-        try:
-            os.sched_setaffinity(0, cpus)
-        except OSError as error:
-            print(f"phalanx: cannot pin to cores {sorted(cpus)}: {error}", file=sys.stderr)
-    os.execv(sys.argv[1], sys.argv[1:])
+    pin()
+
+
+def die_with_controller() -> None:
+    """Have the kernel kill this process when the controller is gone, however it went."""
+    controller = int(os.environ.get("PHALANX_CONTROLLER", "0"))
+    if not sys.platform.startswith("linux") or not controller:
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    # The controller may have died before the line above; then nobody would tell us.
+    if os.getppid() != controller:
+        os._exit(1)
+
+
+def pin() -> None:
+    """Stay on the cores of our slot; a core that has gone away since the plan is not fatal."""
+    wanted = {int(cpu) for cpu in os.environ.get("PHALANX_CPUS", "").split(",") if cpu}
+    if not wanted:
+        return
+    try:
+        os.sched_setaffinity(0, wanted)
+    except OSError as error:
+        print(f"phalanx: cannot pin to cores {sorted(wanted)}: {error}", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    main()
+    tie()
+    os.execv(sys.argv[1], sys.argv[1:])

@@ -25,6 +25,7 @@ class MachineRecord(msgspec.Struct, kw_only=True):
     name: str = ""
     cores: int = 0
     slots: list[SlotRecord] = []
+    emulated: bool = False
 
 
 class PlanRecord(msgspec.Struct, kw_only=True):
@@ -55,13 +56,6 @@ class LaunchRecord(msgspec.Struct, kw_only=True):
     workers: list[WorkerRecord] = []
     resumes: str | None = None
     system: str = "phalanx"
-
-
-class DetachedRecord(msgspec.Struct):
-    """``detached.json``: where a run goes on by itself."""
-
-    machines: list[str]
-    pool: str | None = None
 
 
 class ControllerRecord(msgspec.Struct, kw_only=True):

@@ -19,6 +19,7 @@ def use_of(samples: Sequence[MachineSample]) -> Resources:
     How long the first one tells of is not known; it is soon taken, so counts only if it is alone.
     """
     seconds = [0.0, *(after.time - before.time for before, after in pairwise(samples))]
+    seconds = seconds[: len(samples)]
     return Resources(**{name: _range_over(samples, seconds, name) for name in _FIELDS})
 
 

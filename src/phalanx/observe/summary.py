@@ -129,7 +129,8 @@ def _add_settings(summary: Summary, run: RunFiles) -> None:
         summary.batch = settings.batch or summary.batch
         if settings.batch_per_worker and summary.workers:
             summary.batch = settings.batch_per_worker * summary.workers
-        summary.emulated = describe_emulation(settings)
+        machines = any(machine.emulated for machine in run.plan.machines)
+        summary.emulated = describe_emulation(settings, machines)
     planned = next((log.plans[-1] for log in run.ranks if log.plans), None)
     if planned:
         summary.batch = planned.batch

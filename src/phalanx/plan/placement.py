@@ -26,6 +26,7 @@ class PlannedMachine(msgspec.Struct, frozen=True, kw_only=True):
     cores: int | None
     gpus: int
     slots: list[Slot]
+    emulated: bool = False
 
 
 def natural_workers(machines: Sequence[Machine]) -> int:
@@ -82,6 +83,7 @@ def place(machine: Machine, workers: int, first_rank: int) -> PlannedMachine:
         cores=machine.cores,
         gpus=machine.gpus,
         slots=slots,
+        emulated=machine.emulated,
     )
 
 

@@ -43,7 +43,7 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     addresses: Annotated[list[Address], msgspec.Meta(max_length=1024)]
     machine_id: Text
     energy: Annotated[list[Text], msgspec.Meta(max_length=16)]
-    wall: float
+    wall: Annotated[float, msgspec.Meta(ge=0, le=1e11)]
     monotonic: float
     default_interface: Text = ""
 

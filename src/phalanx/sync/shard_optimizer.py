@@ -9,7 +9,7 @@ this worker, another one, or another strategy after a switch.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,11 +52,17 @@ def discover_slots(optimizer: torch.optim.Optimizer) -> SlotNames:
         toy = torch.ones(2)
         toy.grad = torch.ones(2)
         copy = _make(type(optimizer), [toy], group)
-        copy.step()
+        _bare_step(type(copy))(copy)
         for name, value in copy.state[toy].items():
             if isinstance(value, Tensor):
                 (flat if value.numel() == toy.numel() else scalar)[name] = None
     return SlotNames(tuple(flat), tuple(scalar))
+
+
+def _bare_step(kind: type[torch.optim.Optimizer]) -> Callable[..., Any]:
+    """Without the wrappers for profilers and hooks, which cost more than a small shard."""
+    step: Callable[..., Any] = torch.no_grad()(inspect.unwrap(kind.step))
+    return step
 
 
 def _make(
@@ -118,8 +124,7 @@ class ShardOptimizer:
         scalars: Sequence[str],
     ) -> None:
         self._source = source
-        # Without the wrappers for profilers and hooks, which cost more than a small shard.
-        self._step = torch.no_grad()(inspect.unwrap(type(source).step))
+        self._step = _bare_step(type(source))
         self._pieces = layout.shards[shard]
         self._parameters, self._slots, self._steps = parameters, slots, steps
         self._counts = steps.numpy()

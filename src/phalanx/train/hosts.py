@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import msgspec
 import torch
@@ -24,8 +25,6 @@ from phalanx.core.agreed_run import agreed_run
 from phalanx.core.errors import InputError, MachineLost, PhalanxError
 from phalanx.core.run_key import KEY_VARIABLE, RunKey, key_from
 from phalanx.core.run_paths import RunPaths
-from phalanx.pool.blueprint import read_blueprint
-from phalanx.pool.machine import Pool
 from phalanx.pool.measured import read_probe
 from phalanx.sync.net.channel import CLOSED
 from phalanx.sync.net.home_messages import Hello
@@ -37,6 +36,9 @@ from phalanx.sync.net.servers import Wish
 from phalanx.sync.net.store_server import StoreServer
 from phalanx.train.foreign import Seat
 from phalanx.train.own_address import machine_of, meeting_address, own_address, own_addresses
+
+if TYPE_CHECKING:
+    from phalanx.pool.machine import Pool
 
 LEAVE_SECONDS = 10.0
 
@@ -107,7 +109,12 @@ def _links(variables: Mapping[str, str]) -> dict[str, float]:
 
 def _pool(variables: Mapping[str, str]) -> Pool | None:
     path = variables.get(names.POOL)
-    return read_blueprint(Path(path)) if path else None
+    if not path:
+        return None
+    # Here, because most workers read none: it takes as long to import as all else of ours.
+    from phalanx.pool.blueprint import read_blueprint
+
+    return read_blueprint(Path(path))
 
 
 @cache

@@ -10,12 +10,15 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import psutil
 
 from phalanx.core import hosts_settings as hosts
 from phalanx.core.errors import InputError
-from phalanx.pool.machine import HERE, Machine, Pool
+
+if TYPE_CHECKING:
+    from phalanx.pool.machine import Machine, Pool
 
 Lookup = Callable[[str], Sequence[str]]
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -58,7 +61,7 @@ def own_address(
     if is_loopback(meet_at):
         return "::1" if _read(meet_at) == ipaddress.IPv6Address("::1") else "127.0.0.1"
     machine = machine_of(pool, hostname, addresses) if pool else None
-    if machine is not None and machine.host != HERE:
+    if machine is not None and not machine.is_here:
         return _of_machine(machine, addresses, lookup)
     if _among(meet_at, addresses):
         return meet_at  # process 0 is on this machine, and was told where to be met
@@ -77,7 +80,7 @@ def own_address(
 def meeting_address(meet_at: str, pool: Pool | None) -> str:
     """Where process 0 is met: a machine's name in the pool stands for its host."""
     for machine in pool.machines if pool else ():
-        if machine.name == meet_at and machine.host != HERE:
+        if machine.name == meet_at and not machine.is_here:
             return _bare(machine.host)
     return meet_at
 
@@ -87,7 +90,7 @@ def machine_of(pool: Pool, hostname: str, addresses: Sequence[str]) -> Machine |
     here = [m for m in pool.machines if _among(_bare(m.host), addresses)]
     names = {hostname.lower(), hostname.lower().partition(".")[0]}
     named = [m for m in pool.machines if {m.name.lower(), m.host.lower()} & names]
-    local = [m for m in pool.machines if m.host == HERE]
+    local = [m for m in pool.machines if m.is_here]
     # A loopback address is everybody's own: a name says more.
     real = [m for m in here if not is_loopback(_bare(m.host))]
     return next(iter([*real, *named, *here, *local]), None)

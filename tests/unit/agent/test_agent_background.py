@@ -86,3 +86,19 @@ def test_an_agent_without_work_and_visitors_goes(new_agent: NewAgent) -> None:
     leave_alone(relay)
     await_gone(relay.pid)
     assert "nothing of this run is left here" in new_agent().greet(attach=True)["cause"]
+
+
+def test_an_agent_that_never_started_anybody_goes_with_its_controller(new_agent: NewAgent) -> None:
+    relay = new_agent()
+    relay.greet(detach=True, patience=0.3)
+    leave_alone(relay)
+    await_gone(relay.pid)
+    assert not (relay.folder / "runs" / "test").exists()
+
+
+def test_a_run_that_never_began_leaves_no_folder(new_agent: NewAgent) -> None:
+    agent = new_agent()
+    agent.greet()
+    agent.ask("leave")
+    await_gone(agent.pid)
+    assert not (agent.folder / "runs" / "test").exists()

@@ -21,6 +21,8 @@ def figures_of(launch: Launch, paths: RunPaths) -> FigureLines | None:
     if launch.framework is None:
         return None
     workers = launch.workers
+    for worker in workers:  # of an earlier controller: the log is read from its beginning again
+        paths.events_of(worker.rank).unlink(missing_ok=True)
     told = Told(
         machines=[worker.machine for worker in workers],
         workers=sum(worker.role == WORKER for worker in workers),

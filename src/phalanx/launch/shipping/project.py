@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pathspec
@@ -41,10 +42,17 @@ def _has_requirements(folder: Path) -> bool:
     return any(folder.glob("requirements*.txt"))
 
 
-def project_manifest(script: Path, limit: int = SHIP_LIMIT) -> tuple[Path, Manifest]:
-    """The project's root and what of it is sent: always the script, whatever is ignored."""
+def project_manifest(
+    script: Path, limit: int = SHIP_LIMIT, without: Sequence[Path] = ()
+) -> tuple[Path, Manifest]:
+    """The project's root and what of it is sent: always the script, whatever is ignored.
+
+    ``without``: files that are nobody else's business, such as the blueprint with its passwords.
+    """
     root = find_root(script)
     files = list_files(root, limit) if not _is_too_wide(root) else _imported(script, root)
+    kept_here = {Path(os.path.realpath(path)) for path in without}
+    files = [f for f in files if Path(os.path.realpath(root / f.path)) not in kept_here]
     name = script.resolve().relative_to(root).as_posix()
     if all(file.path != name for file in files):
         files += [_one(root, name)]

@@ -16,6 +16,7 @@ import msgspec
 
 from phalanx.core.errors import MachineError, PhalanxError
 from phalanx.core.run_paths import RunPaths
+from phalanx.launch.in_thread import in_thread
 from phalanx.launch.shipping.incoming import Incoming, Received, shown
 from phalanx.launch.shipping.project import megabytes
 from phalanx.launch.shipping.send import Link, read_answer
@@ -67,8 +68,7 @@ async def collect_results(links: Sequence[TellingLink], paths: RunPaths) -> Coll
         answers = await asyncio.gather(*came, return_exceptions=True)
         for link, incoming, answer in zip(links, incomings, answers, strict=True):
             _note_failure(incoming, answer, collected)
-            for one in incoming.received:
-                _settle(one, incoming.machine, paths.folder, collected)
+            await in_thread(_settle_all, incoming, paths.folder, collected)  # pings go on
             if incoming.machine not in collected.incomplete:
                 await _confirm(link, collected)
     return collected
@@ -121,6 +121,11 @@ def _note_failure(incoming: Incoming, answer: object, collected: Collected) -> N
         names = _some(incoming.refused)
         collected.notes.append(f"{incoming.machine}: these results did not come home: {names}")
         collected.incomplete.add(incoming.machine)
+
+
+def _settle_all(incoming: Incoming, folder: Path, collected: Collected) -> None:
+    for one in incoming.received:
+        _settle(one, incoming.machine, folder, collected)
 
 
 def _settle(one: Received, machine: str, folder: Path, collected: Collected) -> None:

@@ -116,7 +116,7 @@ class Shipment:
         page = found
         at = 0
         while page.next is not None:
-            if page.next <= at:  # or there would be no end to it
+            if not at < page.next < len(self._manifest.entries):  # or there would be no end to it
                 raise answers_wrongly(self._link)
             at = page.next
             page = await self._have(at)

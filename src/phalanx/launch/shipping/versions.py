@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
 
@@ -10,18 +11,20 @@ from phalanx.core.errors import MachineError
 from phalanx.launch.shipping.requirements import TLS_ONLY, WORKER_PACKAGES
 
 OLDEST = (3, 11)
+Words = Annotated[str, msgspec.Meta(max_length=4096, pattern=r"\A[^\x00-\x1f\x7f-\x9f]*\Z")]
+"""Of one line: they are shown to the user."""
 
 
 class Inspection(msgspec.Struct, frozen=True):
     """A Python on a machine, and the versions of the packages that were asked for."""
 
-    executable: str
-    version: str
-    packages: dict[str, str]
-    platform: str = ""
-    libc: tuple[str, str] = ("", "")
-    soabi: str = ""
-    implementation: str = "cpython"
+    executable: Words
+    version: Words
+    packages: dict[str, Words]
+    platform: Words = ""
+    libc: tuple[Words, Words] = ("", "")
+    soabi: Words = ""
+    implementation: Words = "cpython"
 
     @property
     def minor(self) -> tuple[int, ...]:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import re
+import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from phalanx.core.errors import MachineError
+from phalanx.launch.in_thread import in_thread
 from phalanx.launch.shipping.hashes import cache_home, make_manifest
 from phalanx.launch.shipping.listing import walk
 from phalanx.launch.shipping.manifest import Manifest
@@ -21,19 +25,45 @@ from phalanx.launch.shipping.versions import Inspection
 FETCH_SECONDS = 3600.0
 OLD_NAMES = {5: "manylinux1", 12: "manylinux2010", 17: "manylinux2014"}
 """What manylinux was called after, by the minor version of glibc."""
-COMPLETE = ".complete"
+_TICK = 0.2
 
 
 async def fetch_wheels(recipe: Recipe, python: Inspection, machine: str) -> tuple[Path, Manifest]:
     """A folder with every wheel that the recipe needs there, and its manifest."""
     digest = recipe.digest(python.version, python.platform)
     folder = cache_home() / "wheels" / digest
-    if not (folder / COMPLETE).exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        for step in recipe.steps:
-            await _download(step, python, folder, machine)
-        (folder / COMPLETE).touch()
-    return folder, make_manifest(folder, walk(folder, lambda path, is_folder: path == COMPLETE))
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    async with _alone(folder):
+        if not folder.is_dir():
+            await _fetch(recipe, python, folder, machine)
+    return folder, await in_thread(_listed, folder)
+
+
+@contextlib.asynccontextmanager
+async def _alone(folder: Path) -> AsyncIterator[None]:
+    """Machines that are alike ask at the same time: one fetches, the others find."""
+    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                await asyncio.sleep(_TICK)
+        yield
+
+
+async def _fetch(recipe: Recipe, python: Inspection, folder: Path, machine: str) -> None:
+    """Under another name first: a folder that has its name is whole."""
+    part = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir()
+    for step in recipe.steps:
+        await _download(step, python, part, machine)
+    part.rename(folder)
+
+
+def _listed(folder: Path) -> Manifest:
+    return make_manifest(folder, walk(folder, lambda path, is_folder: False))
 
 
 async def _download(step: Step, python: Inspection, folder: Path, machine: str) -> None:

@@ -1,0 +1,32 @@
+"""Brings home what machines still have of a run whose controller went without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phalanx.core.run_paths import RunPaths
+from phalanx.launch.event_loop import EventLoop
+from phalanx.launch.launcher import Say, never
+from phalanx.launch.remote_run import RemoteRun
+from phalanx.launch.shipping.results import collect_results
+from phalanx.launch.ssh_login import with_passwords
+from phalanx.pool.machine import Machine
+
+
+def salvage(machines: Sequence[Machine], paths: RunPaths, say: Say) -> int:
+    """Files that came; what is home is removed there, as at the end of any run."""
+    loop, run = EventLoop(), RemoteRun(paths.id, with_passwords(machines))
+    try:
+        return loop.wait(_salvage(run, paths, say), never)
+    finally:
+        loop.wait(run.close(), never)
+        loop.close()
+
+
+async def _salvage(run: RemoteRun, paths: RunPaths, say: Say) -> int:
+    await run.connect()
+    came = await collect_results([member.link for member in run.members], paths)
+    await run.clean()
+    for text in (*came.notes, *run.news):
+        say(text)
+    return came.files

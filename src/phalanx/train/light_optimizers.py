@@ -1,0 +1,37 @@
+"""Making an optimizer does not have to import torch's compiler.
+
+torch marks some methods of optimizers so that its compiler passes over them, and imports the whole
+compiler on their first call: as long as importing torch itself, on every machine. As long as nobody
+has imported it, nothing is being compiled and the mark means nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+COMPILER = "torch._dynamo"
+_MARK = "__dynamo_disable"
+"""Where torch keeps the marked form of a method; by another name in another torch, this is idle."""
+_METHODS = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
+
+
+def without_compiler() -> None:
+    for name in _METHODS:
+        method = getattr(getattr(torch.optim.Optimizer, name), "__wrapped__", None)
+        if method is not None and getattr(method, _MARK, None) is None:
+            setattr(method, _MARK, _marked_when_needed(method))
+
+
+def _marked_when_needed(method: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if COMPILER not in sys.modules:
+            return method(*args, **kwargs)
+        delattr(method, _MARK)  # so that torch marks it by itself from here on
+        marked = torch._compile._disable_dynamo(method)
+        return marked(*args, **kwargs)
+
+    return call

@@ -1,0 +1,131 @@
+"""Unmodified scripts of PyTorch and TensorFlow on real machines, and what a failure does."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from lab_machines import MakeLab, lab
+from ssh_runs import Bench, Running, kill_in, nothing_left, processes, told
+
+from phalanx.lab.lab import Lab
+
+pytestmark = pytest.mark.slow
+__all__ = ["lab"]
+EXAMPLES = Path(__file__).parents[2] / "examples"
+DATA = Path("~/.cache/phalanx/datasets/mnist").expanduser()
+LONG = 900.0
+"""Seconds: TensorFlow on few cores, started several times at once."""
+
+
+@pytest.fixture(scope="module")
+def machines(lab: MakeLab) -> Iterator[Lab]:
+    if not DATA.is_dir():
+        pytest.skip("MNIST is not in the cache")
+    yield lab(4)
+
+
+@pytest.fixture
+def bench(machines: Lab, tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(machines, tmp_path)
+    yield bench
+    bench.close()
+
+
+def foreign(bench: Bench, example: str, framework: str, names: str, *words: str) -> Running:
+    """An example as it is, in a project of its own."""
+    shutil.copy(EXAMPLES / example, bench.project)
+    data = bench.folder / "data"
+    data.mkdir(exist_ok=True)
+    for file in DATA.glob("*.gz"):
+        shutil.copy(file, data)
+    common = ["--pool", str(bench.pool), "--machines", names, "--data", str(data)]
+    return bench.start("run", example, "--framework", framework, *common, *words)
+
+
+def kill_a_worker(bench: Bench, machine: str, script: str) -> None:
+    found = [pid for pid, args in processes(bench.lab, machine).items() if script in args]
+    assert found
+    kill_in(bench.lab, machine, found[-1])
+
+
+def test_plain_ddp_with_one_and_two_workers(bench: Bench) -> None:
+    ended = foreign(bench, "plain_ddp.py", "torch", "m1,m2", "--workers", "3").end(LONG)
+    told(ended, nothing_left(bench.lab, "m1", "m2"))
+    assert ended.code == 0
+    assert "3 workers" in ended.words
+    summary = bench.summary()
+    assert summary["exit_codes"] == [0, 0, 0]
+    assert (summary["system"], summary["workers"]) == ("torch-ddp", 3)
+
+
+def test_plain_ddp_of_which_a_worker_is_killed(bench: Bench) -> None:
+    running = foreign(bench, "plain_ddp.py", "torch", "m1,m2", "--workers", "3")
+    running.until(r"epoch 1", LONG)
+    kill_a_worker(bench, "m2", "plain_ddp.py")
+    ended = running.end(LONG)
+    told(ended, nothing_left(bench.lab, "m1", "m2"))
+    assert ended.code == 1
+    assert "worker 2 was killed by SIGKILL" in ended.words
+    assert bench.summary()["exit_codes"][2] == -9
+
+
+def test_plain_ddp_on_a_machine_that_is_cut_off(bench: Bench) -> None:
+    running = foreign(bench, "plain_ddp.py", "torch", "m1,m2")
+    running.until(r"epoch 1", LONG)
+    bench.lab.cut("m2")
+    try:
+        ended = running.end(LONG)
+        left = nothing_left(bench.lab, "m1", "m2")
+    finally:
+        bench.lab.heal("m2")
+    told(ended, left)
+    assert ended.code == 3
+    assert "m2 has not answered" in ended.words
+
+
+def test_keras_script_of_reference_a_on_three_machines(bench: Bench) -> None:
+    example = "reference_a_keras.py"
+    pool = bench.blueprint(m4={"gpus": 1})
+    bench.pool = pool
+    ended = foreign(bench, example, "tensorflow", "cpus").end(LONG)
+    told(ended, nothing_left(bench.lab, "m1", "m2", "m3", "m4"))
+    assert ended.code == 0
+    summary = bench.summary()
+    assert summary["exit_codes"] == [0, 0, 0]
+    assert [machine["name"] for machine in summary["machines"]] == ["m1", "m2", "m3"]
+    assert (summary["system"], summary["epochs"]) == ("tf-mwms", 3)
+
+
+def test_keras_script_of_which_a_worker_is_killed(bench: Bench) -> None:
+    running = foreign(bench, "reference_a_keras.py", "tensorflow", "m1,m2")
+    running.until(r"Epoch 1/3", LONG)
+    kill_a_worker(bench, "m2", "reference_a_keras.py")
+    ended = running.end(LONG)
+    told(ended, nothing_left(bench.lab, "m1", "m2"))
+    assert ended.code == 1
+    assert "worker 1 was killed by SIGKILL" in ended.words
+    assert bench.summary()["exit_codes"][1] == -9
+
+
+def test_parameter_server_with_a_chief(bench: Bench) -> None:
+    ended = foreign(bench, "parameter_server_keras.py", "tensorflow", "all").end(LONG)
+    told(ended, nothing_left(bench.lab, "m1", "m2", "m3", "m4"))
+    assert ended.code == 0
+    summary = bench.summary()
+    assert summary["system"] == "tf-ps"
+    assert summary["exit_codes"][0] == 0
+    assert None not in summary["exit_codes"]
+
+
+def test_parameter_server_of_which_the_server_is_killed(bench: Bench) -> None:
+    running = foreign(bench, "parameter_server_keras.py", "tensorflow", "all")
+    running.until(r"Epoch 1/2", LONG)
+    kill_a_worker(bench, "m4", "parameter_server_keras.py")
+    ended = running.end(LONG)
+    told(ended, nothing_left(bench.lab, "m1", "m2", "m3", "m4"))
+    assert ended.code == 1
+    assert "m4" in ended.words or "ps" in ended.words
+    assert -9 in bench.summary()["exit_codes"]
