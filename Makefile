@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-slow test-hosts check format bench bench-hosts accuracy clean
+.PHONY: demo test test-slow test-hosts test-ssh check format bench bench-hosts accuracy clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -29,6 +29,10 @@ test-slow: $(READY) ## the tests that take minutes
 # Needs root, and these packages of Debian: iproute2 util-linux openssh-server openmpi-bin
 test-hosts: $(READY) ## what crosses hosts, on emulated machines (root; about an hour)
 	$(BIN)/python tests/hosts/run_contract.py
+
+# Needs root, iproute2 util-linux openssh-server openssl, and 8 GB of free disk.
+test-ssh: $(READY) ## runs on emulated machines over real SSH (root; about half an hour)
+	$(BIN)/pytest tests/ssh -m slow --timeout 1500
 
 check: $(READY) ## format, lint, types, import order, links
 	$(BIN)/ruff format --check .

@@ -91,7 +91,9 @@ def test_asked_twice_it_ends_at_once(bench: Bench) -> None:
     ended = running.end()
     told(ended, nothing_left(bench.lab, "m1", "m2"))
     assert ended.code == 130
-    assert bench.summary()["exit_codes"] == [-9, -9]
+    first, second = bench.summary()["exit_codes"]
+    assert first == -9
+    assert second in (-9, -15), "it may not have come to its own handler"
 
 
 def test_asked_while_it_connects(bench: Bench) -> None:

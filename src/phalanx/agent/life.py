@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import socket
+import stat
 import sys
 import threading
 import time
@@ -21,6 +22,7 @@ from phalanx.agent.wire import Connection, Gone
 if TYPE_CHECKING:
     from phalanx.agent.main import Agent
 
+SHARED_FOLDERS = ("blobs", "code", "data", "wheels", "environments", "runs")
 PATIENCE = 8.0
 GRACE = 2.0
 SHORT_GRACE = 1.0
@@ -77,6 +79,7 @@ def _expanded(folder: str) -> Path:
 def make_folders(folder: Path, run_folder: Path | None) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        check_ours(folder)
         if run_folder is not None:
             run_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for name in PARTS:
@@ -86,6 +89,19 @@ def make_folders(folder: Path, run_folder: Path | None) -> None:
             f"cannot make {error.filename}: {error.strerror}",
             "Name a folder with space that the user may write to as 'folder' in the blueprint.",
         ) from None
+
+
+def check_ours(folder: Path) -> None:
+    """Refuse a folder that others can put their own code into: what is found there is run."""
+    for place in (folder, *(folder / name for name in SHARED_FOLDERS)):
+        with contextlib.suppress(FileNotFoundError):
+            status = place.stat()
+            if status.st_uid not in (os.getuid(), 0) or status.st_mode & stat.S_IWOTH:
+                raise Problem(
+                    f"others can write in {place}",
+                    f"Take that right away (chmod o-w {place}), or name a 'folder' of the user's "
+                    "own in the blueprint.",
+                )
 
 
 def discard_empty(run_folder: Path | None) -> None:

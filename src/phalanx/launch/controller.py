@@ -230,9 +230,10 @@ class _Controller:
             rank = next(iter(failures(codes)))
         told = told_by(rank, self._paths)
         error = explain(rank, codes[rank], self._paths)
-        lost = next(iter(self._launcher.lost().values()), None)
-        if codes[rank] == STOPPED_CODE and lost is not None:
-            error = lost  # which took its worker along, and that one the others
+        lost = self._launcher.lost()
+        if rank in lost or (lost and codes[rank] == STOPPED_CODE):
+            # A machine took its worker along, and that one the others.
+            error = lost.get(rank) or next(iter(lost.values()))
         elif not self._launch.joins:
             error, told = why_failed(self._launch, rank, codes[rank], self._paths)
         if error.exit_code not in (BAD_INPUT, MACHINE_FAILED):  # which is told in whole already

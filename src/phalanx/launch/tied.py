@@ -1,7 +1,7 @@
 """``python tied.py PYTHON SCRIPT [ARGUMENT]…``: becomes that command, tied to its controller.
 
 For scripts that are run by a Python of their own, which need not have Phalanx: standard library
-only, and nothing else of Phalanx. What is set here (death with the controller, cores, Ctrl-C) outlives ``exec``.
+only. What is set here (death with the controller, cores, Ctrl-C) outlives ``exec``.
 """
 
 import ctypes

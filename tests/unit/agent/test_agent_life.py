@@ -4,13 +4,15 @@ import os
 import signal
 import struct
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from agent_process import AgentProcess, await_gone
 from agent_process import agent as agent
 from agent_process import new_agent as new_agent
 
-from phalanx.agent.frames import pack
+from phalanx.agent.frames import Problem, pack
+from phalanx.agent.life import make_folders
 
 FORKS = "setsid sleep 300 & echo child $!; sleep 300 & echo other $!; echo up; wait"
 
@@ -27,6 +29,15 @@ def everybody(agent: AgentProcess, *more: list[str]) -> list[int]:
 
 def test_the_run_folder_is_for_the_user_alone(agent: AgentProcess) -> None:
     assert (agent.folder / "runs" / "test").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("part", ["", "code", "blobs"])
+def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path, part: str) -> None:
+    (tmp_path / part).mkdir(exist_ok=True)
+    make_folders(tmp_path, None)
+    (tmp_path / part).chmod(0o1777)  # as /tmp: somebody may have put code there for us to run
+    with pytest.raises(Problem, match="others can write"):
+        make_folders(tmp_path, None)
 
 
 @pytest.mark.parametrize("who", ["agent", "guardian"])

@@ -226,6 +226,18 @@ def test_report_of_the_newest_run_is_its_study_s(house: Shell) -> None:
     assert "allreduce" in answer.err
 
 
+def test_report_of_several_runs_is_a_new_study_of_them(house: Shell, tmp_path: Path) -> None:
+    write_run(house.runs, "20250103-000000-alone", strategy="bsp")
+    answer = house("report", "alone", NEW, NEW, "--json")
+
+    study = load_study(RunPaths(house.runs / answer.json["run"]))
+    assert [run.paths.id for run in study.runs] == ["20250103-000000-alone", NEW]
+    assert answer.json["run"] != STUDY
+    elsewhere = write_run(tmp_path / "other", "20250104-000000-far", strategy="bsp")
+    refused = house("report", NEW, str(elsewhere.folder))
+    assert (refused.code, "lie together" in refused.err) == (2, True)
+
+
 def test_report_of_one_run_and_its_bundle_are_where_it_says(house: Shell) -> None:
     answer = house("report", OLD, "--bundle", "--output", "out.tar.gz")
 

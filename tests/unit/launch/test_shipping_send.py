@@ -241,7 +241,7 @@ def refusal(machine: Machine, root: Path, kind: str) -> str:
 def test_a_disk_that_is_too_small_is_known_before(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/big").write_bytes(bytes(3_000_000))
-    machine = in_small_disk(tmp_path, "size=2m")
+    machine = in_small_disk(tmp_path, "mode=0700,size=2m")
     told = refusal(machine, tmp_path / "data", "data")
     assert told.startswith("m2: 2.1 MB are free in ")
     assert told.endswith("small disk, 3.0 MB are needed")
@@ -251,5 +251,5 @@ def test_a_disk_that_is_full_on_the_way_is_named(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     for number in range(60):
         (tmp_path / f"data/{number}").write_text(f"{number}")
-    machine = in_small_disk(tmp_path, "size=9m,nr_inodes=40")
+    machine = in_small_disk(tmp_path, "mode=0700,size=9m,nr_inodes=40")
     assert "m2: no space is left in " in refusal(machine, tmp_path / "data", "data")

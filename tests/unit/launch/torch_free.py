@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from phalanx.core.startup import STARTUP
 
-STARTUP.add("seed", "torch_free:nothing")
+for step in STARTUP.names():
+    STARTUP.add(step, "torch_free:nothing")
 
 
 def nothing() -> None:

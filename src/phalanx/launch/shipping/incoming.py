@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,6 +19,7 @@ FOLDERS = ("files", "checkpoints")
 FILES = ("model.safetensors", "best.safetensors")
 MOST_FILES = 100_000
 MOST_REFUSED = 200
+MOST_FOLDERS = 64
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -94,6 +96,8 @@ class Incoming:
             self._note(f"{shown(announced.path)} (a name that leads elsewhere)")
         elif len(self.received) >= MOST_FILES:
             self._note(f"{shown(announced.path)} (too many files)")
+        elif announced.size > shutil.disk_usage(self._scratch).free:
+            self._note(f"{shown(announced.path)} (larger than what is free here)")
         else:
             scratch = self._scratch / str(len(self.received))
             self._current = _Current(announced, scratch, scratch.open("xb"), announced.size)
@@ -131,7 +135,9 @@ class Incoming:
 def is_safe(path: str) -> bool:
     """Whether a path stays where results may go."""
     parts = path.split("/")
-    if len(path) > 4000 or _CONTROL.search(path) or any(part in ("", ".", "..") for part in parts):
+    if len(path) > 4000 or len(parts) > MOST_FOLDERS or _CONTROL.search(path):
+        return False
+    if any(part in ("", ".", "..") for part in parts):
         return False
     try:
         long = any(len(part.encode()) > 255 for part in parts)

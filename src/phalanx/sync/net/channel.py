@@ -14,6 +14,7 @@ import socket
 import struct
 import time
 from collections.abc import Sequence
+from typing import ClassVar
 
 from phalanx.core.errors import MachineLost
 from phalanx.sync.net import liveness
@@ -38,6 +39,9 @@ class Channel:
     One thread may send while another receives; two senders or two receivers need a lock of their
     own.
     """
+
+    sends_ahead: ClassVar[bool] = True
+    """Whether a part of a message may go before its time."""
 
     def __init__(self, connection: socket.socket, peer: str) -> None:
         self.peer = peer

@@ -24,7 +24,6 @@ from phalanx.sync.net.channel import exchange as exchange_channels
 from phalanx.sync.net.doorman import Doorman, introduce
 from phalanx.sync.net.listener import connect
 from phalanx.sync.net.payloads import BLOCK, MAX_PAYLOAD, encode_header, make_room, rest_length
-from phalanx.sync.net.tls import TlsChannel
 
 Flat = Tensor | memoryview
 Parcel = tuple[int, Sequence[memoryview]]
@@ -176,8 +175,8 @@ class ChannelLinks(Links):
     def start(self, to: int, outgoing: Flat) -> None:
         """As much as the kernel takes: it is on its way while this participant still waits."""
         channel, view = self._channels[to], raw(outgoing)
-        if isinstance(channel, TlsChannel):
-            return  # a part that was encrypted has to be sent again with the same memory
+        if not channel.sends_ahead:
+            return
         channel.expect_bulk(len(view))
         self._begun[to] = channel.send_some([view], wait=False)
         self.sent += self._begun[to]

@@ -15,6 +15,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Sequence
+from typing import ClassVar
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -97,6 +98,9 @@ def client_channel(connection: socket.socket, identity: Identity, peer: str) -> 
 
 class TlsChannel(Channel):
     """A channel inside TLS."""
+
+    # A part that was encrypted has to be sent again with the same memory.
+    sends_ahead: ClassVar[bool] = False
 
     def __init__(self, secured: ssl.SSLSocket, peer: str) -> None:
         super().__init__(secured, peer)

@@ -1,0 +1,115 @@
+"""What a machine that somebody else controls may say: it is bounded, and shown as plain lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from phalanx.core.run_paths import RunPaths
+from phalanx.launch import member as members
+from phalanx.launch.agent_frames import Exited, Ports, WrongFrame, read_as
+from phalanx.launch.homecoming import LARGEST_TRACEBACK, Homecoming
+from phalanx.launch.member import Member
+from phalanx.launch.remote_run import RemoteRun
+from phalanx.launch.shipping.incoming import Incoming, is_safe
+from phalanx.launch.shipping.versions import Inspection
+from phalanx.launch.ssh import SshLauncher
+from phalanx.pool.machine import Machine
+
+ESCAPES = "\x1b]0;title\x07\x1b[2J\nnext line"
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    return RunPaths(tmp_path / "run-1").make()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "events/rank-0.jsonl",
+        "events/rank-01.jsonl",
+        "events/rank-\u0661.jsonl",
+        "logs/rank-1.log\n",
+        "logs/../launch.json",
+        "/etc/passwd",
+    ],
+)
+def test_only_the_files_of_its_own_ranks_are_written(paths: RunPaths, name: str) -> None:
+    before = sorted(paths.folder.rglob("*"))
+    Homecoming(paths, [1]).take(name, 0, b"evil")
+    assert sorted(paths.folder.rglob("*")) == before
+
+
+def test_a_traceback_without_end_is_cut(paths: RunPaths) -> None:
+    home = Homecoming(paths, [1])
+    home.take("logs/rank-1.traceback", 0, b"x" * (LARGEST_TRACEBACK + 5))
+    home.take("logs/rank-1.traceback", LARGEST_TRACEBACK, b"more")
+    assert paths.traceback_of(1).stat().st_size == LARGEST_TRACEBACK
+
+
+def test_a_piece_from_before_the_beginning_is_passed_over(paths: RunPaths) -> None:
+    Homecoming(paths, [1]).take("logs/rank-1.log", -2, b"abcd")
+    assert not paths.log_of(1).exists()
+
+
+def test_notes_are_plain_lines_and_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members, "MOST_NOTES", 3)
+    said: list[str] = []
+    machine = Machine(name="m2", host="192.0.2.1")
+    member = Member(machine, "run-1", detach=False, attach=False, say=said.append)
+    for _ in range(10):
+        member._hear("note", {"text": ESCAPES}, b"")
+    assert len(said) == 3
+    assert all(text.isprintable() for text in said)
+
+
+def test_whoever_keeps_talking_does_not_hold_up_the_controller() -> None:
+    class Endless(list[str]):
+        """Each line that is taken is followed by another."""
+
+        def popleft(self) -> str:
+            self.append("more")
+            return self.pop(0)
+
+    launcher, run = SshLauncher(), RemoteRun("run-1", [])
+    run.news = Endless(["one", "two"])  # type: ignore[assignment]
+    launcher._run = run
+    assert launcher.news() == ["one", "two"]
+
+
+@pytest.mark.parametrize("ports", [["a"], [0], [-1], [65536], [None], "22"])
+def test_ports_are_numbers_of_ports(ports: object) -> None:
+    with pytest.raises(WrongFrame):
+        read_as(Ports, {"ports": ports})
+
+
+@pytest.mark.parametrize("code", [10**30, -1000, "0", None])
+def test_exit_codes_are_those_of_processes(code: object) -> None:
+    with pytest.raises(WrongFrame):
+        read_as(Exited, {"rank": 0, "code": code})
+
+
+@pytest.mark.parametrize("field", ["executable", "version"])
+def test_what_is_shown_of_a_python_is_one_line(field: str) -> None:
+    fields = {"executable": "/usr/bin/python3", "version": "3.11.2", "packages": {}}
+    msgspec.convert(fields, Inspection)
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({**fields, field: ESCAPES}, Inspection)
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({**fields, "packages": {"torch": "2.13.0\n"}}, Inspection)
+
+
+def test_a_result_that_cannot_fit_is_refused_before_it_comes(tmp_path: Path) -> None:
+    incoming = Incoming("m2", tmp_path)
+    incoming.on_tell("result", {"path": "files/huge", "size": 1 << 60}, b"")
+    incoming.on_tell("result_part", {}, b"x" * 1000)
+    assert list(tmp_path.iterdir()) == []
+    assert "larger than what is free" in incoming.refused[0]
+
+
+def test_a_result_in_very_many_folders_is_refused() -> None:
+    assert is_safe("files/" + "a/" * 20 + "b")
+    assert not is_safe("files/" + "a/" * 1000 + "b")
