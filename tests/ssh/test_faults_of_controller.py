@@ -135,5 +135,5 @@ def test_the_exit_codes_of_remote_scripts(bench: Bench) -> None:
     ended = bench.train().end()
     told(ended, nothing_left(bench.lab, "m1", "m2"))
     assert ended.code == 1
-    assert "worker 1 exited with code 41" in ended.words
+    assert "worker 1 on m2 exited with code 41" in ended.words
     assert bench.summary()["exit_codes"] == [-15, 41]

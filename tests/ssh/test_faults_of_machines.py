@@ -101,7 +101,7 @@ def test_worker_killed(bench: Bench) -> None:
     ended = running.end()
     told(ended, nothing_left(bench.lab, "m1", "m2"))
     assert ended.code == 1
-    assert "worker 1 was killed by SIGKILL" in ended.words
+    assert "worker 1 on m2 was killed by SIGKILL" in ended.words
     first, second = bench.summary()["exit_codes"]
     assert second == -9
     assert first not in (None, 0)

@@ -197,7 +197,7 @@ def pythons(version: str) -> list[Path]:
 def test_no_space(bench: Bench) -> None:
     folder = "/run/home/small"
     run_in(bench.lab, "m2", ["mkdir", "-p", folder])
-    run_in(bench.lab, "m2", ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", folder])
+    run_in(bench.lab, "m2", ["mount", "-t", "tmpfs", "-o", "size=300k,mode=0700", "tmpfs", folder])
     try:
         refused(bench, r"m2.*(free|space)", "'folder'", folder=folder)
     finally:

@@ -45,7 +45,11 @@ def relay(hello: dict[str, Any]) -> int:
     run_folder = life.folders(hello)[1]
     if run_folder is None:
         raise Problem("which run?")
-    with _connect(run_folder) as agent:
+    agent = _connect(run_folder)
+    if agent is None:  # it has ended, or its machine was restarted
+        write_all(1, pack({"answer": hello.get("id"), "gone": True}))
+        return 0
+    with agent:
         agent.sendall(pack(hello))
         return _copy(agent)
 
@@ -117,23 +121,24 @@ def _listen(folder: Path) -> socket.socket:
 
 
 def _answers(folder: Path) -> bool:
-    try:
-        _connect(folder).close()
-    except Problem:
-        return False
-    return True
+    agent = _connect(folder)
+    if agent is not None:
+        agent.close()
+    return agent is not None
 
 
-def _connect(folder: Path) -> socket.socket:
+def _connect(folder: Path) -> socket.socket | None:
+    """``None``: nobody listens there."""
     agent = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with _short(folder) as path:
             agent.connect(path)
-    except OSError:
+    except (FileNotFoundError, ConnectionRefusedError):
         agent.close()
-        raise Problem(
-            "nothing of this run is left here", "It has ended, or its machine was restarted."
-        ) from None
+        return None
+    except OSError as error:
+        agent.close()
+        raise Problem(f"cannot reach the run's agent in {folder}: {error.strerror}") from None
     return agent
 
 

@@ -32,6 +32,7 @@ LINGER = 7 * 24 * 3600.0
 PARTS = ("events", "logs", "files")
 TICK = 0.1
 FLUSH = 2.0
+SENDER_SECONDS = 0.5
 WRONG_FRAME_CODE = 4
 
 
@@ -142,9 +143,7 @@ def live_detached(agent: Agent, listener: socket.socket) -> int:
             break
         with visitor:
             visitor.setblocking(True)
-            _converse(agent, visitor.fileno(), visitor.fileno(), None)
-            with contextlib.suppress(OSError):  # else a sender that waits would hold it open
-                visitor.shutdown(socket.SHUT_RDWR)
+            _converse(agent, visitor.fileno(), visitor.fileno(), None, visitor)
     agent.stop_workers(GRACE)
     return 0
 
@@ -171,7 +170,11 @@ def _time_to_linger(agent: Agent) -> float:
 
 
 def _converse(
-    agent: Agent, source: int, sink: int, first: tuple[dict[str, Any], bytes] | None
+    agent: Agent,
+    source: int,
+    sink: int,
+    first: tuple[dict[str, Any], bytes] | None,
+    visitor: socket.socket | None = None,
 ) -> int:
     """Answer one controller until it goes; the only one there is takes the workers along."""
     connection = agent.connection = Connection(source, sink, agent.bell, agent.patience)
@@ -193,8 +196,17 @@ def _converse(
             connection.flush(FLUSH)
         connection.close()
         agent.connection = None
+        if visitor is not None:
+            _end_visit(visitor, connection)
         agent.bell.hush()
     return code
+
+
+def _end_visit(visitor: socket.socket, connection: Connection) -> None:
+    """A sender that is in the middle of a frame must not write it to the next visitor."""
+    with contextlib.suppress(OSError):
+        visitor.shutdown(socket.SHUT_RDWR)
+    connection.await_sender(SENDER_SECONDS)
 
 
 def _end_on_signals(agent: Agent) -> None:

@@ -48,6 +48,7 @@ def _answer(door: socket.socket, token: str) -> None:
             try:
                 guest, _ = door.accept()
             except OSError:
+                time.sleep(0.1)  # what lasts (no descriptor is left) must not take a core
                 continue
             with guest:
                 guest.settimeout(1.0)

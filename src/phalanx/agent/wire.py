@@ -66,7 +66,8 @@ class Connection:
         self._size = 0
         self._ended = False
         self._changed = threading.Condition()
-        threading.Thread(target=self._write, name="sender", daemon=True).start()
+        self._sender = threading.Thread(target=self._write, name="sender", daemon=True)
+        self._sender.start()
 
     def send(self, header: dict[str, Any], payload: bytes = b"", *, urgent: bool = False) -> None:
         """Put a frame into the outbox; one that is not urgent may have to wait for room."""
@@ -97,6 +98,10 @@ class Connection:
         with self._changed:
             self._ended = True
             self._changed.notify_all()
+
+    def await_sender(self, seconds: float) -> None:
+        """Until the one who writes is done, so that the descriptor may become another's."""
+        self._sender.join(seconds)
 
     def _may_put(self) -> bool:
         return self._ended or self._size < 2 * ROOM

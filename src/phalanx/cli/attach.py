@@ -31,8 +31,7 @@ def attach(
     from phalanx.cli.progress import observe
     from phalanx.cli.run import tell_outcome
     from phalanx.core.errors import InputError
-    from phalanx.launch.attached import AttachedLauncher
-    from phalanx.launch.controller import take_over
+    from phalanx.launch.attached import take_over
     from phalanx.observe.run_status import controller_alive
 
     paths = detached(run)
@@ -43,7 +42,7 @@ def attach(
     job = job_of(paths, pool)
     out = Output(json)
     with observe(out, paths.id, worth=True) as observer:
-        outcome = take_over(AttachedLauncher(), job, paths, observer)
+        outcome = take_over(job, paths, observer)
     return tell_outcome(outcome, paths, out)
 
 

@@ -61,8 +61,7 @@ def _stop(paths: RunPaths) -> dict[str, Any]:
 def _stop_detached(paths: RunPaths) -> dict[str, Any]:
     """Be its controller for as long as it takes to stop it, and bring home what there is."""
     from phalanx.cli.attach import job_of
-    from phalanx.launch.attached import AttachedLauncher
-    from phalanx.launch.controller import take_over
+    from phalanx.launch.attached import take_over
     from phalanx.launch.observer import Observer
 
     began = time.monotonic()
@@ -72,7 +71,7 @@ def _stop_detached(paths: RunPaths) -> dict[str, Any]:
             """A moment later: it may have ended by itself, which is heard first."""
             return time.monotonic() - began > HEAR_SECONDS
 
-    summary = take_over(AttachedLauncher(), job_of(paths, None), paths, Stopper()).summary
+    summary = take_over(job_of(paths, None), paths, Stopper()).summary
     return {"run": paths.id, "stopped": summary.status == "stopped", "status": summary.status}
 
 

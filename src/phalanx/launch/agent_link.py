@@ -44,6 +44,10 @@ OnLost = Callable[[MachineError], None]
 Reply = tuple[dict[str, Any], bytes]
 
 
+class Refused(MachineError):  # noqa: N818  (what was answered)
+    """The agent says why it does not do what it is asked."""
+
+
 class AgentLink:
     """An agent that answers; leaving ``async with`` ends it, and its workers with it."""
 
@@ -218,7 +222,7 @@ class AgentLink:
         waiting = self._pending.get(number)
         if waiting is not None and not waiting.done():
             cause = f"{self.machine.name}: {without_controls(problem.cause)}"
-            waiting.set_exception(MachineError(cause, without_controls(problem.remedy)))
+            waiting.set_exception(Refused(cause, without_controls(problem.remedy)))
 
     async def _ping(self) -> None:
         for count in itertools.count(1):

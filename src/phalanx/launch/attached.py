@@ -2,15 +2,50 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 
+from phalanx.core.errors import PhalanxError
+from phalanx.core.files import write_whole
 from phalanx.core.run_paths import RunPaths
+from phalanx.launch.controller import Controller, Outcome
 from phalanx.launch.event_loop import EventLoop
+from phalanx.launch.interrupts import Interrupts
 from phalanx.launch.launcher import Job, Launch, Say, never
-from phalanx.launch.remote_run import RemoteRun
+from phalanx.launch.observer import Observer
+from phalanx.launch.remote_run import NobodyLeft, RemoteRun
+from phalanx.launch.salvage import salvage
 from phalanx.launch.ssh import SshLauncher
 from phalanx.launch.ssh_login import with_passwords
+from phalanx.observe.summary import summarise
+
+
+def take_over(job: Job, paths: RunPaths, observer: Observer) -> Outcome:
+    """Be the controller of a run that was left alone, until its end."""
+    launcher = AttachedLauncher()
+    try:
+        with Interrupts() as interrupts:
+            job = launcher.open(job, paths, observer.note, interrupts.asked)
+            try:
+                launch = launcher.prepare(job, paths)
+                controller = Controller(launcher, launch, paths, observer, interrupts)
+            except BaseException:
+                launcher.leave()
+                raise
+            return controller.run()
+    except NobodyLeft as error:
+        return _give_up(job, paths, observer, error)
+
+
+def _give_up(job: Job, paths: RunPaths, observer: Observer, error: NobodyLeft) -> Outcome:
+    """Nobody runs it any more: what is known of it, and what can still be had, is all there is."""
+    with contextlib.suppress(PhalanxError):
+        salvage(job.fleet.machines, paths, observer.note)
+    paths.detached.unlink(missing_ok=True)
+    summary = summarise(paths)
+    write_whole(paths.summary, summary.to_json() + "\n")
+    return Outcome(summary, error, error.exit_code)
 
 
 class AttachedLauncher(SshLauncher):

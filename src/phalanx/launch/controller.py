@@ -26,6 +26,7 @@ from phalanx.launch.frameworks.watching import counted, figures_of, stuck_first,
 from phalanx.launch.interrupts import Interrupts
 from phalanx.launch.launcher import LAUNCHERS, STOP_SECONDS, Job, Launch, Launcher
 from phalanx.launch.observer import Observer
+from phalanx.launch.patience import Patience
 from phalanx.launch.relay import Relay
 from phalanx.launch.script_runner import STOPPED_CODE
 from phalanx.launch.source import keep_source
@@ -64,14 +65,6 @@ class _Ending:
     error: PhalanxError | None = None
 
 
-def take_over(launcher: Launcher, job: Job, paths: RunPaths, observer: Observer) -> Outcome:
-    """Be the controller of a run that was left alone, until its end."""
-    with Interrupts() as interrupts:
-        job = launcher.open(job, paths, observer.note, interrupts.asked)
-        launch = launcher.prepare(job, paths)
-        return _Controller(launcher, launch, paths, observer, interrupts).run()
-
-
 def execute(job: Job, paths: RunPaths, observer: Observer) -> Outcome:
     """Run ``job`` in the folder ``paths`` to its end, whatever that is.
 
@@ -81,27 +74,28 @@ def execute(job: Job, paths: RunPaths, observer: Observer) -> Outcome:
     launcher: Launcher = LAUNCHERS.get(job.launcher)()
     with Interrupts() as interrupts:
         job = launcher.open(job, paths, observer.note, interrupts.asked)
-        launch = launcher.prepare(job, paths)
+        try:
+            launch = _settle(launcher, job, paths)
+            controller = Controller(launcher, launch, paths, observer, interrupts)
+        except BaseException:
+            launcher.finish(observer.note, interrupts.insisted)
+            raise
+        return controller.run()
+
+
+def _settle(launcher: Launcher, job: Job, paths: RunPaths) -> Launch:
+    """What will be started, written down before it is."""
+    launch = launcher.prepare(job, paths)
+    try:
         write_whole(paths.plan, job.plan.to_json() + "\n")
         write_whole(paths.launch, launch.to_json() + "\n")
         keep_source(job.script, paths)
-        return _Controller(launcher, launch, paths, observer, interrupts).run()
+    except OSError as error:
+        raise _cannot_write(paths.folder, error) from None
+    return launch
 
 
-class _Patience:
-    """Runs out some seconds after it was first asked for."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._since: float | None = None
-
-    def over(self) -> bool:
-        now = time.monotonic()
-        self._since = now if self._since is None else self._since
-        return now - self._since >= self._seconds
-
-
-class _Controller:
+class Controller:
     """One run, from its start to its summary."""
 
     def __init__(
@@ -120,10 +114,10 @@ class _Controller:
         self._ranks = [worker.rank for worker in launch.workers]
         self._machines = launcher.samples(launch, paths)
         self._relay = Relay(paths, self._ranks, self._machines, observer)
-        self._cause_waited = _Patience(_PATIENCE_FOR_CAUSE)
-        self._early_waited = _Patience(_PATIENCE_FOR_EARLY)
-        self._stragglers_waited = _Patience(_PATIENCE_FOR_STRAGGLERS)
-        self._first_waited = _Patience(_PATIENCE_FOR_FIRST)
+        self._cause_waited = Patience(_PATIENCE_FOR_CAUSE)
+        self._early_waited = Patience(_PATIENCE_FOR_EARLY)
+        self._stragglers_waited = Patience(_PATIENCE_FOR_STRAGGLERS)
+        self._first_waited = Patience(_PATIENCE_FOR_FIRST)
         self._figures = figures_of(launch, paths)
 
     def run(self) -> Outcome:
@@ -229,7 +223,7 @@ class _Controller:
         if rank is None:
             rank = next(iter(failures(codes)))
         told = told_by(rank, self._paths)
-        error = explain(rank, codes[rank], self._paths)
+        error = explain(rank, codes[rank], self._paths, self._launch)
         lost = self._launcher.lost()
         if rank in lost or (lost and codes[rank] == STOPPED_CODE):
             # A machine took its worker along, and that one the others.
@@ -286,9 +280,12 @@ class _Controller:
         try:
             write_whole(self._paths.summary, summary.to_json() + "\n")
         except OSError as error:
-            why = error.strerror or error
-            return MachineError(f"cannot write {self._paths.summary}: {why}", FREE_SOME_SPACE)
+            return _cannot_write(self._paths.summary, error)
         return None
+
+
+def _cannot_write(path: Path, error: OSError) -> MachineError:
+    return MachineError(f"cannot write {path}: {error.strerror or error}", FREE_SOME_SPACE)
 
 
 def _append_to_log(log: Path, lines: list[str]) -> None:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import msgspec
 
 from phalanx.core.run_paths import RunPaths
+from phalanx.launch.shipping.project import megabytes
 from phalanx.observe.events import MachineSample
 
 LARGEST = 4 << 30
@@ -25,8 +26,9 @@ _KEPT = 120
 class Homecoming:
     """The files of one machine's ranks."""
 
-    def __init__(self, paths: RunPaths, ranks: Collection[int]) -> None:
-        self._paths = paths
+    def __init__(self, paths: RunPaths, ranks: Collection[int], say: Callable[[str], None]) -> None:
+        self._paths, self._say = paths, say
+        self._cut: set[str] = set()
         self._limits = {name: limit for rank in ranks for name, limit in _of_rank(paths, rank)}
         self.offsets: dict[str, int] = {}
         """How far each file has come."""
@@ -36,7 +38,13 @@ class Homecoming:
         done = self.offsets.get(file, 0)
         if file not in self._limits or not 0 <= offset <= done:
             return
-        fresh = data[done - offset :][: self._limits[file] - done]
+        rest = data[done - offset :]
+        fresh = rest[: self._limits[file] - done]
+        if len(fresh) < len(rest) and file not in self._cut:
+            self._cut.add(file)
+            self._say(
+                f"{file} is too long: only its first {megabytes(self._limits[file])} are kept"
+            )
         if not fresh:
             return
         _append(self._paths.folder / file, fresh)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ from phalanx.core.errors import MachineError
 from phalanx.core.run_paths import RunPaths
 from phalanx.launch.agent_facts import ask_facts
 from phalanx.launch.agent_frames import Chunk, Exited, Ports, read_as
-from phalanx.launch.agent_link import AgentLink, open_agent
+from phalanx.launch.agent_link import AgentLink, Refused, open_agent
 from phalanx.launch.agent_loss import without_controls
 from phalanx.launch.equipment import Equipment
 from phalanx.launch.homecoming import Homecoming, MachineFile
@@ -51,6 +52,8 @@ class Member:
         """Seconds that the machine's wall clock is ahead of ours."""
         self.own_address = "127.0.0.1"
         """Of this machine as the others know it, where the blueprint says 'here'."""
+        self.gone: MachineError | None = None
+        """Of a detached run that was found again: nothing of it is left here."""
         self.samples: MachineFile | None = None
         self.clock_to_run = 0.0
         """Seconds from this machine's clock to that of the run's first machine."""
@@ -77,7 +80,12 @@ class Member:
 
     @property
     def alive(self) -> bool:
-        return self._link is not None and self._link.lost is None
+        return self._link is not None and self._link.lost is None and self.gone is None
+
+    @property
+    def run_folder(self) -> str:
+        """The run's, over there."""
+        return without_controls(str(self.link.hello.get("run_folder")))
 
     @property
     def seat(self) -> Seating:
@@ -111,6 +119,13 @@ class Member:
             attach=self._attach,
             timeout=timeout,
         )
+        if self._attach and self._link.hello.get("gone") is True:
+            self.gone = MachineError(
+                f"nothing of this run is left on {self.name}",
+                "It has ended, or the machine was restarted.",
+            )
+            await self._link.close()
+            return
         self._link.on_tell = self._hear
         facts, self.skew = await ask_facts(self._link, ANSWER_SECONDS)
         self._facts = facts
@@ -140,14 +155,25 @@ class Member:
         self, paths: RunPaths, plan: PlannedMachine, on_exit: OnExit, on_lost: OnLost
     ) -> None:
         self.ranks = [slot.rank for slot in plan.slots]
-        self._files = Homecoming(paths, self.ranks)
+        self._files = Homecoming(paths, self.ranks, lambda text: self._say(f"{self.name}: {text}"))
         self._on_exit, self._on_lost = on_exit, on_lost
         self.link.on_lost = lambda error: self._on_lost(self, error)
 
     async def start(self, workers: list[dict[str, Any]]) -> None:
         self.started_ranks = list(self.ranks)
-        await self.link.ask("start", workers=workers, timeout=ANSWER_SECONDS)
+        try:
+            await self.link.ask("start", workers=workers, timeout=ANSWER_SECONDS)
+        except Refused:
+            await self._end_the_started()
+            raise
         await self.link.ask("sample", on=True, timeout=ANSWER_SECONDS)
+
+    async def _end_the_started(self) -> None:
+        """When one cannot be started, those before it end unheard: the one is the cause."""
+        self._on_exit = lambda rank, code: None
+        with contextlib.suppress(MachineError):
+            await self.stop(0.0)
+        self.started_ranks = []
 
     async def rejoin(self) -> None:
         """Have the rest of what the workers wrote, and of how they ended, sent."""

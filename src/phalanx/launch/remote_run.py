@@ -32,6 +32,10 @@ CONNECT_SECONDS = 30.0
 LAST_SECONDS = 5.0
 
 
+class NobodyLeft(MachineError):  # noqa: N818  (what was found)
+    """No machine has anything of a detached run any more."""
+
+
 class RemoteRun:
     """The machines of a run, from the first connection to the last file."""
 
@@ -61,7 +65,15 @@ class RemoteRun:
     async def connect(self) -> list[Machine]:
         """Log in everywhere at once; the machines as they were found."""
         await _all(member.connect(CONNECT_SECONDS) for member in self.members)
-        _refuse_twice(self.members)
+        there = [member for member in self.members if member.gone is None]
+        if not there:
+            names = ", ".join(member.name for member in self.members)
+            raise NobodyLeft(
+                f"nothing of this run is left on {names}: it has ended, or its machines were "
+                "restarted",
+                "Go on from its newest checkpoint: phalanx resume",
+            )
+        _refuse_twice(there)
         for member in self.members:
             self.news.extend(member.remarks)
         self._give_addresses()
@@ -144,7 +156,10 @@ class RemoteRun:
             member.begin(paths, planned[member.name], self._on_exit, self._on_lost)
         self.started = True
         self._one_clock(job)
-        await _all(member.rejoin() for member in self.members)
+        for member in self.members:
+            if member.gone is not None:
+                self._on_lost(member, member.gone)
+        await _all(member.rejoin() for member in self.members if member.gone is None)
 
     async def leave(self) -> None:
         """Let agents and workers be."""
@@ -172,6 +187,11 @@ class RemoteRun:
         links = [m.link for m in self.members if m.alive and m.started_ranks]
         came = await collect_results(links, paths)
         self.news.extend(came.notes)
+
+    def left_behind(self) -> list[str]:
+        """Where the results are that nobody waited for."""
+        members = [m for m in self.members if m.alive and m.started_ranks]
+        return [f"{m.name} keeps its results, in {m.run_folder}" for m in members]
 
     async def clean(self) -> None:
         await self._tell_all(lambda m: m.clean(), 30.0)

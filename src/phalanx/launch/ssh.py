@@ -176,8 +176,12 @@ class SshLauncher(Launcher):
     def _tell_while(
         self, run: RemoteRun, loop: EventLoop, paths: RunPaths, say: Say, hurry: Callable[[], bool]
     ) -> None:
-        with contextlib.suppress(PhalanxError, RunStopped, TimeoutError, OSError):
+        try:
             loop.wait(run.bring_home(paths), hurry)
+        except RunStopped:
+            run.news.extend(run.left_behind())
+        except (PhalanxError, TimeoutError, OSError):
+            pass
         for text in self.news():
             say(text)
         with contextlib.suppress(PhalanxError, RunStopped, TimeoutError, OSError):

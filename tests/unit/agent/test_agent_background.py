@@ -85,7 +85,7 @@ def test_an_agent_without_work_and_visitors_goes(new_agent: NewAgent) -> None:
     relay.exits(1)
     leave_alone(relay)
     await_gone(relay.pid)
-    assert "nothing of this run is left here" in new_agent().greet(attach=True)["cause"]
+    assert new_agent().greet(attach=True)["gone"]
 
 
 def test_an_agent_that_never_started_anybody_goes_with_its_controller(new_agent: NewAgent) -> None:

@@ -109,7 +109,9 @@ def test_a_killed_agent_loses_the_machine_and_every_waiting_ask(machine: Machine
             waiting = asyncio.create_task(link.ask("facts"))
             await asyncio.sleep(0)
             os.kill(link.hello["pid"], signal.SIGKILL)
-            with pytest.raises(MachineError, match="the agent on mine ended: it was killed by SIGKILL"):
+            with pytest.raises(
+                MachineError, match="the agent on mine ended: it was killed by SIGKILL"
+            ):
                 await waiting
             assert await link.wait_lost() is link.lost is lost[0]
             assert not is_alive(worker)

@@ -39,19 +39,21 @@ def paths(tmp_path: Path) -> RunPaths:
 )
 def test_only_the_files_of_its_own_ranks_are_written(paths: RunPaths, name: str) -> None:
     before = sorted(paths.folder.rglob("*"))
-    Homecoming(paths, [1]).take(name, 0, b"evil")
+    Homecoming(paths, [1], print).take(name, 0, b"evil")
     assert sorted(paths.folder.rglob("*")) == before
 
 
 def test_a_traceback_without_end_is_cut(paths: RunPaths) -> None:
-    home = Homecoming(paths, [1])
+    said: list[str] = []
+    home = Homecoming(paths, [1], said.append)
     home.take("logs/rank-1.traceback", 0, b"x" * (LARGEST_TRACEBACK + 5))
     home.take("logs/rank-1.traceback", LARGEST_TRACEBACK, b"more")
     assert paths.traceback_of(1).stat().st_size == LARGEST_TRACEBACK
+    assert len(said) == 1 and "logs/rank-1.traceback" in said[0]
 
 
 def test_a_piece_from_before_the_beginning_is_passed_over(paths: RunPaths) -> None:
-    Homecoming(paths, [1]).take("logs/rank-1.log", -2, b"abcd")
+    Homecoming(paths, [1], print).take("logs/rank-1.log", -2, b"abcd")
     assert not paths.log_of(1).exists()
 
 

@@ -9,7 +9,7 @@ from phalanx.core.errors import PhalanxError, ScriptError
 from phalanx.core.run_paths import RunPaths
 from phalanx.launch.frameworks.framework import TENSORFLOW, WORKER
 from phalanx.launch.last_words import last_words
-from phalanx.launch.verdict import explain
+from phalanx.launch.verdict import explain, worker_name
 from phalanx.observe.figure_lines import FigureLines, Told
 
 if TYPE_CHECKING:
@@ -48,9 +48,8 @@ def why_failed(
     """The failure in one line, and the traceback that stands in the log."""
     told = last_words(paths.log_of(rank))
     if code < 0 or not told:
-        return explain(rank, code, paths), told
-    role = launch.workers[rank].role
-    name = f"worker {rank}" if role == WORKER else f"{role} (process {rank})"
+        return explain(rank, code, paths, launch), told
+    name = worker_name(rank, launch)
     error = ScriptError(f"{name} failed: {told[-1]} (log: {paths.log_of(rank)})")
     return error, told if rank else []  # what the first prints is shown as it comes
 
