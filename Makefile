@@ -24,7 +24,7 @@ test: $(READY) ## the test suite
 	$(BIN)/pytest
 
 test-slow: $(READY) ## the tests that take minutes
-	$(BIN)/pytest -m slow --timeout 1200
+	$(BIN)/pytest -m slow --timeout 1200 --ignore tests/ssh --ignore tests/hosts
 
 # Needs root, and these packages of Debian: iproute2 util-linux openssh-server openmpi-bin
 test-hosts: $(READY) ## what crosses hosts, on emulated machines (root; about an hour)
