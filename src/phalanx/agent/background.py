@@ -105,7 +105,7 @@ def _become_background(make: Callable[[], Agent], listener: socket.socket, folde
 
 
 def _listen(folder: Path) -> socket.socket:
-    if _answers(folder):
+    if answers(folder):
         raise Problem("this run has an agent here already", "See what it does: phalanx attach.")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -120,7 +120,7 @@ def _listen(folder: Path) -> socket.socket:
     return listener
 
 
-def _answers(folder: Path) -> bool:
+def answers(folder: Path) -> bool:
     agent = _connect(folder)
     if agent is not None:
         agent.close()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import importlib.util
 import os
 import shutil
 import signal
@@ -19,6 +18,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from phalanx.agent import system
 from phalanx.agent.blobs import checked_digest, unwritable
 from phalanx.agent.frames import Problem
 from phalanx.agent.inspect_python import last_line, user_path
@@ -146,7 +146,7 @@ def _tell_progress(agent: Any, line: str) -> None:
 
 def run_bound(words: list[str], each: Callable[[str], None]) -> Any:
     """Run a command that ends with the agent; its exit code and the last of its output."""
-    bound = [sys.executable, "-I", "-S", "-c", _shim(), str(os.getpid())]
+    bound = [sys.executable, "-I", "-S", "-c", system.shim(), str(os.getpid())]
     output = bytearray()
     process = subprocess.Popen(
         [*bound, *words],
@@ -167,12 +167,6 @@ def run_bound(words: list[str], each: Callable[[str], None]) -> Any:
     finally:
         timer.cancel()
         _end(process)
-
-
-def _shim() -> str:
-    """What ties a process to the agent: its source, from wherever the agent was imported."""
-    name = "phalanx.agent.child"
-    return str(importlib.util.find_spec(name).loader.get_source(name))  # type: ignore[union-attr]
 
 
 def _end(process: Any) -> None:

@@ -22,6 +22,7 @@ from phalanx.agent.blobs import (
     unwritable,
 )
 from phalanx.agent.frames import Problem
+from phalanx.agent.names import inside
 
 if TYPE_CHECKING:
     Entries = list[dict[str, Any]]
@@ -111,7 +112,7 @@ def _make(store: BlobStore, entries: Entries, target: Path, linked: bool) -> Non
     part.mkdir(parents=True, mode=0o700)
     try:
         for entry in sorted(entries, key=_links_last):
-            _place(store, entry, part / checked_path(entry["path"]), linked)
+            _place(store, entry, inside(part, entry["path"]), linked)
         _take_name(part, target)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
@@ -156,20 +157,12 @@ def _linked(blob: Path, path: Path) -> bool:
     return True
 
 
-def checked_path(path: Any) -> str:
-    """A path that stays below the folder that it is put into."""
-    parts = PurePosixPath(path).parts if isinstance(path, str) else ()
-    if not parts or path.startswith("/") or ".." in parts or "\0" in path:
-        raise Problem(f"a path was sent that leads elsewhere: {path!r}", "")
-    return str(path)
-
-
 def checked_link(path: str, link: Any) -> str:
     """The target of a link, which has to stay inside as well."""
     if not isinstance(link, str) or link.startswith("/") or "\0" in link:
         raise Problem(f"a link was sent that leads elsewhere: {link!r}", "")
-    inside = os.path.normpath(PurePosixPath(path).parent / link)
-    if inside == ".." or inside.startswith("../"):
+    end = os.path.normpath(PurePosixPath(path).parent / link)
+    if end == ".." or end.startswith("../"):
         raise Problem(f"a link was sent that leads elsewhere: {link!r}", "")
     return link
 

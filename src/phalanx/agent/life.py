@@ -40,7 +40,6 @@ def hello(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, An
     """Who we are to be; a controller that has come back is told what there is."""
     agent.name = field(request, "name", str)
     agent.folder, agent.run_folder = folders(request)
-    agent.linger = float(field(request, "linger", (int, float), LINGER))
     if request.get("attach"):
         agent.tails.going = False
     else:
@@ -166,7 +165,7 @@ def _next_visitor(agent: Agent, listener: socket.socket) -> socket.socket | None
 def _time_to_linger(agent: Agent) -> float:
     """Where nothing was started there is nothing to come back for."""
     began = agent.workers.codes or agent.workers.pids
-    return agent.linger if began else min(agent.linger, agent.patience)
+    return LINGER if began else agent.patience
 
 
 def _converse(

@@ -63,16 +63,15 @@ FIRST_SECONDS = 30.0
 class Agent:
     """One machine of a run, as the handlers know it."""
 
-    def __init__(self, shim: str) -> None:
+    def __init__(self) -> None:
         self.name = ""
         self.folder = Path()
         self.run_folder: Path | None = None
         self.patience = life.PATIENCE
-        self.linger = life.LINGER
         self.ending = False
         self.bell = wire.Bell()
         self.connection: wire.Connection | None = None
-        self.workers = workers.Workers(shim)
+        self.workers = workers.Workers()
         self.tails = tails.Tails()
         self.told: set[int] = set()
         """Ranks whose end the controller knows."""
@@ -141,8 +140,6 @@ class Agent:
 
 def main() -> int:
     """Read the first frame, which says in which way to live."""
-    memory: Any = sys.meta_path[0]
-    shim = memory.get_source("phalanx.agent.child")
     try:
         first = unpack(lambda count: wire.read_exactly(0, count, FIRST_SECONDS))
         header = first[0]
@@ -151,8 +148,8 @@ def main() -> int:
         if header.get("attach"):
             return background.relay(header)
         if header.get("detach"):
-            return background.go(lambda: new_agent(header, shim), header)
-        return guarded(lambda: life.live(new_agent(header, shim), first))
+            return background.go(lambda: new_agent(header), header)
+        return guarded(lambda: life.live(new_agent(header), first))
     except Problem as problem:
         refusal = {"problem": header.get("id"), "cause": problem.cause, "remedy": problem.remedy}
         wire.write_all(1, pack(refusal))
@@ -164,8 +161,8 @@ def main() -> int:
         return life.WRONG_FRAME_CODE
 
 
-def new_agent(hello: dict[str, Any], shim: str) -> Agent:
-    agent = Agent(shim)
+def new_agent(hello: dict[str, Any]) -> Agent:
+    agent = Agent()
     patience = hello.get("patience")
     if isinstance(patience, (int, float)) and patience > 0:
         agent.patience = float(patience)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from phalanx.agent.frames import Problem
 
 MOST_NAME = 4096
 
 
-def inside(folder: Path, name: str) -> Path:
+def inside(folder: Path, name: Any) -> Path:
     """``folder / name``, where ``name`` is relative and never leads up or out."""
-    parts = PurePosixPath(name).parts
-    plain = name and len(name) <= MOST_NAME and "\0" not in name and "\\" not in name
-    if not plain or name.startswith("/") or not parts or ".." in parts:
-        raise Problem(f"not a name of a file: {name[:100]!r}")
+    plain = isinstance(name, str) and len(name) <= MOST_NAME and "\0" not in name
+    parts = PurePosixPath(name).parts if plain else ()
+    if not parts or parts[0].startswith("/") or ".." in parts:
+        raise Problem(f"a name leads elsewhere: {str(name)[:100]!r}")
     return folder.joinpath(*parts)
 
 

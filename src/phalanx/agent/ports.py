@@ -21,7 +21,7 @@ def free_ports(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[st
         raise Problem(f"{count} ports cannot be had")
     try:
         with contextlib.ExitStack() as held:
-            return {"ports": [_free_port(held, address) for _ in range(count)]}
+            return {"ports": [free_port(held, address) for _ in range(count)]}
     except OSError as error:
         raise Problem(
             f"cannot listen on {address}: {error.strerror or error}",
@@ -29,7 +29,7 @@ def free_ports(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[st
         ) from None
 
 
-def _free_port(held: contextlib.ExitStack, address: str) -> int:
+def free_port(held: contextlib.ExitStack, address: str) -> int:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = held.enter_context(socket.socket(family, socket.SOCK_STREAM))
     listener.bind((address, 0))

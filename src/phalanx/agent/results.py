@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import os
-import shutil
 import stat
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phalanx.agent.blobs import PIECE
 from phalanx.agent.files import read_baseline, snapshot
 from phalanx.agent.frames import Problem
+from phalanx.agent.unused import remove, remove_unused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,9 +26,6 @@ FILES = ("model.safetensors", "best.safetensors")
 HOME_MARKER = "results-are-home"
 NAMED = 200
 """New files that are named one by one."""
-KEEP_SECONDS = 30 * 24 * 3600.0
-PART_SECONDS = 24 * 3600.0
-MOST_LOOKED_AT = 200000
 
 
 def collect(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
@@ -98,13 +93,17 @@ def _send(agent: Any, path: Path, name: str) -> int:
 def new_files(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     """The files of the project's folder that are new or changed, with their sizes."""
     project = _run_folder(agent) / "project"
+    found = _changed(project)
+    listed = [(_shown(name), size) for name, size in found[:NAMED]]
+    return {"files": listed, "count": len(found), "path": str(project)}
+
+
+def _changed(project: Path) -> list[tuple[str, int]]:
     before = read_baseline(project)
     if before is None or not project.is_dir():
-        return {"files": [], "count": 0, "path": str(project)}
+        return []
     now = snapshot(project)
-    found = sorted(name for name, status in now.items() if before.get(name) != status)
-    listed: list[tuple[str, int]] = [(_shown(name), now[name][0]) for name in found[:NAMED]]
-    return {"files": listed, "count": len(found), "path": str(project)}
+    return sorted((name, size[0]) for name, size in now.items() if before.get(name) != size)
 
 
 def _shown(name: str) -> str:
@@ -125,39 +124,19 @@ def clean(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]
         keep |= {path.relative_to(folder).parts[0] for path in _result_files(folder)}
     for path in list(folder.iterdir()) if folder.is_dir() else ():
         if path.name not in keep:
-            _remove(path)
+            remove(path)
     with contextlib.suppress(OSError):  # what is kept, or could not be removed, is told below
         folder.rmdir()
-    _remove_unused(Path(agent.folder), time.time())
+    remove_unused(Path(agent.folder), _is_needed)
     return {"kept": sorted(str(path) for path in folder.iterdir()) if folder.is_dir() else []}
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with contextlib.suppress(OSError):
-            path.unlink()
-
-
-def _remove_unused(home: Path, now: float) -> None:
-    """What is used is touched; so nothing that a run of today needs is old."""
-    for path in itertools.islice((home / "blobs").glob("*/*"), MOST_LOOKED_AT):
-        _remove_if_older(path, now - KEEP_SECONDS)
-    for kind in ("code", "data", "wheels"):
-        for path in (home / kind).glob("*.part*"):
-            _remove_if_older(path, now - PART_SECONDS)
-    for kind in ("code", "wheels"):
-        for path in (home / kind).glob("*"):
-            _remove_if_older(path, now - KEEP_SECONDS)
-
-
-def _remove_if_older(path: Path, moment: float) -> None:
-    try:
-        if path.lstat().st_mtime < moment:
-            _remove(path)
-    except OSError:
-        pass
+def _is_needed(folder: Path) -> bool:
+    """Whether a run that its controller left behind has what is nowhere else."""
+    project = folder / "project"
+    kept = project.is_dir() and read_baseline(project) is None  # for what was new in it
+    at_home = (folder / HOME_MARKER).exists() or not any(_result_files(folder))
+    return bool(kept or not at_home or _changed(project))
 
 
 HANDLERS = {"collect": collect, "collected": collected, "new_files": new_files, "clean": clean}

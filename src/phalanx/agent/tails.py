@@ -62,14 +62,10 @@ class Tails:
     def follow(self, folder: Path, rank: int, log: str) -> None:
         """The files of a rank, by their names in the run's folder."""
         names = [f"events/rank-{rank}.jsonl", log, f"logs/rank-{rank}.traceback"]
-        for name in names:
-            self.follow_file(folder, name)
-        self._of_rank[rank] = names
-
-    def follow_file(self, folder: Path, name: str) -> None:
-        """One more file, which may be of no rank."""
         with self._lock:
-            self._tails.setdefault(name, _Tail(folder, name))
+            for name in names:
+                self._tails.setdefault(name, _Tail(folder, name))
+        self._of_rank[rank] = names
 
     def resume(self, offsets: dict[str, Any]) -> None:
         with self._lock:

@@ -28,9 +28,8 @@ _TICK = 0.02
 class Workers:
     """Who runs here, and how those ended who do not any more."""
 
-    def __init__(self, shim: str) -> None:
+    def __init__(self) -> None:
         self.codes: dict[int, int] = {}
-        self._shim = shim
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._orphans: set[int] = set()
         self._sweep_until = 0.0
@@ -53,7 +52,7 @@ class Workers:
                     "-I",
                     "-S",
                     "-c",
-                    self._shim,
+                    system.shim(),
                     str(os.getpid()),
                     *words,
                 ],

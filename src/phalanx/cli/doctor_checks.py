@@ -145,11 +145,12 @@ def data_cache() -> Finding:
 
 
 def data_home() -> Path:
+    from phalanx.core.cache import cache_home
+
     # As in phalanx.data.load, which imports torch; a test holds the two together.
     if named := os.environ.get("PHALANX_DATA"):
         return Path(named).expanduser()
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "phalanx" / "datasets"
+    return cache_home() / "datasets"
 
 
 def _writable(name: str, folder: Path, remedy: str) -> Finding:

@@ -6,7 +6,7 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -44,11 +44,23 @@ class Cell:
 
 
 def matrix(strategies: list[str], batches: list[int | None], repeat: int) -> list[Cell]:
-    """Every combination. Repeats are the outer loop and every second one runs backwards, so that
-    a machine that slows down or warms up does not favour whoever comes first."""
+    """Every combination."""
+    return alternating([(strategy, "phalanx", "") for strategy in strategies], batches, repeat)
+
+
+def alternating(
+    rows: Sequence[tuple[str, str, str]], batches: Sequence[int | None], repeat: int
+) -> list[Cell]:
+    """Every row (strategy, system, title) with every batch. Repeats are the outer loop and every
+    second one runs backwards, so that a machine that slows down or warms up does not favour
+    whoever comes first."""
     cells = []
     for index in range(repeat):
-        inner = [Cell(strategy, batch, index) for batch in batches for strategy in strategies]
+        inner = [
+            Cell(strategy, batch, index, system, title)
+            for batch in batches
+            for strategy, system, title in rows
+        ]
         cells += inner if index % 2 == 0 else inner[::-1]
     return cells
 

@@ -140,8 +140,7 @@ def framework_job(
     request: Request, framework: Framework, script: Path, batch: int | None, *, repeat: int = 0
 ) -> Job:
     """A run of another framework's script on the same machines, with as many workers."""
-    from phalanx.launch.frameworks import seat
-    from phalanx.plan.plan import make_plan
+    from phalanx.launch.frameworks import plan_for
 
     if request.launcher == "inprocess":
         raise InputError("threads cannot run another framework's script", "Use --launcher local.")
@@ -150,9 +149,10 @@ def framework_job(
     total = sum(framework.roles.values()) or asked
     if framework.roles and asked not in (None, total, framework.roles.get("worker")):
         raise InputError(f"--workers {asked} and --roles do not agree", "Give one of them.")
-    plan = make_plan(
+    plan = plan_for(
         request.machines,
-        workers=total,
+        framework,
+        asked,
         strategy="allreduce",
         selection=request.options.machines,
         batch=batch,
@@ -164,7 +164,7 @@ def framework_job(
         job,
         script=script,
         settings=settings,
-        plan=seat(plan, framework, asked),
+        plan=plan,
         framework=framework,
     )
 
@@ -229,19 +229,10 @@ def compare_systems(
 
 
 def cells_of(wanted: Wanted, batches: Sequence[int | None], repeat: int) -> list[Cell]:
-    """Every second repeat runs backwards, so that nobody profits from coming first."""
-    from phalanx.cli.study import Cell
+    from phalanx.cli.study import alternating
 
     rows = [(system, system, system) for system in wanted.systems]
     if OURS in wanted.systems:
         at = wanted.systems.index(OURS)
         rows[at : at + 1] = [(s, OURS, f"{OURS} {s}") for s in wanted.strategies]
-    cells = []
-    for index in range(repeat):
-        inner = [
-            Cell(strategy, batch, index, system, title)
-            for batch in batches
-            for strategy, system, title in rows
-        ]
-        cells += inner if index % 2 == 0 else inner[::-1]
-    return cells
+    return alternating(rows, batches, repeat)

@@ -19,7 +19,6 @@ ScriptOrNone = Annotated[
     Path | None,
     typer.Argument(metavar="[SCRIPT]", help="The training script. Words after -- go to it."),
 ]
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def worker(
@@ -177,7 +176,7 @@ def _publish(
 ) -> None:
     """Put into the environment what the script's ``fit`` or ``join`` will look for."""
     from phalanx.core import hosts_settings as hosts
-    from phalanx.core.settings import SETTINGS
+    from phalanx.core.settings import SETTINGS, THREADS
 
     os.environ[SETTINGS] = settings.to_json()
     if pool is not None:
@@ -191,8 +190,8 @@ def _publish(
         os.environ[hosts.SERVE] = "1"
     share = max(1, min(_usable_cores(), (os.cpu_count() or 1) // (seat.locals or 1)))
     # What the launcher or the user chose for one library holds for all of them.
-    threads = next((os.environ[v] for v in THREAD_VARIABLES if v in os.environ), share)
-    for variable in THREAD_VARIABLES:
+    threads = next((os.environ[v] for v in THREADS if v in os.environ), share)
+    for variable in THREADS:
         os.environ.setdefault(variable, str(threads))
 
 

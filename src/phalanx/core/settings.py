@@ -27,6 +27,7 @@ STARTED = "PHALANX_STARTED"  # clock reading (CLOCK_MONOTONIC, seconds) when the
 CONTROLLER = "PHALANX_CONTROLLER"  # process id of the controller, which a worker never outlives
 DATA = "PHALANX_DATA"  # where the data are on this machine; wins over the settings
 SKEW = "PHALANX_SKEW"  # seconds that this machine's wall clock is ahead of the controller's
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")  # others' variables
 GRACE = "PHALANX_GRACE"  # seconds between being told to stop (SIGTERM) and being killed
 
 

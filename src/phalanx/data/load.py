@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from phalanx.core.cache import cache_home
 from phalanx.core.context import current
 from phalanx.core.registry import Registry
 from phalanx.core.settings import SETTINGS, RunSettings
@@ -88,8 +89,7 @@ def data_folder(name: str, folder: Path | None = None) -> Path:
     home = os.environ.get(FOLDER_VARIABLE)
     if home:
         return Path(home).expanduser() / name
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "phalanx" / "datasets" / name
+    return cache_home() / "datasets" / name
 
 
 def _folder_of_the_run() -> Path | None:

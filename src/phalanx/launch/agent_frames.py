@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-LENGTHS = struct.Struct("!II")
-MOST_HEADER = 1 << 20
-MOST_PAYLOAD = 4 << 20
+from phalanx.agent.frames import LENGTHS, MOST_HEADER, MOST_PAYLOAD
+
 T = TypeVar("T")
 _headers = msgspec.json.Decoder(dict[str, Any])
 

@@ -63,7 +63,6 @@ class AgentLink:
         self._pending: dict[int, asyncio.Future[Reply]] = {}
         self._pongs: deque[tuple[float, float]] = deque(maxlen=PONGS_KEPT)
         self._heard = time.monotonic()
-        self._gone = asyncio.Event()
         self._closing = False
         self._ended = False
         """Whether its output has: then there is nobody to be killed."""
@@ -118,11 +117,6 @@ class AgentLink:
         await self._command.drain()
         if self.lost is not None:
             raise self.lost
-
-    async def wait_lost(self) -> MachineError:
-        await self._gone.wait()
-        assert self.lost is not None
-        return self.lost
 
     async def close(self, grace: float = 2.0) -> None:
         """Have the agent stop its workers and end; bounded, and harmless a second time."""
@@ -238,7 +232,6 @@ class AgentLink:
         if self.lost is not None:
             return
         self.lost = error
-        self._gone.set()
         for waiting in self._pending.values():
             if not waiting.done():
                 waiting.set_exception(error)

@@ -12,10 +12,11 @@ from phalanx.core.run_paths import RunPaths
 from phalanx.launch.controller import Controller, Outcome
 from phalanx.launch.event_loop import EventLoop
 from phalanx.launch.interrupts import Interrupts
-from phalanx.launch.launcher import Job, Launch, Say, never
+from phalanx.launch.launcher import Job, Launch, never
 from phalanx.launch.observer import Observer
 from phalanx.launch.remote_run import NobodyLeft, RemoteRun
 from phalanx.launch.salvage import salvage
+from phalanx.launch.say import Say
 from phalanx.launch.ssh import SshLauncher
 from phalanx.launch.ssh_login import with_passwords
 from phalanx.observe.summary import summarise

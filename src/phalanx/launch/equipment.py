@@ -12,8 +12,9 @@ from phalanx.launch.agent_frames import Settled
 from phalanx.launch.agent_link import AgentLink
 from phalanx.launch.frameworks import Framework
 from phalanx.launch.in_thread import in_thread
-from phalanx.launch.launcher import Job, Say
+from phalanx.launch.launcher import Job
 from phalanx.launch.remote_worker import Seating
+from phalanx.launch.say import Say
 from phalanx.launch.shipping.code import code_manifest
 from phalanx.launch.shipping.data import checkpoint_manifest, data_manifest
 from phalanx.launch.shipping.environment import prepare_environment

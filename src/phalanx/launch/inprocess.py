@@ -32,7 +32,6 @@ from phalanx.launch.launcher import (
     describe_launch,
     log_name,
     never,
-    slots_of,
     worker_variables,
 )
 from phalanx.launch.script_runner import (
@@ -63,7 +62,7 @@ class InProcessLauncher(Launcher):
         self._before: tuple[list[str], list[str], int] | None = None
 
     def prepare(self, job: Job, paths: RunPaths) -> Launch:
-        workers = [_command(job, paths, machine, slot) for machine, slot in slots_of(job.plan)]
+        workers = [_command(job, paths, machine, slot) for machine, slot in job.plan.seats]
         return describe_launch(job, paths, workers)
 
     def start(self, launch: Launch, paths: RunPaths) -> None:

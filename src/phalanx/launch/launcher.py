@@ -23,6 +23,7 @@ from phalanx.core.registry import Registry
 from phalanx.core.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
 from phalanx.launch.frameworks import Framework, ending_rule, roles_by_rank
+from phalanx.launch.say import Say
 from phalanx.observe.events import MachineSample
 from phalanx.observe.monitor import Monitor
 from phalanx.plan.plan import Plan, PlannedMachine, Slot
@@ -110,9 +111,6 @@ class Fleet:
     """As asked for: how many there are in all is settled when the machines are known."""
 
 
-Say = Callable[[str], None]
-
-
 class Samples(Protocol):
     """Readings of a machine, as they come."""
 
@@ -124,9 +122,6 @@ class Samples(Protocol):
 
 STOP_SECONDS = 10.0
 """From being told to stop to being killed: enough to write a checkpoint; who is done leaves."""
-
-
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def never() -> bool:
@@ -231,10 +226,6 @@ def describe_launch(job: Job, paths: RunPaths, workers: list[WorkerCommand]) -> 
     )
 
 
-def slots_of(plan: Plan) -> list[tuple[PlannedMachine, Slot]]:
-    return [(machine, slot) for machine in plan.machines for slot in machine.slots]
-
-
 def worker_variables(job: Job, folder: str, machine: PlannedMachine, slot: Slot) -> dict[str, str]:
     """The variables that tell a worker who it is; ``folder`` is the run's on its machine."""
     return {
@@ -253,7 +244,7 @@ def process_variables(slot: Slot) -> dict[str, str]:
     return {
         settings.CPUS: ",".join(map(str, slot.cpus)),
         "PYTHONUNBUFFERED": "1",
-        **dict.fromkeys(THREAD_VARIABLES, str(slot.threads)),
+        **dict.fromkeys(settings.THREADS, str(slot.threads)),
     }
 
 

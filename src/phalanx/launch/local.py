@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 
+from phalanx.agent.ports import free_port
 from phalanx.core import settings
 from phalanx.core.errors import InputError
 from phalanx.core.run_paths import RunPaths
@@ -26,7 +26,6 @@ from phalanx.launch.launcher import (
     log_name,
     never,
     process_variables,
-    slots_of,
     worker_variables,
 )
 from phalanx.plan.plan import Plan, PlannedMachine, Slot
@@ -49,7 +48,7 @@ class LocalLauncher(Launcher):
         _check_reach(job.plan)
         if job.framework is not None:
             return describe_launch(job, paths, _foreign_commands(job, job.framework, paths))
-        workers = [_command(job, paths, machine, slot) for machine, slot in slots_of(job.plan)]
+        workers = [_command(job, paths, machine, slot) for machine, slot in job.plan.seats]
         return describe_launch(job, paths, workers)
 
     def start(self, launch: Launch, paths: RunPaths) -> None:
@@ -123,7 +122,7 @@ def _command(job: Job, paths: RunPaths, machine: PlannedMachine, slot: Slot) -> 
 
 def _foreign_commands(job: Job, framework: Framework, paths: RunPaths) -> list[WorkerCommand]:
     """By the Python that has the framework, tied to this process."""
-    seats = slots_of(job.plan)
+    seats = job.plan.seats
     ground = Ground(
         python=framework.python or sys.executable,
         script=str(job.script),
@@ -141,12 +140,7 @@ def _foreign_commands(job: Job, framework: Framework, paths: RunPaths) -> list[W
 def free_ports(count: int) -> list[int]:
     """Of this machine's loopback; all are held until the last is found, so that they differ."""
     with contextlib.ExitStack() as held:
-        found = []
-        for _ in range(count):
-            listener = held.enter_context(socket.socket())
-            listener.bind((_LOOPBACK, 0))
-            found.append(int(listener.getsockname()[1]))
-    return found
+        return [free_port(held, _LOOPBACK) for _ in range(count)]
 
 
 def _create_arena(workers: int) -> int | None:

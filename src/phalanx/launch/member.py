@@ -13,11 +13,12 @@ from phalanx.launch.agent_facts import ask_facts
 from phalanx.launch.agent_frames import Chunk, Exited, Ports, read_as
 from phalanx.launch.agent_link import AgentLink, Refused, open_agent
 from phalanx.launch.agent_loss import without_controls
+from phalanx.launch.clocks import SKEW_WARNING, clock_words
 from phalanx.launch.equipment import Equipment
 from phalanx.launch.homecoming import Homecoming, MachineFile
-from phalanx.launch.launcher import Say
 from phalanx.launch.pool_addresses import address_for_others
 from phalanx.launch.remote_worker import Seating
+from phalanx.launch.say import Say
 from phalanx.launch.shipping.results import clean_up
 from phalanx.launch.shipping.send import answers_wrongly, read_answer
 from phalanx.launch.shipping.versions import Inspection
@@ -32,8 +33,6 @@ OnExit = Callable[[int, int], None]
 OnLost = Callable[["Member", MachineError], None]
 ANSWER_SECONDS = 20.0
 MOST_NOTES = 2000
-WORTH_TELLING = 5.0
-"""Seconds that two machines' clocks may differ without a word."""
 
 
 class Member:
@@ -132,8 +131,9 @@ class Member:
         gpus = len(facts.gpus)
         known = Facts(facts.cores, tuple(facts.cpu_ids), facts.memory or 0, gpus, gpus)
         self.machine, self.remarks = on_this_machine(self.machine, known)
-        if abs(self.skew) > WORTH_TELLING:
-            self.remarks.append(clock_words(self.name, self.skew))
+        if abs(self.skew) > SKEW_WARNING:
+            words = clock_words(self.name, self.skew)
+            self.remarks.append(f"{words}; the run's times are corrected")
 
     async def equip(self, equipment: Equipment) -> None:
         """Everything that the workers need is on the machine."""
@@ -225,10 +225,3 @@ class Member:
     async def close(self) -> None:
         if self._link is not None:
             await self._link.close()
-
-
-def clock_words(name: str, skew: float) -> str:
-    seconds = abs(skew)
-    much = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-    ahead = "ahead of" if skew > 0 else "behind"
-    return f"{name}: its clock is {much} {ahead} this machine's; the run's times are corrected"

@@ -12,11 +12,12 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from phalanx.core.cache import cache_home
 from phalanx.core.errors import InputError, MachineError
 from phalanx.core.registry import did_you_mean
 from phalanx.launch.frameworks.framework import (
@@ -26,6 +27,7 @@ from phalanx.launch.frameworks.framework import (
     TORCH,
     Framework,
 )
+from phalanx.launch.say import Say
 
 TENSORFLOW_PACKAGES = ("tensorflow==2.21.*", "tf-keras==2.21.*")
 """With tf_keras, because Keras 3 cannot train under MultiWorkerMirrored."""
@@ -34,7 +36,6 @@ VARIABLE = "PHALANX_TF_ENV"
 LIMIT = 1800.0
 _MODULES = {TENSORFLOW: ("tensorflow", "tf_keras")}
 _MARK = "phalanx-requirements.txt"
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def python_of(framework: Framework) -> Path:
     if _is_ours(framework):
         return Path(sys.executable)
     named = os.environ.get(VARIABLE)
-    folder = Path(named).expanduser() if named else _home() / _name(framework)
+    folder = Path(named).expanduser() if named else cache_home() / "peers" / _name(framework)
     return folder / "bin" / "python"
 
 
@@ -112,11 +113,6 @@ def _is_ours(framework: Framework) -> bool:
     if os.environ.get(VARIABLE) and modules:
         return False
     return all(importlib.util.find_spec(module) is not None for module in modules)
-
-
-def _home() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "phalanx" / "peers"
 
 
 def _content(framework: Framework) -> str:

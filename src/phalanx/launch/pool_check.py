@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import permutations
@@ -13,6 +13,7 @@ from phalanx.core.errors import MachineError, PhalanxError
 from phalanx.launch.agent_facts import ask_facts
 from phalanx.launch.agent_link import AgentLink, open_agent
 from phalanx.launch.pool_addresses import address_for_others, own_address
+from phalanx.launch.say import Say
 from phalanx.pool.machine import Machine
 from phalanx.pool.machine_facts import MachineFacts
 
@@ -20,8 +21,6 @@ START_SECONDS = 30.0
 ANSWER_SECONDS = 60.0
 KNOCK_SECONDS = 3.0
 PACKAGES = ("torch", "phalanx-train")
-
-Say = Callable[[str], None]
 
 
 @dataclass

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from phalanx.core.errors import PhalanxError
+from phalanx.launch.clocks import SKEW_WARNING, clock_words
 from phalanx.launch.pool_check import Check, Knock, Visit
+from phalanx.launch.shipping.versions import OLDEST
 from phalanx.pool.contradictions import contradictions
 
-OLDEST_PYTHON = (3, 11)
 LEAST_DISK = 10**9
-SKEW_WARNING = 5.0
 SKEW_ERROR = 3600.0 - 60.0
 FILTERED = (
     "no answer",
@@ -72,7 +72,7 @@ def _python(visit: Visit) -> Iterator[Finding]:
     if version is None:
         return
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-    if numbers < OLDEST_PYTHON:
+    if numbers < OLDEST:
         yield Finding(
             "error",
             (name,),
@@ -92,22 +92,12 @@ def _clock(visit: Visit) -> Iterator[Finding]:
     name, skew = visit.machine.name, visit.skew
     if skew is None or abs(skew) <= SKEW_WARNING:
         return
-    side = "ahead of" if skew > 0 else "behind"
     yield Finding(
         "error" if abs(skew) >= SKEW_ERROR else "warning",
         (name,),
-        f"{name}: its clock is {duration_words(abs(skew))} {side} this machine's",
+        clock_words(name, skew),
         "On it, run: sudo timedatectl set-ntp true",
     )
-
-
-def duration_words(seconds: float) -> str:
-    for unit, size in (("day", 86400.0), ("hour", 3600.0), ("minute", 60.0)):
-        # A minute less than an hour is said as an hour: nobody sets clocks to 59 minutes.
-        if seconds >= size * 0.98:
-            number = round(seconds / size)
-            return f"{number} {unit}{'' if number == 1 else 's'}"
-    return f"{seconds:.1f} seconds"
 
 
 def _same_machines(check: Check) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from statistics import median
@@ -21,6 +21,7 @@ from phalanx.core.run_key import RunKey
 from phalanx.launch.pool_addresses import own_address
 from phalanx.launch.probe_code import Code, own_code, worker_command
 from phalanx.launch.probe_plan import Schedule, all_reached, handling, model_of, pair_seconds
+from phalanx.launch.say import Say
 from phalanx.launch.ssh_command import RunningCommand, start_command
 from phalanx.pool.machine import Machine
 from phalanx.pool.measured import (
@@ -44,7 +45,6 @@ MACHINE_SECONDS = 60.0
 WORKER = "phalanx.sync.net.probe_worker"
 LOOPBACK = "127.0.0.1"
 
-Say = Callable[[str], None]
 Requests = Mapping[str, m.Request]
 
 

@@ -42,21 +42,17 @@ class Orders:
 async def orders_for(job: Job, root: Path, members: Sequence[Member], key: RunKey) -> Orders:
     if job.framework is not None:
         return await _foreign(job, job.framework, root, members)
-    seats = [
-        (member, machine, slot)
-        for member in members
-        for machine in [_planned(job, member)]
-        for slot in machine.slots
-    ]
+    by_name = {member.name: member for member in members}
     commands = [
-        command_of(job, root, machine, slot, member.seat) for member, machine, slot in seats
+        command_of(job, root, machine, slot, by_name[machine.name].seat)
+        for machine, slot in job.plan.seats
     ]
     if job.plan.workers == 1:
         return Orders(commands)
     meeting = await _meeting(job, members[0], key)
     secrets = {
-        slot.rank: meeting_variables(meeting, member.address, machine, slot)
-        for member, machine, slot in seats
+        slot.rank: meeting_variables(meeting, by_name[machine.name].address, machine, slot)
+        for machine, slot in job.plan.seats
     }
     return Orders(commands, secrets)
 

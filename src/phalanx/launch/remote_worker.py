@@ -12,6 +12,7 @@ import msgspec
 
 from phalanx.core import hosts_settings as hosts
 from phalanx.core import settings
+from phalanx.core.addresses import endpoint
 from phalanx.core.run_key import KEY_VARIABLE, RunKey
 from phalanx.launch.launcher import Job, WorkerCommand, process_variables, worker_variables
 from phalanx.plan.plan import PlannedMachine, Slot
@@ -86,7 +87,7 @@ def meeting_variables(
 ) -> dict[str, str]:
     """What connects the worker of ``slot`` to the others; it holds the key, so is not kept."""
     found = {
-        hosts.MEET: _with_port(meeting.address, meeting.port),
+        hosts.MEET: endpoint(meeting.address, meeting.port),
         hosts.ADDRESS: address,
         hosts.LOCAL: str(machine.slots.index(slot)),
         hosts.LOCALS: str(len(machine.slots)),
@@ -113,7 +114,3 @@ def _variables(job: Job, machine: PlannedMachine, slot: Slot, seat: Seating) -> 
     if seat.data is not None:
         found[settings.DATA] = seat.data
     return found
-
-
-def _with_port(address: str, port: int) -> str:
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

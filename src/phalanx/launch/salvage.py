@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from phalanx.core.run_paths import RunPaths
 from phalanx.launch.event_loop import EventLoop
-from phalanx.launch.launcher import Say, never
+from phalanx.launch.launcher import never
 from phalanx.launch.remote_run import RemoteRun
+from phalanx.launch.say import Say
 from phalanx.launch.shipping.results import collect_results
 from phalanx.launch.ssh_login import with_passwords
 from phalanx.pool.machine import Machine

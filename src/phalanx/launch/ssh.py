@@ -16,23 +16,21 @@ from phalanx.core.errors import MachineError, PhalanxError, RunStopped
 from phalanx.core.files import write_whole
 from phalanx.core.run_paths import RunPaths
 from phalanx.launch.event_loop import EventLoop, cancel
-from phalanx.launch.frameworks import roles_by_rank, seat
+from phalanx.launch.frameworks import plan_for, roles_by_rank
 from phalanx.launch.homecoming import MachineFile
 from phalanx.launch.launcher import (
     Job,
     Launch,
     Launcher,
     Samples,
-    Say,
     describe_launch,
     never,
-    slots_of,
 )
 from phalanx.launch.remote_run import RemoteRun
 from phalanx.launch.remote_worker import DEFAULT_FOLDER, command_of, seating_before
+from phalanx.launch.say import Say
 from phalanx.launch.shipping.project import find_root
 from phalanx.launch.ssh_login import with_passwords
-from phalanx.plan.plan import make_plan
 from phalanx.pool.machine import Machine
 
 _TICK = 0.05
@@ -72,7 +70,7 @@ class SshLauncher(Launcher):
         root = find_root(job.script)
         folders = {m.name: m.folder or DEFAULT_FOLDER for m in job.fleet.machines}
         pythons = {m.name: m.python for m in job.fleet.machines}
-        seats = slots_of(job.plan)
+        seats = job.plan.seats
         roles = roles_by_rank(job.framework, len(seats)) if job.framework else [""] * len(seats)
         workers = []
         for (machine, slot), role in zip(seats, roles, strict=True):
@@ -211,16 +209,14 @@ class SshLauncher(Launcher):
 
 def _as_found(job: Job, machines: tuple[Machine, ...]) -> Job:
     """The job planned anew, with what its machines turned out to have."""
-    roles = job.framework.roles if job.framework else {}
-    plan = make_plan(
+    plan = plan_for(
         machines,
-        workers=sum(roles.values()) or job.fleet.workers,
+        job.framework,
+        job.fleet.workers,
         strategy=job.plan.strategy,
         selection=job.plan.selection,
         batch=job.plan.batch,
     )
-    if job.framework is not None:
-        plan = seat(plan, job.framework, job.fleet.workers)
     slow = job.settings.slow
     if slow is not None:
         slow = [*slow, *[1.0] * plan.workers][: plan.workers]

@@ -169,7 +169,3 @@ class Summary(msgspec.Struct, kw_only=True):
 
     def to_json(self) -> str:
         return msgspec.json.encode(self).decode()
-
-
-def read_summary(text: str | bytes) -> Summary:
-    return msgspec.json.decode(text, type=Summary)

@@ -41,6 +41,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """The names of the machines that are not this one."""
         return [m.name for m in self.machines if m.host != HERE]
 
+    @property
+    def seats(self) -> list[tuple[PlannedMachine, Slot]]:
+        """Every slot with its machine, in the order of the ranks."""
+        return [(machine, slot) for machine in self.machines for slot in machine.slots]
+
     def to_json(self) -> str:
         return msgspec.json.encode(self).decode()
 

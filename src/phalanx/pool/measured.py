@@ -146,25 +146,6 @@ def slowest(probe: Probe, names: Iterable[str]) -> tuple[float, float] | None:
     return max(k.latency for k in found), min(k.bandwidth for k in found)
 
 
-def best_connected(probe: Probe, names: Iterable[str]) -> list[str]:
-    """Machines by how well they would serve the others: the best place for a server first.
-
-    All of them send to a server at once, so that its own links bound what it can take: machines
-    are ordered by the bandwidth of their slower direction, summed over the others, then latency.
-    Those that nobody measured come last, in the order given.
-    """
-    chosen = list(dict.fromkeys(names))
-
-    def worth(name: str) -> tuple[float, float]:
-        others = [other for other in chosen if other != name]
-        pairs = [(probe.link(name, other), probe.link(other, name)) for other in others]
-        known = [(there, back) for there, back in pairs if there and back]
-        total = sum(min(there.bandwidth, back.bandwidth) for there, back in known)
-        return -total, sum(there.latency for there, _ in known)
-
-    return sorted(chosen, key=worth)
-
-
 def path_beside(blueprint: Path) -> Path:
     """Where the probe of a pool is kept."""
     return blueprint.with_suffix(SUFFIX)

@@ -2,11 +2,15 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Callable
 
 import pytest
 from agent_process import AgentProcess, await_gone, is_alive
 from agent_process import new_agent as new_agent
+
+from phalanx.agent import life
+from phalanx.agent.main import Agent
 
 COUNTS = "echo one; while ! test -e go; do sleep 0.05; done; echo two; exit 6"
 NewAgent = Callable[[], AgentProcess]
@@ -78,12 +82,19 @@ def test_one_run_has_one_agent(relay: AgentProcess, new_agent: NewAgent) -> None
     relay.ask("leave")
 
 
-def test_an_agent_without_work_and_visitors_goes(new_agent: NewAgent) -> None:
-    relay = new_agent()
-    relay.greet(detach=True, linger=0.1)
+def test_an_agent_without_work_and_visitors_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(life, "LINGER", 0.0)
+    agent = Agent()
+    agent.workers.codes[0] = 0
+    with socket.socket(socket.AF_UNIX) as listener:
+        assert life._next_visitor(agent, listener) is None
+
+
+def test_a_run_whose_agent_is_gone_is_told_so(relay: AgentProcess, new_agent: NewAgent) -> None:
     relay.start(["true"])
     relay.exits(1)
     leave_alone(relay)
+    os.kill(relay.pid, signal.SIGKILL)
     await_gone(relay.pid)
     assert new_agent().greet(attach=True)["gone"]
 

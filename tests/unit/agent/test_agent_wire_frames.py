@@ -69,13 +69,14 @@ def test_fields_from_a_machine_are_typed() -> None:
         our_side.read_as(our_side.Exited, {"rank": "1", "code": 0})
 
 
-@pytest.mark.parametrize("name", ["", "/etc/passwd", "../x", "a/../../b", "a\0b", "a\\b", "."])
-def test_names_that_lead_out_are_refused(tmp_path: Any, name: str) -> None:
-    with pytest.raises(Problem, match="not a name of a file"):
+@pytest.mark.parametrize("name", ["", "/etc/passwd", "../x", "a/../../b", "a\0b", 7, "."])
+def test_names_that_lead_out_are_refused(tmp_path: Any, name: object) -> None:
+    with pytest.raises(Problem, match="leads elsewhere"):
         inside(tmp_path, name)
 
 
 def test_names_of_files_and_runs(tmp_path: Any) -> None:
+    assert inside(tmp_path, "a\\b") == tmp_path / "a\\b"
     assert inside(tmp_path, "a/ü b") == tmp_path / "a" / "ü b"
     assert is_run("20260101-120000-mnist")
     assert not any(map(is_run, ["", ".", "..", "a/b", ".hidden", "a\nb", "x" * 256]))

@@ -238,3 +238,9 @@ def test_our_own_code_is_sent_without_what_lies_beside_it() -> None:
 def test_data_have_to_be_a_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not a folder"):
         data_manifest(tmp_path / "none")
+
+
+def test_a_pipe_in_place_of_rules_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    os.mkfifo(tmp_path / ".gitignore")
+    assert [file.path for file in list_files(tmp_path)] == ["train.py"]

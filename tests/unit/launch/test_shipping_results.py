@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from shipping_support import NearLink
 
+from phalanx.agent.environment import MARKER
 from phalanx.core.errors import MachineError
 from phalanx.core.run_paths import RunPaths
 from phalanx.launch.agent_link import open_agent
 from phalanx.launch.shipping.data import data_manifest
 from phalanx.launch.shipping.incoming import Incoming, is_safe
-from phalanx.launch.shipping.results import Collected, bring_home, clean_up, collect_results
+from phalanx.launch.shipping.results import Collected, clean_up, collect_results
 from phalanx.launch.shipping.send import ship
 from phalanx.pool.machine import Machine
 
@@ -89,7 +90,7 @@ def test_the_first_machine_keeps_a_name_that_two_have(tmp_path: Path, paths: Run
 def test_one_machine_after_the_other_gives_the_same(tmp_path: Path, paths: RunPaths) -> None:
     for name in ("m1", "m2"):
         link = machine_with(tmp_path, name, {"files/x": name.encode()})
-        notes = asyncio.run(bring_home(link, paths))
+        notes = collect(paths, link).notes
     assert at_home(paths) == {"files/x": b"m1", "files/m2/x": b"m2"}
     assert notes == ["files/x of m2 is in files/m2/x"]
 
@@ -253,12 +254,35 @@ def test_only_what_nobody_used_for_long_is_removed(tmp_path: Path) -> None:
     old.parent.mkdir(exist_ok=True)
     old.write_text("old")
     part = tmp_path / "m1/data/x.1.part"
-    part.mkdir(parents=True)
-    for path in (old, part):
+    used = [tmp_path / "m1" / name for name in ("data/new", "environments/new", "runs/new")]
+    unused = [tmp_path / "m1" / name for name in ("data/old", "environments/old", "runs/old")]
+    for folder in (part, *used, *unused):
+        folder.mkdir(parents=True)
+    (used[1] / MARKER).touch()
+    (unused[1] / MARKER).touch()
+    for path in (old, part, used[1], *unused, unused[1] / MARKER):
         os.utime(path, (1, 1))
     asyncio.run(clean_up(link))
     assert sorted((tmp_path / "m1/blobs").glob("*/*")) == files
     assert not part.exists()
+    assert all(path.exists() for path in used)
+    assert not any(path.exists() for path in unused)
+
+
+@pytest.mark.parametrize("file", ["files/a", "project/kept", "logs/rank-0.log", "results-are-home"])
+def test_a_run_that_was_left_behind_goes_when_it_has_nothing(tmp_path: Path, file: str) -> None:
+    left = machine_with(tmp_path, "m1", {file: b"x"}).agent.run_folder
+    for path in (left, *left.rglob("*")):
+        os.utime(path, (1, 1))
+    asyncio.run(clean_up(NearLink(tmp_path / "m1", run="another")))
+    assert left.exists() == (file in ("files/a", "project/kept"))
+
+
+def test_a_run_that_still_writes_is_not_left_behind(tmp_path: Path) -> None:
+    link = machine_with(tmp_path, "m1", {"logs/rank-0.log": b"x"})
+    os.utime(link.agent.run_folder, (1, 1))
+    asyncio.run(clean_up(NearLink(tmp_path / "m1", run="another")))
+    assert link.agent.run_folder.exists()
 
 
 def test_a_real_agent_brings_home_and_cleans_up(tmp_path: Path, paths: RunPaths) -> None:

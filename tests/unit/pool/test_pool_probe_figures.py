@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from phalanx.core.errors import InputError
 from phalanx.pool.measured import (
@@ -15,7 +13,6 @@ from phalanx.pool.measured import (
     LinkFigures,
     Probe,
     Trouble,
-    best_connected,
     path_beside,
     read_probe,
     slowest,
@@ -81,20 +78,3 @@ def test_the_slowest_is_known_only_if_every_pair_is() -> None:
     assert slowest(probe, ["a", "b"]) == (1e-4, 100.0)
     assert slowest(probe, ["a", "b", "c"]) is None
     assert slowest(probe, ["a"]) is None
-
-
-def test_a_server_goes_where_the_links_are_best() -> None:
-    probe = made({("slow", "fast"): 10.0, ("slow", "good"): 10.0, ("fast", "good"): 100.0})
-    assert best_connected(probe, ["slow", "good", "fast", "unknown"])[2:] == ["slow", "unknown"]
-
-
-@given(
-    st.permutations(["a", "b", "c", "d"]), st.lists(st.integers(1, 10**9), min_size=6, max_size=6)
-)
-def test_places_are_all_machines_and_the_worst_is_last(order: list[str], rates: list[int]) -> None:
-    pairs = [("a", "b"), ("a", "c"), ("a", "d"), ("b", "c"), ("b", "d"), ("c", "d")]
-    bandwidths = {pair: float(rate) for pair, rate in zip(pairs, rates, strict=True)}
-    placed = best_connected(made(bandwidths), order)
-    sums = [sum(r for pair, r in bandwidths.items() if name in pair) for name in placed]
-    assert sorted(placed) == sorted(order)
-    assert sums == sorted(sums, reverse=True)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from made_runs import write_run, write_study
 
 from phalanx.core.run_paths import RunPaths
 from phalanx.observe.events import MachineSample
 from phalanx.observe.resources import network_bytes, use_together
-from phalanx.observe.summary import summarise
-from phalanx.observe.summary_fields import read_summary
+from phalanx.observe.summary import Summary, summarise
 from phalanx.report.findings import findings
 from phalanx.report.load import load_study
 from phalanx.report.machine_plot import machine_names
@@ -38,7 +38,7 @@ def test_each_machine_has_its_own_figures(run: RunPaths) -> None:
         assert machine.network_bytes % 3_000_000 == 0
         assert machine.resources.disk_bytes_per_second.max == 2e7
         assert (machine.resources.gpu_percent.avg is not None) == (machine.name == "delta")
-    assert read_summary(summary.to_json()) == summary
+    assert msgspec.json.decode(summary.to_json(), type=Summary) == summary
 
 
 def test_what_they_are_worth_is_in_the_summary_and_the_findings(run: RunPaths) -> None:

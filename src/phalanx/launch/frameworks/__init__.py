@@ -17,7 +17,7 @@ from phalanx.launch.frameworks.framework import (
     Places,
     Process,
 )
-from phalanx.launch.frameworks.seating import places_of, roles_by_rank, seat
+from phalanx.launch.frameworks.seating import places_of, plan_for, roles_by_rank, seat
 
 __all__ = [
     "EndingRule",
@@ -27,6 +27,7 @@ __all__ = [
     "ending_rule",
     "environment_of",
     "places_of",
+    "plan_for",
     "roles_by_rank",
     "seat",
     "settings_variables",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from phalanx.core import settings
 from phalanx.launch.frameworks import Framework, environment_of, settings_variables
 from phalanx.launch.frameworks.framework import WORKER, Places
-from phalanx.launch.launcher import Job, WorkerCommand, slots_of
+from phalanx.launch.launcher import Job, WorkerCommand
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def commands_of(
     variables = environment_of(framework.name, places)
     told = settings_variables(job.settings, len(places.with_role(WORKER)))
     commands = []
-    for (machine, slot), process in zip(slots_of(job.plan), places.processes, strict=True):
+    for (machine, slot), process in zip(job.plan.seats, places.processes, strict=True):
         ground = grounds[machine.name]
         env = {
             **told,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -16,7 +16,8 @@ from phalanx.launch.frameworks.framework import (
     Places,
     Process,
 )
-from phalanx.plan.plan import Plan, PlannedMachine, Slot
+from phalanx.plan.plan import Plan, PlannedMachine, Slot, make_plan
+from phalanx.pool.machine import Machine
 
 _ROLES = (CHIEF, WORKER, SERVER)
 _FEWEST = 3
@@ -66,6 +67,27 @@ def seat(plan: Plan, framework: Framework, asked: int | None) -> Plan:
     return msgspec.structs.replace(plan, machines=seated, workers=rank, reasons=reasons)
 
 
+def plan_for(
+    machines: Sequence[Machine],
+    framework: Framework | None,
+    asked: int | None,
+    *,
+    strategy: str,
+    selection: str,
+    batch: int | None,
+) -> Plan:
+    """The plan of a run with ``asked`` workers, with seats for all roles of the framework."""
+    roles = framework.roles if framework else {}
+    plan = make_plan(
+        machines,
+        workers=sum(roles.values()) or asked,
+        strategy=strategy,
+        selection=selection,
+        batch=batch,
+    )
+    return seat(plan, framework, asked) if framework else plan
+
+
 def roles_by_rank(framework: Framework, processes: int) -> list[str]:
     """First the chief, then the workers, last the servers."""
     if not framework.has_servers:
@@ -83,8 +105,7 @@ def places_of(
     interfaces: Mapping[str, str | None] | None = None,
 ) -> Places:
     """Every process of ``plan``; addresses and interfaces by machine, ports by rank."""
-    seats = [(machine, slot) for machine in plan.machines for slot in machine.slots]
-    roles = roles_by_rank(framework, len(seats))
+    roles = roles_by_rank(framework, len(plan.seats))
     processes = [
         Process(
             rank=slot.rank,
@@ -98,7 +119,7 @@ def places_of(
             interface=(interfaces or {}).get(machine.name),
             role=role,
         )
-        for (machine, slot), role in zip(seats, roles, strict=True)
+        for (machine, slot), role in zip(plan.seats, roles, strict=True)
     ]
     return Places(tuple(processes), run)
 

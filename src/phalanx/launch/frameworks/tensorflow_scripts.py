@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 
+from phalanx.core.addresses import endpoint
 from phalanx.launch.frameworks.framework import (
     CHIEF,
     MIRRORED,
@@ -26,7 +27,7 @@ def environment(places: Places) -> dict[int, dict[str, str]]:
 def cluster_of(places: Places) -> dict[str, list[str]]:
     """``{"worker": ["address:port", …]}``, with ``chief`` and ``ps`` where there are such."""
     found = {
-        role: [_endpoint(process) for process in places.with_role(role)]
+        role: [endpoint(one.address, one.port) for one in places.with_role(role)]
         for role in (CHIEF, WORKER, SERVER)
     }
     return {role: endpoints for role, endpoints in found.items() if endpoints}
@@ -57,8 +58,3 @@ def _variables(process: Process, places: Places, cluster: dict[str, list[str]]) 
         # A process takes all the memory of every GPU that it sees.
         "CUDA_VISIBLE_DEVICES": process.device.removeprefix("cuda:") if on_gpu else "-1",
     }
-
-
-def _endpoint(process: Process) -> str:
-    address = f"[{process.address}]" if ":" in process.address else process.address
-    return f"{address}:{process.port}"

@@ -11,7 +11,7 @@ import msgspec
 from phalanx.core.errors import MachineError
 from phalanx.launch.shipping.requirements import WORKER_PACKAGES, Recipe, read_recipe
 from phalanx.launch.shipping.send import Link, Progress, ignore_progress, read_answer, ship
-from phalanx.launch.shipping.versions import Inspection
+from phalanx.launch.shipping.versions import OLDEST, Inspection
 from phalanx.launch.shipping.wheels import fetch_wheels
 
 INSPECT_SECONDS = 90.0
@@ -36,7 +36,7 @@ async def prepare_environment(
         return await inspect(link, sys.executable)
     recipe = read_recipe(root)
     base = await inspect(link, machine.python)
-    if recipe is None or base.minor < (3, 11):  # too old for us: said when versions are compared
+    if recipe is None or base.minor < OLDEST:  # too old for us: said when versions are compared
         return base
     return await inspect(link, await make_environment(link, recipe, base, progress))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from phalanx.core.cache import cache_home
 from phalanx.core.errors import InputError
 from phalanx.core.files import write_whole
 from phalanx.launch.shipping.listing import ListedFile
@@ -21,12 +22,6 @@ SETTLED_NS = 2_000_000_000
 
 Known = dict[str, tuple[int, int, int, str]]
 """By path: size, time of the last change, inode, checksum."""
-
-
-def cache_home() -> Path:
-    """Where this machine keeps what can be made again."""
-    named = os.environ.get("XDG_CACHE_HOME")
-    return (Path(named) if named else Path.home() / ".cache") / "phalanx"
 
 
 def make_manifest(root: Path, files: Sequence[ListedFile]) -> Manifest:

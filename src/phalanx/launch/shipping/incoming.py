@@ -15,8 +15,8 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-FOLDERS = ("files", "checkpoints")
-FILES = ("model.safetensors", "best.safetensors")
+from phalanx.agent.results import FILES, FOLDERS
+
 MOST_FILES = 100_000
 MOST_REFUSED = 200
 MOST_FOLDERS = 64

@@ -150,6 +150,8 @@ def _verdict(rules: pathspec.GitIgnoreSpec | None, path: str) -> bool | None:
 
 
 def _read_rules(file: Path) -> pathspec.GitIgnoreSpec | None:
+    if not file.is_file():  # a pipe would never end
+        return None
     try:
         lines = file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:

@@ -74,11 +74,6 @@ async def collect_results(links: Sequence[TellingLink], paths: RunPaths) -> Coll
     return collected
 
 
-async def bring_home(link: TellingLink, paths: RunPaths) -> list[str]:
-    """The results of one machine, after those of the ranks before it; lines on what is odd."""
-    return (await collect_results([link], paths)).notes
-
-
 async def _confirm(link: Link, collected: Collected) -> None:
     """Let the machine remove its results when it is cleaned up."""
     try:

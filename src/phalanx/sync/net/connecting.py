@@ -6,6 +6,7 @@ import errno
 import socket
 import time
 
+from phalanx.core.addresses import endpoint
 from phalanx.core.errors import InputError, MachineLost
 from phalanx.core.run_key import RunKey
 from phalanx.sync.net.addresses import resolve
@@ -37,7 +38,7 @@ def connect(
 
     ``source`` is the address of this machine to connect from, so that the network is not guessed.
     """
-    peer = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    peer = endpoint(address, port)
     deadline = time.monotonic() + timeout
     refused = 0
     why = "nobody answered"
@@ -66,7 +67,7 @@ def _connect_once(
     address: str, port: int, key: RunKey, *, tls: bool, timeout: float, source: str | None
 ) -> Channel:
     family, where = resolve(address, port)
-    peer = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    peer = endpoint(address, port)
     connection = socket.socket(family, socket.SOCK_STREAM)
     try:
         connection.settimeout(timeout)

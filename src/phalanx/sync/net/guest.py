@@ -7,6 +7,7 @@ import socket
 import ssl
 from typing import TYPE_CHECKING
 
+from phalanx.core.addresses import endpoint
 from phalanx.core.run_key import RunKey
 from phalanx.sync.net.channel import Channel
 from phalanx.sync.net.handshake import PLAIN_GREETING, TLS_GREETING, ServerHandshake
@@ -55,4 +56,4 @@ class Guest:
 def describe(connection: socket.socket) -> str:
     """The other side's address and port, for messages."""
     address, port = connection.getpeername()[:2]
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    return endpoint(address, port)
