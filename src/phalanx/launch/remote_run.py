@@ -47,6 +47,7 @@ class RemoteRun:
         detach: bool = False,
         attach: bool = False,
     ) -> None:
+        self._id = run_id
         self.codes: dict[int, int] = {}
         self.lost: dict[int, MachineError] = {}
         self.news: deque[str] = deque()
@@ -71,7 +72,7 @@ class RemoteRun:
             raise NobodyLeft(
                 f"nothing of this run is left on {names}: it has ended, or its machines were "
                 "restarted",
-                "Go on from its newest checkpoint: phalanx resume",
+                f"Go on from its newest checkpoint: phalanx resume {self._id}",
             )
         _refuse_twice(there)
         for member in self.members:
