@@ -62,6 +62,10 @@ def _check_rank(paths: RunPaths, rank: int) -> None:
         return
     names = [f.stem.removeprefix("rank-") for f in paths.logs.glob("rank-*.log") if f.is_file()]
     ranks = sorted(int(name) for name in names if name.isdecimal())
+    if not ranks and paths.detached.exists():
+        raise InputError(
+            f"the logs of '{paths.id}' are still on its machines", f"phalanx attach {paths.id}"
+        )
     if not ranks:
         raise InputError(f"run '{paths.id}' has no logs", "Its workers were never started.")
     known = ", ".join(map(str, ranks))

@@ -35,12 +35,20 @@ def check_script(path: Path, *, joins: bool = True) -> Path:
             f"cannot read '{path}': {error.strerror}", "Check the permissions of the file."
         ) from error
     if joins and not _may_reach_phalanx(path, source):
-        raise InputError(
-            f"'{path}' has no phalanx.fit or phalanx.join",
-            "Keep your loop with run = phalanx.join(model, optimizer), or let "
-            "phalanx.fit(model, optimizer=opt, loss=loss, train=train) be the loop.",
-        )
+        raise InputError(f"'{path}' has no phalanx.fit or phalanx.join", _remedy_for(source))
     return path
+
+
+def _remedy_for(source: bytes) -> str:
+    """Somebody else's distributed script can be run as it is."""
+    if b"torch.distributed" in source or b"DistributedDataParallel" in source:
+        return "A script that uses torch.distributed itself runs as it is: --framework torch"
+    if b"tf.distribute" in source or b"tensorflow" in source:
+        return "A script of TensorFlow runs as it is: --framework tensorflow"
+    return (
+        "Keep your loop with run = phalanx.join(model, optimizer), or let "
+        "phalanx.fit(model, optimizer=opt, loss=loss, train=train) be the loop."
+    )
 
 
 def _may_reach_phalanx(script: Path, source: bytes) -> bool:

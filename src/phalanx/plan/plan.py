@@ -16,6 +16,7 @@ from phalanx.plan.placement import (
     place,
     share_out,
 )
+from phalanx.plan.select import by_speed
 from phalanx.pool.machine import HERE, Machine
 
 __all__ = ["MOST_WORKERS", "Plan", "PlannedMachine", "Slot", "make_plan"]
@@ -68,6 +69,8 @@ def make_plan(
     """Place ``workers`` (the total; one per GPU or per machine when ``None``) on ``machines``."""
     if not machines:
         raise InputError("there is no machine to plan for", "Select at least one.")
+    if is_single(strategy):  # what the others have to beat is the best that one of them can do
+        machines = by_speed(machines)[:1]
     count, reasons = _count(machines, workers, strategy)
     _check_batch(batch, count)
     planned: list[PlannedMachine] = []
@@ -88,6 +91,10 @@ def make_plan(
     )
 
 
+def is_single(strategy: str) -> bool:
+    return parse_spec(strategy).phases[0].name == "single"
+
+
 def _count(
     machines: Sequence[Machine], workers: int | None, strategy: str
 ) -> tuple[int, list[str]]:
@@ -97,7 +104,7 @@ def _count(
     most = MOST_WORKERS * len(machines)
     if workers is not None and workers > most:
         raise InputError(f"--workers is {workers}, more than can be started", f"At most {most}.")
-    if parse_spec(strategy).phases[0].name == "single":
+    if is_single(strategy):
         asked = workers is not None and workers > 1
         return 1, [f"'single' has one worker; --workers {workers} does not apply"] if asked else []
     if workers is not None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
-from phalanx.pool.machine import Machine, Pool
+from phalanx.pool.machine import HERE, Machine, Pool
 
 GROUPS = ("all", "cpus", "gpus", "energy")
 """The selections that need no further word."""
@@ -25,11 +25,12 @@ def select(pool: Pool, text: str) -> list[Machine]:
     return list(taken.values())
 
 
-def by_speed(pool: Pool) -> list[Machine]:
+def by_speed(machines: Iterable[Machine]) -> list[Machine]:
     """Fastest first: by ``speed`` where every machine has one, else by GPUs, then cores."""
-    if all(m.speed is not None for m in pool.machines):
-        return sorted(pool.machines, key=lambda m: -(m.speed or 0.0))
-    return sorted(pool.machines, key=lambda m: (-m.gpus, -(m.cores or 0)))
+    found = list(machines)
+    if all(m.speed is not None for m in found):
+        return sorted(found, key=lambda m: -(m.speed or 0.0))
+    return sorted(found, key=lambda m: (-m.gpus, -(m.cores or 0)))
 
 
 def _part(pool: Pool, word: str, text: str) -> list[Machine]:
@@ -47,7 +48,10 @@ def _part(pool: Pool, word: str, text: str) -> list[Machine]:
     named = {m.name: m for m in pool.machines}
     if colon or word not in named:
         known = [*named, *GROUPS, "fastest:N"]
-        raise InputError(f"'{word}' is no machine and no selection", did_you_mean(word, known))
+        hint = did_you_mean(word, known)
+        if list(named) == [HERE]:
+            hint = "Other machines come from a blueprint: --pool FILE."
+        raise InputError(f"'{word}' is no machine and no selection", hint)
     return [named[word]]
 
 
@@ -73,7 +77,7 @@ def _fastest(pool: Pool, word: str, number: str) -> list[Machine]:
     wanted = int(number[:9])
     if wanted > len(pool.machines):
         raise InputError(f"'{word}' takes {number[:9]} machines", f"The pool has {_has(pool)}.")
-    return by_speed(pool)[:wanted]
+    return by_speed(pool.machines)[:wanted]
 
 
 def _has(pool: Pool) -> str:
