@@ -28,6 +28,7 @@ from phalanx.train.precision import Trial, choose
 from phalanx.train.run import Run
 from phalanx.train.shared_engine import make_engine
 from phalanx.train.stopwatch import Stopwatch
+from phalanx.train.warming import warm_up
 
 BUFFER_POLICIES = ("auto", "average", "first")
 
@@ -89,6 +90,8 @@ def join_with(
     trained = Trained(engine, found, opts, {}, lifetime.training)
     if resumed:
         resumed.restore(trained)
+    if environment.launched:
+        warm_up(steps=environment.arena is None)
     notes = [n for n in (note, *_notes(environment, spec, precision, note)) if n]
     lifetime.joined(
         precision=precision,
