@@ -89,7 +89,8 @@ def _teams(phase: PhaseSteps) -> dict[int, int]:
 
 def _laps(steps: Sequence[Step], rounds: Sequence[Step]) -> list[Lap]:
     if not rounds:
-        return [lap for lap in map(_step, steps) if _is_sane(lap)]
+        pairs = zip(steps, [None, *steps[:-1]], strict=True)
+        return [lap for step, last in pairs if _is_sane(lap := _step(step, last))]
     found, at = [], 0
     for met in rounds:
         before = []
@@ -107,10 +108,17 @@ def _is_sane(lap: Lap) -> bool:
     return lap.samples > 0 and 0.0 < lap.seconds < _LONGEST and min(parts) >= 0.0
 
 
-def _step(step: Step) -> Lap:
-    waited = step.wait + step.settle
-    busy = step.input + step.compute
-    return Lap(step.epoch, step.samples, busy, waited, step.update, step.seconds)
+def _step(step: Step, before: Step | None) -> Lap:
+    waited, between = step.wait + step.settle, _between(before, step)
+    busy = between + step.input + step.compute
+    return Lap(step.epoch, step.samples, busy, waited, step.update, between + step.seconds)
+
+
+def _between(before: Step | None, step: Step) -> float:
+    """What the script did by itself since its step before: work too, on one machine's clock."""
+    if before is None or (before.epoch, before.number + 1) != (step.epoch, step.number):
+        return 0.0
+    return max(0.0, step.began - before.ended)
 
 
 def _apart(steps: Sequence[Step], met: Step) -> Lap:
