@@ -89,7 +89,7 @@ def _teams(phase: PhaseSteps) -> dict[int, int]:
 
 def _laps(steps: Sequence[Step], rounds: Sequence[Step]) -> list[Lap]:
     if not rounds:
-        pairs = zip(steps, [None, *steps[:-1]], strict=True)
+        pairs = zip(steps, [None, *steps], strict=False)  # each with the one before it
         return [lap for step, last in pairs if _is_sane(lap := _step(step, last))]
     found, at = [], 0
     for met in rounds:

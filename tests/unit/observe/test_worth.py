@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from phalanx.observe.judge import judge
-from phalanx.observe.laps import Lap, RankWindow, windows_of
+from phalanx.observe.laps import Lap, RankWindow, _laps, windows_of
 from phalanx.observe.phases import PhaseSteps, Waiting
 from phalanx.observe.shares import fitting_shares
 from phalanx.observe.timeline import RankLog, Step
@@ -282,3 +282,13 @@ def test_whatever_the_machines_tell_it_never_fails(data: st.DataObject, strategy
     found = judge(ranks, strategy, balance=data.draw(st.booleans()))
     if found is not None:
         assert all(option.samples_per_second >= 0.0 for option in found.predicted)
+
+
+def test_what_a_script_does_between_its_steps_is_its_own_work() -> None:
+    def step(epoch: int, number: int, began: float) -> Step:
+        return Step(0, epoch, number, began, 8, 0.0, 0.1, 0.0, 0.0, 0.0, 0.0, 0.0, 0, None)
+
+    laps = _laps([step(0, 1, 1.0), step(0, 2, 1.6), step(1, 3, 9.0)], [])
+    assert [round(lap.busy, 6) for lap in laps] == [0.1, 0.6, 0.1]
+    assert [round(lap.seconds, 6) for lap in laps] == [0.1, 0.6, 0.1]
+    assert _laps([], []) == []
