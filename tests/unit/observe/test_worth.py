@@ -223,6 +223,14 @@ def step(
     )  # fmt: skip
 
 
+def in_a_row(steps: Sequence[Step]) -> list[Step]:
+    """Without a pause between them."""
+    found: list[Step] = []
+    for one in steps:
+        found.append(one._replace(began=found[-1].ended if found else 0.0))
+    return found
+
+
 def logs(count: int) -> list[RankLog]:
     fast = [step(0, i, wait=0.75) for i in range(count)]
     slow = [step(1, i, compute=1.0) for i in range(count)]
@@ -242,7 +250,8 @@ def test_nothing_is_said_before_there_is_enough() -> None:
 def test_many_short_steps_are_as_good_as_few_long_ones() -> None:
     fast = [step(0, i, compute=0.001, wait=0.003, reduce=0.0, update=0.0) for i in range(600)]
     slow = [step(1, i, compute=0.004, reduce=0.0, update=0.0) for i in range(600)]
-    found = judge([RankLog(0, steps=fast), RankLog(1, steps=slow)], "allreduce", balance=False)
+    ranks = [RankLog(0, steps=in_a_row(fast)), RankLog(1, steps=in_a_row(slow))]
+    found = judge(ranks, "allreduce", balance=False)
     assert found is not None
     assert found.samples_per_second == pytest.approx(2 * 60 / 0.004)
 
@@ -259,7 +268,8 @@ def test_the_work_between_two_rounds_is_one_lap() -> None:
 
 def test_what_a_step_itself_costs_is_found_from_unlike_sizes() -> None:
     steps = [step(0, i, samples=n, compute=0.1 + 0.001 * n) for i, n in enumerate([100, 50] * 10)]
-    window = windows_of(PhaseSteps("allreduce", True, [steps], [], Waiting.LOCKSTEP, (0,)))[0]
+    phase = PhaseSteps("allreduce", True, [in_a_row(steps)], [], Waiting.LOCKSTEP, (0,))
+    window = windows_of(phase)[0]
     assert window.fixed == pytest.approx(0.1)
     assert window.each == pytest.approx(0.001)
 
