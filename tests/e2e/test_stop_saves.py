@@ -54,6 +54,7 @@ def test_a_stop_in_the_first_epoch_leaves_a_checkpoint(
     assert 20 * 20 <= manifest.position < 400000
 
 
+@pytest.mark.slow
 def test_a_script_that_is_busy_with_itself_is_stopped_without_one(tmp_path: Path) -> None:
     paths = _stopped(tmp_path, LONG.replace("ASLEEP", "time.sleep(1000)"), workers=2)
     assert not shelf.numbers(paths.checkpoints)

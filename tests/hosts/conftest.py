@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from lab_machines import missing, unique_name
 
 from phalanx.lab.lab import Lab
+
+ROOT = Path(__file__).resolve().parents[2]
+"""The scripts of these tests have to be seen by the machines, wherever the repository is."""
 
 
 @pytest.fixture(scope="module")
@@ -26,5 +30,5 @@ def _lab(count: int, folders: pytest.TempPathFactory) -> Iterator[Lab]:
     reason = missing()
     if reason:
         pytest.skip(reason)
-    with Lab.up(count, name=unique_name(), share=[folders.getbasetemp()]) as lab:
+    with Lab.up(count, name=unique_name(), share=[folders.getbasetemp(), ROOT]) as lab:
         yield lab
