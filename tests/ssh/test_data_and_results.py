@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lab_machines import MakeLab, lab, run_in
+from lab_machines import lab, run_in
 from ssh_runs import Bench, cut
 
 from phalanx.lab.lab import Lab
@@ -41,17 +41,10 @@ Path(f"remark {run.rank}.txt").write_text("kept where it is")
 """
 
 
-@pytest.fixture(scope="module")
-def machines(lab: MakeLab) -> Iterator[Lab]:
-    yield lab(2)
-
-
 @pytest.fixture
-def bench(machines: Lab, tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(machines, tmp_path)
+def bench(bench: Bench) -> Bench:
     (bench.project / "reads.py").write_text(READS)
-    yield bench
-    bench.close()
+    return bench
 
 
 @pytest.fixture

@@ -4,32 +4,16 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from lab_machines import MakeLab, lab
+from lab_machines import lab
 from ssh_runs import Bench, holds, nothing_left, processes, told
-
-from phalanx.lab.lab import Lab
 
 pytestmark = pytest.mark.slow
 __all__ = ["lab"]
 GOING = r"epoch\s+2/"
 UNUSED = "def unused(): phalanx.fit()\n"
 """A script that never trains is refused before anything is started."""
-
-
-@pytest.fixture(scope="module")
-def machines(lab: MakeLab) -> Iterator[Lab]:
-    yield lab(2)
-
-
-@pytest.fixture
-def bench(machines: Lab, tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(machines, tmp_path)
-    yield bench
-    bench.close()
 
 
 def test_killed_while_it_trains(bench: Bench) -> None:

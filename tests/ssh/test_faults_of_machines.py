@@ -22,13 +22,6 @@ def machines(lab: MakeLab) -> Iterator[Lab]:
     yield lab(2, rate="400mbit")
 
 
-@pytest.fixture
-def bench(machines: Lab, tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(machines, tmp_path)
-    yield bench
-    bench.close()
-
-
 def test_cut_off_before_the_connection(bench: Bench) -> None:
     with cut(bench.lab, "m2"):
         ended = bench.train().end()

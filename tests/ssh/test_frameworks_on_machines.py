@@ -27,13 +27,6 @@ def machines(lab: MakeLab) -> Iterator[Lab]:
     yield lab(4)
 
 
-@pytest.fixture
-def bench(machines: Lab, tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(machines, tmp_path)
-    yield bench
-    bench.close()
-
-
 def foreign(bench: Bench, example: str, framework: str, names: str, *words: str) -> Running:
     """An example as it is, in a project of its own."""
     shutil.copy(EXAMPLES / example, bench.project)

@@ -50,11 +50,9 @@ def machines(lab: MakeLab) -> Iterator[Lab]:
 
 
 @pytest.fixture
-def bench(machines: Lab, tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(machines, tmp_path)
+def bench(bench: Bench) -> Bench:
     (bench.project / "stamped.py").write_text(STAMPED)
-    yield bench
-    bench.close()
+    return bench
 
 
 def parts_of(run: Path, began: float) -> list[float]:

@@ -36,13 +36,6 @@ def machines(lab: MakeLab) -> Iterator[Lab]:
     yield lab(3)
 
 
-@pytest.fixture
-def bench(machines: Lab, tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(machines, tmp_path)
-    yield bench
-    bench.close()
-
-
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_strategy_reaches_the_accuracy_of_one_host(bench: Bench, strategy: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab_machines import MakeLab, lab, run_in
+from lab_machines import lab, run_in
 from ssh_runs import Bench, Ended, nothing_left
 
 from phalanx.lab.lab import Lab
@@ -57,18 +57,6 @@ OLD_PYTHONS = {
     "3.11": ("3.8", "3.9", "3.10"),
 }
 """What agents and workers need, and what is older."""
-
-
-@pytest.fixture(scope="module")
-def machines(lab: MakeLab) -> Iterator[Lab]:
-    yield lab(2)
-
-
-@pytest.fixture
-def bench(machines: Lab, tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(machines, tmp_path)
-    yield bench
-    bench.close()
 
 
 def both(bench: Bench, pool: Path, *words: str) -> tuple[Ended, Ended]:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lab_machines import MakeLab, lab
+from lab_machines import lab
 from ssh_runs import Bench, nothing_left, told
-
-from phalanx.lab.lab import Lab
 
 pytestmark = pytest.mark.slow
 __all__ = ["lab"]
@@ -36,18 +33,6 @@ told = {"arguments": sys.argv[1:], "script": Path(__file__).name,
         "data": read, "beside": beside}
 Path(run.folder, f"rang {run.rank} ü.json").write_text(json.dumps(told))
 """
-
-
-@pytest.fixture(scope="module")
-def machines(lab: MakeLab) -> Iterator[Lab]:
-    yield lab(2)
-
-
-@pytest.fixture
-def bench(machines: Lab, tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(machines, tmp_path)
-    yield bench
-    bench.close()
 
 
 @pytest.mark.parametrize(

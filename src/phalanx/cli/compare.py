@@ -119,21 +119,10 @@ def compare_checked(
     dry_run: bool = False,
 ) -> int:
     """Everything after the options: also what ``demo`` does."""
-    from phalanx.cli.output import Output
-    from phalanx.cli.study import StudyRun, matrix
+    from phalanx.cli.study import StudyRun, matrix, show_or_execute, start_of
 
-    out = Output(json)
-    for warning in request.warnings:
-        out.note(f"warning: {warning}")
-    workers = request.plan("allreduce", None).workers
-    if workers == 1 and strategies != ["single"]:
+    out, batches = start_of(request, batches, json)
+    if request.workers == 1 and strategies != ["single"]:
         out.note("note: one worker has nobody to agree with; --workers 2 makes a comparison")
-    if request.options.batch_per_worker:
-        # The same global batch for every row, single's too: otherwise their mathematics differ.
-        batches = [request.options.batch_per_worker * workers]
     study = StudyRun(request, matrix(strategies, batches, repeat), repeat, out)
-    if dry_run:
-        from phalanx.cli.dry_run import show
-
-        return show(list(zip(study.names(), study.jobs, strict=True)), out)
-    return study.execute()
+    return show_or_execute(study, out, dry_run)

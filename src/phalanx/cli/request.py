@@ -59,6 +59,11 @@ class Request:
         return self.pool.warnings
 
     @property
+    def workers(self) -> int:
+        """How many a strategy of several has."""
+        return self.plan("allreduce", None).workers
+
+    @property
     def launcher(self) -> str:
         """The one asked for, else the one that reaches the machines."""
         if self.options.launcher != "auto":
@@ -144,7 +149,7 @@ def check(options: Options) -> Request:
     machines, pool = _machines(options)
     request = Request(options, script, machines, pool)
     _check_travel(request)
-    check_speeds(options.emulation.slow, request.plan("allreduce", None).workers)
+    check_speeds(options.emulation.slow, request.workers)
     return request
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from phalanx.core.errors import DONE, SCRIPT_FAILED, STOPPED, PhalanxError, RunStopped
 from phalanx.core.files import write_whole
 from phalanx.core.run_paths import RunPaths, new_run
+from phalanx.core.settings import OURS
 
 if TYPE_CHECKING:
     from phalanx.cli.output import Output
@@ -29,7 +30,7 @@ class Cell:
     strategy: str
     batch: int | None
     repeat: int
-    system: str = "phalanx"
+    system: str = OURS
     title: str = ""
     """Where systems are compared: what the row is called."""
 
@@ -45,7 +46,7 @@ class Cell:
 
 def matrix(strategies: list[str], batches: list[int | None], repeat: int) -> list[Cell]:
     """Every combination."""
-    return alternating([(strategy, "phalanx", "") for strategy in strategies], batches, repeat)
+    return alternating([(strategy, OURS, "") for strategy in strategies], batches, repeat)
 
 
 def alternating(
@@ -200,6 +201,29 @@ class StudyRun:
         if not codes:
             return DONE
         return codes.pop() if len(codes) == 1 else SCRIPT_FAILED
+
+
+def start_of(
+    request: Request, batches: list[int | None], json: bool
+) -> tuple[Output, list[int | None]]:
+    """Where a comparison is told, and its global batches."""
+    from phalanx.cli.output import Output
+
+    out = Output(json)
+    for warning in request.warnings:
+        out.note(f"warning: {warning}")
+    if request.options.batch_per_worker:
+        # The same global batch for every row, single's too: otherwise their mathematics differ.
+        batches = [request.options.batch_per_worker * request.workers]
+    return out, batches
+
+
+def show_or_execute(study: StudyRun, out: Output, dry_run: bool) -> int:
+    if not dry_run:
+        return study.execute()
+    from phalanx.cli.dry_run import show
+
+    return show(list(zip(study.names(), study.jobs, strict=True)), out)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import msgspec
 
 from phalanx.core.errors import InputError, PhalanxError
 from phalanx.core.registry import did_you_mean
+from phalanx.core.settings import OURS
 
 if TYPE_CHECKING:
     import typer
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from phalanx.launch.controller import Outcome
     from phalanx.launch.frameworks import Framework
     from phalanx.launch.launcher import Job
-
-OURS = "phalanx"
 
 
 @dataclass(frozen=True)
@@ -202,15 +201,9 @@ def compare_systems(
     dry_run: bool = False,
 ) -> int:
     """Every system, the same model, data, batch, seed, epochs and machines; one report."""
-    from phalanx.cli.output import Output
-    from phalanx.cli.study import StudyRun
+    from phalanx.cli.study import StudyRun, show_or_execute, start_of
 
-    out = Output(json)
-    for warning in request.warnings:
-        out.note(f"warning: {warning}")
-    workers = request.plan("allreduce", None).workers
-    if request.options.batch_per_worker:
-        batches = [request.options.batch_per_worker * workers]
+    out, batches = start_of(request, batches, json)
 
     def make_job(cell: Cell) -> Job:
         if cell.system == OURS:
@@ -221,11 +214,7 @@ def compare_systems(
         )
 
     study = StudyRun(request, cells_of(wanted, batches, repeat), repeat, out, make_job)
-    if dry_run:
-        from phalanx.cli.dry_run import show
-
-        return show(list(zip(study.names(), study.jobs, strict=True)), out)
-    return study.execute()
+    return show_or_execute(study, out, dry_run)
 
 
 def cells_of(wanted: Wanted, batches: Sequence[int | None], repeat: int) -> list[Cell]:

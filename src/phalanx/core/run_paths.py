@@ -53,8 +53,8 @@ class RunPaths:
 
     @property
     def detached(self) -> Path:
-        """Where the machines of a run are that goes on without a controller; gone when it ends."""
-        return self.folder / "detached.json"
+        """There while a run may go on without a controller."""
+        return self.folder / "detached"
 
     @property
     def summary(self) -> Path:
@@ -134,6 +134,7 @@ class RunPaths:
         return self
 
 
+MOST_SHOWN = 5  # runs that a mistyped name may have meant: the newest
 MOST_NAME = 120  # characters: names of files end at 255 bytes, and this is only a part
 
 
@@ -203,7 +204,9 @@ def find_run(name: str | None) -> RunPaths:
     if matches:
         newest = ", ".join(r.id for r in reversed(matches[-3:]))
         raise InputError(f"'{name}' fits {len(matches)} runs", f"The newest: {newest}")
-    raise InputError(f"there is no run '{name}'", did_you_mean(name, [r.id for r in runs]))
+    raise InputError(
+        f"there is no run '{name}'", did_you_mean(name, [r.id for r in runs[-MOST_SHOWN:]])
+    )
 
 
 def _undated(run_id: str) -> str:

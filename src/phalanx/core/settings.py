@@ -13,6 +13,8 @@ Precision = Literal["auto", "float32", "bfloat16"]
 PRECISIONS = ("auto", "float32", "bfloat16")
 Balance = Literal["auto", "off"]
 BALANCES = ("auto", "off")
+OURS = "phalanx"
+"""The name of this system, among others that do the same job."""
 
 # The environment of a worker (ours; other launchers' variables are mapped in train/environment).
 RANK = "PHALANX_RANK"

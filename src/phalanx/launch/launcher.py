@@ -21,7 +21,7 @@ from phalanx.core import settings
 from phalanx.core.errors import MachineError
 from phalanx.core.registry import Registry
 from phalanx.core.run_paths import RunPaths
-from phalanx.core.settings import RunSettings
+from phalanx.core.settings import OURS, RunSettings
 from phalanx.launch.frameworks import Framework, ending_rule, roles_by_rank
 from phalanx.launch.say import Say
 from phalanx.observe.events import MachineSample
@@ -64,7 +64,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     pool: str | None = None
     """The blueprint, if there is one."""
     framework: Framework | None = None
-    system: str = "phalanx"
+    system: str = OURS
     decides: list[int] = []
     """Ranks whose end is the run's, where not all of them end by themselves."""
     joins: bool = True
@@ -220,7 +220,7 @@ def describe_launch(job: Job, paths: RunPaths, workers: list[WorkerCommand]) -> 
         resumes=job.resumes,
         pool=str(job.fleet.pool.resolve()) if job.fleet.pool else None,
         framework=framework,
-        system=framework.system if framework else "phalanx",
+        system=framework.system if framework else OURS,
         decides=list(rule.decides) if rule else [],
         joins=framework is None,
     )

@@ -20,6 +20,7 @@ from pathlib import Path
 from phalanx.core.cache import cache_home
 from phalanx.core.errors import InputError, MachineError
 from phalanx.core.registry import did_you_mean
+from phalanx.core.settings import OURS
 from phalanx.launch.frameworks.framework import (
     MIRRORED,
     PARAMETER_SERVER,
@@ -61,7 +62,6 @@ PEERS = {
         Peer(PARAMETER_SERVER, TENSORFLOW, ".keras.py", "TensorFlow ParameterServerStrategy"),
     )
 }
-OURS = "phalanx"
 
 
 def peer_of(system: str) -> Peer:

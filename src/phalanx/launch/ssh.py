@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections import deque
 from collections.abc import Callable
@@ -13,7 +12,6 @@ from dataclasses import replace
 import msgspec
 
 from phalanx.core.errors import MachineError, PhalanxError, RunStopped
-from phalanx.core.files import write_whole
 from phalanx.core.run_paths import RunPaths
 from phalanx.launch.event_loop import EventLoop, cancel
 from phalanx.launch.frameworks import plan_for, roles_by_rank
@@ -83,7 +81,7 @@ class SshLauncher(Launcher):
         assert self._job and self._loop and self._run
         self._paths = paths
         if self._job.fleet.detach:  # before anybody runs there: whoever ends us, they can be found
-            self._tell_where(self._job, paths)
+            paths.detached.touch()
         work = self._run.launch(self._job, find_root(self._job.script), paths, launch)
         self._launching = self._loop.submit(work)
 
@@ -165,11 +163,6 @@ class SshLauncher(Launcher):
             member.samples = MachineFile(paths.machine(member.name))
             files.append(member.samples)
         return files
-
-    def _tell_where(self, job: Job, paths: RunPaths) -> None:
-        pool, names = job.fleet.pool, [machine.name for machine in job.plan.machines]
-        record = {"pool": str(pool.resolve()) if pool else None, "machines": names}
-        write_whole(paths.detached, json.dumps(record) + "\n")
 
     def _tell_while(
         self, run: RemoteRun, loop: EventLoop, paths: RunPaths, say: Say, hurry: Callable[[], bool]

@@ -9,34 +9,24 @@ import msgspec
 from phalanx.observe.events import MachineSample
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent's figures; it is another machine's word, so that kinds are checked."""
+class Power(msgspec.Struct, frozen=True, kw_only=True):
+    """What a machine counts apart and a sample adds up."""
 
-    time: float
-    cpu_percent: float
-    memory_bytes: int
-    network_bytes_per_second: float
-    workers_cpu_percent: float
-    workers_memory_bytes: int
-    network_received: int | None = None
-    network_sent: int | None = None
-    disk_bytes_per_second: float | None = None
-    gpu_percent: float | None = None
-    gpu_memory_bytes: int | None = None
     gpu_watts: float | None = None
     cpu_watts: float | None = None
-    cpu_source: str | None = None
 
 
 def sample_of(tell: dict[str, Any], clock_offset: float = 0.0) -> MachineSample:
-    """``clock_offset``: seconds from the machine's clock to that of the run."""
-    told = msgspec.convert(tell, Told)
-    fields = msgspec.structs.asdict(told)
-    watts = [fields.pop(name) for name in ("cpu_watts", "gpu_watts")]
-    known = [each for each in watts if each is not None]
-    fields["time"] = told.time + clock_offset
-    fields["cpu_source"] = told.cpu_source[:20] if told.cpu_source else None
-    return MachineSample(**fields, watts=sum(known) if known else None)
+    """Another machine's word, so that kinds are checked; ``clock_offset``: seconds from its clock
+    to that of the run."""
+    told, power = msgspec.convert(tell, MachineSample), msgspec.convert(tell, Power)
+    known = [each for each in (power.cpu_watts, power.gpu_watts) if each is not None]
+    return msgspec.structs.replace(
+        told,
+        time=told.time + clock_offset,
+        cpu_source=told.cpu_source[:20] if told.cpu_source else None,
+        watts=sum(known) if known else None,
+    )
 
 
 class SampleReader:

@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from phalanx.core.run_paths import RunPaths
-from phalanx.core.settings import RunSettings
+from phalanx.core.settings import OURS, RunSettings
 from phalanx.observe.events import MachineSample
 
 
@@ -55,7 +55,7 @@ class LaunchRecord(msgspec.Struct, kw_only=True):
     versions: dict[str, str] = {}
     workers: list[WorkerRecord] = []
     resumes: str | None = None
-    system: str = "phalanx"
+    system: str = OURS
 
 
 class ControllerRecord(msgspec.Struct, kw_only=True):

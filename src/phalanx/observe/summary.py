@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from phalanx.core.run_paths import RunPaths
-from phalanx.core.settings import RunSettings
+from phalanx.core.settings import OURS, RunSettings
 from phalanx.observe import history as hist
 from phalanx.observe.emulated import describe_emulation
 from phalanx.observe.events import Joined, MachineSample, Saved
@@ -33,7 +33,6 @@ from phalanx.observe.timeline import RankLog, read_ranks
 
 __all__ = ["Summary", "summarise"]
 
-OURS = "phalanx"
 NEWEST = 64
 """Checkpoints whose moments are told."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from phalanx.core.settings import OURS
 from phalanx.observe.straggler import Straggler
 from phalanx.observe.worth import Worth
 
@@ -112,7 +113,7 @@ class Summary(msgspec.Struct, kw_only=True):
     run: str
     status: str
     strategy: str | None = None
-    system: str = "phalanx"
+    system: str = OURS
     workers: int | None = None
     machines: list[MachineSummary] = []
     epochs: int | None = None

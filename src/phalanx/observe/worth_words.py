@@ -37,17 +37,17 @@ def _best_first(options: Sequence[Option]) -> list[Option]:
 
 
 def _change(worth: Worth, faster: Sequence[Option]) -> str:
-    ways = []
+    ways, late = [], worth.waiting
+    balanced = [option for option in faster if option.kind == BALANCE]
+    helps = bool(balanced)
     fewer = _best_first([option for option in faster if option.kind == FEWER])
     if fewer:
         alike = [o for o in fewer if o.times >= (1.0 - _ALIKE) * fewer[0].times]
-        ways.append(_leave_out(worth, max(alike, key=lambda option: len(option.machines))))
-    ways += [
-        f"balance it (--balance auto: {_faster(option)})"
-        for option in faster
-        if option.kind == BALANCE
-    ]
-    return f"{_why(worth)}: {' or '.join(ways)}"
+        kept = max(alike, key=lambda option: len(option.machines))
+        ways.append(_leave_out(worth, kept))
+        helps = helps or (late is not None and late.name not in kept.machines)
+    ways += [f"balance it (--balance auto: {_faster(option)})" for option in balanced]
+    return f"{_why(worth, late if helps else None)}: {' or '.join(ways)}"
 
 
 def _leave_out(worth: Worth, option: Option) -> str:
@@ -58,8 +58,8 @@ def _leave_out(worth: Worth, option: Option) -> str:
     return f"leave {whom} out ({_how(worth, option)}: {_faster(option)})"
 
 
-def _why(worth: Worth) -> str:
-    late = worth.waiting
+def _why(worth: Worth, late: WaitedFor | None) -> str:
+    """``late``: who is waited for, if what is advised would end that."""
     if late is None or not _named(late):
         kind = "machines" if worth.several_hosts else "workers"
         return f"communication costs more than the {kind} add"

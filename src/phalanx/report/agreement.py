@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
+from phalanx.core.settings import OURS
 from phalanx.report.load import Group
 from phalanx.report.quality import Quality
 
 LOSS_BAND = 0.25
 """Of the reference's loss."""
 ACCURACY_BAND = 0.01
-OURS = "phalanx"
 _PARTS = ("test", "validation", "train")
 
 

@@ -70,20 +70,9 @@ def own_seat(variables: Mapping[str, str]) -> Seat | None:
     if {settings.RANK, hosts.MEET} - variables.keys() or settings.ARENA in variables:
         return None
     found = Variables(variables)
-    process, processes = numbers_of(found, settings.RANK, settings.WORKERS)
-    address, port = meeting_of(found, "", None, "the launcher gives it")
-    local, count = locals_of(found, hosts.LOCAL, hosts.LOCALS, processes)
-    return Seat(
-        launcher="phalanx",
-        process=process,
-        processes=processes,
-        local=local,
-        locals=count,
-        meet_at=address,
-        port=port,
-        run=run_word(found, f"{address}-{port}"),
-        machine=found.text(settings.MACHINE) or "here",
-    )
+    numbers = numbers_of(found, settings.RANK, settings.WORKERS)
+    machine = found.text(settings.MACHINE) or "here"
+    return _by_our_variables(found, "phalanx", numbers, machine, "the launcher gives it")
 
 
 def settings_of(variables: Mapping[str, str]) -> RunSettings:
@@ -120,15 +109,22 @@ def _decoded(text: str) -> RunSettings:
 
 
 def _by_hand(found: Variables, machine: str) -> Seat | None:
-    process, processes = numbers_of(found, hosts.PROCESS, hosts.PROCESSES)
-    if processes == 1:
+    numbers = numbers_of(found, hosts.PROCESS, hosts.PROCESSES)
+    if numbers[1] == 1:
         return None
-    address, port = meeting_of(
-        found, "", None, "one address and port for all, such as 10.0.0.1:9900"
-    )
+    wanted = "one address and port for all, such as 10.0.0.1:9900"
+    return _by_our_variables(found, "by hand", numbers, machine, wanted)
+
+
+def _by_our_variables(
+    found: Variables, launcher: LauncherName, numbers: tuple[int, int], machine: str, wanted: str
+) -> Seat:
+    """``wanted``: what ``PHALANX_MEET`` should have been."""
+    process, processes = numbers
+    address, port = meeting_of(found, "", None, wanted)
     local, count = locals_of(found, hosts.LOCAL, hosts.LOCALS, processes)
     return Seat(
-        launcher="by hand",
+        launcher=launcher,
         process=process,
         processes=processes,
         local=local,

@@ -25,7 +25,7 @@ from phalanx.core.agreed_run import agreed_run
 from phalanx.core.errors import InputError, MachineLost, PhalanxError
 from phalanx.core.run_key import KEY_VARIABLE, RunKey, key_from
 from phalanx.core.run_paths import RunPaths
-from phalanx.pool.measured import read_probe
+from phalanx.pool.measured import read_probe, slowest_links
 from phalanx.sync.net.channel import CLOSED
 from phalanx.sync.net.home_messages import Hello
 from phalanx.sync.net.keep_home import Orders, start_home
@@ -100,11 +100,7 @@ def _links(variables: Mapping[str, str]) -> dict[str, float]:
     """What each machine's slowest link was measured to carry, if somebody probed the pool."""
     path = variables.get(names.POOL)
     probe = read_probe(Path(path)) if path else None
-    found: dict[str, float] = {}
-    for link in probe.links if probe else ():
-        for name in (link.source, link.target):
-            found[name] = min(found.get(name, link.bandwidth), link.bandwidth)
-    return found
+    return slowest_links(probe) if probe else {}
 
 
 def _pool(variables: Mapping[str, str]) -> Pool | None:
