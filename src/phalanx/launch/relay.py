@@ -5,6 +5,7 @@ from __future__ import annotations
 from phalanx.core.run_paths import RunPaths
 from phalanx.launch.launcher import Samples
 from phalanx.launch.observer import Observer
+from phalanx.launch.silence import Silence
 from phalanx.observe.collect import EventTail, LineTail
 from phalanx.observe.events import Event, Finished, Joined
 from phalanx.observe.figure_lines import is_figures
@@ -25,10 +26,13 @@ class Relay:
         self._output = LineTail(paths.log_of(self._first))
         self._machines = machines
         self._observer = observer
+        self._silence = Silence()
 
     def poll(self) -> None:
         """Pass on what is new."""
         self._pass_on(self._output.poll(), self._events.poll())
+        for text in self._silence.news():
+            self._observer.note(text)
 
     def drain(self) -> None:
         """Pass on the rest, once the workers have ended."""
@@ -46,6 +50,7 @@ class Relay:
                 self._observer.sample(sample)
 
     def _note(self, event: Event) -> None:
+        self._silence.take(event)
         if isinstance(event, Joined):
             self.joined = True
             self.finished.discard(event.rank)  # a script may train more than once

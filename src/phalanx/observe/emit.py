@@ -11,9 +11,11 @@ from collections import deque
 from pathlib import Path
 from typing import BinaryIO
 
-from phalanx.observe.events import Event, Steps, encode
+from phalanx.observe.events import Alive, Event, Steps, encode
 
 INTERVAL = 0.25
+SIGN_OF_LIFE = 5.0
+"""Seconds after which a worker that has nothing to tell says that it is there."""
 MOST_UNWRITTEN = 1 << 24
 """Bytes that are kept for a disk that is full; more than that is forgotten."""
 
@@ -56,19 +58,23 @@ class EventWriter:
                 self._file = None
 
     def _loop(self) -> None:
+        quiet = 0
         while not self._stop.wait(INTERVAL):
-            self.flush()
+            quiet = 0 if self.flush() else quiet + 1
+            if quiet * INTERVAL >= SIGN_OF_LIFE:
+                self.emit(Alive(rank=self._rank))
 
-    def flush(self) -> None:
-        """Write what there is now."""
+    def flush(self) -> bool:
+        """Write what there is now; whether there was anything."""
         with self._flushing:
             if not self._file:
-                return
+                return False
             lines = [encode(batch) for batch in self._take_steps()]
             while self._events:
                 lines.append(encode(self._events.popleft()))
             self._unwritten += b"".join(lines)
             self._write()
+            return bool(lines)
 
     def _write(self) -> None:
         """A full disk must not end the training: what does not fit now may do so later."""

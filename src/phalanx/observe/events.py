@@ -160,6 +160,12 @@ class Saved(msgspec.Struct, tag="saved", frozen=True, kw_only=True):
     epoch: int
 
 
+class Alive(msgspec.Struct, tag="alive", frozen=True, kw_only=True):
+    """A sign of life of a worker that had nothing else to tell for some seconds."""
+
+    rank: int
+
+
 class Finished(msgspec.Struct, tag="finished", frozen=True, kw_only=True):
     """The worker's last word. ``status``: done, failed or stopped."""
 
@@ -182,6 +188,7 @@ Event = (
     | WorkerLost
     | Data
     | Saved
+    | Alive
     | Finished
 )
 

@@ -134,7 +134,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
 
 
 def main() -> int:
-    controller._GRACE_OF_STOP = float(os.environ.get("TEST_GRACE", "1"))
+    controller.STOP_SECONDS = float(os.environ.get("TEST_GRACE", "1"))
     script, folder, workers = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     outcome = execute(make_job(script, workers), RunPaths(folder).make(), Observer())
     return outcome.exit_code
