@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import re
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,11 +26,12 @@ pytestmark = pytest.mark.slow
 __all__ = ["lab"]
 BURN = "import time\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass"
 WATCHED = 10
+PASSWORD = f"pass-{secrets.token_hex(8)}"
 
 
 @pytest.fixture(scope="module")
 def machines(lab: MakeLab) -> Iterator[Lab]:
-    yield lab(3, memory="2GiB", cpu="60,60,60")
+    yield lab(3, memory="2GiB", cpu="60,60,60", password=PASSWORD)
 
 
 @pytest.fixture
@@ -75,6 +77,26 @@ def test_init_writes_what_is_there(machines: Lab, tmp_path: Path) -> None:
         (f"m{number}", address, 1) for number, address in enumerate(addresses, start=1)
     ]
     assert phalanx("pool", "check", out)[0] in (0, 3)
+
+
+def test_init_by_a_password(machines: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing but the password lets anybody in: the user has no key and no agent."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    monkeypatch.setenv("LAB_PASSWORD", PASSWORD)
+    out = tmp_path / "made.yaml"
+    addresses = [machine.address for machine in machines.machines[:2]]
+    words = ["pool", "init", *addresses, "--user", "root", "--yes", "--out", out]
+    code, _, refused = phalanx(*words)
+    assert (code, refused.count("give --password prompt (or env:NAME)")) == (3, 2)
+    code, made, errors = phalanx(*words, "--password", "env:LAB_PASSWORD")
+    assert code == 0, errors
+    assert [str(m.password) for m in read_blueprint(out).machines] == ["env:LAB_PASSWORD"] * 2
+    _, found, said = phalanx("pool", "check", out)
+    assert [m["reachable"] for m in found["machines"]] == [True, True]
+    written = [path.read_text() for path in tmp_path.iterdir() if path.is_file()]
+    assert len(written) == 2, "the blueprint and its keys"
+    assert PASSWORD not in "".join([*written, refused, errors, said, str(made), str(found)])
 
 
 def test_a_way_that_is_closed_and_one_machine_with_two_names(

@@ -32,6 +32,13 @@ def init(
     ),
     user: Annotated[str | None, typer.Option(metavar="NAME", help="Whom to log in as.")] = None,
     key: Annotated[str | None, typer.Option(metavar="PATH", help="The private key.")] = None,
+    password: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REF",
+            help="The password of all of them: 'prompt' asks once, 'env:NAME' reads a variable.",
+        ),
+    ] = None,
     from_ssh_config: Annotated[
         bool, typer.Option("--from-ssh-config", help="Take every Host of ~/.ssh/config.")
     ] = False,
@@ -45,23 +52,22 @@ def init(
 
     Example: phalanx pool init here alpha beta
     """
-    import asyncio
-
     from phalanx.cli.output import Output
     from phalanx.core.errors import BAD_INPUT, DONE, MACHINE_FAILED, InputError
-    from phalanx.launch.pool_init import find_out, machines_named, with_host_names
+    from phalanx.launch.pool_init import machines_named, password_reference, with_host_names
     from phalanx.pool.known_file import keys_beside
 
+    reference = None if password is None else password_reference(password)
     if out.exists():
         raise InputError(f"{out} is there already", "Give another --out, or remove it first.")
     output = Output(json)
-    machines = machines_named(_names(names or [], from_ssh_config), out, user=user, key=key)
+    found = _names(names or [], from_ssh_config)
+    machines = machines_named(found, out, user=user, key=key, password=reference)
     seen, agreed = settle_keys(machines, keys_beside(out), output, yes=yes)
     if not agreed:
         return MACHINE_FAILED if any(each.status == "changed" for each in seen) else BAD_INPUT
     unseen = {each.machine.name: each.problem for each in seen if each.problem is not None}
-    with output.human.status("finding out"):
-        visits = asyncio.run(find_out([m for m in machines if m.name not in unseen]))
+    visits = _visits([m for m in machines if m.name not in unseen], output)
     visits = _in_order(machines, visits, unseen)
     if all(visit.error is not None for visit in visits):
         _problems(visits, output, unseen)
@@ -82,6 +88,16 @@ def _names(names: list[str], from_ssh_config: bool) -> list[str]:
             "no machine was named", "For example: phalanx pool init here alpha 192.0.2.10"
         )
     return list(dict.fromkeys(found))
+
+
+def _visits(machines: Sequence[Machine], output: Output) -> list[Visit]:
+    import asyncio
+
+    from phalanx.launch.pool_init import find_out, typed_password
+
+    typed = typed_password(machines)
+    with output.human.status("finding out"):
+        return asyncio.run(find_out(machines, typed))
 
 
 def _in_order(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,12 +11,11 @@ import typer
 from phalanx.cli import options as o
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from collections.abc import Sequence
 
     from phalanx.cli.output import Output
     from phalanx.core.run_paths import RunPaths
 
-STYLES = {"done": "green", "running": "cyan", "stopped": "yellow", "failed": "red", "lost": "red"}
 FIELDS = ("run", "status", "strategy", "workers", "seconds", "test_accuracy")
 
 
@@ -32,7 +33,7 @@ def runs(
     every = list_runs()
     rows = [_row(paths) for paths in every[-limit:]]
     if rows:
-        _print(_table(rows), out)
+        _print(rows, out)
     else:
         out.say(f"there are no runs in {runs_home()}; start one: phalanx demo")
     if len(every) > len(rows):
@@ -55,40 +56,10 @@ def _row(paths: RunPaths) -> dict[str, Any]:
     return {name: getattr(summary, name) for name in FIELDS} | {"resumes": launch.resumes}
 
 
-def _print(table: Table, out: Output) -> None:
-    """Ids are for copying: a line that is too long is the terminal's to wrap, never cut."""
-    from rich.measure import Measurement
+def _print(rows: Sequence[dict[str, Any]], out: Output) -> None:
+    """In a pipe there is room for all, so that a line that is found there names its run."""
+    from phalanx.cli.run_lines import run_lines
 
-    console = out.human
-    needed = Measurement.get(console, console.options.update(width=1000), table).maximum
-    console.width = max(console.width, needed)
-    console.print(table, crop=False, soft_wrap=False)
-
-
-def _table(rows: list[dict[str, Any]]) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    from phalanx.cli.words import clock
-    from phalanx.core.terminal import printable
-    from phalanx.report.words import share
-
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1, 0, 0))
-    for name in ("run", "status", "strategy"):
-        table.add_column(name, no_wrap=True)
-    for name in ("workers", "elapsed", "accuracy"):
-        table.add_column(name, justify="right", no_wrap=True)
-    resumed = any(row["resumes"] for row in rows)
-    if resumed:
-        table.add_column("went on from", no_wrap=True)
-    for row in rows:
-        table.add_row(
-            Text(printable(row["run"])),
-            Text(printable(row["status"]), style=STYLES.get(row["status"], "dim")),
-            Text(printable(row["strategy"] or "")),
-            "" if row["workers"] is None else str(row["workers"]),
-            "" if row["seconds"] is None else clock(row["seconds"]),
-            "" if row["test_accuracy"] is None else share(row["test_accuracy"]),
-            *([Text(printable(row["resumes"] or ""), style="dim")] if resumed else []),
-        )
-    return table
+    limited = out.human.is_terminal or "COLUMNS" in os.environ
+    for line in run_lines(rows, out.human.width if limited else sys.maxsize):
+        out.human.print(line)

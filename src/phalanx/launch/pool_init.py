@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from datetime import date
+from getpass import getpass
 from pathlib import Path
 
-from pydantic import ValidationError
+import asyncssh
+from pydantic import SecretStr, ValidationError
 
-from phalanx.core.errors import InputError, PhalanxError
+from phalanx.core.errors import InputError, MachineError, PhalanxError
 from phalanx.launch.agent_link import AgentLink, open_agent
 from phalanx.launch.pool_check import ANSWER_SECONDS, START_SECONDS, Visit, see
 from phalanx.launch.ssh_config import Resolved, resolve
+from phalanx.pool.credential import Credential, read_credential
 from phalanx.pool.jumps import JumpError, resolve_ways
 from phalanx.pool.known_file import keys_beside
 from phalanx.pool.machine import HERE, SELECTION_WORDS, Machine
@@ -34,13 +38,57 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./~][A-Za-z0-9_./~@-]*")
 _ADDRESS = re.compile(r"\[?[0-9a-fA-F:.]+\]?")
 
 
+def password_reference(text: str) -> Credential:
+    """What ``--password`` refers to; the answer to a mistake repeats nothing of a secret."""
+    try:
+        found = read_credential(text)
+    except ValueError as error:
+        raise InputError(f"--password: {error}", "Give prompt, or env:NAME.") from None
+    assert isinstance(found, Credential)
+    if found.kind in ("key", "agent"):
+        raise InputError(
+            "--password is for passwords: prompt, or env:NAME",
+            "A key is given by --key; the agent is asked without any option.",
+        )
+    if found.kind == "inline":
+        raise InputError(
+            "--password takes prompt or env:NAME, never the password itself",
+            "Others can read the words of a command: if that was a password, change it.",
+        )
+    if found.kind == "env" and not os.environ.get(found.name):
+        raise InputError(
+            f"the password should be in {found.name}, which is not set",
+            f"Set it: read -rs {found.name} && export {found.name}",
+        )
+    return found
+
+
+def typed_password(machines: Iterable[Machine]) -> Credential | None:
+    """Asked for once, for all machines that are to be asked for theirs; ``None`` without any."""
+    names = [m.label for m in machines if m.password is not None and m.password.kind == "prompt"]
+    if not names:
+        return None
+    whose = names[0] if len(names) == 1 else f"these {len(names)} machines"
+    try:
+        return Credential("inline", secret=SecretStr(getpass(f"password of {whose}: ")))
+    except EOFError:
+        raise InputError(
+            "the password cannot be asked for here", "Give --password env:NAME, or --key."
+        ) from None
+
+
 def machines_named(
-    names: Iterable[str], out: Path, *, user: str | None = None, key: str | None = None
+    names: Iterable[str],
+    out: Path,
+    *,
+    user: str | None = None,
+    key: str | None = None,
+    password: Credential | None = None,
 ) -> list[Machine]:
     """The machines that ``names`` stand for, with their ways and the file of their keys."""
     found: list[Machine] = []
     for name in names:
-        machine = _machine(name, user, key)
+        machine = _machine(name, user, key, password)
         if any(machine.name == other.name for other in found):
             raise InputError(f"'{name}' is there twice", "Give each machine once.")
         found.append(machine)
@@ -50,7 +98,7 @@ def machines_named(
         raise InputError(error.problem, error.remedy) from None
 
 
-def _machine(name: str, user: str | None, key: str | None) -> Machine:
+def _machine(name: str, user: str | None, key: str | None, password: Credential | None) -> Machine:
     own = Resolved(HERE) if name == HERE else resolve(name)
     fields = {
         "name": name_for(name),
@@ -58,6 +106,7 @@ def _machine(name: str, user: str | None, key: str | None) -> Machine:
         "port": own.port,
         "user": None if name == HERE else user or own.user,
         "key": None if name == HERE else key or own.key,
+        "password": None if name == HERE else password,
         "jump": own.jump,
     }
     try:
@@ -74,23 +123,40 @@ def name_for(text: str) -> str:
     return f"{plain}-1" if plain in SELECTION_WORDS else plain or "machine"
 
 
-async def find_out(machines: Sequence[Machine]) -> list[Visit]:
-    """Facts of every machine, and the first Python there that has torch."""
+async def find_out(machines: Sequence[Machine], typed: Credential | None = None) -> list[Visit]:
+    """Facts of every machine, and the first Python there that has torch.
+
+    ``typed`` is the password of those that refer to ``prompt``; what is visited keeps the
+    reference.
+    """
     visits = [Visit(machine) for machine in machines]
     async with AsyncExitStack() as stack:
-        await asyncio.gather(*(_find_out_one(stack, each) for each in visits))
+        await asyncio.gather(*(_find_out_one(stack, each, typed) for each in visits))
     return visits
 
 
-async def _find_out_one(stack: AsyncExitStack, visit: Visit) -> None:
+async def _find_out_one(stack: AsyncExitStack, visit: Visit, typed: Credential | None) -> None:
+    asked = visit.machine.password is not None and visit.machine.password.kind == "prompt"
+    entered = visit.machine.model_copy(update={"password": typed} if asked else {})
     try:
-        link = await open_agent(visit.machine, run=None, timeout=START_SECONDS)
+        link = await open_agent(entered, run=None, timeout=START_SECONDS)
         await stack.enter_async_context(link)
         await see(link, visit)
         if visit.torch is None and not visit.machine.is_here:
             await _look_for_torch(link, visit)
     except PhalanxError as error:
-        visit.error = error
+        visit.error = _in_words_of_init(error, visit.machine)
+
+
+def _in_words_of_init(error: PhalanxError, machine: Machine) -> PhalanxError:
+    """A refused login is mended by options of this command: there is no blueprint yet."""
+    if not isinstance(error.__context__, asyncssh.PermissionDenied):
+        return error
+    if machine.password is None:
+        remedy = "If it takes passwords, give --password prompt (or env:NAME); else --user, --key."
+    else:
+        remedy = "Check --user and the password, which is the same for all of them."
+    return MachineError(error.cause, remedy)
 
 
 async def _look_for_torch(link: AgentLink, visit: Visit) -> None:
@@ -155,10 +221,10 @@ def _way(machine: Machine) -> list[tuple[str, str]]:
     found = [("host", machine.host)]
     if machine.port != 22:
         found.append(("port", str(machine.port)))
-    for name in ("user", "key", "jump"):
+    for name in ("user", "key", "password", "jump"):
         value = getattr(machine, name)
         if value is not None:
-            found.append((name, value))
+            found.append((name, str(value)))
     return found
 
 

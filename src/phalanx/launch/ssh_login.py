@@ -130,7 +130,7 @@ def _password(machine: Machine) -> str:
         if value is None:
             raise InputError(
                 f"the password of {machine.name} should be in {credential.name}, which is not set",
-                f"Set it: export {credential.name}=…",
+                f"Set it: read -rs {credential.name} && export {credential.name}",
             )
         return value
     if credential.secret is None:

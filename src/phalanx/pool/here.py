@@ -26,6 +26,10 @@ def on_this_machine(machine: Machine, facts: Facts | None = None) -> tuple[Machi
         if cores > facts.cores and not machine.emulated:
             warnings.append(_too_many(machine.name, "cores", cores, facts.cores))
             cores, ids = facts.cores, facts.cpu_ids
+    if facts.cores < len(facts.cpu_ids):
+        # A quota is time on any core. Whoever holds itself to the first ones shares them with all
+        # others of this host who were told the same: containers, emulated machines.
+        ids = ()
     gpus = machine.gpus if "gpus" in machine.model_fields_set else facts.usable_gpus
     if gpus > facts.usable_gpus and not machine.emulated:
         warnings.append(_too_many(machine.name, "gpus", gpus, facts.usable_gpus))

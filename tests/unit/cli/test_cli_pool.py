@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +16,7 @@ import pytest
 from cli_support import Shell
 from found_machines import facts
 from rich.console import Console
-from ssh_servers import USER, new_key, ssh_server, write_client_key
+from ssh_servers import PASSWORD, USER, new_key, ssh_server, write_client_key
 
 from phalanx.cli import check_words, rate_words
 from phalanx.core.errors import MachineError
@@ -112,6 +115,89 @@ def test_init_of_nobody_who_answers_writes_nothing(shell: Shell) -> None:
     assert answer.code == 3
     assert "nobody.invalid cannot be reached" in answer.err
     assert not (shell.folder / "pool.yaml").exists()
+
+
+needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="needs ssh")
+ONLY_PASSWORDS = new_key().export_public_key().decode()
+"""The key that is let in has been thrown away."""
+
+
+def name_in_ssh_config(*ports: int) -> list[str]:
+    """An alias for each port of loopback."""
+    folder = Path.home() / ".ssh"
+    folder.mkdir()
+    names = [f"m{number}" for number in range(len(ports))]
+    (folder / "config").write_text(
+        "".join(
+            f"Host {name}\n  HostName 127.0.0.1\n  Port {port}\n  User {USER}\n"
+            for name, port in zip(names, ports, strict=True)
+        )
+    )
+    return names
+
+
+@needs_ssh
+def test_init_with_a_password_of_the_environment(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAB_PASSWORD", PASSWORD)
+    with serving(new_key(), ONLY_PASSWORDS) as port:
+        (name,) = name_in_ssh_config(port)
+        words = ("pool", "init", "here", name, "--yes")
+        refused = shell(*words, "--out", "without.yaml")
+        entered = shell(*words, "--password", "env:LAB_PASSWORD")
+        monkeypatch.setenv("LAB_PASSWORD", "wrong words")
+        wrong = shell(*words, "--password", "env:LAB_PASSWORD", "--out", "wrong.yaml")
+    assert "does not let ml in\n  If it takes passwords, give --password prompt" in refused.err
+    assert "does not let ml in\n  Check --user and the password" in wrong.err
+    assert "starts no command: it says 'hello'" in entered.err, "it was let in"
+    text = (shell.folder / "pool.yaml").read_text()
+    here, left_out = text.split("  # m0: ")
+    assert "password" not in here
+    assert '"env:LAB_PASSWORD"' in left_out
+    for said in (text, entered.out, entered.err, wrong.out, wrong.err):
+        assert PASSWORD not in said and "wrong words" not in said
+
+
+@needs_ssh
+def test_init_asks_for_one_password_once(shell: Shell) -> None:
+    """Without a terminal it is read from standard input, where only one line is."""
+    with serving(new_key(), ONLY_PASSWORDS) as one, serving(new_key(), ONLY_PASSWORDS) as other:
+        names = name_in_ssh_config(one, other)
+        words = ["pool", "init", "here", *names, "--yes", "--password", "prompt"]
+        ended = subprocess.run(
+            [sys.executable, "-m", "phalanx", *words],
+            input=f"{PASSWORD}\n",
+            start_new_session=True,
+            cwd=shell.folder,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert "password of these 2 machines: " in ended.stderr
+    assert ended.stderr.count("starts no command: it says 'hello'") == 2
+    text = (shell.folder / "pool.yaml").read_text()
+    assert text.count('password: "prompt"') == 2
+    assert PASSWORD not in text + ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("reference", "words"),
+    [
+        ("swordfish", "never the password itself\n  Others can read the words of a command"),
+        ("env:sword-fish", "env: needs the name of a variable"),
+        ("env:NOT_SET_AT_ALL", "which is not set\n  Set it: read -rs NOT_SET_AT_ALL && export"),
+        ("key:~/swordfish", "A key is given by --key"),
+        ("", "a password cannot be empty"),
+    ],
+)
+def test_init_takes_references_only(shell: Shell, reference: str, words: str) -> None:
+    answer = shell("pool", "init", "nobody.invalid", "--password", reference, "--json")
+    assert answer.code == 2
+    assert words in answer.err
+    assert len(answer.errors) == 2
+    assert "fish" not in answer.err + answer.out
 
 
 def shown(*tables: object) -> list[str]:

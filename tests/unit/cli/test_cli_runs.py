@@ -89,6 +89,36 @@ def test_a_long_id_is_never_cut(house: Shell) -> None:
     assert name in house("runs").out
 
 
+def test_eighty_columns_for_runs_that_went_on(
+    house: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every id is whole; a long one has a line of its own, which it needs not in a pipe."""
+    longest = "20250103-000000-cifar_resnet-allreduce-0.5-async-resumed"
+    origins = {"20250102-100000-train-async-resumed": NEW, longest: "20250103-000000-x-async"}
+    for name, origin in origins.items():
+        strategy = "allreduce@0.5/async" if name == longest else "async"
+        paths = write_run(house.runs, name, strategy=strategy)
+        launch = json.loads(paths.launch.read_text())
+        paths.launch.write_text(json.dumps(launch | {"resumes": f"{origin}, checkpoint 140"}))
+    monkeypatch.delenv("COLUMNS", raising=False)
+    piped = house("runs").out.splitlines()
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = house("runs").out.splitlines()
+
+    assert max(map(len, lines)) <= 80
+    assert [line for line in lines if "went on" in line] == [
+        f"  went on from {origin}, checkpoint 140" for origin in origins.values()
+    ]
+    assert [line.split()[0] for line in lines if line.startswith("2025")] == [
+        STUDY, OLD, NEW, *origins
+    ]  # fmt: skip
+    details = lines[lines.index(longest) + 1]
+    assert details.split()[:3] == ["done", "allreduce@0.5/async", "2"]
+    others = [len(line) for line in lines if line.endswith(" %")]
+    assert len(set(others)) == 1 and len(others) == 4, "the columns of numbers end alike"
+    assert piped[-2].split()[:3] == [longest, "done", "allreduce@0.5/async"]
+
+
 def test_the_listing_can_be_cut_short(house: Shell) -> None:
     answer = house("runs", "--limit", "1", "--json")
 

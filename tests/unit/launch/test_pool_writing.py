@@ -14,6 +14,7 @@ from phalanx.launch.pool_check import Visit
 from phalanx.launch.pool_init import blueprint_text, machines_named, name_for, with_host_names
 from phalanx.launch.ssh_config import aliases, resolve
 from phalanx.pool.blueprint import read_blueprint
+from phalanx.pool.credential import Credential
 from phalanx.pool.machine import Machine
 from phalanx.pool.machine_facts import Gpu
 
@@ -73,13 +74,15 @@ def test_names_for_blueprints() -> None:
 
 def test_the_file_is_read_again_as_what_was_found(tmp_path: Path) -> None:
     path = tmp_path / "pool.yaml"
-    alpha = Visit(Machine(name="10.0.0.2", host="10.0.0.2", user="ml", port=2222))
+    secret = Credential("env", "THE_PASSWORD")
+    alpha = Visit(Machine(name="10.0.0.2", host="10.0.0.2", user="ml", port=2222, password=secret))
     alpha.facts = facts(
         gpus=[Gpu(name="Evil\nGPU: # x", memory=2**34)], cpu_model="A CPU\n  gpus: 9"
     )
     alpha.python, alpha.torch = "3.11.7", "2.13.0"
     alpha.machine = alpha.machine.model_copy(update={"python": "/opt/my env/bin/python: #"})
-    beta = Visit(Machine(name="beta", host="[fd00::2]", jump="me@gate:23"))
+    asked = Credential("prompt")
+    beta = Visit(Machine(name="beta", host="[fd00::2]", jump="me@gate:23", password=asked))
     beta.facts = facts(hostname="beta")
     lost = Visit(Machine(name="gamma", host="10.0.0.9"), error=MachineError("away\nmachines: {}"))
     visits = [alpha, beta, lost]
@@ -92,5 +95,6 @@ def test_the_file_is_read_again_as_what_was_found(tmp_path: Path) -> None:
     assert (first.host, first.port, first.user, first.gpus) == ("10.0.0.2", 2222, "ml", 1)
     assert (first.python, first.cores, first.memory) == ("/opt/my env/bin/python: #", 4, 2**33)
     assert (second.host, second.jump, second.gpus) == ("[fd00::2]", "me@gate:23", 0)
+    assert (first.password, second.password) == (secret, asked)
     assert "  # gamma: {host: " in text and "not reached: away machines" in text
     assert "no Python with torch was found" in text

@@ -189,3 +189,8 @@ def test_gpus_that_torch_cannot_use() -> None:
     machine, warnings = on_this_machine(here(), facts)
     assert machine.gpus == 0
     assert warnings == ["2 GPUs are here, but the installed torch is a CPU build"]
+
+
+def test_under_a_quota_nobody_is_held_to_a_core() -> None:
+    machine, _ = on_this_machine(here(), Facts(1, (0, 1, 2, 3), 8 * 10**9, 0, 0))
+    assert (machine.cores, machine.cpu_ids) == (1, ())
