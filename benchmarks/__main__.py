@@ -95,6 +95,7 @@ LONG = {
     "hosts": "benchmarks.hosts",
     "hosts-steps": "benchmarks.hosts_steps",
     "hosts-codecs": "benchmarks.hosts_codecs",
+    "hosts-ahead": "benchmarks.hosts_ahead",
     "hosts-straggler": "benchmarks.hosts_straggler",
     "store-wire": "benchmarks.store_wire",
 }

@@ -14,6 +14,7 @@ import traceback
 PARTS: dict[str, list[str]] = {
     "store-wire": ["--rounds", "3"],
     "hosts-steps": ["--rounds", "3", "--seconds", "1"],
+    "hosts-ahead": ["--rounds", "2", "--seconds", "1"],
     "hosts-straggler": ["--rounds", "2", "--seconds", "4"],
     "hosts-codecs": ["--epochs", "1", "--limit", "10", "--folder", "runs/hosts-codecs-short"],
 }

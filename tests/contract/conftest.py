@@ -12,6 +12,9 @@ import torch
 from devices import AWAY, DEVICE, compute_exactly
 from on_hosts import HOSTS
 
+from phalanx.sync import early_gradients
+from phalanx.sync.collective import ahead
+
 _HERE = Path(__file__).parent
 ONE_HOST = {
     "test_properties.py": "replays interleavings from a seed, which one host's memory allows",
@@ -30,6 +33,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         reason = ONE_HOST.get(item.path.name) or ONE_HOST.get(name)
         if reason:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(autouse=HOSTS > 1)
+def _go_ahead_with_the_smallest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models are small here: without this nothing would leave before its step."""
+    monkeypatch.setattr(ahead, "WORTHWHILE", 0)
+    monkeypatch.setattr(early_gradients, "LEAST", 1)
 
 
 @pytest.fixture(scope="session", autouse=True)

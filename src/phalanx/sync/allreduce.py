@@ -37,6 +37,7 @@ class AllReduce(TeamStrategy):
     def begin(self) -> None:
         self._reducer.begin()
         super().begin()
+        self._reducer.go_ahead()
 
     def offer(self, weight: float, clip: float | None = None) -> None:
         self._reducer.offer(weight, clip)

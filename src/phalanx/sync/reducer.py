@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from phalanx.sync.clipping import clip_factor
+from phalanx.sync.early_gradients import EarlyGradients
 from phalanx.sync.layout import Layout
 from phalanx.sync.net.path import Path
 from phalanx.sync.net.summing import Summing
-from phalanx.sync.replica import Masks
+from phalanx.sync.replica import NOBODY, Masks
 from phalanx.sync.strategy import StrategyContext
 from phalanx.sync.team import circle_of
 
@@ -62,9 +63,19 @@ class Reducer:
         self._summing = (
             Summing(context, self.sums, leads=self.leads, path=path) if across and hosts else None
         )
+        self._early = self._going_early()
         self.sender = self._summing.sender if self._summing else context.wire.sender(self._sent())
         self.bytes_sent = 0
         """Of the last offer, and of what went to other hosts."""
+
+    def _going_early(self) -> EarlyGradients | None:
+        """Where nobody else of this host adds to what goes to the others."""
+        ahead = self._summing.ahead if self._summing else None
+        if ahead is None or len(self._local) > 1 or self._replica.staging.away:
+            return None
+        return EarlyGradients(
+            self._replica.layouts[0], self._replica.parameters[0], self.sums[0], ahead
+        )
 
     @property
     def _rows_to_add(self) -> list[int]:
@@ -101,10 +112,16 @@ class Reducer:
     def begin(self) -> None:
         self.sender.begin(self._shared)
 
+    def go_ahead(self) -> None:
+        """From now on gradients may go to other hosts before the worker offers them."""
+        if self._early is not None:
+            self._replica.listen(self._early.watched, self._early.take)
+
     def offer(self, weight: float, clip: float | None = None) -> None:
         """Show this worker's gradients."""
-        masks = [collector.collect() for collector in self._collectors]
-        self._shared.declare(weight, clip, masks)
+        gone, stale = self._early.settle() if self._early else (NOBODY, False)
+        masks = [collector.collect(gone) for collector in self._collectors]
+        self._shared.declare(weight, clip, masks, stale=stale)
         self.bytes_sent = 0 if self._summing else self.sender.offer(weight, masks)
 
     def start(self) -> None:
@@ -132,9 +149,12 @@ class Reducer:
         # Read before anything else: on other hosts the next step may be declared already.
         total, clip = float(shared.weights[self._rows].sum()), float(shared.clips[self._rows].max())
         masks, factor = shared.used_by(self._rows), 1.0 / total if total else 1.0
+        stale = bool(shared.stale[self._rows].any())
         self.add_here()
         if self._summing:
             if self.leads:
+                if stale:
+                    self._summing.discard()
                 self.bytes_sent = self._summing.sum(coded=coded)
                 if clip > 0.0:
                     shared.norms[self._row] = _squares(self.sums)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from phalanx.core.errors import InputError
 from phalanx.sync.layout import Layout, Place, by_dtype, make_layout, reshard, trainable
 from phalanx.sync.staging import StagedCollector, Staging
 
+NOBODY: Collection[int] = frozenset()
 Masks = list[bytes | None]
 """Per layout, which parameters had a gradient; ``None`` is all of them."""
 
@@ -31,6 +33,7 @@ class Replica:
         self.device = self.parameters[0][0].device
         self.staging = Staging(self.device)
         self._gathered: list[Tensor] = []
+        self._hooks: list[RemovableHandle] = []
 
     def copy_out(self, flats: list[Tensor]) -> None:
         """Write the parameters' values into ``flats``."""
@@ -47,6 +50,20 @@ class Replica:
     def private_flats(self) -> list[Tensor]:
         """Flat buffers of this worker's own, on the parameters' device."""
         return [torch.empty(n.size, dtype=n.dtype, device=self.device) for n in self.layouts]
+
+    def listen(self, indices: Collection[int], take: Callable[[int], None]) -> None:
+        """``take`` is told when one of these parameters of the first layout has its gradient, while
+        the backward pass goes on; whoever was told before is not any more."""
+        self.stop_listening()
+        for index in indices:
+            hook = self.parameters[0][index].register_post_accumulate_grad_hook(
+                lambda _, index=index: take(index)
+            )
+            self._hooks.append(hook)
+
+    def stop_listening(self) -> None:
+        while self._hooks:
+            self._hooks.pop().remove()
 
     def drop_gradients(self) -> None:
         for parameters in self.parameters:
@@ -90,13 +107,18 @@ class Collector:
             for place, targets in zip(layout.places, self._targets, strict=True)
         ]
 
-    def collect(self) -> bytes | None:
-        """``None`` when every parameter had a gradient, else one byte each that says whether."""
+    def collect(self, gone: Collection[int] = NOBODY) -> bytes | None:
+        """``None`` when every parameter had a gradient, else one byte each that says whether.
+
+        Those of ``gone`` have been copied.
+        """
         targets: list[Tensor] = []
         sources: list[Tensor] = []
         missing: set[int] = set()
         for i, parameter in enumerate(self._parameters):
             gradient, whole = parameter.grad, self._whole[i]
+            if i in gone:
+                continue
             if gradient is None:
                 missing.add(i)
                 torch._foreach_zero_([target for _, _, target in self._targets[i]])

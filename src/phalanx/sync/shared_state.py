@@ -57,6 +57,8 @@ class SharedState:
         ]
         self.weights = arena.region(f"{tag}.weights", arena.workers, torch.float64).numpy()
         self.clips = arena.region(f"{tag}.clips", arena.workers, torch.float64).numpy()
+        self.stale = arena.region(f"{tag}.stale", arena.workers, torch.uint8).numpy()
+        """Whose gradients went ahead and were not what it then offered."""
         self.norms = host.region(f"{tag}.norms", host.workers, torch.float64).numpy()
         self.versions = host.region(f"{tag}.versions", host.workers, torch.int64).numpy()
         self._complete = arena.region(f"{tag}.complete", arena.workers, torch.uint8).numpy()
@@ -114,9 +116,12 @@ class SharedState:
             self._scalars,
         )
 
-    def declare(self, weight: float, clip: float | None, masks: Masks) -> None:
+    def declare(
+        self, weight: float, clip: float | None, masks: Masks, *, stale: bool = False
+    ) -> None:
         """What this worker offers weighs so much; ``masks`` says of which parameters it is."""
         rank = self.arena.rank
+        self.stale[rank] = stale
         self.weights[rank], self.clips[rank] = weight, clip or 0.0
         self._complete[rank] = all(mask is None for mask in masks)
         if not self._complete[rank]:

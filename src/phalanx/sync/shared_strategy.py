@@ -28,6 +28,7 @@ class SharedStrategy:
         self._staged: list[torch.Tensor] = [] if in_place else self._replica.private_flats()
 
     def begin(self) -> None:
+        self._replica.stop_listening()
         self.bind()
         self.refresh()
         self._arena.barrier()

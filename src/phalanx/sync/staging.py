@@ -8,7 +8,7 @@ On a CPU all of it comes down to plain copies.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -100,7 +100,7 @@ class StagedCollector:
             ]
         )
 
-    def collect(self) -> bytes | None:
+    def collect(self, gone: Collection[int] = ()) -> bytes | None:
         """``None`` when every parameter had a gradient, else one byte each that says whether."""
         used = self._gather()
         self._staging.fetch(self._copies)

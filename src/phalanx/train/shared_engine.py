@@ -374,6 +374,7 @@ class SharedEngine(Engine):
         else:
             self._meeting.leave()
         for i, (replica, shared) in enumerate(zip(self._replicas, self._shared, strict=True)):
+            replica.stop_listening()
             replica.bind(self._copies(i))
             if shared.elementwise:
                 shared.write_optimizer()

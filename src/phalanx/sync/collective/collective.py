@@ -8,7 +8,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from phalanx.sync.collective import butterfly, direct, ring, tree
+from phalanx.sync.collective import ahead, butterfly, direct, ring, tree
 from phalanx.sync.collective.choose import choose
 from phalanx.sync.collective.gather import all_gather
 from phalanx.sync.net.links import Links
@@ -36,6 +36,7 @@ class Collective:
     ) -> None:
         self.links = links
         self._wanted = (topology, latency, bandwidth)
+        self._begun: list[ahead.AheadSum] = []
         self._packs: dict[tuple[torch.dtype, int], Tensor] = {}
         self.topology(0)
 
@@ -68,10 +69,17 @@ class Collective:
                 self._reduce_alike(dtype, list(alike))
         return self.links.sent - before
 
-    def start(self, flats: Sequence[Tensor]) -> None:
-        """``all_reduce`` of ``flats`` comes next, and they do not change until then."""
-        if self.links.size == 2 and flats and flats[0].numel() * flats[0].element_size() > PACKED:
-            self.links.start(1 - self.links.rank, flats[0])
+    def sum_ahead(self, flat: Tensor, cuts: Sequence[int]) -> ahead.AheadSum | None:
+        """An all-reduce of ``flat``, always the same one, that may begin early; if that pays.
+
+        Everybody decides alike. From then on it is the only thing that this is used for.
+        """
+        size = flat.numel() * flat.element_size()
+        if self.links.size == 1 or size < ahead.WORTHWHILE or self.topology(size) != "direct":
+            return None
+        made = ahead.AheadSum(self.links, flat, cuts)
+        self._begun.append(made)
+        return made
 
     def all_gather(self, payload: Sequence[Tensor]) -> list[list[Tensor]]:
         """Everybody's ``payload``, by rank: any number of tensors of any types and shapes."""
@@ -85,6 +93,8 @@ class Collective:
         return self.links.sent - before
 
     def close(self) -> None:
+        for begun in self._begun:
+            begun.close()
         self.links.close()
 
     def _reduce_alike(self, dtype: torch.dtype, flats: list[Tensor]) -> None:

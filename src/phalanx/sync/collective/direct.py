@@ -9,6 +9,8 @@ communication: theory, practice, and experience", 2007).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch import Tensor
 
 from phalanx.sync.collective.parts import part_sizes, split
@@ -22,7 +24,7 @@ def all_reduce(links: Links, flat: Tensor) -> None:
     elif links.size > 2:
         parts = split(flat, links.size)
         _reduce_scatter(links, parts)
-        _all_gather(links, parts)
+        all_gather(links, parts)
 
 
 def bytes_sent(count_bytes: int, size: int, rank: int) -> int:
@@ -34,18 +36,19 @@ def bytes_sent(count_bytes: int, size: int, rank: int) -> int:
 
 
 def _reduce_scatter(links: Links, parts: list[Tensor]) -> None:
-    own, others = parts[links.rank], _others(links)
-    room = links.scratch.take(own, own.numel() * len(others)).view(len(others), own.numel())
-    arrived = dict(zip(others, room, strict=True))
+    own, peers = parts[links.rank], others(links)
+    room = links.scratch.take(own, own.numel() * len(peers)).view(len(peers), own.numel())
+    arrived = dict(zip(peers, room, strict=True))
     links.swap(
-        [(peer, (raw(parts[peer]),)) for peer in others],
-        [(peer, (raw(arrived[peer]),)) for peer in others],
+        [(peer, (raw(parts[peer]),)) for peer in peers],
+        [(peer, (raw(arrived[peer]),)) for peer in peers],
     )
-    _add_in_order(own, [arrived.get(rank, own) for rank in range(links.size)], links.rank)
+    add_in_order(own, arrived, links.rank)
 
 
-def _add_in_order(own: Tensor, terms: list[Tensor], rank: int) -> None:
-    """The sum of ``terms`` by rank into ``own``, which is the one at ``rank``."""
+def add_in_order(own: Tensor, arrived: Mapping[int, Tensor], rank: int) -> None:
+    """The sum by rank of what has ``arrived`` and ``own``, which is that of ``rank``."""
+    terms = [arrived.get(place, own) for place in range(len(arrived) + 1)]
     before = terms[0]
     for term in terms[1:rank]:
         before.add_(term)
@@ -55,13 +58,12 @@ def _add_in_order(own: Tensor, terms: list[Tensor], rank: int) -> None:
         own.add_(term)
 
 
-def _all_gather(links: Links, parts: list[Tensor]) -> None:
-    own, others = raw(parts[links.rank]), _others(links)
-    links.swap(
-        [(peer, (own,)) for peer in others], [(peer, (raw(parts[peer]),)) for peer in others]
-    )
+def all_gather(links: Links, parts: list[Tensor]) -> None:
+    """Everybody's part, as its owner has summed it."""
+    own, peers = raw(parts[links.rank]), others(links)
+    links.swap([(peer, (own,)) for peer in peers], [(peer, (raw(parts[peer]),)) for peer in peers])
 
 
-def _others(links: Links) -> list[int]:
+def others(links: Links) -> list[int]:
     """Each begins with its successor, so that not all send to the same one first."""
     return [(links.rank + step) % links.size for step in range(1, links.size)]

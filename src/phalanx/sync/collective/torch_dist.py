@@ -90,7 +90,7 @@ class TorchDist:
         self.sent += sent
         return sent
 
-    def start(self, flats: Sequence[Tensor]) -> None:
+    def sum_ahead(self, flat: Tensor, cuts: Sequence[int]) -> None:
         """Torch begins when all is there."""
 
     def all_gather(self, payload: Sequence[Tensor]) -> list[list[Tensor]]:

@@ -9,6 +9,7 @@ sent in.
 from __future__ import annotations
 
 import ctypes
+import select
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -90,8 +91,20 @@ class Links(ABC):
     def close(self) -> None:
         """Nothing can be sent any more; the others find this participant gone."""
 
-    def start(self, to: int, outgoing: Flat) -> None:  # noqa: B027  (not every kind can)
-        """The next exchange sends ``outgoing`` to ``to``: a part of it may go already."""
+    goes_ahead = False
+    """Whether a part of an exchange may go before its time: by ``push`` and ``pull``."""
+
+    def push(self, to: int, outgoing: Sequence[memoryview]) -> int:
+        """Send what goes without waiting; how many bytes went."""
+        return 0
+
+    def pull(self, frm: int, incoming: memoryview) -> int:
+        """Receive what is there already; how many bytes came."""
+        return 0
+
+    def wait(self, to: Iterable[int], frm: Iterable[int], seconds: float) -> None:
+        """Until something could go to one of those, or come from one of these."""
+        return
 
     def exchange(
         self, to: int | None, outgoing: Flat | None, frm: int | None, incoming: Flat | None
@@ -167,24 +180,33 @@ class ChannelLinks(Links):
         super().__init__(rank, names, max_payload)
         self._channels = dict(channels)
         self._timeout = timeout
-        self._begun: dict[int, int] = {}
-        """Bytes of the next exchange that have gone already, by receiver."""
+        self.goes_ahead = all(channel.sends_ahead for channel in self._channels.values())
         for peer, channel in self._channels.items():
             channel.peer = names[peer]
 
-    def start(self, to: int, outgoing: Flat) -> None:
-        """As much as the kernel takes: it is on its way while this participant still waits."""
-        channel, view = self._channels[to], raw(outgoing)
-        if not channel.sends_ahead:
-            return
-        channel.expect_bulk(len(view))
-        self._begun[to] = channel.send_some([view], wait=False)
-        self.sent += self._begun[to]
+    def push(self, to: int, outgoing: Sequence[memoryview]) -> int:
+        if not self.goes_ahead:
+            return 0
+        channel = self._channels[to]
+        channel.expect_bulk(sum(map(len, outgoing)))
+        count = channel.send_some(outgoing, wait=False)
+        self.sent += count
+        return count
+
+    def pull(self, frm: int, incoming: memoryview) -> int:
+        return self._channels[frm].receive_some(incoming, wait=False) if self.goes_ahead else 0
+
+    def wait(self, to: Iterable[int], frm: Iterable[int], seconds: float) -> None:
+        poller = select.poll()
+        sending, receiving = set(to), set(frm)
+        for peer in sending | receiving:
+            channel = self._channels[peer]
+            events = channel.poll_events(sending=peer in sending, receiving=peer in receiving)
+            poller.register(channel.fileno(), events)
+        poller.poll(seconds * 1000)
 
     def swap(self, outgoing: Sequence[Parcel], incoming: Sequence[Parcel]) -> None:
         channels = self._channels
-        if self._begun:
-            outgoing = [(to, self._rest(to, buffers)) for to, buffers in outgoing]
         count = sum(len(buffer) for _, buffers in outgoing for buffer in buffers)
         if count <= SMALL and self._timeout is None:
             for to, buffers in outgoing:
@@ -199,10 +221,6 @@ class ChannelLinks(Links):
                 self._timeout,
             )
         self.sent += count
-
-    def _rest(self, to: int, buffers: Sequence[memoryview]) -> list[memoryview]:
-        first, *others = buffers
-        return [first[self._begun.pop(to, 0) :], *others]
 
     def close(self) -> None:
         for channel in self._channels.values():

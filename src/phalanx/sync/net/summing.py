@@ -15,6 +15,8 @@ from torch import Tensor
 
 from phalanx.sync.codec.codec import Payload
 from phalanx.sync.codec.make import make_codec, parts_of
+from phalanx.sync.collective.ahead import AheadSum
+from phalanx.sync.early_gradients import cuts_of
 from phalanx.sync.layout import reshard
 from phalanx.sync.net.path import Path
 from phalanx.sync.strategy import StrategyContext
@@ -42,16 +44,27 @@ class Summing:
         codec = context.wire.codec
         self._decoders = [make_codec(codec, parts_of(n, 0), 0) for n in layouts] if codec else []
         self._scratch = [torch.empty_like(flat) for flat in sums] if codec else []
+        self.ahead: AheadSum | None = None
+        """The sum of what there is, if a part of it may go before the rest is there."""
+        if self._collective and not codec and len(sums) == 1:
+            self.ahead = self._collective.sum_ahead(sums[0], cuts_of(layouts[0]))
 
     def start(self) -> None:
         """``sum`` comes next, and what lies there does not change until then."""
-        if self._collective is not None and not self._decoders:
-            self._collective.start(self._sums)
+        if self.ahead is not None:
+            self.ahead.ready(0)
+
+    def discard(self) -> None:
+        """What went ahead, of anybody, is not what is to be summed. All hosts do so."""
+        if self.ahead is not None:
+            self.ahead.discard()
 
     def sum(self, *, coded: bool = True) -> int:
         """In place; returns the bytes that went to other hosts."""
         if self._collective is None:
             return 0
+        if self.ahead is not None:
+            return self.ahead.finish()
         if not self._decoders or not coded:
             return self._collective.all_reduce(self._sums)
         payloads = [] if self._nothing_to_give() else self.sender.encode()

@@ -1,0 +1,164 @@
+"""Gradients that leave for other hosts before their step, and come to the same in the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import ranks
+import torch
+from devices import AWAY
+from torch import nn
+from training import CLASSES, FEATURES, Training, _data
+
+import phalanx
+from phalanx.sync import early_gradients
+from phalanx.sync.collective import ahead
+from phalanx.sync.collective.ahead import AheadSum
+from phalanx.train.run import Run
+
+pytestmark = pytest.mark.skipif(
+    AWAY or ranks.HOSTS > 1, reason="the whole contract goes ahead there"
+)
+
+
+def deep_model() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(FEATURES, 9), nn.Tanh(), nn.Linear(9, 9), nn.Tanh(), nn.Linear(9, CLASSES)
+    )
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often something went before it was offered, and how often it went in vain."""
+    monkeypatch.setattr(ahead, "WORTHWHILE", 0)
+    monkeypatch.setattr(early_gradients, "LEAST", 1)
+    monkeypatch.setattr(ranks, "places", lambda: None)
+    found: Counter[str] = Counter()
+    ready, discard = AheadSum.ready, AheadSum.discard
+
+    def counted(self: AheadSum, low: int) -> None:
+        found["early"] += low > 0
+        ready(self, low)
+
+    def counted_discard(self: AheadSum) -> None:
+        found["in vain"] += 1
+        discard(self)
+
+    monkeypatch.setattr(AheadSum, "ready", counted)
+    monkeypatch.setattr(AheadSum, "discard", counted_discard)
+    return found
+
+
+class Meddling(Training):
+    """A script of one's own, that does something to its gradients before each step."""
+
+    meddle: Callable[[nn.Module, int], None]
+
+    def _work(self, rank: int) -> None:
+        model, steps = self.models[rank], 0
+        run: Run = phalanx.join(model, self.optimizers[rank])
+        for _ in run.epochs(self.epochs):
+            for x, y, _ in run.batches(_data(48), batch=12):
+                run.backward(nn.functional.cross_entropy(model(x), y))
+                self.meddle(model, steps)
+                run.step()
+                steps += 1
+
+
+def _compared(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[str], Training], hosts: int
+) -> Training:
+    monkeypatch.setattr(ranks, "HOSTS", hosts)
+    found = make("apart").run()
+    monkeypatch.setattr(ranks, "HOSTS", 0)
+    expected = make("together").run().state()
+    for rank in range(found.workers):
+        for name, value in expected.items():
+            assert torch.allclose(found.state(rank)[name], value, rtol=0, atol=1e-6), name
+    return found
+
+
+@pytest.mark.parametrize("hosts", [2, 3])
+def test_a_step_begins_in_the_backward_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Counter[str], hosts: int
+) -> None:
+    def make(name: str) -> Training:
+        return Training(tmp_path / name, "allreduce", hosts, model=deep_model)
+
+    found = _compared(monkeypatch, make, hosts)
+    assert found.counts() == found.once()
+    assert told["early"] > 10
+    assert not told["in vain"]
+
+
+@pytest.mark.parametrize("hosts", [2, 3])
+def test_accumulated_gradients_are_all_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Counter[str], hosts: int
+) -> None:
+    def make(name: str) -> Training:
+        return Training(tmp_path / name, "allreduce", hosts, model=deep_model, accumulate=2)
+
+    _compared(monkeypatch, make, hosts)
+    assert told["in vain"] == hosts, "once on each host; then nobody goes ahead for a while"
+
+
+def halve(model: nn.Module, step: int) -> None:
+    """As scripts of old do it, without a trace in the tensor's own version."""
+    for parameter in model.parameters():
+        if parameter.grad is not None and step % 2:
+            parameter.grad.data.mul_(0.5)
+
+
+def drop(model: nn.Module, step: int) -> None:
+    if step == 3:
+        model.zero_grad()
+
+
+def replace(model: nn.Module, step: int) -> None:
+    for parameter in model.parameters():
+        if step == 2:
+            parameter.grad = torch.ones_like(parameter)
+
+
+@pytest.mark.parametrize("meddle", [halve, drop, replace])
+def test_what_a_script_does_to_its_gradients_counts(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    told: Counter[str],
+    meddle: Callable[[nn.Module, int], None],
+) -> None:
+    monkeypatch.setattr(early_gradients, "REST", 1)
+
+    def make(name: str) -> Training:
+        training = Meddling(tmp_path / name, "allreduce", 2, model=deep_model)
+        training.meddle = meddle
+        return training
+
+    _compared(monkeypatch, make, 2)
+    assert told["in vain"] > 0
+    assert told["early"] > 0
+
+
+def test_a_switch_and_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Counter[str]
+) -> None:
+    monkeypatch.setattr(ranks, "HOSTS", 2)
+    spec = "allreduce@0.3/async@0.6/allreduce"
+    found = Training(tmp_path, spec, 2, model=deep_model, epochs=4).run()
+    assert found.counts() == found.once()
+    states = [found.state(rank) for rank in range(2)]
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
+    assert told["early"] > 0
+    hooks = [p._post_accumulate_grad_hooks for p in found.models[0].parameters()]
+    assert not any(hooks), "the model is the script's own again"
+
+
+def test_cuts_are_at_parameters_from_the_end() -> None:
+    from phalanx.sync.layout import make_layout
+
+    sizes = [100_000, 10, 30_000, 20_000, 5]
+    layout = make_layout([(0, nn.Parameter(torch.zeros(n))) for n in sizes], 1)
+    assert early_gradients.cuts_of(layout) == [130_010, 100_010, 0]
