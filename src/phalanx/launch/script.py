@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,6 +44,8 @@ def _remedy_for(source: bytes) -> str:
     """Somebody else's distributed script can be run as it is."""
     if b"torch.distributed" in source or b"DistributedDataParallel" in source:
         return "A script that uses torch.distributed itself runs as it is: --framework torch"
+    if re.search(rb"^\s*(import|from) (accelerate|lightning|pytorch_lightning)\b", source, re.M):
+        return "A script of Accelerate or Lightning runs as it is: --framework torch"
     if b"tf.distribute" in source or b"tensorflow" in source:
         return "A script of TensorFlow runs as it is: --framework tensorflow"
     return (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from phalanx.core.errors import InputError
@@ -68,6 +69,46 @@ def test_torch_on_machines_with_unequal_numbers_of_processes() -> None:
         assert (variables["WORLD_SIZE"], variables["TORCHELASTIC_RUN_ID"]) == ("3", "run-1")
         assert "GLOO_SOCKET_IFNAME" not in variables, "an interface is never guessed"
     assert [found[rank]["OMP_NUM_THREADS"] for rank in range(3)] == ["1", "2", "2"]
+
+
+@pytest.mark.parametrize(
+    ("slots", "expected"),
+    [
+        ((1,), ["1x1"]),
+        ((2,), ["2x1"] * 2),
+        ((1, 1, 1), ["1x3"] * 3),
+        ((2, 2), ["2x2"] * 4),
+        ((1, 2), ["1x3", "3x1", "3x1"]),
+        ((1, 1, 2), ["1x4", "1x4", "2x2", "2x2"]),
+        ((4, 2), ["6x1"] * 4 + ["2x3"] * 2),
+    ],
+)
+def test_lightning_is_told_of_all_processes_and_of_a_device_for_each_local_one(
+    slots: tuple[int, ...], expected: list[str]
+) -> None:
+    found = environment_of("torch", placed(plan_of(*slots), TORCH))
+    for prefix in ("PL_TRAINER", "LT"):
+        told = [f"{v[prefix + '_DEVICES']}x{v[prefix + '_NUM_NODES']}" for v in found.values()]
+        assert told == expected
+    for variables in found.values():
+        devices, nodes = int(variables["LT_DEVICES"]), int(variables["LT_NUM_NODES"])
+        assert devices * nodes == int(variables["WORLD_SIZE"])
+        assert devices > int(variables["LOCAL_RANK"])
+
+
+def test_accelerate_trains_together_without_gpus_too() -> None:
+    """It needs to be told: on CPUs each process would train alone, in silence."""
+    on_cpus = environment_of("torch", placed(plan_of(1, 2), TORCH))
+    assert [variables["ACCELERATE_USE_CPU"] for variables in on_cpus.values()] == ["true"] * 3
+    on_gpus = environment_of("torch", placed(plan_of(1, 2, device="cuda:0"), TORCH))
+    assert all("ACCELERATE_USE_CPU" not in variables for variables in on_gpus.values())
+
+
+def test_accelerate_uses_no_gpu_where_one_machine_has_none() -> None:
+    with_gpu, without = plan_of(1, device="cuda:0").machines[0], plan_of(1, 1).machines[1]
+    plan = msgspec.structs.replace(plan_of(1, 1), machines=[with_gpu, without])
+    found = environment_of("torch", placed(plan, TORCH))
+    assert [variables.get("ACCELERATE_USE_CPU") for variables in found.values()] == ["true"] * 2
 
 
 def test_an_interface_of_the_pool_is_passed_on_to_its_machine_alone() -> None:

@@ -112,3 +112,19 @@ def test_an_unreadable_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(Path, "read_bytes", refuse)  # root may read everything
     with pytest.raises(InputError, match="Permission denied"):
         check_script(script)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("import torch.distributed as dist", "--framework torch"),
+        ("from accelerate import Accelerator", "--framework torch"),
+        ("def main():\n    import lightning as L", "--framework torch"),
+        ("import tensorflow as tf", "--framework tensorflow"),
+        ("import acceleration", "phalanx.join"),
+    ],
+)
+def test_the_remedy_for_a_script_of_another_framework(tmp_path: Path, text: str, word: str) -> None:
+    with pytest.raises(InputError) as caught:
+        check_script(make(tmp_path, train=text))
+    assert word in caught.value.remedy

@@ -3,6 +3,10 @@
 ``init_process_group`` reads RANK, WORLD_SIZE and MASTER_*; Accelerate also LOCAL_RANK; Lightning
 takes itself for launched from outside when TORCHELASTIC_RUN_ID is there, and then believes RANK,
 so machines may have unequal numbers of processes.
+
+Under torchrun alone both may train every process on its own, without a word: Accelerate where
+there is no GPU, and Lightning where the script does not say how many devices there are. What
+they have to be told besides is in the last two functions.
 """
 
 from __future__ import annotations
@@ -35,6 +39,8 @@ def _variables(process: Process, places: Places) -> dict[str, str]:
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "OMP_NUM_THREADS": str(process.threads),
         **_interface(process),
+        **_accelerate(places),
+        **_lightning(process, len(places.processes)),
     }
 
 
@@ -42,3 +48,21 @@ def _interface(process: Process) -> dict[str, str]:
     if process.interface is None:
         return {}  # a wrong guess is worse than the library's own choice
     return {"GLOO_SOCKET_IFNAME": process.interface, "NCCL_SOCKET_IFNAME": process.interface}
+
+
+def _accelerate(places: Places) -> dict[str, str]:
+    """Gloo for all as soon as one has no GPU: there is no group of NCCL with some of them."""
+    if all(process.device.startswith("cuda:") for process in places.processes):
+        return {}
+    return {"ACCELERATE_USE_CPU": "true"}
+
+
+def _lightning(process: Process, world: int) -> dict[str, str]:
+    """What a ``Trainer`` or ``Fabric`` takes for ``devices`` and ``num_nodes`` if nobody says it.
+
+    Each process checks by itself that their product is the number of all processes, and takes
+    its own device out of a list of that length: the machines need not say the same.
+    """
+    devices = next(n for n in range(process.locals, world + 1) if world % n == 0)
+    sizes = {"DEVICES": str(devices), "NUM_NODES": str(world // devices)}
+    return {f"{prefix}_{name}": n for prefix in ("PL_TRAINER", "LT") for name, n in sizes.items()}
