@@ -14,6 +14,7 @@ import msgspec
 
 from phalanx.core.run_paths import RunPaths
 from phalanx.launch.shipping.project import megabytes
+from phalanx.observe.agent_samples import ToldSample
 from phalanx.observe.events import MachineSample
 
 LARGEST = 4 << 30
@@ -21,6 +22,7 @@ LARGEST = 4 << 30
 LARGEST_TRACEBACK = 1 << 20
 """It is read as a whole."""
 _KEPT = 120
+_LAST_BYTES = 1 << 16
 
 
 class Homecoming:
@@ -73,11 +75,30 @@ class MachineFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._size = path.stat().st_size if path.is_file() else 0
         self._fresh: deque[MachineSample] = deque(maxlen=_KEPT)
 
-    def add(self, sample: MachineSample) -> None:
-        _append(self._path, msgspec.json.encode(sample) + b"\n")
+    def add(self, sample: ToldSample) -> None:
+        line = msgspec.json.encode(sample) + b"\n"
+        if self._size + len(line) > LARGEST:
+            return
+        _append(self._path, line)
+        self._size += len(line)
         self._fresh.append(sample)
+
+    def last(self) -> ToldSample | None:
+        """What came last; a line that a controller could not end is removed, and comes again."""
+        if not self._path.is_file():
+            return None
+        with self._path.open("r+b") as file:
+            self._size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, self._size - _LAST_BYTES))
+            lines = file.read().splitlines(keepends=True)
+            if lines and not lines[-1].endswith(b"\n"):
+                self._size -= len(lines.pop())
+                file.truncate(self._size)
+        found = (_as_told(line) for line in reversed(lines))
+        return next((sample for sample in found if sample is not None), None)
 
     def start(self) -> None:
         """The agent starts to read when the workers do."""
@@ -90,6 +111,13 @@ class MachineFile:
         while self._fresh:
             taken.append(self._fresh.popleft())
         return taken
+
+
+def _as_told(line: bytes) -> ToldSample | None:
+    try:
+        return msgspec.json.decode(line, type=ToldSample)
+    except msgspec.DecodeError:
+        return None
 
 
 def _append(path: Path, data: bytes) -> None:

@@ -32,6 +32,8 @@ from phalanx.pool.machine_facts import MachineFacts
 OnExit = Callable[[int, int], None]
 OnLost = Callable[["Member", MachineError], None]
 ANSWER_SECONDS = 20.0
+SAMPLES_SECONDS = 300.0
+"""For those of weeks, over a slow line."""
 MOST_NOTES = 2000
 
 
@@ -166,7 +168,7 @@ class Member:
         except Refused:
             await self._end_the_started()
             raise
-        await self.link.ask("sample", on=True, timeout=ANSWER_SECONDS)
+        await self.link.ask("sample", on=True, keep=self._detach, timeout=ANSWER_SECONDS)
 
     async def _end_the_started(self) -> None:
         """When one cannot be started, those before it end unheard: the one is the cause."""
@@ -181,7 +183,28 @@ class Member:
         self.started_ranks = list(self.ranks)
         offsets = self._files.know()
         await self.link.ask("resume_tails", offsets=offsets, timeout=ANSWER_SECONDS)
-        await self.link.ask("sample", on=True, timeout=ANSWER_SECONDS)
+        after = self._last_sample() or 0.0
+        await self.link.ask("sample", on=True, keep=True, after=after, timeout=SAMPLES_SECONDS)
+
+    async def fetch_samples(self, paths: RunPaths) -> None:
+        """Those that an agent that is gone has kept.
+
+        The machine may have been restarted, and its clock with it: only samples that are home
+        tell what its moments were in the run.
+        """
+        self.samples = MachineFile(paths.machine(self.name))
+        after = self._last_sample()
+        if after is not None:
+            await self.link.ask("kept_samples", after=after, timeout=SAMPLES_SECONDS)
+
+    def _last_sample(self) -> float | None:
+        """When it was, by the machine's clock; what comes now is told by the clock it was."""
+        last = self.samples.last() if self.samples is not None else None
+        if last is None:
+            return None
+        self._reader.go_on_after(last)
+        self.clock_to_run = last.time - last.at
+        return last.at
 
     async def leave(self) -> None:
         if self.alive:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from phalanx.core.errors import MachineError
 from phalanx.core.run_paths import RunPaths
 from phalanx.launch.event_loop import EventLoop
 from phalanx.launch.launcher import never
@@ -26,6 +27,11 @@ def salvage(machines: Sequence[Machine], paths: RunPaths, say: Say) -> int:
 
 async def _salvage(run: RemoteRun, paths: RunPaths, say: Say) -> int:
     await run.connect()
+    for member in run.members:
+        try:
+            await member.fetch_samples(paths)
+        except MachineError as error:
+            say(error.cause)
     came = await collect_results([member.link for member in run.members], paths)
     await run.clean()
     for text in (*came.notes, *run.news):

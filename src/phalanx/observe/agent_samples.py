@@ -29,18 +29,29 @@ def sample_of(tell: dict[str, Any], clock_offset: float = 0.0) -> MachineSample:
     )
 
 
+class ToldSample(MachineSample, frozen=True, kw_only=True):
+    """As it is kept: with its moment on the machine's own clock, which no two of a run share."""
+
+    at: float
+
+
 class SampleReader:
     """Samples of one machine in order; what is no sample, or goes back in time, is passed over."""
 
     def __init__(self) -> None:
         self._last = float("-inf")
 
-    def read(self, tell: dict[str, Any], clock_offset: float = 0.0) -> MachineSample | None:
+    def go_on_after(self, last: ToldSample) -> None:
+        """Those up to this one have been read by somebody before."""
+        self._last = last.at
+
+    def read(self, tell: dict[str, Any], clock_offset: float = 0.0) -> ToldSample | None:
         try:
-            sample = sample_of(tell, clock_offset)
+            sample = sample_of(tell)
         except msgspec.ValidationError:
             return None
         if sample.time <= self._last:
             return None
         self._last = sample.time
-        return sample
+        known = msgspec.structs.asdict(sample)
+        return ToldSample(**{**known, "time": sample.time + clock_offset}, at=sample.time)

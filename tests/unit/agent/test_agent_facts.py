@@ -139,12 +139,14 @@ def test_samples_come_until_they_are_not_wanted() -> None:
     told: list[dict[str, Any]] = []
     came = threading.Event()
 
-    def tell(name: str, **fields: Any) -> None:
-        assert name == "sample"
-        told.append(fields)
+    def send(header: dict[str, Any]) -> None:
+        assert header["tell"] == "sample"
+        told.append(header)
         came.set()
 
-    machine = agent(tell=tell, workers=SimpleNamespace(pids={0: os.getpid()}))
+    hearer = SimpleNamespace(send=send)
+    workers = SimpleNamespace(pids={0: os.getpid()}, codes={})
+    machine = agent(connection=hearer, run_folder=None, workers=workers)
     sampling.sample(machine, {"on": True}, b"")
     sampling.sample(machine, {"on": True}, b"")
     assert came.wait(10)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from phalanx.observe.agent_samples import SampleReader, sample_of
+from phalanx.observe.agent_samples import SampleReader, ToldSample, sample_of
 from phalanx.observe.events import MachineSample
 
 TOLD: dict[str, Any] = {
@@ -55,3 +55,16 @@ def test_what_is_no_sample_is_passed_over() -> None:
     assert reader.read(TOLD) is not None
     assert reader.read(TOLD) is None, "a second line of one moment"
     assert reader.read({**TOLD, "time": 101.0}) is not None
+
+
+def test_another_reader_goes_on_by_the_clock_of_the_machine() -> None:
+    first = SampleReader().read(TOLD, clock_offset=-40.0)
+    assert first is not None and (first.time, first.at) == (60.0, 100.0)
+    line = msgspec.json.encode(first)
+    assert msgspec.json.decode(line, type=ToldSample) == first
+    assert msgspec.json.decode(line, type=MachineSample).time == 60.0, "as all files are read"
+    reader = SampleReader()
+    reader.go_on_after(first)
+    assert reader.read(TOLD, clock_offset=5.0) is None, "another clock makes it no other sample"
+    later = reader.read({**TOLD, "time": 100.5}, clock_offset=-40.0)
+    assert later is not None and later.time == 60.5
