@@ -159,6 +159,6 @@ def test_a_switch_and_back(
 def test_cuts_are_at_parameters_from_the_end() -> None:
     from phalanx.sync.layout import make_layout
 
-    sizes = [100_000, 10, 30_000, 20_000, 5]
+    sizes = [400_000, 40, 120_000, 80_000, 5]
     layout = make_layout([(0, nn.Parameter(torch.zeros(n))) for n in sizes], 1)
-    assert early_gradients.cuts_of(layout) == [130_010, 100_010, 0]
+    assert early_gradients.cuts_of(layout) == [520_040, 400_040, 0]

@@ -5,7 +5,7 @@ Nothing is said of a run that is too short to tell; of one that is too uneven, o
 
 from __future__ import annotations
 
-from phalanx.observe.events import Balanced, Event, Joined, Steps, Switched
+from phalanx.observe.events import Balanced, Event, Joined, Steps, Switched, WorkerLost
 from phalanx.observe.judge import ENOUGH_SECONDS, LONG_ENOUGH, judge
 from phalanx.observe.timeline import RankLog
 from phalanx.observe.worth import Worth
@@ -30,7 +30,9 @@ def _contributions(worth: Worth) -> str:
         told.append(f"{name} {count(part.samples_per_second)}{unit} ({rough_share(part.share)})")
         unit = ""
     rest = len(worth.machines) - MOST_NAMED
-    return ", ".join([*told, f"{rest} more"] if rest > 0 else told)
+    told += [f"{rest} more"] if rest > 0 else []
+    told += [f"{name} {count(rate)} until it was lost" for name, rate in worth.lost.items()]
+    return ", ".join(told)
 
 
 def _waiting(worth: Worth) -> str:
@@ -51,18 +53,22 @@ class LiveWorth:
     def __init__(self, strategy: str, *, balance: bool) -> None:
         self._strategy, self._balance = strategy, balance
         self._ranks: dict[int, RankLog] = {}
+        self._lost: set[int] = set()
         self._workers = 0
         self._next = ENOUGH_SECONDS
         self._said = False
 
     def take(self, event: Event) -> tuple[str, ...]:
         """The lines, when the time has come."""
-        if self._said or not isinstance(event, Joined | Steps | Balanced | Switched):
+        if self._said or not isinstance(event, Joined | Steps | Balanced | Switched | WorkerLost):
             return ()
         self._ranks.setdefault(event.rank, RankLog(event.rank)).add(event)
         if isinstance(event, Joined):
             self._workers = event.workers
-        if not isinstance(event, Steps) or len(self._ranks) < self._workers or self._workers < 2:
+        if isinstance(event, WorkerLost):
+            self._lost.add(event.worker)
+        known = len(self._ranks.keys() | self._lost)
+        if not isinstance(event, Steps) or known < self._workers or self._workers < 2:
             return ()
         trained = _trained(self._ranks[event.rank])
         return self._look(trained) if trained >= self._next else ()

@@ -18,6 +18,7 @@ from phalanx.core.errors import MachineError
 from phalanx.launch.agent_frames import Answer, Pong, Problem, WrongFrame, pack, read_as, unpack
 from phalanx.launch.agent_loss import (
     cannot_keep,
+    no_answer,
     silent,
     talks_otherwise,
     why_it_ended,
@@ -26,6 +27,7 @@ from phalanx.launch.agent_loss import (
 from phalanx.launch.agent_source import agent_command, agent_sources
 from phalanx.launch.ssh_command import RunningCommand, start_command
 from phalanx.launch.ssh_connect import CONNECT_SECONDS
+from phalanx.launch.waiting import Doing, Waiting
 from phalanx.pool.machine import Machine
 
 PATIENCE = 8.0
@@ -54,15 +56,15 @@ class AgentLink:
     def __init__(self, command: RunningCommand, patience: float) -> None:
         self.machine = command.machine
         self.hello: dict[str, Any] = {}
-        """What the agent said of itself: ``pid``, ``version``, ``run_folder`` …"""
+        """What it said of itself: ``pid``, ``version``, ``run_folder`` …"""
         self.lost: MachineError | None = None
         self.on_tell: OnTell = lambda name, fields, payload: None
         self.on_lost: OnLost = lambda error: None
+        self.waiting = Waiting(self.machine)
         self._command, self._patience = command, patience
-        self._numbers = itertools.count(1)
+        self._numbers, self._heard = itertools.count(1), time.monotonic()
         self._pending: dict[int, asyncio.Future[Reply]] = {}
         self._pongs: deque[tuple[float, float]] = deque(maxlen=PONGS_KEPT)
-        self._heard = time.monotonic()
         self._closing = False
         self._ended = False
         """Whether its output has: then there is nobody to be killed."""
@@ -84,13 +86,26 @@ class AgentLink:
         return min(self._pongs)[1] if self._pongs else 0.0
 
     async def ask(
-        self, name: str, *, timeout: float = ASK_SECONDS, payload: bytes = b"", **fields: Any
+        self,
+        name: str,
+        *,
+        timeout: float = ASK_SECONDS,
+        doing: Doing | None = None,
+        payload: bytes = b"",
+        **fields: Any,
     ) -> dict[str, Any]:
-        """The fields of the answer; ``MachineError`` for a problem, a lost machine, no answer."""
-        return (await self.request({"ask": name, **fields}, payload, timeout=timeout))[0]
+        """The fields of the answer; ``MachineError`` for a problem, a lost machine, no answer.
+
+        ``doing`` is for the user to read when it takes long; ``timeout`` is then without progress.
+        """
+        request = {"ask": name, **fields}
+        if doing is None:
+            return (await self.request(request, payload, timeout=timeout))[0]
+        async with self.waiting.patiently(doing, timeout):
+            return (await self.request(request, payload, timeout=None))[0]
 
     async def request(
-        self, header: dict[str, Any], payload: bytes = b"", *, timeout: float = ASK_SECONDS
+        self, header: dict[str, Any], payload: bytes = b"", *, timeout: float | None = ASK_SECONDS
     ) -> Reply:
         """As ``ask``, with the bytes that came with the answer."""
         number = next(self._numbers)
@@ -101,11 +116,7 @@ class AgentLink:
                 await self.send({**header, "id": number}, payload)
                 return await answer
         except TimeoutError:
-            raise MachineError(
-                f"{self.machine.name} did not answer '{header['ask']}' "
-                f"within {timeout:.0f} seconds",
-                "See whether it is up and how busy it is.",
-            ) from None
+            raise no_answer(self.machine, header["ask"], timeout) from None
         finally:
             del self._pending[number]
 
@@ -194,6 +205,7 @@ class AgentLink:
         if found.tell == "pong":
             self._take_pong(read_as(Pong, header))
         elif found.tell is not None:
+            self.waiting.heard(found.tell)
             self.on_tell(found.tell, header, payload)
         elif found.problem is not None:
             self._refuse(found.problem, read_as(Problem, header))

@@ -63,6 +63,20 @@ def silent(machine: Machine, seconds: float) -> MachineError:
     )
 
 
+def no_answer(machine: Machine, ask: str, seconds: float | None) -> MachineError:
+    return MachineError(
+        f"{machine.name} did not answer '{ask}' within {seconds or 0.0:.0f} seconds",
+        "See whether it is up and how busy it is.",
+    )
+
+
+def no_progress(machine: Machine, doing: str, seconds: float) -> MachineError:
+    return MachineError(
+        f"{machine.name} has made no progress for {seconds:.0f} seconds: {doing}",
+        "See how busy it is, and whether its disk answers.",
+    )
+
+
 def cannot_keep(machine: Machine, error: OSError) -> MachineError:
     return MachineError(
         f"what {machine.name} sends cannot be written here: {error.strerror or error}",

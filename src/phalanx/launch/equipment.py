@@ -23,6 +23,7 @@ from phalanx.launch.shipping.manifest import Manifest
 from phalanx.launch.shipping.project import SHIP_LIMIT, megabytes, project_manifest
 from phalanx.launch.shipping.send import read_answer, ship
 from phalanx.launch.shipping.versions import Inspection
+from phalanx.launch.waiting import telling
 from phalanx.pool.machine import Machine
 
 Load = tuple[Path, Manifest]
@@ -75,16 +76,17 @@ async def pack_up(job: Job, say: Say) -> Equipment:
     fleet, resume = job.fleet, job.settings.resume
     limit = SHIP_LIMIT if fleet.ship_limit is None else fleet.ship_limit
     own = [fleet.pool] if fleet.pool is not None else []
-    project = await in_thread(project_manifest, job.script, limit, own)
-    return Equipment(
-        code=await in_thread(code_manifest),
-        project=project,
-        data=await in_thread(data_manifest, fleet.data) if fleet.data else None,
-        checkpoint=await in_thread(checkpoint_manifest, Path(resume)) if resume else None,
-        resumed="/".join(Path(resume).parts[-2:]) if resume else "",
-        framework=job.framework,
-        say=say,
-    )
+    async with telling(say, lambda: "reading what shall be sent to the machines"):
+        project = await in_thread(project_manifest, job.script, limit, own)
+        return Equipment(
+            code=await in_thread(code_manifest),
+            project=project,
+            data=await in_thread(data_manifest, fleet.data) if fleet.data else None,
+            checkpoint=await in_thread(checkpoint_manifest, Path(resume)) if resume else None,
+            resumed="/".join(Path(resume).parts[-2:]) if resume else "",
+            framework=job.framework,
+            say=say,
+        )
 
 
 class _Telling:

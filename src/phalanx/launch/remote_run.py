@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,11 @@ from phalanx.launch.equipment import pack_up
 from phalanx.launch.launcher import Job, Launch
 from phalanx.launch.member import Member
 from phalanx.launch.pool_addresses import own_address
+from phalanx.launch.problems import as_one
 from phalanx.launch.remote_commands import orders_for
 from phalanx.launch.shipping.results import collect_results
 from phalanx.launch.shipping.versions import check_versions
+from phalanx.launch.waiting import telling
 from phalanx.plan.plan import PlannedMachine
 from phalanx.pool.machine import Machine
 
@@ -65,7 +67,7 @@ class RemoteRun:
 
     async def connect(self) -> list[Machine]:
         """Log in everywhere at once; the machines as they were found."""
-        await _all(member.connect(CONNECT_SECONDS) for member in self.members)
+        await _all({member.name: self._connect(member) for member in self.members})
         there = [member for member in self.members if member.gone is None]
         if not there:
             names = ", ".join(member.name for member in self.members)
@@ -79,6 +81,11 @@ class RemoteRun:
             self.news.extend(member.remarks)
         self._give_addresses()
         return [member.machine for member in self.members]
+
+    async def _connect(self, member: Member) -> None:
+        async with telling(self.news.append, lambda: f"waiting for {member.name}: connecting"):
+            await member.connect(CONNECT_SECONDS)
+        member.link.waiting.say = self.news.append
 
     def _give_addresses(self) -> None:
         """This machine is known to the others by the address they are reached from."""
@@ -110,7 +117,7 @@ class RemoteRun:
         for member in self.members:
             member.begin(paths, planned[member.name], self._on_exit, self._on_lost)
         equipment = await pack_up(job, self.news.append)
-        await _first_failure(member.equip(equipment) for member in self.members)
+        await _first_failure({member.name: member.equip(equipment) for member in self.members})
         pythons = {m.name: m.python for m in self.members if m.python is not None}
         if job.framework is None:
             self.news.extend(check_versions(pythons, tls=job.fleet.tls))
@@ -119,7 +126,7 @@ class RemoteRun:
         told = msgspec.structs.replace(launch, workers=orders.commands)
         write_whole(paths.launch, told.to_json() + "\n")
         self.started = True
-        await _first_failure(member.start(orders.of(member, root)) for member in self.members)
+        await _first_failure({m.name: m.start(orders.of(m, root)) for m in self.members})
 
     def _one_clock(self, job: Job) -> None:
         """Samples are told by the clock that events are: the first machine's, or our own."""
@@ -160,7 +167,7 @@ class RemoteRun:
         for member in self.members:
             if member.gone is not None:
                 self._on_lost(member, member.gone)
-        await _all(member.rejoin() for member in self.members if member.gone is None)
+        await _all({m.name: m.rejoin() for m in self.members if m.gone is None})
 
     async def leave(self) -> None:
         """Let agents and workers be."""
@@ -222,34 +229,33 @@ class RemoteRun:
         await asyncio.gather(*(tell(member) for member in chosen))
 
 
-async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """All at once, to their ends; what went wrong is one error that names every machine."""
-    results = await asyncio.gather(*works, return_exceptions=True)
-    _raise([result for result in results if isinstance(result, BaseException)])
+async def _all(works: Mapping[str, Coroutine[Any, Any, None]]) -> None:
+    """By machine, all at once, to their ends; what went wrong is one error that names each."""
+    results = await asyncio.gather(*works.values(), return_exceptions=True)
+    _raise(dict(zip(works, results, strict=True)))
 
 
-async def _first_failure(works: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """All at once; when one fails there is no use in the others going on."""
-    tasks = [asyncio.create_task(work) for work in works]
+async def _first_failure(works: Mapping[str, Coroutine[Any, Any, None]]) -> None:
+    """By machine, all at once; when one fails there is no use in the others going on."""
+    tasks = {name: asyncio.create_task(work) for name, work in works.items()}
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        done, _ = await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_EXCEPTION)
     finally:
-        for task in tasks:
+        for task in tasks.values():
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    _raise([error for task in done if (error := task.exception()) is not None])
+        await asyncio.gather(*tasks.values(), return_exceptions=True)
+    _raise({name: task.exception() for name, task in tasks.items() if task in done})
 
 
-def _raise(errors: Sequence[BaseException]) -> None:
-    for error in errors:
-        if not isinstance(error, PhalanxError):
-            raise error
-    problems = [error for error in errors if isinstance(error, PhalanxError)]
-    if not problems:
-        return
-    first = max(problems, key=lambda problem: problem.exit_code)
-    causes = "; ".join(dict.fromkeys(problem.cause for problem in problems))
-    raise type(first)(causes, first.remedy)
+def _raise(results: Mapping[str, BaseException | None]) -> None:
+    problems: dict[str, PhalanxError] = {}
+    for name, result in results.items():
+        if isinstance(result, PhalanxError):
+            problems[name] = result
+        elif isinstance(result, BaseException):
+            raise result
+    if problems:
+        raise as_one(problems)
 
 
 def _refuse_twice(members: Sequence[Member]) -> None:

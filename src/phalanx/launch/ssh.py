@@ -55,9 +55,8 @@ class SshLauncher(Launcher):
         self._run = RemoteRun(paths.id, machines, detach=job.fleet.detach)
         say(f"connecting to {len(machines)} machine{'s' * (len(machines) != 1)}")
         try:
-            found = self._loop.wait(self._run.connect(), asked)
-            for text in self.news():
-                say(text)
+            found = self._loop.wait(self._run.connect(), self._saying(say, asked))
+            self._say_news(say)
             return _as_found(job, tuple(found))
         except BaseException:
             self._close()
@@ -150,8 +149,7 @@ class SshLauncher(Launcher):
             self._close()
             if paths is not None:
                 paths.detached.unlink(missing_ok=True)
-            for text in self.news():
-                say(text)
+            self._say_news(say)
 
     def processes(self) -> list[int]:
         return []  # agents read what their workers use
@@ -168,15 +166,27 @@ class SshLauncher(Launcher):
         self, run: RemoteRun, loop: EventLoop, paths: RunPaths, say: Say, hurry: Callable[[], bool]
     ) -> None:
         try:
-            loop.wait(run.bring_home(paths), hurry)
+            loop.wait(run.bring_home(paths), self._saying(say, hurry))
         except RunStopped:
             run.news.extend(run.left_behind())
         except (PhalanxError, TimeoutError, OSError):
             pass
+        self._say_news(say)
+        with contextlib.suppress(PhalanxError, RunStopped, TimeoutError, OSError):
+            loop.wait(run.clean(), self._saying(say, hurry), _CLEANING)
+
+    def _saying(self, say: Say, asked: Callable[[], bool]) -> Callable[[], bool]:
+        """Asked again and again while something is waited for: a time to say what there is."""
+
+        def look() -> bool:
+            self._say_news(say)
+            return asked()
+
+        return look
+
+    def _say_news(self, say: Say) -> None:
         for text in self.news():
             say(text)
-        with contextlib.suppress(PhalanxError, RunStopped, TimeoutError, OSError):
-            loop.wait(run.clean(), hurry, _CLEANING)
 
     def _await_end(self, run: RemoteRun, seconds: float, hurry: Callable[[], bool]) -> None:
         deadline = time.monotonic() + seconds

@@ -64,6 +64,8 @@ class RankLog:
     logged: list[ev.Logged] = field(default_factory=list)
     switches: list[ev.Switched] = field(default_factory=list)
     balanced: list[ev.Balanced] = field(default_factory=list)
+    lost: list[ev.WorkerLost] = field(default_factory=list)
+    """Workers without whom it went on."""
     data: list[ev.Data] = field(default_factory=list)
     saved: list[ev.Saved] = field(default_factory=list)
     finished: ev.Finished | None = None
@@ -98,6 +100,8 @@ class RankLog:
                 self.switches.append(event)
             case ev.Balanced():
                 self.balanced.append(event)
+            case ev.WorkerLost():
+                self.lost.append(event)
             case ev.Data():
                 self.data.append(event)
             case ev.Saved():

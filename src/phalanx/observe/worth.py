@@ -64,6 +64,8 @@ class Worth(msgspec.Struct, frozen=True, kw_only=True):
     predicted: list[Option]
     several_hosts: bool = True
     """Whether the names are machines'; else they are workers of one."""
+    lost: dict[str, float] = {}
+    """Who is gone, with its samples a second until then; all else is about who is left."""
     advice: str | None = None
     """In words; null when it cannot be told."""
 
@@ -89,8 +91,8 @@ Windows = Mapping[int, RankWindow]
 
 
 def worth(ranks: Windows, machines: Mapping[int, str], way: Way) -> Worth | None:
-    """What the machines are worth, from the laps of ``ranks``; ``None`` for one worker alone."""
-    if len(ranks) < 2 or not all(_sum_samples(window.laps) for window in ranks.values()):
+    """From the laps of ``ranks``, who are left of all in ``machines``; ``None`` for one alone."""
+    if len(machines) < 2 or not all(_sum_samples(window.laps) for window in ranks.values()):
         return None
     names = _units(ranks, machines)
     rates = dict.fromkeys(names.values(), 0.0)
@@ -104,13 +106,13 @@ def worth(ranks: Windows, machines: Mapping[int, str], way: Way) -> Worth | None
         samples_per_second=whole,
         waiting=_waited_for(ranks, names, way),
         predicted=list(_options(ranks, names, way)),
-        several_hosts=len({machines.get(rank, "") for rank in ranks}) > 1,
+        several_hosts=len(set(machines.values())) > 1,
     )
 
 
 def _units(ranks: Windows, machines: Mapping[int, str]) -> dict[int, str]:
     """Who is left out or kept as one: machines, or the workers of a single one."""
-    if len({machines.get(rank, "") for rank in ranks}) > 1:
+    if len(set(machines.values())) > 1:
         return {rank: machines.get(rank, "") or f"worker {rank}" for rank in ranks}
     return {rank: f"worker {rank}" for rank in ranks}
 
@@ -120,6 +122,8 @@ def _options(ranks: Windows, names: Mapping[int, str], way: Way) -> Iterator[Opt
     replay = _Replay(_with_parts(ranks), names, way)
     everyone = list(dict.fromkeys(names.values()))
     yield replay.option(ALL, everyone)
+    if len(everyone) < 2:
+        return
     if way.balances and not way.balanced:
         yield replay.option(BALANCE, everyone)
     order = sorted(everyone, key=lambda name: _slowness(ranks, names, name), reverse=True)

@@ -17,6 +17,8 @@ _CLEARLY_SLOWER = 1.3
 
 def advise(worth: Worth) -> str | None:
     """What to do, or that all of them pay; ``None`` when the time was too uneven to tell."""
+    if len(worth.machines) < 2:
+        return None
     faster = [o for o in worth.predicted if o.times >= GAIN]
     if any(option.low <= 1.0 for option in _best_first(faster)[:1]):
         return None
@@ -26,9 +28,18 @@ def advise(worth: Worth) -> str | None:
     return _stay(worth)
 
 
+def and_lost(worth: Worth, advice: str | None) -> str | None:
+    """That some are gone, before what there is to say of the others."""
+    if not worth.lost:
+        return advice
+    lost = f"{listed(list(worth.lost))} {'was' if len(worth.lost) == 1 else 'were'} lost"
+    return f"{lost}; {advice}" if advice else lost
+
+
 def as_sentence(worth: Worth, advice: str) -> str:
     """Begun with a capital letter, unless a name comes first."""
-    named = worth.several_hosts and any(advice.startswith(f"{name} ") for name in worth.machines)
+    names = (*worth.machines, *worth.lost)
+    named = worth.several_hosts and any(advice.startswith((f"{n} ", f"{n}, ")) for n in names)
     return advice if named else f"{advice[0].upper()}{advice[1:]}"
 
 
@@ -101,6 +112,7 @@ def _as_fast(worth: Worth, option: Option) -> str:
 
 def _all(worth: Worth) -> str:
     kind = "machines" if worth.several_hosts else "workers"
+    kind += " that are left" if worth.lost else ""
     count = len(worth.machines)
     return f"both {kind}" if count == 2 else f"all {count} {kind}"
 

@@ -17,8 +17,8 @@ from phalanx.core.errors import PeerLost
 from phalanx.sync.collective.ahead import AheadSum
 from phalanx.sync.layout import Layout, Place
 
-LEAST = 64 << 10
-"""Bytes of a piece, at least: smaller ones are not worth a call of the kernel each."""
+LEAST = 256 << 10
+"""Bytes of a piece, at least: what the hooks and the thread cost is more than smaller ones save."""
 REST = 100
 """Steps without going ahead after it was in vain: whoever does so once, does it at each step."""
 

@@ -46,8 +46,9 @@ class Control:
 
     @property
     def speeds(self) -> list[float]:
-        """Of all workers; 0 is unknown."""
-        return [float(speed) for speed in self._board.speeds]
+        """Of all workers; 0 is unknown, and what a worker that is gone told last is of no use."""
+        lost = self._arena.lost
+        return [0.0 if r in lost else float(speed) for r, speed in enumerate(self._board.speeds)]
 
     @property
     def free_shares(self) -> list[float]:

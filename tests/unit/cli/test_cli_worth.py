@@ -12,7 +12,7 @@ from phalanx.cli.progress import PlainProgress
 from phalanx.cli.worth_words import LiveWorth, lines
 from phalanx.core.settings import RunSettings
 from phalanx.launch.launcher import Launch
-from phalanx.observe.events import Balanced, Event, Joined, Steps
+from phalanx.observe.events import Balanced, Event, Joined, Steps, WorkerLost
 from phalanx.observe.worth import Contribution, WaitedFor, Worth
 
 PACES = (0.1, 0.1, 0.4)
@@ -62,6 +62,25 @@ def test_two_lines_once_whatever_the_machines_clocks_say() -> None:
 def test_nothing_before_the_first_steps_are_over_nor_for_one_worker() -> None:
     assert not said(LiveWorth("allreduce", balance=False), story(batches=2))
     assert not said(LiveWorth("allreduce", balance=False), story((0.4,)))
+
+
+def test_a_machine_that_was_lost_is_not_waited_for() -> None:
+    """Neither for its first word, nor for its next steps: what is said is about who is left."""
+    live = LiveWorth("async", balance=False)
+    events = [e for e in story((0.4, 0.4, 0.4)) if e.rank != 2]
+    half = len(events) // 2
+    gone = [
+        WorkerLost(time=1e6 * rank, rank=rank, worker=2, machine="m3", address="192.0.2.3")
+        for rank in (0, 1)
+    ]
+    assert not said(live, iter(events))
+    live = LiveWorth("async", balance=False)
+    first, second = said(live, iter([*events[:half], *gone, *events[half:]]))
+    assert first == (
+        "worth it? m1 98 samples/s (50 %), m2 98 (50 %), m3 0 until it was lost;"
+        " nobody waits for another"
+    )
+    assert second.startswith("m3 was lost; both machines that are left pay: ")
 
 
 def test_shares_that_have_just_changed_are_waited_for() -> None:

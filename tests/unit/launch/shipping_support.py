@@ -10,6 +10,7 @@ from typing import Any
 from phalanx.agent import blobs, environment, files, inspect_python, results
 from phalanx.agent.frames import Problem
 from phalanx.core.errors import MachineError
+from phalanx.launch.waiting import Waiting
 from phalanx.pool.machine import Machine
 
 HANDLERS: dict[str, Callable[..., Any]] = {
@@ -41,6 +42,7 @@ class NearLink:
 
     def __init__(self, folder: Path, name: str = "m1", run: str = "run-1") -> None:
         self.machine = Machine(name=name, host="192.0.2.1")
+        self.waiting = Waiting(self.machine)
         self.on_tell: Callable[[str, dict[str, Any], bytes], None] = lambda *told: None
         self.sent = 0
         self.cut_after: int | None = None

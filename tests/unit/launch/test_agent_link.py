@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from phalanx.core.errors import MachineError
+from phalanx.launch import waiting
 from phalanx.launch.agent_link import AgentLink, open_agent
 from phalanx.pool.machine import Machine
 
@@ -98,6 +99,49 @@ def test_no_answer_in_time_is_an_error(machine: Machine) -> None:
             with pytest.raises(MachineError, match="mine did not answer 'facts' within 0 seconds"):
                 await link.ask("facts", timeout=0.1)
             os.kill(link.hello["pid"], signal.SIGCONT)
+
+    run(work)
+
+
+def test_what_takes_long_is_told_and_ends_without_progress(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent goes on answering pings, and never answers what it was asked."""
+    monkeypatch.setattr(waiting, "FIRST_WORD", 0.05)
+    monkeypatch.setattr(waiting, "EACH_WORD", 0.05)
+    sleepy = with_python(tmp_path, "exec sleep 300").python
+    said: list[str] = []
+
+    async def work() -> None:
+        async with opened(machine) as link:
+            link.waiting.say = said.append
+            with pytest.raises(
+                MachineError, match="mine has made no progress for 1 seconds: making an environment"
+            ):
+                await link.ask(
+                    "environment", timeout=1.0, doing=lambda: "making an environment",
+                    python=sleepy, digest="a" * 64, steps=[],
+                )  # fmt: skip
+            assert link.lost is None
+            assert await link.ask("free_ports", address="127.0.0.1", count=1)
+
+    run(work)
+    assert len(said) > 1 and set(said) == {"waiting for mine: making an environment"}
+
+
+def test_a_long_wait_can_be_given_up(machine: Machine, tmp_path: Path) -> None:
+    sleepy = with_python(tmp_path, "exec sleep 300").python
+
+    async def work() -> None:
+        async with opened(machine) as link:
+            fields = {"python": sleepy, "digest": "a" * 64, "steps": []}
+            ask = link.ask("environment", timeout=600.0, doing=lambda: "it", **fields)
+            waits = asyncio.create_task(ask)
+            await asyncio.sleep(0.1)
+            waits.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waits
+            assert link.lost is None
 
     run(work)
 

@@ -171,6 +171,15 @@ def test_missing_packages_are_named_with_the_command() -> None:
     assert "/usr/bin/python3 -m pip install torch msgspec " in caught.value.remedy
 
 
+def test_all_machines_that_cannot_take_part_are_named_at_once() -> None:
+    with pytest.raises(MachineError) as caught:
+        check_versions({"m1": python("3.9.2"), "m2": python(), "m3": python(torch=None)})
+    assert "m1 has Python 3.9.2" in caught.value.cause
+    assert "m3: /usr/bin/python3 has no torch" in caught.value.cause
+    first, second = caught.value.remedy.splitlines()
+    assert first.startswith("m1: Install one there") and second.startswith("  m3: Run there:")
+
+
 def test_encryption_needs_its_package() -> None:
     found = {"m1": python(cryptography=None)}
     assert check_versions(found) == []

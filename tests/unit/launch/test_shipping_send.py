@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from shipping_support import NearLink, reopen
@@ -63,6 +64,49 @@ def test_the_project_arrives_as_it_is(tmp_path: Path, project: Path) -> None:
     assert contents(there) == contents(project)
     assert os.access(there / "run.sh", os.X_OK)
     assert not os.access(there / "train.py", os.X_OK)
+
+
+class Watched(NearLink):
+    """Notes what the user would read if it took long, and how long it may take."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.waits: dict[str, float] = {}
+
+    async def ask(
+        self, name: str, *, timeout: float = 10.0, payload: bytes = b"", **fields: Any
+    ) -> dict[str, Any]:
+        self.waits[fields["doing"]()] = timeout
+        return await super().ask(name, timeout=timeout, payload=payload, **fields)
+
+
+def test_all_that_may_take_long_has_words_and_time_enough(tmp_path: Path, project: Path) -> None:
+    (project / "sparse").touch()
+    os.truncate(project / "sparse", 2_000_000)
+    link = Watched(tmp_path / "there")
+    send_to(link, project, "data")
+    allowed = send.ANSWER_SECONDS + 8 * send.SLOWEST_FILE
+    assert link.waits["checking 2.0 MB of data"] == pytest.approx(allowed)
+    assert link.waits["laying out 2.0 MB of data"] == pytest.approx(allowed + 1.0, abs=0.1)
+    assert link.waits["comparing checksums of 2.0 MB of data"] > send.ANSWER_SECONDS
+    assert "copying 2.0 MB of data" in link.waits
+
+
+def test_checking_the_rest_of_a_file_takes_as_long_as_all_of_it(tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    root.mkdir()
+    (root / "large").write_bytes(b"x" * 9000)
+    link = Watched(tmp_path / "there")
+    link.cut_after = 8500
+    with pytest.raises(MachineError, match="is gone"):
+        send_to(link, root, "data")
+    blobs._stores.pop(str(link.agent.folder)).drop_incoming()
+    again = Watched(link.agent.folder)
+    send_to(again, root, "data")
+    (rest,) = (
+        t for words, t in again.waits.items() if words.startswith("comparing checksums of 1")
+    )
+    assert rest == pytest.approx(send.ANSWER_SECONDS + 9000 / send.SLOWEST_DISK)
 
 
 def test_the_same_content_is_sent_once(tmp_path: Path, project: Path) -> None:

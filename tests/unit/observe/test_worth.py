@@ -6,17 +6,19 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from phalanx.observe.events import Joined, WorkerLost
 from phalanx.observe.judge import judge
 from phalanx.observe.laps import Lap, RankWindow, _laps, windows_of
 from phalanx.observe.phases import PhaseSteps, Waiting
 from phalanx.observe.shares import fitting_shares
 from phalanx.observe.timeline import RankLog, Step
 from phalanx.observe.worth import BALANCE, FEWER, Option, Way, Worth, worth
-from phalanx.observe.worth_words import GAIN, advise
+from phalanx.observe.worth_words import GAIN, advise, as_sentence
 
 UPDATE = 0.001
 BATCH = 120
@@ -302,3 +304,74 @@ def test_what_a_script_does_between_its_steps_is_its_own_work() -> None:
     assert [round(lap.busy, 6) for lap in laps] == [0.1, 0.6, 0.1]
     assert [round(lap.seconds, 6) for lap in laps] == [0.1, 0.6, 0.1]
     assert _laps([], []) == []
+
+
+def apart(rank: int, waits: Sequence[float], lost: float | None = None) -> RankLog:
+    """A worker of m1, m2, … that waits so long in each of its steps; it hears of m3's end."""
+    steps = in_a_row(
+        [step(rank, i, compute=0.2, wait=w, reduce=0.0, update=0.0) for i, w in enumerate(waits)]
+    )
+    clock = 1e6 * rank  # each machine's own
+    steps = [one._replace(began=clock + one.began) for one in steps]
+    told = WorkerLost(time=0.0, rank=rank, worker=2, machine="m3", address="192.0.2.3")
+    return RankLog(
+        rank,
+        joins=[joined(rank, f"m{rank + 1}")],
+        steps=steps,
+        lost=[] if lost is None else [msgspec.structs.replace(told, time=clock + lost)],
+    )
+
+
+def joined(rank: int, machine: str) -> Joined:
+    return Joined(
+        time=0.0, wall=0.0, rank=rank, workers=3, machine=machine, pid=1, device="cpu", threads=1,
+        precision="float32", strategy="async", parameters=1, seed=0, versions={}, notes=[],
+    )  # fmt: skip
+
+
+def test_a_machine_that_was_lost_is_told_of_and_never_advised_about() -> None:
+    there = [apart(0, [0.0] * 40, lost=3.9), apart(1, [0.0] * 40, lost=3.9), apart(2, [0.0] * 20)]
+    found = judge(there, "async", balance=False)
+    assert found is not None
+    shares = {name: part.share for name, part in found.machines.items()}
+    assert shares == {"m1": pytest.approx(0.5), "m2": pytest.approx(0.5)}
+    assert found.samples_per_second == pytest.approx(2 * 300.0)
+    assert found.lost == {"m3": pytest.approx(300.0)}
+    assert all("m3" not in option.machines for option in found.predicted)
+    advice = found.advice or ""
+    assert advice.startswith("m3 was lost; both machines that are left pay: without m")
+    assert as_sentence(found, advice) == advice
+
+
+def test_waiting_for_a_machine_that_is_gone_does_not_count_any_more() -> None:
+    """For half of the steps the others waited for m3, and then nobody did."""
+    waits = [0.8] * 20 + [0.0] * 20
+    there = [apart(0, waits, lost=20.0), apart(1, waits, lost=20.0), apart(2, [0.0] * 5)]
+    found = judge(there, "ssp:bound=2", balance=False)
+    assert found is not None
+    assert found.samples_per_second == pytest.approx(2 * 300.0)
+    assert found.waiting is not None and found.waiting.share == 0.0
+    early = [apart(0, waits[:24], lost=20.0), apart(1, waits[:24], lost=20.0), there[2]]
+    assert judge(early, "ssp:bound=2", balance=False) is None
+
+
+def test_of_one_machine_that_is_left_only_the_loss_is_told() -> None:
+    there = [apart(0, [0.0] * 40, lost=3.9), apart(2, [])]
+    found = judge(there, "async", balance=False)
+    assert found is not None and found.several_hosts
+    assert list(found.machines) == ["m1"] and found.lost == {"m3": 0.0}
+    assert found.advice == "m3 was lost"
+    patient = judge(there, "async", balance=False, settled=True)
+    assert patient is not None and patient.advice is None
+
+
+def test_whoever_was_cut_off_does_not_tell_who_is_gone() -> None:
+    """m3 has lost the others just as they have lost it."""
+    alone = apart(2, [0.0] * 20)
+    alone.lost = [
+        WorkerLost(time=1.0, rank=2, worker=w, machine=f"m{w + 1}", address="") for w in (0, 1)
+    ]
+    there = [apart(0, [0.0] * 40, lost=3.9), apart(1, [0.0] * 40, lost=3.9), alone]
+    found = judge(there, "async", balance=False)
+    assert found is not None and list(found.machines) == ["m1", "m2"]
+    assert list(found.lost) == ["m3"]

@@ -13,9 +13,12 @@ from phalanx.launch.shipping.requirements import WORKER_PACKAGES, Recipe, read_r
 from phalanx.launch.shipping.send import Link, Progress, ignore_progress, read_answer, ship
 from phalanx.launch.shipping.versions import OLDEST, Inspection
 from phalanx.launch.shipping.wheels import fetch_wheels
+from phalanx.launch.waiting import telling
 
 INSPECT_SECONDS = 90.0
 MAKE_SECONDS = 3700.0
+"""Since pip last said something. It loads a large wheel, and builds one, without a word; the
+machine itself ends a pip that takes an hour."""
 
 
 class Made(msgspec.Struct):
@@ -43,7 +46,11 @@ async def prepare_environment(
 
 async def inspect(link: Link, python: str, packages: Sequence[str] = WORKER_PACKAGES) -> Inspection:
     answer = await link.ask(
-        "inspect", timeout=INSPECT_SECONDS, python=python, packages=list(packages)
+        "inspect",
+        timeout=INSPECT_SECONDS,
+        doing=lambda: f"looking at {python}",
+        python=python,
+        packages=list(packages),
     )
     return read_answer(link, answer, Inspection)
 
@@ -52,7 +59,8 @@ async def make_environment(link: Link, recipe: Recipe, base: Inspection, progres
     """By pip on the machine, with wheels of this one where the machine reaches no index."""
     made = await _ask(link, recipe, base, None)
     if made.python is None:
-        folder, manifest = await fetch_wheels(recipe, base, link.machine.name)
+        async with telling(link.waiting.say, lambda: f"fetching packages for {link.machine.name}"):
+            folder, manifest = await fetch_wheels(recipe, base, link.machine.name)
         wheels = await ship(link, manifest, folder, "wheels", progress)
         made = await _ask(link, recipe, base, wheels)
     if made.python is None:
@@ -67,6 +75,7 @@ async def _ask(link: Link, recipe: Recipe, base: Inspection, wheels: str | None)
     answer = await link.ask(
         "environment",
         timeout=MAKE_SECONDS,
+        doing=lambda: "making an environment",
         python=base.executable,
         digest=recipe.digest(base.version, base.platform),
         steps=recipe.steps,

@@ -56,6 +56,8 @@ class Incoming:
         self.machine = machine
         self.received: list[Received] = []
         self.refused: list[str] = []
+        self.bytes = 0
+        """What has come so far, of whatever became of it."""
         self._scratch = scratch
         self._current: _Current | None = None
 
@@ -65,6 +67,7 @@ class Incoming:
             if name == "result":
                 self._begin(header)
             elif name == "result_part":
+                self.bytes += len(payload)
                 self._take(payload)
             elif name == "result_end":
                 self._end(header)

@@ -21,7 +21,8 @@ from phalanx.launch.shipping.incoming import Incoming, Received, shown
 from phalanx.launch.shipping.project import megabytes
 from phalanx.launch.shipping.send import Link, read_answer
 
-COLLECT_SECONDS = 3600.0
+COLLECT_SECONDS = 300.0
+"""Without a piece of a result; all of them may take as long as the line is slow."""
 CLEAN_SECONDS = 120.0
 NAMED = 10
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -97,7 +98,11 @@ async def _collect(link: TellingLink, incoming: Incoming) -> None:
 
     link.on_tell = on_tell
     try:
-        answer = await link.ask("collect", timeout=COLLECT_SECONDS)
+        answer = await link.ask(
+            "collect",
+            timeout=COLLECT_SECONDS,
+            doing=lambda: f"bringing its results home, {megabytes(incoming.bytes)} so far",
+        )
         names = msgspec.convert(answer.get("refused", []), list[str])
         incoming.refused += [f"{shown(name)} (not UTF-8)" for name in names]
     finally:
@@ -182,8 +187,13 @@ def _folder_below(folder: Path, names: Sequence[str]) -> Iterator[int]:
 async def clean_up(link: Link) -> list[str]:
     """Remove the run from a machine, less what is nowhere else; lines on what is kept there."""
     name = link.machine.name
-    new = read_answer(link, await link.ask("new_files", timeout=CLEAN_SECONDS), NewFiles)
-    answer = await link.ask("clean", timeout=CLEAN_SECONDS, keep_project=new.count > 0)
+    found = await link.ask(
+        "new_files", timeout=CLEAN_SECONDS, doing=lambda: "looking for new files"
+    )
+    new = read_answer(link, found, NewFiles)
+    answer = await link.ask(
+        "clean", timeout=CLEAN_SECONDS, doing=lambda: "cleaning up", keep_project=new.count > 0
+    )
     notes = [f"{name} keeps {_new_files(new)}"] if new.count else []
     kept = [shown(path) for path in read_answer(link, answer, Cleaned).kept if path != new.path]
     return notes + ([f"{name} keeps results that did not come home: {_some(kept)}"] if kept else [])

@@ -12,6 +12,8 @@ import msgspec
 
 from phalanx.core.errors import InputError, MachineError
 from phalanx.launch.shipping.manifest import Entry, Manifest
+from phalanx.launch.shipping.project import megabytes
+from phalanx.launch.waiting import Doing, Waiting
 from phalanx.pool.machine import Machine
 
 T = TypeVar("T")
@@ -22,7 +24,10 @@ WINDOW_SECONDS = 0.5
 """At most so many bytes, or what arrives in so long, are sent before the machine says how it is
 going; another as many are on their way then. More would keep pings waiting on a slow line."""
 ANSWER_SECONDS = 120.0
-CHECK_SECONDS = 1800.0
+SLOWEST_FILE, SLOWEST_DISK = 0.02, 2e6
+"""A machine says nothing while it looks through its files, checks and copies them, so it gets the
+time that the slowest disk worth training from would take: seconds for each file, and bytes a
+second. Whoever takes longer is stuck."""
 ATTEMPTS = 2
 
 Progress = Callable[[int, int, str], None]
@@ -33,9 +38,16 @@ class Link(Protocol):
     """What shipping needs of the connection to an agent."""
 
     machine: Machine
+    waiting: Waiting
 
     async def ask(
-        self, name: str, *, timeout: float = ..., payload: bytes = ..., **fields: Any
+        self,
+        name: str,
+        *,
+        timeout: float = ...,
+        doing: Doing | None = ...,
+        payload: bytes = ...,
+        **fields: Any,
     ) -> dict[str, Any]: ...
 
     async def send(self, header: dict[str, Any], payload: bytes = ...) -> None: ...
@@ -90,8 +102,7 @@ async def ship(
         found = await shipment.ask_what_is_missing()
         if found.missing:
             raise shipment.garbled(found.missing[0][0])
-    answer = await link.ask("lay_out", timeout=CHECK_SECONDS, kind=kind, manifest=manifest.digest)
-    return read_answer(link, answer, Laid).path
+    return await shipment.lay_out()
 
 
 class Shipment:
@@ -102,6 +113,7 @@ class Shipment:
     ) -> None:
         self._link, self._manifest, self._root, self._kind = link, manifest, root, kind
         self._progress = progress
+        self._size = sum(entry.size for entry in manifest.entries)
 
     async def ask_what_is_missing(self) -> Have:
         """All pages of it in one, once the manifest itself is there."""
@@ -129,7 +141,8 @@ class Shipment:
         total, done = sum(entry.size - offset for entry, offset in todo), 0
         name = self._link.machine.name
         self._progress(0, total, name)
-        async with Window(self._link) as window:
+        checked = sum(entry.size for entry, _ in todo)  # also what was there before
+        async with Window(self._link, f"{megabytes(total)} of {self._kind}", checked) as window:
             for entry, offset in todo:
                 async for at, piece in _pieces(self._root / entry.path, entry, offset, window):
                     last = at + len(piece) >= entry.size
@@ -138,6 +151,19 @@ class Shipment:
                     if await window.passed(len(piece)):
                         self._progress(window.arrived, total, name)
         self._progress(total, total, name)
+
+    async def lay_out(self) -> str:
+        answer = await self._link.ask(
+            "lay_out",
+            timeout=_seconds(len(self._manifest.entries), self._size),
+            doing=lambda: f"laying out {self._words()}",
+            kind=self._kind,
+            manifest=self._manifest.digest,
+        )
+        return read_answer(self._link, answer, Laid).path
+
+    def _words(self) -> str:
+        return f"{megabytes(self._size)} of {self._kind}"
 
     def garbled(self, number: int) -> MachineError:
         path = self._root / self._manifest.entries[number].path
@@ -149,7 +175,8 @@ class Shipment:
     async def _have(self, first: int) -> Have:
         answer = await self._link.ask(
             "have",
-            timeout=CHECK_SECONDS,
+            timeout=_seconds(len(self._manifest.entries)),
+            doing=lambda: f"checking {self._words()}",
             kind=self._kind,
             manifest=self._manifest.digest,
             size=len(self._manifest.content),
@@ -165,7 +192,7 @@ class Shipment:
         content, digest = self._manifest.content, self._manifest.digest
         if not 0 <= offset <= len(content):
             raise answers_wrongly(self._link)
-        async with Window(self._link) as window:
+        async with Window(self._link, "a list of files", len(content)) as window:
             while True:
                 piece = content[offset : offset + window.piece]
                 last = offset + len(piece) >= len(content)
@@ -183,8 +210,8 @@ class Shipment:
 class Window:
     """Keeps a machine's troubles (a full disk) from being noticed only at the end."""
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, link: Link, what: str, checked: int) -> None:
+        self._link, self._what, self._checked = link, what, checked
         self.arrived = 0
         """Bytes, as far as is known."""
         self._sent = self._asked_at = 0
@@ -205,7 +232,9 @@ class Window:
         known = await self._answer()
         if known:
             self._adapt(self._asked_at)
-        ask = self._link.ask("stored", timeout=ANSWER_SECONDS)
+        ask = self._link.ask(
+            "stored", timeout=ANSWER_SECONDS, doing=lambda: f"copying {self._what}"
+        )
         self._asked, self._asked_at = asyncio.create_task(ask), self._sent
         return known
 
@@ -225,7 +254,12 @@ class Window:
         """Wait until everything has arrived and is checked, unless something went wrong."""
         if kind is None:
             await self._answer()
-            await self._link.ask("stored", timeout=CHECK_SECONDS, wait=True)
+            await self._link.ask(
+                "stored",
+                timeout=_seconds(0, self._checked),
+                doing=lambda: f"comparing checksums of {self._what}",
+                wait=True,
+            )
         elif self._asked is not None:
             self._asked.cancel()
             await asyncio.gather(self._asked, return_exceptions=True)
@@ -236,6 +270,10 @@ class Window:
             return False
         await asked
         return True
+
+
+def _seconds(files: int, size: int = 0) -> float:
+    return ANSWER_SECONDS + files * SLOWEST_FILE + size / SLOWEST_DISK
 
 
 async def _pieces(

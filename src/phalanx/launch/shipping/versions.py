@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 
 from phalanx.core.errors import MachineError
+from phalanx.launch.problems import as_one
 from phalanx.launch.shipping.requirements import TLS_ONLY, WORKER_PACKAGES
 
 OLDEST = (3, 11)
@@ -43,30 +44,36 @@ def numbers(version: str) -> tuple[int, ...]:
 
 def check_versions(found: Mapping[str, Inspection], *, tls: bool = False) -> list[str]:
     """Refuse what cannot work; lines on what differs without harm. By machine, in any order."""
-    for name, python in found.items():
-        _check_python(name, python)
-        _check_packages(name, python, tls)
+    problems = {
+        name: problem
+        for name, python in found.items()
+        if (problem := _too_old(name, python) or _lacking(name, python, tls))
+    }
+    if problems:
+        raise as_one(problems)
     _check_torch(found)
     return [*_patches(found), *_minors(found)]
 
 
-def _check_python(name: str, python: Inspection) -> None:
-    if python.minor < OLDEST:
-        raise MachineError(
-            f"{name} has Python {python.version} ({python.executable}), 3.11 or newer is needed",
-            "Install one there, and name it as 'python' of that machine in the blueprint.",
-        )
+def _too_old(name: str, python: Inspection) -> MachineError | None:
+    if python.minor >= OLDEST:
+        return None
+    return MachineError(
+        f"{name} has Python {python.version} ({python.executable}), 3.11 or newer is needed",
+        "Install one there, and name it as 'python' of that machine in the blueprint.",
+    )
 
 
-def _check_packages(name: str, python: Inspection, tls: bool) -> None:
+def _lacking(name: str, python: Inspection, tls: bool) -> MachineError | None:
     needed = [p for p in WORKER_PACKAGES if tls or p not in TLS_ONLY]
     missing = [package for package in needed if package not in python.packages]
-    if missing:
-        raise MachineError(
-            f"{name}: {python.executable} has no {', '.join(missing)}",
-            f"Run there: {python.executable} -m pip install {' '.join(missing)}   (or name a "
-            "'python' that has them in the blueprint, or give the project a requirements.txt)",
-        )
+    if not missing:
+        return None
+    return MachineError(
+        f"{name}: {python.executable} has no {', '.join(missing)}",
+        f"Run there: {python.executable} -m pip install {' '.join(missing)}   (or name a "
+        "'python' that has them in the blueprint, or give the project a requirements.txt)",
+    )
 
 
 def _check_torch(found: Mapping[str, Inspection]) -> None:

@@ -22,7 +22,6 @@ from phalanx.sync.net.pump import Pump
 
 WORTHWHILE = 64 << 10
 """Bytes; less than that goes at once when it is whole."""
-_LOOK_SECONDS = 0.05
 Span = tuple[int, int]
 
 
@@ -46,7 +45,7 @@ class AheadSum:
             peer: [raw(room[a - low : b - low]) for a, b in _pieces((low, high), cuts)]
             for peer, room in self._rooms.items()
         }
-        self._pump = Pump(self._move, self._wait)
+        self._pump = Pump(self._move)
         self._begin()
 
     def _begin(self) -> None:
@@ -58,13 +57,19 @@ class AheadSum:
 
     def ready(self, low: int) -> None:
         """All from ``low`` on is as it will be: let it go, while its owner does something else."""
+        if self._let_go(low):
+            self._pump.begin()
+
+    def start(self) -> None:
+        """All of it is, and ``finish`` comes next: what the kernel takes at once may go now."""
+        self._let_go(0)
+
+    def _let_go(self, low: int) -> bool:
         with self._pump.lock:
             for peer, held in self._held.items():
                 while held and held[0][0] >= low:
                     self._going[peer].append(held.pop(0)[1])
-            more = self._move()
-        if more:
-            self._pump.begin()
+            return self._move()
 
     def _move(self) -> bool:
         """Whatever goes without waiting; whether something is left that might go later."""
@@ -77,13 +82,6 @@ class AheadSum:
                 drop_first(coming, count)
             left = left or bool(going) or bool(coming)
         return left and self._links.goes_ahead
-
-    def _wait(self) -> None:
-        self._links.wait(
-            [peer for peer, views in self._going.items() if views],
-            [peer for peer, views in self._coming.items() if views],
-            _LOOK_SECONDS,
-        )
 
     def finish(self) -> int:
         """All of it is ready: the sum; returns the bytes that were sent."""

@@ -9,7 +9,6 @@ sent in.
 from __future__ import annotations
 
 import ctypes
-import select
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -102,10 +101,6 @@ class Links(ABC):
         """Receive what is there already; how many bytes came."""
         return 0
 
-    def wait(self, to: Iterable[int], frm: Iterable[int], seconds: float) -> None:
-        """Until something could go to one of those, or come from one of these."""
-        return
-
     def exchange(
         self, to: int | None, outgoing: Flat | None, frm: int | None, incoming: Flat | None
     ) -> None:
@@ -195,15 +190,6 @@ class ChannelLinks(Links):
 
     def pull(self, frm: int, incoming: memoryview) -> int:
         return self._channels[frm].receive_some(incoming, wait=False) if self.goes_ahead else 0
-
-    def wait(self, to: Iterable[int], frm: Iterable[int], seconds: float) -> None:
-        poller = select.poll()
-        sending, receiving = set(to), set(frm)
-        for peer in sending | receiving:
-            channel = self._channels[peer]
-            events = channel.poll_events(sending=peer in sending, receiving=peer in receiving)
-            poller.register(channel.fileno(), events)
-        poller.poll(seconds * 1000)
 
     def swap(self, outgoing: Sequence[Parcel], incoming: Sequence[Parcel]) -> None:
         channels = self._channels

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 from phalanx.core.errors import PeerLost
 
+PAUSE = 0.002
+"""Seconds between two moves; the kernel holds what comes meanwhile. Woken by it for every few
+packets, this took 8 ms of a backward pass of 21 at 1 Gbit/s."""
+
 
 class Pump:
-    """``move`` does what goes without waiting and says whether there is more; ``wait`` waits for
-    that a little. Both are called by the thread, and never while the owner holds ``lock``."""
+    """``move`` does what goes without waiting, and says whether there may be more; it is never
+    called while the owner holds ``lock``."""
 
-    def __init__(self, move: Callable[[], bool], wait: Callable[[], None]) -> None:
+    def __init__(self, move: Callable[[], bool]) -> None:
         self.lock = threading.Lock()
-        self._move, self._wait = move, wait
+        self._move = move
         self._wanted = threading.Event()
         self._over = False
         self._thread: threading.Thread | None = None
@@ -37,12 +42,15 @@ class Pump:
     def _run(self) -> None:
         while not self._over:
             self._wanted.wait()
-            try:
-                with self.lock:
-                    more = self._wanted.is_set() and not self._over and self._move()
-                if more:
-                    self._wait()
-                else:
+            with self.lock:
+                more = self._goes_on()
+                if not more:
                     self._wanted.clear()
-            except (PeerLost, OSError, ValueError):  # its owner will find out by itself
-                self._wanted.clear()
+            if more:
+                time.sleep(PAUSE)
+
+    def _goes_on(self) -> bool:
+        try:
+            return self._wanted.is_set() and not self._over and self._move()
+        except PeerLost:
+            return False  # its owner will find out by itself

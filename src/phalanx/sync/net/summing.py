@@ -52,7 +52,7 @@ class Summing:
     def start(self) -> None:
         """``sum`` comes next, and what lies there does not change until then."""
         if self.ahead is not None:
-            self.ahead.ready(0)
+            self.ahead.start()
 
     def discard(self) -> None:
         """What went ahead, of anybody, is not what is to be summed. All hosts do so."""
