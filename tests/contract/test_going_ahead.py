@@ -142,6 +142,57 @@ def test_what_a_script_does_to_its_gradients_counts(
     assert told["early"] > 0
 
 
+class Across(Training):
+    """Accumulates over the ends of passes, whose last batch is one sample of one worker."""
+
+    def _work(self, rank: int) -> None:
+        model = self.models[rank]
+        run: Run = phalanx.join(model, self.optimizers[rank])
+        for _ in run.epochs(self.epochs):
+            for x, y, _ in run.batches(_data(13), batch=12):
+                run.backward(nn.functional.cross_entropy(model(x), y))
+                if run.pending == 3:
+                    run.step()
+
+
+def test_what_an_idle_worker_offered_and_nobody_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Counter[str]
+) -> None:
+    """Of three workers on two hosts the last one goes ahead, is idle, and goes on."""
+
+    def make(name: str) -> Training:
+        return Across(tmp_path / name, "allreduce", 3, model=deep_model, epochs=3)
+
+    _compared(monkeypatch, make, 2)
+    assert told["early"] > 0
+    assert told["in vain"] > 0
+
+
+class Freezing(Training):
+    """Keeps the graph of its gradients, and freezes a layer while another strategy is at work."""
+
+    def _work(self, rank: int) -> None:
+        model = self.models[rank]
+        run: Run = phalanx.join(model, self.optimizers[rank])
+        for epoch in run.epochs(self.epochs):
+            next(reversed(list(model.parameters()))).requires_grad_(epoch != 1)
+            for x, y, _ in run.batches(_data(48), batch=12):
+                nn.functional.cross_entropy(model(x), y).backward(create_graph=True)
+                run.step()
+
+
+@pytest.mark.filterwarnings("ignore:Using backward:UserWarning")
+def test_a_frozen_layer_and_kept_graphs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Counter[str]
+) -> None:
+    def make(name: str) -> Training:
+        spec = "allreduce@0.3/bsp@0.4/allreduce"
+        return Freezing(tmp_path / name, spec, 2, model=deep_model, epochs=3)
+
+    _compared(monkeypatch, make, 2)
+    assert told["early"] > 0
+
+
 def test_a_switch_and_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Counter[str]
 ) -> None:

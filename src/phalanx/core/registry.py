@@ -20,11 +20,13 @@ from phalanx.core.errors import InputError
 PLUGINS_VARIABLE = "PHALANX_PLUGINS"
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A sentence that suggests the nearest known name, or lists them all."""
+def did_you_mean(name: str, known: Iterable[str], most: int | None = None) -> str:
+    """A sentence that suggests the nearest known name, or lists them: all, or the last few."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    return f"Did you mean '{near[0]}'?" if near else f"Known: {', '.join(names)}."
+    if near:
+        return f"Did you mean '{near[0]}'?"
+    return f"Known: {', '.join(names if most is None else names[-most:])}."
 
 
 class Registry:

@@ -134,7 +134,7 @@ class RunPaths:
         return self
 
 
-MOST_SHOWN = 5  # runs that a mistyped name may have meant: the newest
+MOST_SHOWN = 5  # runs that are named where a name is like none: the newest
 MOST_NAME = 120  # characters: names of files end at 255 bytes, and this is only a part
 
 
@@ -205,7 +205,7 @@ def find_run(name: str | None) -> RunPaths:
         newest = ", ".join(r.id for r in reversed(matches[-3:]))
         raise InputError(f"'{name}' fits {len(matches)} runs", f"The newest: {newest}")
     raise InputError(
-        f"there is no run '{name}'", did_you_mean(name, [r.id for r in runs[-MOST_SHOWN:]])
+        f"there is no run '{name}'", did_you_mean(name, (r.id for r in runs), MOST_SHOWN)
     )
 
 

@@ -57,7 +57,7 @@ class AttachedLauncher(SshLauncher):
         self._loop = EventLoop()
         self._run = RemoteRun(paths.id, machines, attach=True)
         try:
-            self._loop.wait(self._run.connect(), asked)
+            self._loop.wait(self._run.connect(), self._saying(say, asked))
         except BaseException:
             self._let_go()
             raise

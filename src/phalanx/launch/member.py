@@ -168,7 +168,7 @@ class Member:
         except Refused:
             await self._end_the_started()
             raise
-        await self.link.ask("sample", on=True, keep=self._detach, timeout=ANSWER_SECONDS)
+        await self._have_sampled(ANSWER_SECONDS, keep=self._detach)
 
     async def _end_the_started(self) -> None:
         """When one cannot be started, those before it end unheard: the one is the cause."""
@@ -184,7 +184,16 @@ class Member:
         offsets = self._files.know()
         await self.link.ask("resume_tails", offsets=offsets, timeout=ANSWER_SECONDS)
         after = self._last_sample() or 0.0
-        await self.link.ask("sample", on=True, keep=True, after=after, timeout=SAMPLES_SECONDS)
+        await self._have_sampled(SAMPLES_SECONDS, keep=True, after=after)
+
+    async def _have_sampled(self, timeout: float, **fields: Any) -> None:
+        """Figures only: the workers do not end because these are late."""
+        try:
+            await self.link.ask("sample", on=True, timeout=timeout, **fields)
+        except MachineError as error:
+            if self.link.lost is not None:
+                raise
+            self._say(error.cause)
 
     async def fetch_samples(self, paths: RunPaths) -> None:
         """Those that an agent that is gone has kept.

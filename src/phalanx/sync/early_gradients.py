@@ -59,13 +59,16 @@ class EarlyGradients:
         """From this parameter on all are taken."""
         self._gone, self._pieces = self._flat.numel(), 0
         """From here on it has gone, in so many pieces."""
+        self._stale = False
+        """Whether some of that is known to be something else by now."""
 
+    @torch.no_grad()
     def take(self, index: int) -> None:
         """The parameter ``index`` has its gradient, of this pass."""
         gradient, place = self._parameters[index].grad, self._places[index]
-        if self._resting or gradient is None or place.start >= self._gone:
+        if self._resting or self._stale or gradient is None or self._has_gone(place):
             return
-        if not _lies_like(gradient, place):
+        if not self._lies_like(gradient, place):
             return
         self._targets[index].copy_(gradient)
         self._taken.add(index)
@@ -87,24 +90,42 @@ class EarlyGradients:
         taken = self._first < len(self._places)
         return self._places[self._first].start if taken else self._flat.numel()
 
+    def _has_gone(self, place: Place) -> bool:
+        return place.end > self._gone
+
+    def distrust(self) -> None:
+        """Others have written to the memory that what has gone would be compared with."""
+        self._stale = self._gone < self._flat.numel()
+
     def settle(self) -> tuple[set[int], bool]:
-        """At the step: whose gradients have gone as they are now, and whether others went too."""
-        gone = {i for i in self.watched if self._places[i].start >= self._gone}
-        same = {i for i in gone if self._is_as_it_went(i)}
-        stale = len(same) < len(gone)
-        self._resting = REST if stale else max(0, self._resting - 1)
+        """What is offered: whose gradients have gone as they are now, and whether others went.
+
+        It may be offered again, and changed in between, before a step takes it: ``renew``.
+        """
+        gone = {i for i in self.watched if self._has_gone(self._places[i])}
+        same = set() if self._stale else {i for i in gone if self._is_as_it_went(i)}
+        self._stale = len(same) < len(gone)
+        return same, self._stale
+
+    def renew(self) -> None:
+        """The step is over: of the next one nothing has gone yet."""
+        self._resting = REST if self._stale else max(0, self._resting - 1)
         self._forget()
-        return same, stale
 
     def _is_as_it_went(self, index: int) -> bool:
         gradient, place = self._parameters[index].grad, self._places[index]
-        if gradient is None or not _lies_like(gradient, place):
+        if gradient is None or not self._lies_like(gradient, place):
             return False
         sent = self._flat.data_ptr() + place.start * self._flat.element_size()
         size = gradient.numel() * gradient.element_size()
         return not _memcmp(sent, gradient.data_ptr(), size)
 
-
-def _lies_like(gradient: Tensor, place: Place) -> bool:
-    """Whether the gradient's bytes are those of the flat buffer, in the same order."""
-    return gradient.layout == torch.strided and gradient.stride() == place.stride
+    def _lies_like(self, gradient: Tensor, place: Place) -> bool:
+        """Whether the gradient's bytes are those of the flat buffer, in the same order."""
+        return (
+            gradient.layout == torch.strided
+            and gradient.dtype == self._flat.dtype
+            and gradient.stride() == place.stride
+            and not gradient.is_conj()  # then its numbers are others than its bytes say
+            and not gradient.is_neg()
+        )

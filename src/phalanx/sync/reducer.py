@@ -71,7 +71,9 @@ class Reducer:
     def _going_early(self) -> EarlyGradients | None:
         """Where nobody else of this host adds to what goes to the others."""
         ahead = self._summing.ahead if self._summing else None
-        if ahead is None or len(self._local) > 1 or self._replica.staging.away:
+        if ahead is None or not ahead.can_begin_early:
+            return None
+        if len(self._local) > 1 or self._replica.staging.away:
             return None
         return EarlyGradients(
             self._replica.layouts[0], self._replica.parameters[0], self.sums[0], ahead
@@ -115,6 +117,7 @@ class Reducer:
     def go_ahead(self) -> None:
         """From now on gradients may go to other hosts before the worker offers them."""
         if self._early is not None:
+            self._early.distrust()
             self._replica.listen(self._early.watched, self._early.take)
 
     def offer(self, weight: float, clip: float | None = None) -> None:
@@ -156,6 +159,8 @@ class Reducer:
                 if stale:
                     self._summing.discard()
                 self.bytes_sent = self._summing.sum(coded=coded)
+                if self._early is not None:
+                    self._early.renew()
                 if clip > 0.0:
                     shared.norms[self._row] = _squares(self.sums)
             self._circle.wait()

@@ -56,10 +56,10 @@ class Replica:
         the backward pass goes on; whoever was told before is not any more."""
         self.stop_listening()
         for index in indices:
-            hook = self.parameters[0][index].register_post_accumulate_grad_hook(
-                lambda _, index=index: take(index)
-            )
-            self._hooks.append(hook)
+            parameter = self.parameters[0][index]
+            if parameter.requires_grad:  # a script may have frozen it since
+                hook = parameter.register_post_accumulate_grad_hook(lambda _, i=index: take(i))
+                self._hooks.append(hook)
 
     def stop_listening(self) -> None:
         while self._hooks:
@@ -107,6 +107,7 @@ class Collector:
             for place, targets in zip(layout.places, self._targets, strict=True)
         ]
 
+    @torch.no_grad()  # whoever keeps the graph of its gradients would have it kept here for ever
     def collect(self, gone: Collection[int] = NOBODY) -> bytes | None:
         """``None`` when every parameter had a gradient, else one byte each that says whether.
 
@@ -116,9 +117,9 @@ class Collector:
         sources: list[Tensor] = []
         missing: set[int] = set()
         for i, parameter in enumerate(self._parameters):
-            gradient, whole = parameter.grad, self._whole[i]
             if i in gone:
                 continue
+            gradient, whole = parameter.grad, self._whole[i]
             if gradient is None:
                 missing.add(i)
                 torch._foreach_zero_([target for _, _, target in self._targets[i]])

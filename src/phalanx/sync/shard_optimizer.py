@@ -156,7 +156,7 @@ class ShardOptimizer:
     def _arrange(self, gradient: Tensor, used: bytes | None) -> None:
         counts = self._counts
         even = bool((counts == counts[0]).all()) if len(counts) > 1 else True
-        key = (used, counts[0] == 0 if even else self._apart(), id(gradient))
+        key = (used, bool(counts[0] == 0) if even else self._apart(), id(gradient))
         if key == self._key:
             return
         self._key = key

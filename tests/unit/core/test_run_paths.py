@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.core.errors import InputError
-from phalanx.core.run_paths import new_run, runs_home
+from phalanx.core.run_paths import MOST_SHOWN, find_run, new_run, runs_home
 
 
 def test_runs_of_the_same_moment_have_folders_of_their_own() -> None:
@@ -34,3 +34,21 @@ def test_something_else_in_the_place_of_the_home(
         new_run("name")
     assert str(home) in caught.value.cause
     assert "PHALANX_RUNS" in caught.value.remedy
+
+
+def test_a_mistyped_name_may_mean_an_old_run_and_few_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PHALANX_RUNS", str(tmp_path))
+    names = ["mnist-allreduce", *(f"run{n}" for n in range(2 * MOST_SHOWN))]
+    for number, name in enumerate(names):
+        folder = tmp_path / f"202601{number + 10}-120000-{name}"
+        folder.mkdir()
+        (folder / "launch.json").write_text("{}")
+    with pytest.raises(InputError) as caught:
+        find_run("20260110-120000-mnist-alreduce")
+    assert caught.value.remedy == "Did you mean '20260110-120000-mnist-allreduce'?"
+    with pytest.raises(InputError) as caught:
+        find_run("nothing like it")
+    assert caught.value.remedy.count("-120000-") == MOST_SHOWN
+    assert names[-1] in caught.value.remedy

@@ -13,6 +13,7 @@ from launch_support import make_job
 from phalanx.agent.kept_samples import FILE
 from phalanx.core.run_paths import RunPaths
 from phalanx.launch import homecoming
+from phalanx.launch import member as member_module
 from phalanx.launch.homecoming import MachineFile
 from phalanx.launch.member import Member
 from phalanx.launch.remote_run import RemoteRun
@@ -86,6 +87,28 @@ def test_a_machine_that_repeats_itself_is_not_heard_twice(paths: RunPaths) -> No
     for moment in (4.0, 5.0, 6.0, 6.0, 3.0):
         member._hear("sample", {**FIGURES, "time": moment}, b"")
     assert [sample.time for sample in read_samples(paths)["m1"]] == [55.0, 56.0]
+
+
+def test_samples_that_are_late_do_not_end_a_run(
+    paths: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(name="m1", host="here", folder=str(tmp_path / "there"))
+    (planned,) = make_job(tmp_path / "train.py", 1).plan.machines
+
+    async def go() -> RemoteRun:
+        run = RemoteRun("run-1", [machine], detach=True)
+        await run.connect()
+        (member,) = run.members
+        member.begin(paths, planned, lambda *_: None, lambda *_: None)
+        await member.start([{"rank": 0, "argv": ["sleep", "300"]}])
+        monkeypatch.setattr(member_module, "SAMPLES_SECONDS", 0.0)
+        await member.rejoin()
+        assert member.alive
+        await run.close()
+        return run
+
+    run = asyncio.run(asyncio.wait_for(go(), 60))
+    assert any("did not answer 'sample'" in text for text in run.news)
 
 
 def test_a_detached_run_is_left_and_rejoined(paths: RunPaths, tmp_path: Path) -> None:

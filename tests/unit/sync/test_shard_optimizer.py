@@ -112,6 +112,14 @@ def test_parameters_that_are_skipped_keep_their_own_counts(
 
 
 @pytest.mark.parametrize(("kind", "options"), OPTIMIZERS, ids=_name)
+def test_a_parameter_may_be_frozen_from_some_step_on(kind: Kind, options: dict[str, Any]) -> None:
+    parameters, whole, sharded = _pair(kind, options)
+    for skip in (set[int](), {2}, {2}, {2}):
+        _step(parameters, whole, sharded, skip)
+        _assert_same(parameters, sharded)
+
+
+@pytest.mark.parametrize(("kind", "options"), OPTIMIZERS, ids=_name)
 @pytest.mark.parametrize("skipped_at", [0, 2], ids=["first-step", "later"])
 def test_one_skipped_parameter_does_not_rebuild_the_optimizer_for_ever(
     kind: Kind, options: dict[str, Any], skipped_at: int, monkeypatch: pytest.MonkeyPatch

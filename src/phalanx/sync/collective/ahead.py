@@ -34,7 +34,8 @@ class AheadSum:
     def __init__(self, links: Links, flat: Tensor, cuts: Sequence[int]) -> None:
         self._links, self._flat = links, flat
         spans = _spans(flat, links.size)
-        low, high = spans[links.rank] if links.size > 2 else (0, flat.numel())
+        low, high = spans[links.rank]
+        self._parts = [flat[a:b] for a, b in spans]
         self._others = direct.others(links)
         self._rooms = {peer: torch.empty(high - low, dtype=flat.dtype) for peer in self._others}
         self._outgoing = {
@@ -54,6 +55,11 @@ class AheadSum:
         """What is not ready yet."""
         self._going: dict[int, list[memoryview]] = {peer: [] for peer in self._others}
         self._coming = {peer: list(views) for peer, views in self._incoming.items()}
+
+    @property
+    def can_begin_early(self) -> bool:
+        """Else what is ready goes with ``finish``."""
+        return self._links.goes_ahead
 
     def ready(self, low: int) -> None:
         """All from ``low`` on is as it will be: let it go, while its owner does something else."""
@@ -85,15 +91,13 @@ class AheadSum:
 
     def finish(self) -> int:
         """All of it is ready: the sum; returns the bytes that were sent."""
-        links, flat = self._links, self._flat
+        links = self._links
         self._exchange()
         if links.size == 2:
-            flat.add_(self._rooms[1 - links.rank])
+            self._flat.add_(self._rooms[1 - links.rank])
         else:
-            starts = element_starts(flat, links.size)
-            parts = [flat[a:b] for a, b in itertools.pairwise(starts)]
-            direct.add_in_order(parts[links.rank], self._rooms, links.rank)
-            direct.all_gather(links, parts)
+            direct.add_in_order(self._parts[links.rank], self._rooms, links.rank)
+            direct.all_gather(links, self._parts)
         sent = links.sent - self._before
         self._begin()
         return sent
@@ -125,8 +129,7 @@ def _spans(flat: Tensor, size: int) -> list[Span]:
     """What goes to each participant: of two, everything; of more, the part that it adds up."""
     if size == 2:
         return [(0, flat.numel())] * 2
-    starts = element_starts(flat, size)
-    return list(itertools.pairwise(starts))
+    return list(itertools.pairwise(element_starts(flat, size)))
 
 
 def _pieces(span: Span, cuts: Sequence[int]) -> list[Span]:
