@@ -23,7 +23,10 @@ from phalanx.pool.blueprint import read_blueprint
 from phalanx.pool.machine import Machine
 from phalanx.pool.measured import read_probe
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
+]
 RATES = {"m1": 1e9, "m2": 1e8, "this": float("inf")}
 LEAST = 0.5
 """Of the rate: a busy host cannot always fill a link; on an idle one it is 0.95."""

@@ -55,6 +55,7 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_more_epochs_end_where_a_longer_run_ends(short: Path, tmp_path: Path) -> None:
     done = phalanx("resume", "short", cwd=short)
     assert done.returncode == 2 and "is done" in done.stderr and "--epochs" in done.stderr

@@ -153,7 +153,13 @@ def _go_on(folder: Path, undisturbed: Undisturbed) -> str:
 
 
 @pytest.mark.parametrize(
-    "kill", [Kill("controller", 0.3), Kill("worker 1", 0.6), Kill("everything", 0.8)], ids=str
+    "kill",
+    [
+        Kill("worker 1", 0.6),
+        pytest.param(Kill("controller", 0.3), marks=pytest.mark.slow),
+        pytest.param(Kill("everything", 0.8), marks=pytest.mark.slow),
+    ],
+    ids=str,
 )
 def test_a_killed_run_resumes_to_the_same_end(
     tmp_path: Path, undisturbed: Undisturbed, kill: Kill

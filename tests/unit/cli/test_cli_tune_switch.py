@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from cli_support import TRAINING, Shell
 
 from phalanx.core.run_paths import RunPaths
@@ -72,6 +73,7 @@ def test_the_earliest_point_is_found_and_confirmed(shell: Shell) -> None:
     assert study.report.exists()
 
 
+@pytest.mark.slow
 def test_a_clearly_lost_run_is_ended_early_and_is_no_failure(shell: Shell) -> None:
     answer = shell(
         "tune-switch", script(shell), "--workers", "2", "--epochs", "6", "--grid", "2", "--json",
