@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from lab_machines import MakeLab, lab
-from ssh_runs import Bench, agents, cut, kill_in, nothing_left, processes, told
+from ssh_runs import Bench, agents, cut, holds, kill_in, nothing_left, processes, told
 
 from phalanx.lab.lab import Lab
 
@@ -44,6 +44,24 @@ def test_cut_off_while_data_is_copied(bench: Bench, tmp_path: Path) -> None:
     assert ended.code == 3
     assert "m2 has not answered" in ended.words
     assert bench.summary()["exit_codes"] == [None, None]
+
+
+def works(lab: Lab, name: str) -> bool:
+    return any("bootstrap" in words for words in processes(lab, name).values())
+
+
+def test_cut_off_while_workers_start(bench: Bench) -> None:
+    """The others wait for each other for minutes; nobody has to wait for that."""
+    running = bench.train()
+    holds(lambda: works(bench.lab, "m1") and works(bench.lab, "m2"), 60)
+    with cut(bench.lab, "m2"):
+        ended = running.end()
+        left = nothing_left(bench.lab, "m1", "m2")
+    told(ended, left)
+    assert ended.code == 3
+    assert "m2 has not answered" in ended.words
+    assert "Traceback" not in ended.text
+    assert bench.summary()["exit_codes"][1] is None
 
 
 @pytest.mark.parametrize("victim", ["m1", "m2"])

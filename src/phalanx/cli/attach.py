@@ -50,6 +50,8 @@ def job_of(paths: RunPaths, pool: Path | None) -> Job:
     """As it was started, with the machines as the blueprint has them now."""
     from phalanx.core.errors import InputError
 
+    if not paths.detached.exists() and paths.summary.exists():
+        raise InputError(f"'{paths.id}' has ended", f"See: phalanx report {paths.id}")
     if not paths.detached.exists():
         raise InputError(f"'{paths.id}' is no detached run", "phalanx runs lists what there is.")
     return past_job(paths, pool)

@@ -107,8 +107,11 @@ def execute_and_tell(title: str, job: Job, out: Output) -> int:
     from phalanx.launch.controller import execute
 
     paths = new_run(title)
-    with observe(out, paths.id, worth=True) as observer:
-        outcome = execute(job, paths, observer)
+    try:
+        with observe(out, paths.id, worth=True) as observer:
+            outcome = execute(job, paths, observer)
+    finally:
+        paths.remove_if_empty()  # nothing was started
     return tell_outcome(outcome, paths, out)
 
 
@@ -124,6 +127,8 @@ def tell_outcome(outcome: Outcome, paths: RunPaths, out: Output) -> int:
     _tell(outcome, out)
     out.say(f"run     {paths.folder}")
     out.say(f"report  phalanx report {paths.id}")
+    if outcome.summary.status != "done" and any(paths.checkpoints.glob("[0-9]*")):
+        out.say(f"go on   phalanx resume {paths.id}")
     out.result(_result(outcome))
     return outcome.exit_code
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,6 +133,11 @@ class RunPaths:
         except OSError as error:
             raise _unwritable(self.folder, error) from error
         return self
+
+    def remove_if_empty(self) -> None:
+        """As long as there is not one file in all of its folders."""
+        if not any(files for _, _, files in os.walk(self.folder)):
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 MOST_SHOWN = 5  # runs that are named where a name is like none: the newest

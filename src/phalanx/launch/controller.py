@@ -178,8 +178,10 @@ class Controller:
         if failures(counted(self._launch, codes)):
             told = self._cause_waited.over()
             return self._failed(codes) if told or culprit(codes) is not None else None
-        if lost and not self._launch.joins:  # other frameworks do not go on without a machine
-            return self._without_machine(next(iter(lost.values())))
+        for rank, error in lost.items():
+            # Other frameworks do not go on without a machine, and nobody begins without one.
+            if not self._launch.joins or rank not in self._relay.joined:
+                return self._without_machine(error)
         if len({*codes, *lost}) == len(self._ranks):
             return _Ending("done", DONE)
         if self._observer.has_seen_enough():

@@ -17,8 +17,8 @@ class Relay:
     def __init__(
         self, paths: RunPaths, ranks: list[int], machines: list[Samples], observer: Observer
     ) -> None:
-        self.joined = False
-        """Whether any worker has joined the run."""
+        self.joined: set[int] = set()
+        """The ranks that have joined the run."""
         self.finished: set[int] = set()
         """The ranks that have trained to the end, and have not begun another training since."""
         self._first = ranks[0]
@@ -52,7 +52,7 @@ class Relay:
     def _note(self, event: Event) -> None:
         self._silence.take(event)
         if isinstance(event, Joined):
-            self.joined = True
+            self.joined.add(event.rank)
             self.finished.discard(event.rank)  # a script may train more than once
         elif isinstance(event, Finished) and event.status == "done":
             self.finished.add(event.rank)

@@ -82,8 +82,8 @@ def shares(values: Sequence[float]) -> str:
 def worth_sentence(summary: Summary) -> str | None:
     """Whether fewer machines, or balance, would have been faster; from measured figures."""
     worth = summary.worth
-    if worth is None or worth.advice is None:
-        return None
+    if worth is None or worth.advice is None or summary.status == "failed":
+        return None  # of a run that failed somebody may be gone, whom it would count on
     return f"Worth it? {as_sentence(worth, worth.advice)}."
 
 

@@ -91,7 +91,7 @@ def join_with(
     if resumed:
         resumed.restore(trained)
     if environment.launched:
-        warm_up(steps=environment.arena is None)
+        warm_up(steps=environment.arena is None or any(p.traits.local for p in spec.phases))
     notes = [n for n in (note, *_notes(environment, spec, precision, note)) if n]
     lifetime.joined(
         precision=precision,

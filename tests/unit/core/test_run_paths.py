@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.core.errors import InputError
-from phalanx.core.run_paths import MOST_SHOWN, find_run, new_run, runs_home
+from phalanx.core.run_paths import MOST_SHOWN, RunPaths, find_run, new_run, runs_home
 
 
 def test_runs_of_the_same_moment_have_folders_of_their_own() -> None:
@@ -52,3 +52,12 @@ def test_a_mistyped_name_may_mean_an_old_run_and_few_are_listed(
         find_run("nothing like it")
     assert caught.value.remedy.count("-120000-") == MOST_SHOWN
     assert names[-1] in caught.value.remedy
+
+
+def test_a_run_of_which_nothing_came_is_removed_and_no_other(tmp_path: Path) -> None:
+    nothing, something = RunPaths(tmp_path / "a").make(), RunPaths(tmp_path / "b").make()
+    something.plan.write_text("{}")
+    for paths in (nothing, something):
+        paths.remove_if_empty()
+    assert not nothing.folder.exists()
+    assert something.checkpoints.is_dir(), "with its empty folders"
