@@ -60,4 +60,4 @@ def test_a_run_of_which_nothing_came_is_removed_and_no_other(tmp_path: Path) -> 
     for paths in (nothing, something):
         paths.remove_if_empty()
     assert not nothing.folder.exists()
-    assert something.checkpoints.is_dir(), "with its empty folders"
+    assert something.files.is_dir(), "with its empty folders"
