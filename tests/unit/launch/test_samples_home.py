@@ -99,12 +99,14 @@ def test_samples_that_are_late_do_not_end_a_run(
         run = RemoteRun("run-1", [machine], detach=True)
         await run.connect()
         (member,) = run.members
-        member.begin(paths, planned, lambda *_: None, lambda *_: None)
-        await member.start([{"rank": 0, "argv": ["sleep", "300"]}])
-        monkeypatch.setattr(member_module, "SAMPLES_SECONDS", 0.0)
-        await member.rejoin()
-        assert member.alive
-        await run.close()
+        try:
+            member.begin(paths, planned, lambda *_: None, lambda *_: None)
+            await member.start([{"rank": 0, "argv": ["sleep", "300"]}])
+            monkeypatch.setattr(member_module, "SAMPLES_SECONDS", 0.0)
+            await member.rejoin()
+            assert member.alive
+        finally:  # it is detached: nothing else ends it
+            await run.close()
         return run
 
     run = asyncio.run(asyncio.wait_for(go(), 60))
@@ -136,15 +138,17 @@ def test_a_detached_run_is_left_and_rejoined(paths: RunPaths, tmp_path: Path) ->
 
     async def go() -> None:
         run = await enter(attach=False)
-        await grown(1)
-        for count in (3, 5):
-            await run.leave()
-            await grown(count)
-            kept = [json.loads(line)["time"] for line in there.read_bytes().splitlines()]
-            run = await enter(attach=True)
-            home = [json.loads(line) for line in paths.machine("m1").read_bytes().splitlines()]
-            assert [sample["at"] for sample in home][: len(kept)] == kept
-        await run.close()
+        try:
+            await grown(1)
+            for count in (3, 5):
+                await run.leave()
+                await grown(count)
+                kept = [json.loads(line)["time"] for line in there.read_bytes().splitlines()]
+                run = await enter(attach=True)
+                home = [json.loads(line) for line in paths.machine("m1").read_bytes().splitlines()]
+                assert [sample["at"] for sample in home][: len(kept)] == kept
+        finally:
+            await run.close()
         assert [sample["time"] - sample["at"] for sample in home] == [pytest.approx(1000)] * len(
             home
         )
