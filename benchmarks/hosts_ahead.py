@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.harness import report, spread
-from benchmarks.hosts_teams import Failed, Keys, Place, Team, in_turns
+from benchmarks.hosts_teams import Failed, Keys, Place, Team, in_turns, lost, start_teams
 from phalanx.lab.lab import Lab
 
 MODELS = ("mnist_cnn", "mnist_convnet")
@@ -43,10 +43,6 @@ def main(words: list[str]) -> None:
         _tell(found, model, chosen.rate)
 
 
-def lost(name: str, reason: str) -> None:
-    report(f"{name} could not be measured", reason=reason)
-
-
 def _start(lab: Lab, keys: Keys, model: str, ends: ExitStack) -> dict[str, Team]:
     cores = range(len(MACHINES))
     places = {
@@ -57,12 +53,7 @@ def _start(lab: Lab, keys: Keys, model: str, ends: ExitStack) -> dict[str, Team]
         "DDP": _torch(lab, model, "ddp"),
         "bare loop": _torch(lab, model, "bare"),
     }
-    teams = {}
-    for name, processes in places.items():
-        teams[name] = Team(name, lab, processes)
-        ends.callback(teams[name].close)
-        teams[name].ready()
-    return teams
+    return start_teams(lab, places, ends)
 
 
 def _torch(lab: Lab, model: str, kind: str) -> list[Place]:

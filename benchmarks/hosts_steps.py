@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.harness import report, spread
 from benchmarks.hosts_systems import COMPUTE, Systems
-from benchmarks.hosts_teams import Failed, Keys, Team, in_turns
+from benchmarks.hosts_teams import Failed, Keys, Team, in_turns, lost
 from benchmarks.peers.turns import BATCH, STEPS
 from benchmarks.tensorflow_env import tensorflow_python
 from phalanx.lab.lab import Lab
@@ -67,10 +67,6 @@ def measure(chosen: argparse.Namespace, rate: str | None, tensorflow: Path | Non
         teams = _start(systems, wanted, ends)
         lengths = _lengths(teams, chosen.seconds)
         return in_turns(teams, lambda name: lengths[name], chosen.rounds, lost)
-
-
-def lost(name: str, reason: str) -> None:
-    report(f"{name} could not be measured", reason=reason)
 
 
 def _start(systems: Systems, wanted: Sequence[str], ends: ExitStack) -> dict[str, Team]:

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.harness import report, spread
-from benchmarks.hosts_teams import Failed, Keys, Place, Team, in_turns
+from benchmarks.hosts_teams import Failed, Keys, Place, Team, in_turns, lost, start_teams
 from phalanx.lab.lab import Lab
 
 QUOTAS = {"m1": 80.0, "m2": 80.0, "m3": 20.0}
@@ -56,10 +56,6 @@ def shares(batch: int) -> dict[str, int]:
     return {machine: max(1, round(batch * quota / whole)) for machine, quota in QUOTAS.items()}
 
 
-def lost(name: str, reason: str) -> None:
-    report(f"{name} could not be measured", reason=reason)
-
-
 def _start(lab: Lab, keys: Keys, batch: int, ends: ExitStack) -> dict[str, Team]:
     places = {
         machine: [Place(machine, [sys.executable, SCRIPT, "alone", str(share)])]
@@ -67,12 +63,7 @@ def _start(lab: Lab, keys: Keys, batch: int, ends: ExitStack) -> dict[str, Team]
     }
     for name, strategy in STRATEGIES.items():
         places[name] = keys.team(SCRIPT, list(QUOTAS), strategy, words=[str(batch)])
-    teams = {}
-    for name, processes in places.items():
-        teams[name] = Team(name, lab, processes)
-        ends.callback(teams[name].close)
-        teams[name].ready()
-    return teams
+    return start_teams(lab, places, ends)
 
 
 def _lengths(teams: dict[str, Team], chosen: argparse.Namespace) -> dict[str, int]:

@@ -9,11 +9,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from benchmarks.harness import NOTHING, ROOT, phalanx_command
+from benchmarks.harness import NOTHING, ROOT, phalanx_command, report
 from benchmarks.peers.turns import MARK
 from phalanx.core.run_key import RunKey
 from phalanx.lab.lab import Lab
@@ -186,6 +187,22 @@ class Keys:
 
 
 Tell = Callable[[str, str], None]
+
+
+def lost(name: str, reason: str) -> None:
+    report(f"{name} could not be measured", reason=reason)
+
+
+def start_teams(
+    lab: Lab, places: Mapping[str, Sequence[Place]], ends: ExitStack
+) -> dict[str, Team]:
+    """One after another; a system that does not come up ends the benchmark."""
+    teams = {}
+    for name, processes in places.items():
+        teams[name] = Team(name, lab, processes)
+        ends.callback(teams[name].close)
+        teams[name].ready()
+    return teams
 
 
 def in_turns(

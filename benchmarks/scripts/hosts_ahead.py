@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 import phalanx
 from benchmarks.peers.turns import take_turns
+from benchmarks.scripts.blocks import blocks_of
 from benchmarks.scripts.example_at import make_model
 from phalanx.sync.collective import ahead
 
@@ -32,21 +33,8 @@ def data(samples: int) -> tuple[Tensor, Tensor]:
 def ours(model: nn.Module, kind: str) -> Callable[[int], float]:
     if kind == "late":
         ahead.WORTHWHILE = sys.maxsize
-    loss = nn.CrossEntropyLoss()
     run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=RATE))
-    parts: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def block(steps: int) -> float:
-        part = parts.setdefault(steps, data(steps * BATCH))
-        run.engine.barrier()
-        began = time.perf_counter()
-        for features, targets in run.batches(part, batch=BATCH):
-            run.backward(loss(model(features), targets))
-            run.step()
-        run.engine.barrier()
-        return time.perf_counter() - began
-
-    return block
+    return blocks_of(run, model, data, BATCH)
 
 
 def torchs(model: nn.Module, kind: str) -> Callable[[int], float]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import phalanx
 from benchmarks.peers.turns import take_turns
+from benchmarks.scripts.blocks import blocks_of
 from benchmarks.straggler_worker import make_cnn, make_optimizer
 
 MOST_SAMPLES = 30_000
@@ -41,21 +42,9 @@ def alone(batch: int) -> Callable[[int], float]:
 
 
 def together(batch: int) -> Callable[[int], float]:
-    model, loss, (x, y) = make_cnn(), nn.CrossEntropyLoss(), data()
+    model, (x, y) = make_cnn(), data()
     run = phalanx.join(model, make_optimizer(model))
-    parts: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def block(steps: int) -> float:
-        part = parts.setdefault(steps, (x[: steps * batch], y[: steps * batch]))
-        run.engine.barrier()
-        began = time.perf_counter()
-        for features, targets in run.batches(part, batch=batch):
-            run.backward(loss(model(features), targets))
-            run.step()
-        run.engine.barrier()
-        return time.perf_counter() - began
-
-    return block
+    return blocks_of(run, model, lambda samples: (x[:samples], y[:samples]), batch)
 
 
 def main() -> None:

@@ -8,7 +8,18 @@ from pathlib import Path
 
 import pytest
 from lab_machines import MakeLab, lab
-from ssh_runs import Bench, agents, cut, holds, kill_in, nothing_left, processes, told
+from ssh_runs import (
+    Bench,
+    Ended,
+    Running,
+    agents,
+    cut,
+    holds,
+    kill_in,
+    nothing_left,
+    processes,
+    told,
+)
 
 from phalanx.lab.lab import Lab
 
@@ -20,6 +31,15 @@ GOING = r"epoch\s+2/"
 @pytest.fixture(scope="module")
 def machines(lab: MakeLab) -> Iterator[Lab]:
     yield lab(2, rate="400mbit")
+
+
+def _cut_off(bench: Bench, running: Running, victim: str, limit: float = 60.0) -> Ended:
+    """How a run ends from which a machine is cut off now; none of it may be left anywhere."""
+    with cut(bench.lab, victim):
+        ended = running.end(limit)
+        left = nothing_left(bench.lab, "m1", "m2")
+    told(ended, left)
+    return ended
 
 
 def test_cut_off_before_the_connection(bench: Bench) -> None:
@@ -37,10 +57,7 @@ def test_cut_off_while_data_is_copied(bench: Bench, tmp_path: Path) -> None:
     (data / "noise").write_bytes(os.urandom(300_000_000))
     running = bench.train("--data", str(data))
     running.until(r"m2: copying the data, [1-9]")
-    with cut(bench.lab, "m2"):
-        ended = running.end()
-        left = nothing_left(bench.lab, "m1", "m2")
-    told(ended, left)
+    ended = _cut_off(bench, running, "m2")
     assert ended.code == 3
     assert "m2 has not answered" in ended.words
     assert bench.summary()["exit_codes"] == [None, None]
@@ -54,10 +71,7 @@ def test_cut_off_while_workers_start(bench: Bench) -> None:
     """The others wait for each other for minutes; nobody has to wait for that."""
     running = bench.train()
     holds(lambda: works(bench.lab, "m1") and works(bench.lab, "m2"), 60)
-    with cut(bench.lab, "m2"):
-        ended = running.end()
-        left = nothing_left(bench.lab, "m1", "m2")
-    told(ended, left)
+    ended = _cut_off(bench, running, "m2")
     assert ended.code == 3
     assert "m2 has not answered" in ended.words
     assert "Traceback" not in ended.text
@@ -68,10 +82,7 @@ def test_cut_off_while_workers_start(bench: Bench) -> None:
 def test_cut_off_under_allreduce(bench: Bench, victim: str) -> None:
     running = bench.train()
     running.until(GOING)
-    with cut(bench.lab, victim):
-        ended = running.end()
-        left = nothing_left(bench.lab, "m1", "m2")
-    told(ended, left)
+    ended = _cut_off(bench, running, victim)
     assert ended.code == 3
     assert victim in ended.words
     assert ended.text.count(f"{victim} has not answered") == 1, "told once"
@@ -82,10 +93,7 @@ def test_cut_off_under_allreduce(bench: Bench, victim: str) -> None:
 def test_cut_off_under_asynchrony(bench: Bench, strategy: str) -> None:
     running = bench.train("--strategy", strategy, epochs=30)
     running.until(GOING)
-    with cut(bench.lab, "m2"):
-        ended = running.end(120)
-        left = nothing_left(bench.lab, "m1", "m2")
-    told(ended, left)
+    ended = _cut_off(bench, running, "m2", limit=120)
     assert ended.code == 0
     assert "m2 has not answered" in ended.words
     assert bench.summary()["exit_codes"] == [0, None]

@@ -45,7 +45,7 @@ class EarlyGradients:
         self, layout: Layout, parameters: Sequence[Tensor], flat: Tensor, ahead: AheadSum
     ) -> None:
         self._parameters, self._places, self._flat = parameters, layout.places, flat
-        self._ahead, self._cuts = ahead, cuts_of(layout)
+        self._ahead, self._cuts = ahead, ahead.cuts
         # The first piece is complete with the last gradient only: it goes with the step itself.
         begin = self._cuts[-2] if len(self._cuts) > 1 else layout.size
         self.watched = [i for i, place in enumerate(layout.places) if place.start >= begin]

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,6 +48,16 @@ def join():
 def finish(status="done"):
     tell(Finished(time=time.monotonic(), rank=rank, status=status, bytes_sent=0, peak_memory=0))
 """
+
+
+FIGURES: dict[str, Any] = {
+    "cpu_percent": 1.0,
+    "memory_bytes": 2,
+    "network_bytes_per_second": 3.0,
+    "workers_cpu_percent": 4.0,
+    "workers_memory_bytes": 5,
+}
+"""Of a machine, without their moment, as its agent tells them."""
 
 
 def start_without_torch(monkeypatch: pytest.MonkeyPatch, *plugins: str) -> None:

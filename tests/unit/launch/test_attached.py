@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from launch_support import Recorder, alive, make_job, wait_until, write_script
+from launch_support import FIGURES, Recorder, alive, make_job, wait_until, write_script
 
 from phalanx.agent.kept_samples import FILE
 from phalanx.core.errors import MachineError
@@ -20,14 +20,6 @@ from phalanx.observe.agent_samples import SampleReader
 from phalanx.observe.records import read_record
 from phalanx.observe.summary import Summary
 from phalanx.pool.machine import Machine
-
-FIGURES = {
-    "cpu_percent": 1.0,
-    "memory_bytes": 2,
-    "network_bytes_per_second": 3.0,
-    "workers_cpu_percent": 4.0,
-    "workers_memory_bytes": 5,
-}
 
 
 @pytest.fixture

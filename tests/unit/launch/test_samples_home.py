@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from launch_support import make_job
+from launch_support import FIGURES, make_job
 
 from phalanx.agent.kept_samples import FILE
 from phalanx.core.run_paths import RunPaths
@@ -20,14 +19,6 @@ from phalanx.launch.remote_run import RemoteRun
 from phalanx.observe.agent_samples import SampleReader, ToldSample
 from phalanx.observe.records import read_samples
 from phalanx.pool.machine import Machine
-
-FIGURES: dict[str, Any] = {
-    "cpu_percent": 1.0,
-    "memory_bytes": 2,
-    "network_bytes_per_second": 3.0,
-    "workers_cpu_percent": 4.0,
-    "workers_memory_bytes": 5,
-}
 
 
 @pytest.fixture

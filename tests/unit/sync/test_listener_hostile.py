@@ -64,8 +64,7 @@ def survive(tries: int, attackers: int, *, tls: bool) -> Counter[str]:
         meet(listener, key, tls=tls)
         met += 1
     assert listener.accept(0) is None
-    assert settled(lambda: process.num_fds() <= files)
-    assert process.num_threads() <= threads
+    assert settled(lambda: process.num_fds() <= files and process.num_threads() <= threads)
     assert process.memory_info().rss < memory + 24 * MEGABYTE
     listener.close()
     assert len(counts) == attackers

@@ -32,7 +32,7 @@ class AheadSum:
     """
 
     def __init__(self, links: Links, flat: Tensor, cuts: Sequence[int]) -> None:
-        self._links, self._flat = links, flat
+        self.cuts, self._links, self._flat = cuts, links, flat
         spans = _spans(flat, links.size)
         low, high = spans[links.rank]
         self._parts = [flat[a:b] for a, b in spans]

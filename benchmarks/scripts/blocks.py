@@ -1,0 +1,32 @@
+"""Blocks of steps of a training that goes on: what a worker of a benchmark does in its turn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from phalanx.train.run import Run
+
+Data = tuple[Tensor, Tensor]
+
+
+def blocks_of(
+    run: Run, model: nn.Module, data: Callable[[int], Data], batch: int
+) -> Callable[[int], float]:
+    """``data(samples)`` are those of a block, whose seconds are counted between barriers."""
+    loss, parts = nn.CrossEntropyLoss(), dict[int, Data]()
+
+    def block(steps: int) -> float:
+        if steps not in parts:  # the same tensors each time: a new reader is made for new ones
+            parts[steps] = data(steps * batch)
+        run.engine.barrier()
+        began = time.perf_counter()
+        for features, targets in run.batches(parts[steps], batch=batch):
+            run.backward(loss(model(features), targets))
+            run.step()
+        run.engine.barrier()
+        return time.perf_counter() - began
+
+    return block
