@@ -70,7 +70,7 @@ class Course:
         self, current: Pass, device: torch.device, *, channels_last: bool
     ) -> Iterator[Source]:
         """The stretches of a pass, each as its batches; consume one before asking for the next."""
-        self.position, ticket = self._begin_at(current), current.number * STRETCHES_PER_PASS
+        self.position, ticket = self.begin_at(current), current.number * STRETCHES_PER_PASS
         if self._start is not None and current.number == self._start.pass_number and self.on_resume:
             self.on_resume()
         while self.position < current.samples:
@@ -95,7 +95,8 @@ class Course:
         self._reached = lease.batch_end
         return True
 
-    def _begin_at(self, current: Pass) -> int:
+    def begin_at(self, current: Pass) -> int:
+        """Where a pass begins: not at its start if the run was resumed in the middle of it."""
         start = self._start
         if start is None or current.number > start.pass_number:
             return 0

@@ -18,7 +18,7 @@ from phalanx.sync.transport.arena import Arena, Circle
 
 # What a worker is about to do with the others; numbers from 0 are steps of that optimizer.
 FOLLOW, BATCH_DONE, EVALUATE, EPOCH_DONE, SWITCH, FINISH, ROUND, SAVE, CUT = range(-1, -10, -1)
-UNFREEZE, LOAD = -10, -11
+UNFREEZE, LOAD, SCHEDULE = -10, -11, -12
 READ = -100
 """And below: reads gradients of the optimizer ``READ - intent``."""
 AGREED = 1 << 16
@@ -35,6 +35,7 @@ _WORDS = {
     CUT: "takes a command",
     UNFREEZE: "trains other parameters than before",
     LOAD: "loads an optimizer's state",
+    SCHEDULE: "ends a pass over the data",
 }
 
 Hear = Callable[[list[float], int], None]

@@ -30,6 +30,7 @@ from phalanx.train.metrics import Metric
 from phalanx.train.own_steps import OwnSteps
 from phalanx.train.passes import Pass, batch_of, check_sizes, new_pass
 from phalanx.train.precision import autocast
+from phalanx.train.schedules import Schedules
 from phalanx.train.stopwatch import Stopwatch
 from phalanx.train.weighing import Weighing
 
@@ -66,6 +67,7 @@ class Run:
         self._checkpoints.pending = self._weighing.export_state
         self._own_steps = OwnSteps(self._optimizers, self.engine)
         self._reads = GradientReads(self.engine, self._models, self._optimizers, self._weighing)
+        self._schedules = Schedules(self.engine, self._optimizers)
         self._clip: float | None = None
         self._epochs: int | None = None
         self._epoch = self._passes = 0
@@ -186,6 +188,7 @@ class Run:
         current = self._new_pass(self._reader(data, augment), batch)
         stretches = self._course.through(current, self.device, channels_last=self._channels_last)
         trained = False
+        self._schedules.begin_pass(current, self._course.begin_at(current))
         for source in stretches:
             trained, began = True, self._clock.now()
             try:
@@ -193,6 +196,7 @@ class Run:
             finally:
                 self._lifetime.trained(self._clock.now() - began)
         if trained:
+            self._schedules.end_pass()
             self.engine.end_pass()
             self._checkpoints.after_pass(current)
 
@@ -210,6 +214,7 @@ class Run:
             self._weighing.new_batch(lease, size, self.engine)
             self.engine.begin_batch(self._weighing.scales)
             self.engine.received(lease)
+            self._schedules.new_batch(lease.samples, short=lease.short)
             if batch is None:
                 with self._own_steps.allowed(), self._reads.paused():
                     self.engine.idle(self._reads.shared, self._weighing.stepped)
@@ -378,6 +383,7 @@ class Run:
             self.engine.finish(collective)
         self._own_steps.end()
         self._reads.end()
+        self._schedules.end()
         # What follows concerns this worker alone: evaluating, logging, saving.
         self.engine = self._evaluator.engine = Engine(self._models, self._optimizers, self._clock)
         self._evaluator.snapshot = None

@@ -398,6 +398,10 @@ class SharedEngine(Engine):
                 yield lease if equal else replace(lease, emphasis=want * teams / batch)
 
     @property
+    def given_out(self) -> int:
+        return self._claims.position
+
+    @property
     def cut(self) -> bool:
         return self._control.cut
 
