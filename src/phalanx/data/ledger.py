@@ -21,8 +21,8 @@ class Lease:
     """Positions ``start … end`` of a pass.
 
     ``share`` is how much of a whole batch they are; a batch is ``short`` when some worker of the
-    team has no samples of it. In lockstep the global batch ends at ``batch_end``, and there may
-    be where a round of training apart ends.
+    team has no samples of it. The batch of all workers that step together ends at ``batch_end``,
+    and there may be where a round of training apart ends.
     """
 
     start: int
@@ -136,7 +136,7 @@ def claim(
         return Counter(ticket, start, segment.end, counter.cut), None
     end = min(start + want, segment.end)
     return Counter(ticket, end, segment.end, counter.cut), Lease(
-        start, end, share := (end - start) / want, whole=end - start, full=share
+        start, end, share := (end - start) / want, batch_end=end, whole=end - start, full=share
     )
 
 

@@ -150,5 +150,6 @@ def _part(cell: list[int], index: int, members: int) -> TeamLease | None:
     short = any(ends[i] == ends[i + 1] for i in range(members))
     start, end = cell[_START] + ends[index], cell[_START] + ends[index + 1]
     whole = ends[-1]
-    lease = Lease(start, end, (end - start) / want, short, whole=whole, full=whole / want)
+    share, last = (end - start) / want, cell[_START] + whole
+    lease = Lease(start, end, share, short, last, whole=whole, full=whole / want)
     return TeamLease(lease, want)

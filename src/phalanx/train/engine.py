@@ -174,11 +174,6 @@ class Engine:
         return lockstep(segment, batch, 0, [1.0])
 
     @property
-    def given_out(self) -> int:
-        """Samples of the pass in hand that some worker has, where workers run freely."""
-        return 0
-
-    @property
     def cut(self) -> bool:
         """In lockstep: the stretch under way ends with the batch in hand, or with its round."""
         return self._command is not None

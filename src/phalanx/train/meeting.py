@@ -80,13 +80,14 @@ class Meeting:
         meant = {int(self._rows[row, member]) for member in present} - {FOLLOW}
         if len(meant) != 1:  # also when everybody follows, and nobody leads
             self.disagree()
+        intent = meant.pop()
         options = self._options[row, present]
-        if (options != options[0]).any():
+        if (intent >= 0 or intent == EPOCH_DONE) and (options != options[0]).any():
             self._differ(present, options.tolist())
         if self.hear is not None:
             command = max(int(self._posted[row, member]) for member in present)
             self.hear([float(self._speeds[row, m]) for m in self._members], command)
-        return meant.pop()
+        return intent
 
     def _differ(self, present: list[int], options: list[float]) -> NoReturn:
         other = next(m for m, o in zip(present, options, strict=True) if o != options[0])

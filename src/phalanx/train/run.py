@@ -214,7 +214,7 @@ class Run:
             self._weighing.new_batch(lease, size, self.engine)
             self.engine.begin_batch(self._weighing.scales)
             self.engine.received(lease)
-            self._schedules.new_batch(lease.samples, short=lease.short)
+            self._schedules.new_batch(lease)
             if batch is None:
                 with self._own_steps.allowed(), self._reads.paused():
                     self.engine.idle(self._reads.shared, self._weighing.stepped)
@@ -303,7 +303,7 @@ class Run:
         ready = self._clock.now()
         self._follow_parameters()
         scale, weight = self._weighing.of_step(index, weight)
-        agreed = index in self._weighing.agreed
+        agreed = self._weighing.all_have(index)
         with self._own_steps.allowed(), self._reads.paused():
             timing = self.engine.exchange(index, scale, weight, clip, agreed=agreed)
         self._stopwatch.stepped(ready, timing)

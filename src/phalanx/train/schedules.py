@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from phalanx.data.ledger import Lease
 from phalanx.train.engine import Engine
 from phalanx.train.meeting import SCHEDULE
 from phalanx.train.passes import Pass
@@ -41,7 +42,7 @@ class Schedules:
         self._batches = self._before = 0
         """This worker's own batches, and everybody's of the passes before."""
         self._pass: Pass | None = None
-        self._start = 0
+        self._start = self._reached = 0
         self._short = self._advancing = False
         if engine.workers > 1:
             self.watch()
@@ -55,9 +56,10 @@ class Schedules:
     def begin_pass(self, current: Pass, start: int) -> None:
         self._pass, self._start, self._short = current, start, False
 
-    def new_batch(self, samples: int, *, short: bool) -> None:
-        self._batches += samples > 0
-        self._short |= short
+    def new_batch(self, lease: Lease) -> None:
+        self._batches += lease.samples > 0
+        self._short |= lease.short
+        self._reached = lease.batch_end
 
     def end_pass(self) -> None:
         """Every worker's schedules come to where the pass has brought them."""
@@ -92,7 +94,7 @@ class Schedules:
         if self._engine.lockstep:
             self._advance_to(index, self._asked[index])
             return
-        given = (self._engine.given_out - self._start) // self._pass.batch
+        given = (self._reached - self._start) // self._pass.batch
         self._advance_to(index, self._goal(index, self._before + given))
 
     def _index(self, scheduler: LRScheduler) -> int:

@@ -155,6 +155,7 @@ class SharedEngine(Engine):
         return self._arena.lock(index)
 
     def meet(self, intent: int) -> None:
+        self._meeting.options = digest_of_options(self._users)
         self._meeting.meet(intent)
 
     def barrier(self) -> None:
@@ -260,11 +261,7 @@ class SharedEngine(Engine):
                 self._strategies[READ - intent].share_gradients(0.0)
                 self._replicas[READ - intent].scale.value = 0.0  # all have it: it counts once
                 on_shared(READ - intent)
-            elif intent >= AGREED:
-                self._replicas[intent - AGREED].scale.value = 1.0
-                self._strategies[intent - AGREED].step_agreed()
-                on_step(intent - AGREED)
-            elif intent < 0:
+            elif intent < 0 or intent >= AGREED:
                 meeting.disagree()
             else:
                 self._strategies[intent].follow()
@@ -277,7 +274,6 @@ class SharedEngine(Engine):
 
     def end_round(self) -> Timing | None:
         total = Timing()
-        self._meeting.options = digest_of_options(self._users)
         for strategy in self._strategies:
             self._meeting.announce(ROUND)
             timing = strategy.agree()
@@ -396,10 +392,6 @@ class SharedEngine(Engine):
             for lease in leases:
                 self.arrive()
                 yield lease if equal else replace(lease, emphasis=want * teams / batch)
-
-    @property
-    def given_out(self) -> int:
-        return self._claims.position
 
     @property
     def cut(self) -> bool:

@@ -39,11 +39,12 @@ class Weighing:
         """Optimizers whose ``.grad`` all workers agreed on, with nothing added since."""
         self._scales = [1.0] * len(optimizers)
         self._weight = self._part = 1.0
+        self._short = False
 
     def new_batch(self, lease: Lease, batch: int, engine: Engine) -> None:
         """Of ``batch`` samples over all workers, unless it is a smaller last one."""
         scale, self._weight = self._measure(lease, batch, engine)
-        self._part = lease.part * engine.parties
+        self._part, self._short = lease.part * engine.parties, lease.short
         self.pending += 1
         self._batches += lease.full
         if self.averages:
@@ -85,6 +86,11 @@ class Weighing:
                 "With a loss that is a sum, read or clip gradients after the last backward pass.",
             )
         self.agreed.discard(index)
+
+    def all_have(self, index: int) -> bool:
+        """Whether every worker has what the script made of the agreed gradient. One without
+        samples of the batch in hand has not run the script's loop."""
+        return index in self.agreed and not self._short
 
     def of_step(self, index: int, wanted: float | None = None) -> tuple[float, float]:
         """Scale and weight of a step of optimizer ``index``."""
