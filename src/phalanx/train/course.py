@@ -115,7 +115,8 @@ class Course:
     def _enter(self, segment: Segment, current: Pass, *, regroup: bool = False) -> None:
         self.phase = segment.phase
         phase: Phase = self.spec.phases[segment.phase]
-        if phase.label != self.engine.phase and self.before_switch is not None:
+        another = phase.label != self.engine.phase and self.engine.workers > 1
+        if another and self.before_switch is not None:
             self.before_switch()
         point = current.epoch + segment.start / current.samples
         self.switching.enter(phase, self.spec, point, regroup=regroup)

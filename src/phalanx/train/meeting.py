@@ -17,15 +17,12 @@ from phalanx.core.errors import InputError
 from phalanx.sync.transport.arena import Arena, Circle
 
 # What a worker is about to do with the others; numbers from 0 are steps of that optimizer.
-FOLLOW, BATCH_DONE, EVALUATE, EPOCH_DONE, SWITCH, FINISH, ROUND, SAVE, CUT = range(-1, -10, -1)
-UNFREEZE, LOAD, SCHEDULE = -10, -11, -12
+EVALUATE, EPOCH_DONE, SWITCH, FINISH, ROUND, SAVE, CUT, UNFREEZE, LOAD = range(-1, -10, -1)
 READ = -100
 """And below: reads gradients of the optimizer ``READ - intent``."""
 AGREED = 1 << 16
 """And above: steps of the optimizer ``intent - AGREED``, whose gradient all have."""
 _WORDS = {
-    FOLLOW: "has no samples left",
-    BATCH_DONE: "is done with its batch",
     EVALUATE: "evaluates",
     EPOCH_DONE: "ends its epoch",
     SWITCH: "switches the strategy",
@@ -35,7 +32,6 @@ _WORDS = {
     CUT: "takes a command",
     UNFREEZE: "trains other parameters than before",
     LOAD: "loads an optimizer's state",
-    SCHEDULE: "ends a pass over the data",
 }
 
 Hear = Callable[[list[float], int], None]
@@ -77,8 +73,8 @@ class Meeting:
         self._circle.wait(self.someone_left)
         row = self._count % 2
         present = [member for member in self._members if member not in self._arena.lost]
-        meant = {int(self._rows[row, member]) for member in present} - {FOLLOW}
-        if len(meant) != 1:  # also when everybody follows, and nobody leads
+        meant = {int(self._rows[row, member]) for member in present}
+        if len(meant) != 1:
             self.disagree()
         intent = meant.pop()
         options = self._options[row, present]

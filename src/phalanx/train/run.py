@@ -215,14 +215,8 @@ class Run:
             self.engine.begin_batch(self._weighing.scales)
             self.engine.received(lease)
             self._schedules.new_batch(lease)
-            if batch is None:
-                with self._own_steps.allowed(), self._reads.paused():
-                    self.engine.idle(self._reads.shared, self._weighing.stepped)
-            else:
-                self._stopwatch.received(asked, lease.samples)
-                yield batch
-                if lease.short:
-                    self.engine.batch_done()
+            self._stopwatch.received(asked, lease.samples)
+            yield batch
             if lease.ends_round:
                 self._end_round()
             if self._course.reached(lease):
@@ -303,7 +297,7 @@ class Run:
         ready = self._clock.now()
         self._follow_parameters()
         scale, weight = self._weighing.of_step(index, weight)
-        agreed = self._weighing.all_have(index)
+        agreed = index in self._weighing.agreed
         with self._own_steps.allowed(), self._reads.paused():
             timing = self.engine.exchange(index, scale, weight, clip, agreed=agreed)
         self._stopwatch.stepped(ready, timing)

@@ -1,8 +1,8 @@
 """Learning-rate schedules that a script advances after each batch count the global progress.
 
 Alone a script calls ``scheduler.step()`` as often as there are batches. A free-running worker has
-more or fewer of its own, and one without samples in a last short batch has one less: a schedule
-made for the number of batches would overrun, or the workers' rates would drift apart.
+more or fewer of its own: a schedule made for the number of batches would overrun, and the
+workers' rates would drift apart. In lockstep every worker has every batch.
 """
 
 from __future__ import annotations
@@ -18,11 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from phalanx.data.ledger import Lease
 from phalanx.train.engine import Engine
-from phalanx.train.meeting import SCHEDULE
 from phalanx.train.passes import Pass
-
-MOST = 32
-"""Schedulers of one training that are advanced after each batch."""
 
 _RUNS: weakref.WeakKeyDictionary[torch.optim.Optimizer, Schedules] = weakref.WeakKeyDictionary()
 
@@ -32,8 +28,6 @@ class Schedules:
 
     def __init__(self, engine: Engine, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._engine, self._optimizers = engine, list(optimizers)
-        self._calls = engine.region("schedules", engine.workers * MOST, torch.int64)
-        self._table = self._calls.view(engine.workers, MOST).numpy()
         self._schedulers: list[LRScheduler] = []
         """Those that were advanced inside a pass, in the order of their first time."""
         self._asked: list[int] = []
@@ -43,7 +37,7 @@ class Schedules:
         """This worker's own batches, and everybody's of the passes before."""
         self._pass: Pass | None = None
         self._start = self._reached = 0
-        self._short = self._advancing = False
+        self._advancing = False
         if engine.workers > 1:
             self.watch()
 
@@ -54,11 +48,10 @@ class Schedules:
             _RUNS[optimizer] = self
 
     def begin_pass(self, current: Pass, start: int) -> None:
-        self._pass, self._start, self._short = current, start, False
+        self._pass, self._start = current, start
 
     def new_batch(self, lease: Lease) -> None:
-        self._batches += lease.samples > 0
-        self._short |= lease.short
+        self._batches += 1
         self._reached = lease.batch_end
 
     def end_pass(self) -> None:
@@ -70,30 +63,16 @@ class Schedules:
         if not self._engine.lockstep:
             for index in range(len(self._schedulers)):
                 self._advance_to(index, self._goal(index, self._before))
-        elif self._short:
-            self._catch_up()
-
-    def _catch_up(self) -> None:
-        """In lockstep the others have counted the batches that this worker had no samples of."""
-        row = self._table[self._engine.rank]
-        row[: len(self._asked)] = self._asked
-        self._engine.meet(SCHEDULE)
-        most = self._table.max(axis=0).tolist()
-        self._engine.barrier()
-        for index, goal in enumerate(most[: len(self._schedulers)]):
-            self._advance_to(index, goal)
-            self._asked[index] = goal
 
     def step(self, scheduler: LRScheduler, advance: Callable[[], None]) -> None:
         """The script advances ``scheduler``."""
-        if self._pass is None or self._advancing or isinstance(scheduler, ReduceLROnPlateau):
+        own = self._pass is None or self._advancing or self._engine.lockstep
+        if own or isinstance(scheduler, ReduceLROnPlateau):
             advance()
             return
+        assert self._pass is not None
         index = self._index(scheduler)
         self._asked[index] += 1
-        if self._engine.lockstep:
-            self._advance_to(index, self._asked[index])
-            return
         given = (self._reached - self._start) // self._pass.batch
         self._advance_to(index, self._goal(index, self._before + given))
 

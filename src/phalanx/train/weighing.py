@@ -22,6 +22,8 @@ from phalanx.data.ledger import Lease
 from phalanx.sync.gradients import get_grad, set_grad
 from phalanx.train.engine import Engine
 
+NEXT_TO_NOTHING = 2.0**-40
+
 
 class Weighing:
     """The measure of the gradients in hand, for each optimizer."""
@@ -39,22 +41,18 @@ class Weighing:
         """Optimizers whose ``.grad`` all workers agreed on, with nothing added since."""
         self._scales = [1.0] * len(optimizers)
         self._weight = self._part = 1.0
-        self._short = False
 
     def new_batch(self, lease: Lease, batch: int, engine: Engine) -> None:
         """Of ``batch`` samples over all workers, unless it is a smaller last one."""
         scale, self._weight = self._measure(lease, batch, engine)
-        self._part, self._short = lease.part * engine.parties, lease.short
+        self._part = lease.part * engine.parties
         self.pending += 1
         self._batches += lease.full
         if self.averages:
             scale *= lease.full
         for index, before in enumerate(self._scales):
-            if lease.samples == 0:  # what was accumulated before still counts as it did
-                self._scales[index] = 0.0 if index in self.agreed else before
-                continue
             if index not in self.agreed and scale != before:
-                self._rescale(index, before / scale)
+                scale = self._rescale(index, before, scale)
             self._scales[index] = scale
 
     def _measure(self, lease: Lease, batch: int, engine: Engine) -> tuple[float, float]:
@@ -63,18 +61,27 @@ class Weighing:
         if not self._sums:
             # Times the parties, so that equal parts need no multiplication at all.
             part = lease.part * engine.parties
-            return (part, part) if together else (1.0, lease.share if engine.apart else 1.0)
+            if together:
+                return part, part
+            return (1.0 if lease.samples else 0.0), (lease.share if engine.apart else 1.0)
         # A sum over fewer samples than a batch stands for the whole batch, as a mean does.
-        stands_for = 1.0 if engine.lockstep else batch / max(1, lease.whole)
+        stands_for = 1.0 if engine.lockstep else batch / lease.whole
         if together:
-            return stands_for, lease.part
-        return (1.0 / (lease.part or 1.0), lease.share) if engine.apart else (stands_for, 1.0)
+            return (stands_for if lease.samples else 0.0), lease.part
+        if engine.apart:
+            return (1.0 / lease.part if lease.samples else 0.0), lease.share
+        return stands_for, 1.0
 
-    def _rescale(self, index: int, factor: float) -> None:
+    def _rescale(self, index: int, before: float, scale: float) -> float:
+        """What has been accumulated, in the new measure, which is returned."""
         gradients = [g for p in self._parameters(index) if (g := get_grad(p)) is not None]
-        if gradients:
-            with torch.no_grad():
-                torch._foreach_mul_(gradients, factor)
+        if not gradients:
+            return scale
+        # A batch that counts nothing is added to what does count: next to nothing, then.
+        scale = scale or NEXT_TO_NOTHING
+        with torch.no_grad():
+            torch._foreach_mul_(gradients, before / scale)
+        return scale
 
     def touched(self, index: int) -> None:
         """A backward pass has added to gradients that were agreed on."""
@@ -86,11 +93,6 @@ class Weighing:
                 "With a loss that is a sum, read or clip gradients after the last backward pass.",
             )
         self.agreed.discard(index)
-
-    def all_have(self, index: int) -> bool:
-        """Whether every worker has what the script made of the agreed gradient. One without
-        samples of the batch in hand has not run the script's loop."""
-        return index in self.agreed and not self._short
 
     def of_step(self, index: int, wanted: float | None = None) -> tuple[float, float]:
         """Scale and weight of a step of optimizer ``index``."""
