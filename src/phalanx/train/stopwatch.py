@@ -80,6 +80,11 @@ class Stopwatch:
         else:
             self.sums.add_loss(value, samples)
 
+    @property
+    def batch_samples(self) -> int:
+        """Of the batch in hand."""
+        return self._batch
+
     def judge(self, outputs: Tensor, targets: Tensor) -> None:
         if self._batch:
             self.sums.judge(outputs, targets)

@@ -40,12 +40,14 @@ class Weighing:
         self.agreed: set[int] = set()
         """Optimizers whose ``.grad`` all workers agreed on, with nothing added since."""
         self._scales = [1.0] * len(optimizers)
-        self._weight = self._part = 1.0
+        self._weight = self._part = self._unit = 1.0
+        self._counted: float | None = None
 
     def new_batch(self, lease: Lease, batch: int, engine: Engine) -> None:
         """Of ``batch`` samples over all workers, unless it is a smaller last one."""
         scale, self._weight = self._measure(lease, batch, engine)
-        self._part = lease.part * engine.parties
+        self._part, self._counted = lease.part * engine.parties, None
+        self._unit = engine.parties / lease.whole
         self.pending += 1
         self._batches += lease.full
         if self.averages:
@@ -82,6 +84,17 @@ class Weighing:
         with torch.no_grad():
             torch._foreach_mul_(gradients, before / scale)
         return scale
+
+    def count_as(self, samples: float) -> None:
+        """The loss of the batch in hand is a mean over ``samples`` of whatever it counts."""
+        weight = samples * self._unit if self._weight else 0.0
+        if self.pending > 1 or self._counted not in (None, weight):
+            raise InputError(
+                "the loss is a weighted mean, and several of them are accumulated for one step",
+                'Make it a sum over the batch, and declare it: join(…, loss="sum").',
+            )
+        self._counted = self._weight = weight
+        self._scales = [weight] * len(self._scales)
 
     def touched(self, index: int) -> None:
         """A backward pass has added to gradients that were agreed on."""
