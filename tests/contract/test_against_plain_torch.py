@@ -13,22 +13,19 @@ from typing import Any
 
 import pytest
 import torch
+from devices import AWAY
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from plain_scripts import (
-    KINDS,
-    Outcome,
-    Script,
-    assert_as_plain,
-    train_plain,
-    train_workers,
-)
+from plain_compare import assert_as_plain
+from plain_scripts import KINDS, Outcome, Script
+from plain_worlds import train_plain, train_workers
+from strategy_cases import NAMES
 
 from phalanx.core.errors import InputError
-from phalanx.core.spec import known_strategies
 
 WORKERS = (1, 2, 3)
-OTHERS = [name for name in known_strategies() if name not in ("single", "allreduce")]
+OTHERS = [name for name in NAMES if name != "allreduce"]
+pytestmark = pytest.mark.skipif(AWAY, reason="held against torch on this processor, digit by digit")
 
 
 def examples(count: int) -> Callable[[Any], Any]:
