@@ -6,9 +6,7 @@ Not against a run of our own with one worker: what is wrong there would be wrong
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,23 +111,25 @@ def may_be_refused(script: Script, workers: int) -> str:
     return ""
 
 
-def _trained(script: Script, workers: int, strategy: str) -> list[Outcome] | None:
+Folders = pytest.TempPathFactory
+
+
+def _trained(script: Script, workers: int, strategy: str, folders: Folders) -> list[Outcome] | None:
     """``None``: refused, for a reason that is known, with a remedy."""
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            return train_workers(script, workers, Path(folder), strategy)
-        except InputError as error:
-            assert may_be_refused(script, workers), f"refused without a reason: {error}"
-            assert error.cause
-            assert error.remedy
-            return None
+    try:
+        return train_workers(script, workers, folders.mktemp("script"), strategy)
+    except InputError as error:
+        assert may_be_refused(script, workers), f"refused without a reason: {error}"
+        assert error.cause
+        assert error.remedy
+        return None
 
 
-def _hold_against_plain_torch(script: Script) -> None:
+def _hold_against_plain_torch(script: Script, folders: Folders) -> None:
     wanted = train_plain(script)
     assert all(bool(value.isfinite().all()) for value in wanted.weights.values())
     for workers in WORKERS:
-        found = _trained(script, workers, "allreduce")
+        found = _trained(script, workers, "allreduce", folders)
         if found is None:
             continue
         if workers > 1 and script.schedule == "own figure":
@@ -147,21 +147,23 @@ def _assert_alike(found: list[Outcome]) -> None:
 
 
 @examples(40)
-@given(scripts())
-def test_trains_as_in_plain_torch(script: Script) -> None:
-    _hold_against_plain_torch(script)
+@given(script=scripts())
+def test_trains_as_in_plain_torch(tmp_path_factory: Folders, script: Script) -> None:
+    _hold_against_plain_torch(script, tmp_path_factory)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @examples(300)
-@given(scripts())
-def test_three_hundred_scripts_train_as_in_plain_torch(script: Script) -> None:
-    _hold_against_plain_torch(script)
+@given(script=scripts())
+def test_three_hundred_scripts_train_as_in_plain_torch(
+    tmp_path_factory: Folders, script: Script
+) -> None:
+    _hold_against_plain_torch(script, tmp_path_factory)
 
 
-def _ends(script: Script, strategy: str, workers: int) -> None:
-    found = _trained(script, workers, strategy)
+def _ends(script: Script, strategy: str, workers: int, folders: Folders) -> None:
+    found = _trained(script, workers, strategy, folders)
     for outcome in found or ():
         for name, value in outcome.weights.items():
             assert bool(value.isfinite().all()), name
@@ -172,8 +174,10 @@ def _ends(script: Script, strategy: str, workers: int) -> None:
 @pytest.mark.parametrize("strategy", OTHERS)
 @examples(6)
 @given(script=scripts(), workers=st.sampled_from((2, 3)))
-def test_runs_under_every_other_strategy(strategy: str, script: Script, workers: int) -> None:
-    _ends(script, strategy, workers)
+def test_runs_under_every_other_strategy(
+    tmp_path_factory: Folders, strategy: str, script: Script, workers: int
+) -> None:
+    _ends(script, strategy, workers, tmp_path_factory)
 
 
 @pytest.mark.slow
@@ -182,6 +186,6 @@ def test_runs_under_every_other_strategy(strategy: str, script: Script, workers:
 @examples(100)
 @given(script=scripts(), workers=st.sampled_from((2, 3)))
 def test_a_hundred_scripts_run_under_every_other_strategy(
-    strategy: str, script: Script, workers: int
+    tmp_path_factory: Folders, strategy: str, script: Script, workers: int
 ) -> None:
-    _ends(script, strategy, workers)
+    _ends(script, strategy, workers, tmp_path_factory)

@@ -7,7 +7,7 @@ Its loop is in ``plain_training``.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import torch
@@ -30,7 +30,7 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Script:
     """What somebody may write. The defaults are the shortest loop."""
 
@@ -79,6 +79,11 @@ class Script:
     saver: Literal["all", "first"] = "first"
     scaled: bool = False
     """With a GradScaler."""
+
+    def __repr__(self) -> str:
+        """What is not as in the shortest loop."""
+        chosen = [f for f in fields(self) if getattr(self, f.name) != f.default]
+        return f"Script({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in chosen)})"
 
     @property
     def length(self) -> int:
