@@ -200,6 +200,7 @@ class _Sums:
     def _look(self, offer: Callable[..., None], *given: Any) -> None:
         gradient = self._weight.grad
         flat = torch.zeros_like(self.given) if gradient is None else gradient.flatten().clone()
+        flat *= self._strategy._replica.scale.value
         offer(*given)
         self._offered = [self._joined([flat[low:high] for low, high in self._bounds])]
         self._offered.append(self._joined([tensor for _, tensor, _ in self._streams]))

@@ -16,6 +16,7 @@ import phalanx
 from phalanx.core.errors import InputError
 from phalanx.core.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
+from phalanx.data.ledger import order
 from phalanx.observe.events import EpochDone, Joined, Logged, PhaseDone, read_events
 from phalanx.train.best import Best
 from phalanx.train.engine import Engine
@@ -157,17 +158,22 @@ def test_two_optimizers_may_step_on_one_backward_pass(tmp_path: Path) -> None:
         assert all(torch.allclose(w, -X[:12].mean(0), atol=1e-6) for w in weights)
 
 
-def test_a_short_batch_counts_by_its_samples_when_accumulated(tmp_path: Path) -> None:
+def test_fit_takes_the_mean_over_the_samples_that_it_accumulates(tmp_path: Path) -> None:
+    """Also over those of a shorter last batch, and without a worker that has none of it."""
     values = torch.arange(1.0, 11.0).unsqueeze(1)
 
     def work(rank: int) -> Tensor:
         model = nn.Linear(1, 1, bias=False)
         nn.init.zeros_(model.weight)
-        run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=1.0))
-        for x, _ in run.batches((values, values), batch=8):
-            run.backward(model(x).mean())
-        run.step()
-        run.finish()
+        phalanx.fit(
+            model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=1.0),
+            loss=lambda outputs, _: outputs.mean(),
+            train=(values, values),
+            batch=9,
+            epochs=1,
+            accumulate=2,
+        )
         return model.weight.detach()
 
     for workers in (1, 2):
@@ -194,8 +200,10 @@ def test_both_optimizers_get_what_a_worker_accumulated_that_has_none_of_the_last
         run.finish()
         return [one.weight.detach(), two.weight.detach()]
 
+    sequence = order(9, RunSettings().seed, 0)
+    expected = -(X[sequence[:8]].mean(0) + X[sequence[8]])  # they add up, as in torch
     for weights in as_ranks(2, tmp_path, work, RunSettings(strategy=strategy)):
-        assert all(torch.allclose(w, -X[:9].mean(0), atol=1e-6) for w in weights)
+        assert all(torch.allclose(w, expected, atol=1e-6) for w in weights)
 
 
 def test_plain_backward_works_too(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_accumulated_gradients_are_all_there(
 def halve(model: nn.Module, step: int) -> None:
     """As scripts of old do it, without a trace in the tensor's own version."""
     for parameter in model.parameters():
-        if parameter.grad is not None and step % 2:
+        if step % 2 and parameter.grad is not None:
             parameter.grad.data.mul_(0.5)
 
 

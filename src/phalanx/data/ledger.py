@@ -33,10 +33,19 @@ class Lease:
     ends_round: bool = False
     emphasis: float = 1.0
     """How much more than an equal share the whole chunk is, of which this is the worker's part."""
+    whole: int = 0
+    """Samples of the batch that this is a part of, over all workers that step together."""
+    full: float = 1.0
+    """That batch, as a share of a whole one; below 1 for a shorter last one."""
 
     @property
     def samples(self) -> int:
         return self.end - self.start
+
+    @property
+    def part(self) -> float:
+        """Of its batch; the parts of all workers that step together add up to 1."""
+        return self.samples / self.whole if self.whole else 1.0
 
 
 @dataclass(frozen=True)
@@ -95,7 +104,8 @@ def lockstep(
         share = (ends[rank + 1] - ends[rank]) / batch
         over = start + total
         round_over = bool(every) and (number % every == 0 or over == segment.end)
-        yield Lease(start + ends[rank], start + ends[rank + 1], share, short, over, round_over)
+        first, last = start + ends[rank], start + ends[rank + 1]
+        yield Lease(first, last, share, short, over, round_over, 1.0, total, total / batch)
 
 
 @dataclass(frozen=True)
@@ -125,7 +135,9 @@ def claim(
     if start >= segment.end:
         return Counter(ticket, start, segment.end, counter.cut), None
     end = min(start + want, segment.end)
-    return Counter(ticket, end, segment.end, counter.cut), Lease(start, end, (end - start) / want)
+    return Counter(ticket, end, segment.end, counter.cut), Lease(
+        start, end, share := (end - start) / want, whole=end - start, full=share
+    )
 
 
 def cut(counter: Counter) -> Counter | None:

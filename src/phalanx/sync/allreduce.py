@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from phalanx.sync.gradients import set_grad
 from phalanx.sync.net.path import Path
 from phalanx.sync.reducer import Reducer
 from phalanx.sync.replica import Masks
@@ -49,11 +50,28 @@ class AllReduce(TeamStrategy):
     def start(self) -> None:
         self._reducer.start()
 
+    def distrust(self) -> None:
+        self._reducer.distrust()
+
     def follow(self) -> Timing:
-        now, met = self._clock.now, self._clock.now()
+        met = self._clock.now()
         self._replica.drop_gradients()
-        masks = self._reducer.reduce()
-        reduced = now()
+        return self._take(self._reducer.reduce(), met)
+
+    @property
+    def steps_agreed(self) -> bool:
+        """A codec makes something else of a gradient on its way: then it has to go it."""
+        return self._context.wire.codec is None
+
+    def step_agreed(self) -> Timing:
+        met = self._clock.now()
+        masks = self._reducer.keep_own()
+        self._replica.drop_gradients()
+        return self._take(masks, met)
+
+    def _take(self, masks: Masks, met: float) -> Timing:
+        """Update from what was reduced."""
+        now, reduced = self._clock.now, self._clock.now()
         if self._shared.elementwise:
             self._update(masks)
         else:
@@ -89,7 +107,7 @@ class AllReduce(TeamStrategy):
             ):
                 mask = used[i]
                 if mask is None or mask[n]:
-                    parameter.grad = place.view(whole[i]).to(parameter.device)
+                    set_grad(parameter, place.view(whole[i]).to(parameter.device))
         replica.optimizer.step()
         replica.optimizer.zero_grad(set_to_none=True)
         if self._staged:  # the parameters are views of these

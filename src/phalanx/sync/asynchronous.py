@@ -82,6 +82,10 @@ class Asynchronous(SharedStrategy):
         super().drain()
         self._store.settle()
 
+    def write_optimizer(self) -> None:
+        self._store.fetch_slots()
+        super().write_optimizer()
+
     def export_private(self) -> State:
         return self._outbox.sender.export_state()
 

@@ -45,6 +45,10 @@ class BulkSynchronous(TeamStrategy):
         super().drain()
         self._round.settle()
 
+    def write_optimizer(self) -> None:
+        self._round.fetch_slots()
+        super().write_optimizer()
+
     def export_private(self) -> State:
         return self._round.sender.export_state()
 

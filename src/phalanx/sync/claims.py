@@ -149,4 +149,6 @@ def _part(cell: list[int], index: int, members: int) -> TeamLease | None:
     ends = [0, *cell[_FIRST_SHARE : _FIRST_SHARE + members]]
     short = any(ends[i] == ends[i + 1] for i in range(members))
     start, end = cell[_START] + ends[index], cell[_START] + ends[index + 1]
-    return TeamLease(Lease(start, end, (end - start) / want, short), want)
+    whole = ends[-1]
+    lease = Lease(start, end, (end - start) / want, short, whole=whole, full=whole / want)
+    return TeamLease(lease, want)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from phalanx.core.errors import PeerLost
 from phalanx.sync.collective.ahead import AheadSum
+from phalanx.sync.gradients import Scale, get_grad
 from phalanx.sync.layout import Layout, Place
 
 LEAST = 256 << 10
@@ -42,9 +43,15 @@ class EarlyGradients:
     """Of one layout, whose gradients are summed in ``flat`` by ``ahead``."""
 
     def __init__(
-        self, layout: Layout, parameters: Sequence[Tensor], flat: Tensor, ahead: AheadSum
+        self,
+        layout: Layout,
+        parameters: Sequence[Tensor],
+        flat: Tensor,
+        ahead: AheadSum,
+        scale: Scale | None = None,
     ) -> None:
         self._parameters, self._places, self._flat = parameters, layout.places, flat
+        self._scale = scale or Scale()
         self._ahead, self._cuts = ahead, ahead.cuts
         # The first piece is complete with the last gradient only: it goes with the step itself.
         begin = self._cuts[-2] if len(self._cuts) > 1 else layout.size
@@ -65,14 +72,20 @@ class EarlyGradients:
     @torch.no_grad()
     def take(self, index: int) -> None:
         """The parameter ``index`` has its gradient, of this pass."""
-        gradient, place = self._parameters[index].grad, self._places[index]
+        gradient, place = get_grad(self._parameters[index]), self._places[index]
         if self._resting or self._stale or gradient is None or self._has_gone(place):
             return
         if not self._lies_like(gradient, place):
             return
-        self._targets[index].copy_(gradient)
+        self._write(gradient, self._targets[index])
         self._taken.add(index)
         self._let_go()
+
+    def _write(self, gradient: Tensor, target: Tensor) -> None:
+        if self._scale.value == 1.0:
+            target.copy_(gradient)
+        else:
+            torch.mul(gradient, self._scale.value, out=target)
 
     def _let_go(self) -> None:
         while self._first - 1 in self._taken:
@@ -113,9 +126,11 @@ class EarlyGradients:
         self._forget()
 
     def _is_as_it_went(self, index: int) -> bool:
-        gradient, place = self._parameters[index].grad, self._places[index]
+        gradient, place = get_grad(self._parameters[index]), self._places[index]
         if gradient is None or not self._lies_like(gradient, place):
             return False
+        if self._scale.value != 1.0:
+            return torch.equal(gradient * self._scale.value, self._targets[index])
         sent = self._flat.data_ptr() + place.start * self._flat.element_size()
         size = gradient.numel() * gradient.element_size()
         return not _memcmp(sent, gradient.data_ptr(), size)

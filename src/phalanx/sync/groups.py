@@ -71,6 +71,10 @@ class Groups(TeamStrategy):
         super().drain()
         self._store.settle()
 
+    def write_optimizer(self) -> None:
+        self._store.fetch_slots()
+        super().write_optimizer()
+
     def export_private(self) -> State:
         return self._reducer.sender.export_state() | self._store.export_private()
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
+import torch.utils.dlpack
 from torch import Tensor
 
 from phalanx.core.errors import InputError
@@ -28,6 +29,12 @@ class Place:
         return flat[self.start : self.end].as_strided(
             self.shape, self.stride, flat.storage_offset() + self.start
         )
+
+    def own(self, flat: Tensor) -> Tensor:
+        """Like :meth:`view`, as a tensor whose storage is this parameter alone: what is saved of
+        it is its own size, not that of all parameters."""
+        part: Tensor = torch.utils.dlpack.from_dlpack(flat[self.start : self.end])
+        return part.as_strided(self.shape, self.stride)
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class Local(SharedStrategy, ABC):
     def exchange(self, weight: float, clip: float | None = None) -> Timing:
         self._weight += weight
         self._apart[self._arena.rank] = 1
-        return self._alone.exchange(weight, clip)
+        return self._alone.exchange(self._replica.scale.value, clip)
 
     def agree(self) -> Timing:
         return self._come_together(self._team.meet)
@@ -115,6 +115,9 @@ class Local(SharedStrategy, ABC):
         if self._host.rank == 0:
             self._shared.take_steps_of_optimizer()
             self._shared.share_steps()
+
+    def write_optimizer(self) -> None:
+        """It has it: it is what steps here."""
 
     def export_private(self) -> State:
         return self._reducer.sender.export_state() | export_tensors(self._replica)

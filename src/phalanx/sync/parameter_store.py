@@ -35,6 +35,9 @@ class ParameterStore(Protocol):
     def settle(self) -> None:
         """Nothing is pushed any more: the shared state becomes what the store has. Collective."""
 
+    def fetch_slots(self) -> None:
+        """The optimizer's state in the shared state becomes what the store has now."""
+
     def push_outbox(
         self,
         outbox: Outbox,

@@ -76,8 +76,9 @@ class Reducer:
         if len(self._local) > 1 or self._replica.staging.away:
             return None
         return EarlyGradients(
-            self._replica.layouts[0], self._replica.parameters[0], self.sums[0], ahead
-        )
+            self._replica.layouts[0], self._replica.parameters[0], self.sums[0], ahead,
+            self._replica.scale,
+        )  # fmt: skip
 
     @property
     def _rows_to_add(self) -> list[int]:
@@ -120,12 +121,26 @@ class Reducer:
             self._early.distrust()
             self._replica.listen(self._early.watched, self._early.take)
 
+    def distrust(self) -> None:
+        """Others write to the rows of gradients before the next step."""
+        if self._early is not None:
+            self._early.distrust()
+
     def offer(self, weight: float, clip: float | None = None) -> None:
         """Show this worker's gradients."""
         gone, stale = self._early.settle() if self._early else (NOBODY, False)
         masks = [collector.collect(gone) for collector in self._collectors]
         self._shared.declare(weight, clip, masks, stale=stale)
         self.bytes_sent = 0 if self._summing else self.sender.offer(weight, masks)
+
+    def keep_own(self) -> Masks:
+        """All members have the same gradients: what this one sums is its part of its own."""
+        masks = [collector.collect() for collector in self._collectors]
+        if self.apart and not self.leads:
+            for own, targets in zip(self.reduced, self._targets, strict=True):
+                for shard, out in zip(self.shards, own, strict=True):
+                    out.copy_(targets[shard])
+        return masks
 
     def start(self) -> None:
         """What was offered is for a step, whatever the others say: it may be on its way while
@@ -173,6 +188,12 @@ class Reducer:
         if clip > 0.0 and not self._summing:
             self._clip(slices, clip)
         return masks
+
+    def show_reduced(self) -> None:
+        """This member's slices, where all can see the whole sum. Each writes what it alone read."""
+        for flat, bounds, own in zip(self.sums, self._bounds, self.reduced, strict=True):
+            for shard, part in zip(self.shards, own, strict=True):
+                flat[slice(*bounds[shard])] = part
 
     def add_here(self) -> None:
         """Add up what the members on this host have; where hosts are apart, in ``sums``."""

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from phalanx.core.errors import InputError
+from phalanx.sync.gradients import Scale, get_grad, set_grad
 from phalanx.sync.layout import Layout, Place, by_dtype, make_layout, reshard, trainable
 from phalanx.sync.staging import StagedCollector, Staging
 
@@ -31,9 +32,16 @@ class Replica:
         self.parameters = [[p for _, p in members] for members in spaces.values()]
         self.layouts: list[Layout] = [make_layout(m, shards) for m in spaces.values()]
         self.device = self.parameters[0][0].device
+        self._known = {id(p) for members in self.parameters for p in members}
         self.staging = Staging(self.device)
+        self.scale = Scale()
         self._gathered: list[Tensor] = []
         self._hooks: list[RemovableHandle] = []
+
+    def outgrown(self) -> bool:
+        """Whether the optimizer trains a parameter that is not laid out: unfrozen, or added."""
+        known, groups = self._known, self.optimizer.param_groups
+        return any(p.requires_grad and id(p) not in known for g in groups for p in g["params"])
 
     def copy_out(self, flats: list[Tensor]) -> None:
         """Write the parameters' values into ``flats``."""
@@ -45,7 +53,7 @@ class Replica:
         """Make the parameters views of ``flats``; their values become what lies there."""
         for layout, parameters, flat in zip(self.layouts, self.parameters, flats, strict=True):
             for place, parameter in zip(layout.places, parameters, strict=True):
-                parameter.data = place.view(flat)
+                parameter.data = place.own(flat)
 
     def private_flats(self) -> list[Tensor]:
         """Flat buffers of this worker's own, on the parameters' device."""
@@ -68,7 +76,7 @@ class Replica:
     def drop_gradients(self) -> None:
         for parameters in self.parameters:
             for parameter in parameters:
-                parameter.grad = None
+                set_grad(parameter, None)
 
     def collector(
         self, shards: list[list[Tensor]], layouts: Sequence[Layout] | None = None
@@ -79,11 +87,11 @@ class Replica:
         """
         members = zip(layouts or self.layouts, self.parameters, shards, strict=True)
         if not self.staging.away:
-            return [Collector(layout, own, targets) for layout, own, targets in members]
+            return [Collector(layout, own, targets, self.scale) for layout, own, targets in members]
         self._gathered = self._gathered or self.private_flats()  # one for all strategies
         found = []
         for (layout, own, targets), flat in zip(members, self._gathered, strict=True):
-            gather = Collector(reshard(layout, 1), own, [flat]).collect
+            gather = Collector(reshard(layout, 1), own, [flat], self.scale).collect
             found.append(StagedCollector(self.staging, gather, flat, layout, targets))
         return found
 
@@ -91,8 +99,15 @@ class Replica:
 class Collector:
     """Copies the gradients of one layout into the shards they belong to."""
 
-    def __init__(self, layout: Layout, parameters: list[Tensor], shards: list[Tensor]) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        parameters: list[Tensor],
+        shards: list[Tensor],
+        scale: Scale | None = None,
+    ) -> None:
         self._parameters, self._places = parameters, layout.places
+        self._scale = scale or Scale()
         self._targets: list[list[tuple[int, int, Tensor]]] = [[] for _ in parameters]
         for pieces, shard in zip(layout.shards, shards, strict=True):
             low = pieces[0].start if pieces else 0
@@ -119,7 +134,7 @@ class Collector:
         for i, parameter in enumerate(self._parameters):
             if i in gone:
                 continue
-            gradient, whole = parameter.grad, self._whole[i]
+            gradient, whole = get_grad(parameter), self._whole[i]
             if gradient is None:
                 missing.add(i)
                 torch._foreach_zero_([target for _, _, target in self._targets[i]])
@@ -137,6 +152,8 @@ class Collector:
                 sources += [flat[start:end] for start, end, _ in self._targets[i]]
         if targets:
             torch._foreach_copy_(targets, sources)
+            if self._scale.value != 1.0:
+                torch._foreach_mul_(targets, self._scale.value)
         if not missing:
             return None
         return bytes(i not in missing for i in range(len(self._parameters)))

@@ -50,6 +50,9 @@ class SharedRound:
     def settle(self) -> None:
         """The shared state is the store: there is nothing to bring back."""
 
+    def fetch_slots(self) -> None:
+        """They are there."""
+
     def take_part(self) -> Timing:
         """Push to every shard; then wait until all of them are a version further."""
         now, timing = self._clock.now, Timing()

@@ -90,7 +90,7 @@ class SharedState:
         if self.arena.rank == 0:
             self.replica.copy_out(self.parameters)
             if self.elementwise:
-                self._read_optimizer()
+                self.read_optimizer()
         if self.arena.hosts is not None and self.arena.host.rank == 0:
             steps = [torch.tensor(s, dtype=torch.float64) for s in self.steps_by_parameter()]
             slots = [slot for slots in self.slots for slot in slots.values()]
@@ -167,7 +167,7 @@ class SharedState:
                 for n, piece in enumerate(pieces):
                     self.steps[i][shard][n] = steps[i][piece.parameter]
 
-    def _read_optimizer(self) -> None:
+    def read_optimizer(self) -> None:
         """Continue from state that the user's optimizer already has."""
         self.take_steps_of_optimizer()
         for name in self.slots[0]:
@@ -192,15 +192,19 @@ class SharedState:
             state |= {name: value.clone() for name, value in export_tensors(self.replica).items()}
         return state
 
+    def import_slots(self, state: State) -> None:
+        """The optimizer's part of what :meth:`export_whole` gave; parameters are left alone."""
+        for i, slots in enumerate(self.slots):
+            for name, slot in slots.items():
+                if f"{name}.{i}" in state:
+                    slot.copy_(state[f"{name}.{i}"])
+        if self.elementwise:
+            self._set_steps([state[f"steps.{i}"].tolist() for i in range(len(self.parameters))])
+
     def import_whole(self, state: State) -> None:
         """Go on from what :meth:`export_whole` gave, also of another number of workers."""
         for i, parameters in enumerate(self.parameters):
             parameters.copy_(state[f"parameters.{i}"])
-            for name, slot in self.slots[i].items():
-                if f"{name}.{i}" in state:
-                    slot.copy_(state[f"{name}.{i}"])
-        if self.elementwise:
-            layouts = range(len(self.parameters))
-            self._set_steps([state[f"steps.{i}"].tolist() for i in layouts])
-        else:
+        self.import_slots(state)
+        if not self.elementwise:
             load_tensors(self.replica, state)

@@ -48,6 +48,16 @@ class SharedStrategy:
     def follow(self) -> Timing:
         return Timing()
 
+    def share_gradients(self, weight: float) -> None:
+        pass
+
+    @property
+    def steps_agreed(self) -> bool:
+        return False
+
+    def step_agreed(self) -> Timing:
+        return Timing()
+
     def agree(self) -> Timing:
         return Timing()
 
@@ -82,6 +92,10 @@ class SharedStrategy:
         if self._host.rank == 0:
             self._shared.import_state(state)
         self._arena.barrier()
+
+    def write_optimizer(self) -> None:
+        if self._shared.elementwise:
+            self._shared.write_optimizer()
 
     def export_private(self) -> State:
         return {}

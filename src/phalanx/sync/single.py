@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from phalanx.sync.clock import Clock
+from phalanx.sync.gradients import set_grad
 from phalanx.sync.strategy import Timing
 
 
@@ -13,16 +14,17 @@ class Single:
 
     def __init__(self, optimizer: torch.optim.Optimizer, clock: Clock) -> None:
         self._optimizer, self._clock = optimizer, clock
-        self._parameters = [p for g in optimizer.param_groups for p in g["params"]]
 
-    def exchange(self, weight: float, clip: float | None = None) -> Timing:
+    def exchange(self, scale: float, clip: float | None = None) -> Timing:
+        """Gradients are multiplied by ``scale`` first."""
         ready = self._clock.now()
-        if weight not in (0.0, 1.0):
-            gradients = [p.grad for p in self._parameters if p.grad is not None]
-            torch._foreach_mul_(gradients, 1.0 / weight)
+        parameters = [p for g in self._optimizer.param_groups for p in g["params"]]
+        if scale != 1.0:
+            gradients = [p.grad for p in parameters if p.grad is not None]
+            torch._foreach_mul_(gradients, scale)
         if clip is not None:
-            torch.nn.utils.clip_grad_norm_(self._parameters, clip)
+            torch.nn.utils.clip_grad_norm_(parameters, clip)
         self._optimizer.step()
-        for parameter in self._parameters:  # zero_grad, without its wrappers
-            parameter.grad = None
+        for parameter in parameters:  # zero_grad, without its wrappers
+            set_grad(parameter, None)
         return Timing(update=self._clock.now() - ready)

@@ -57,6 +57,9 @@ class Store:
     def settle(self) -> None:
         """Likewise back."""
 
+    def fetch_slots(self) -> None:
+        """They are there."""
+
     def push_outbox(
         self,
         outbox: Outbox,

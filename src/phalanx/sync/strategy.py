@@ -68,7 +68,7 @@ class Strategy(Protocol):
         """Make the model's parameters those that this strategy trains."""
 
     def exchange(self, weight: float, clip: float | None = None) -> Timing:
-        """Give this worker's gradient, times ``weight`` already, and take the new parameters.
+        """Give this worker's gradient, times the replica's scale, and take the new parameters.
 
         The agreed gradient is the sum over those who take part, divided by the sum of their
         weights; ``clip`` limits its norm. Gradients are gone afterwards.
@@ -79,6 +79,16 @@ class Strategy(Protocol):
 
     def emphasise(self, factor: float) -> None:
         """This worker's batches are ``factor`` times as large as an equal share."""
+
+    def share_gradients(self, weight: float) -> None:
+        """Give every member of the team the agreed gradient, without a step. Teams only."""
+
+    @property
+    def steps_agreed(self) -> bool:
+        """Whether :meth:`step_agreed` can be used."""
+
+    def step_agreed(self) -> Timing:
+        """Update from the agreed gradient, which all members have, and have met for."""
 
     def offer(self, weight: float, clip: float | None = None) -> None:
         """Show the team this worker's gradient, without beginning a step. Teams only."""
@@ -109,6 +119,9 @@ class Strategy(Protocol):
 
     def import_state(self, state: State) -> None:
         """Go on from what another strategy exported."""
+
+    def write_optimizer(self) -> None:
+        """Give the script's own optimizer the state as it is now."""
 
     def export_private(self) -> State:
         """What only this worker knows and the next step depends on."""

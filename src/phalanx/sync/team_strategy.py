@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from phalanx.sync.agreement import GradientAgreement
 from phalanx.sync.shared_strategy import SharedStrategy
-from phalanx.sync.strategy import Timing
+from phalanx.sync.strategy import StrategyContext, Timing
 
 
 class TeamStrategy(SharedStrategy):
     """A step: offer the gradient, meet the team, follow. A subclass adds ``offer``, ``follow`` and
     ``bytes_sent``, what has gone to others by then."""
+
+    def __init__(self, context: StrategyContext) -> None:
+        super().__init__(context)
+        self._context = context
+        self._agreement: GradientAgreement | None = None
 
     @property
     def bytes_sent(self) -> int:
@@ -16,6 +22,15 @@ class TeamStrategy(SharedStrategy):
 
     def start(self) -> None:
         """The step that was offered for will be taken."""
+
+    def distrust(self) -> None:
+        """Others write to the rows of gradients before the next step."""
+
+    def share_gradients(self, weight: float) -> None:
+        self.distrust()
+        if self._agreement is None:
+            self._agreement = GradientAgreement(self._context)
+        self._agreement.share(weight)
 
     def exchange(self, weight: float, clip: float | None = None) -> Timing:
         ready = self._clock.now()

@@ -108,9 +108,39 @@ class Engine:
         if self._emulation is not None:
             self._emulation.work(samples, seconds)
 
-    def exchange(self, index: int, weight: float, clip: float | None) -> Timing:
+    @property
+    def parties(self) -> int:
+        """Workers whose gradients one step adds up."""
+        return 1
+
+    def exchange(
+        self, index: int, scale: float, weight: float, clip: float | None, *, agreed: bool = False
+    ) -> Timing:
+        """A step; ``agreed`` if all that take part in it have the agreed gradient already."""
         self._watch()
-        return self._alone[index].exchange(weight, clip)
+        return self._alone[index].exchange(scale, clip)
+
+    def begin_batch(self, scales: Sequence[float]) -> None:
+        """What the gradients of each optimizer are multiplied by when they are exchanged."""
+
+    def share_gradients(self, index: int, weight: float) -> None:
+        """Every worker that steps together gets the agreed gradient. Collective."""
+
+    def follow_parameters(self) -> bool:
+        """Train what the optimizers train now: parameters may have been unfrozen or added.
+
+        Collective where there are any; returns whether there were.
+        """
+        return False
+
+    def write_optimizer(self, index: int) -> None:
+        """Give the script's optimizer its state as it is now."""
+
+    def read_optimizer(self, index: int) -> None:
+        """The script has loaded another state into its optimizer: go on from that. Collective."""
+
+    def end_pass(self) -> None:
+        """A pass over the training data is over, for all workers that step together."""
 
     def _watch(self) -> None:
         if self.told_to_stop():
@@ -118,12 +148,11 @@ class Engine:
         if self._command is None and self.watcher is not None:
             self._command = self.watcher()
 
-    def idle(self, weight: float) -> bool:
-        """This worker has no samples of a batch: take part in the steps of the others.
+    def idle(self, on_shared: Callable[[int], None], on_step: Callable[[int], None]) -> None:
+        """This worker has no samples of a batch: take part in what the others do.
 
-        ``weight`` is that of gradients from batches before. Returns whether there was a step.
+        ``on_shared`` and ``on_step`` hear of which optimizer they shared gradients, or stepped.
         """
-        return False
 
     def batch_done(self) -> None:
         """The others had no samples of this batch: tell them that it is over."""

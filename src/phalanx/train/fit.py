@@ -31,6 +31,7 @@ class _Loop:
     accumulate: int
     augment: Any
     metrics: Mapping[str, Metric]
+    summed: bool
 
     def train(self, data: Any) -> None:
         self.model.train()
@@ -40,14 +41,15 @@ class _Loop:
                 error = self.loss(outputs, y)
             self.run.backward(error)
             self.run.judge(outputs, y)
-            if self.run.pending >= self.accumulate:
+            if self.run.pending >= self.accumulate:  # the run averages what it accumulated
                 self.run.step(clip=self.clip)
         if self.run.pending:
             self.run.step(clip=self.clip)
 
     def means(self, outputs: Tensor, y: Tensor) -> list[Tensor | float]:
         outputs = outputs.float() if outputs.is_floating_point() else outputs
-        found: dict[str, Tensor | float] = {"loss": self.loss(outputs, y)}
+        error = self.loss(outputs, y)
+        found: dict[str, Tensor | float] = {"loss": error / len(y) if self.summed else error}
         if is_classification(outputs, y):
             found["accuracy"] = accuracy(outputs, y)
         found |= {name: metric(outputs, y) for name, metric in self.metrics.items()}
@@ -95,8 +97,10 @@ def fit(
     held: Any = None
     if validation is not None:
         train, held = hold_out(train, validation)
-    run = join_with(model, optimizer, trial=trial_step(model, loss, train, batch))
-    loop = _Loop(run, model, loss, batch, clip, accumulate, augment, metrics or {})
+    kind = "sum" if getattr(loss, "reduction", "mean") == "sum" else "mean"
+    run = join_with(model, optimizer, trial=trial_step(model, loss, train, batch), loss=kind)
+    run.average_accumulated()
+    loop = _Loop(run, model, loss, batch, clip, accumulate, augment, metrics or {}, kind == "sum")
     watched = best or _default_watch(patience, held, test)
     if watched:
         run.save_best(watched, patience)

@@ -31,6 +31,7 @@ from phalanx.train.stopwatch import Stopwatch
 from phalanx.train.warming import warm_up
 
 BUFFER_POLICIES = ("auto", "average", "first")
+LOSSES = ("mean", "sum")
 
 
 def join(
@@ -39,6 +40,7 @@ def join(
     *,
     buffers: str = "auto",
     state: Mapping[str, Keeper] | None = None,
+    loss: str = "mean",
 ) -> Run:
     """Join the run that this process was started for; alone, simply train here.
 
@@ -46,9 +48,10 @@ def join(
     ``buffers``: ``auto`` averages batch-norm statistics over workers and takes other buffers
     from the first, ``average`` averages every floating-point buffer, ``first`` none. ``state``
     names what else is saved with the run and restored when it is resumed: anything with
-    ``state_dict`` and ``load_state_dict``, such as a scheduler.
+    ``state_dict`` and ``load_state_dict``, such as a scheduler. ``loss`` says what the script
+    makes of a batch: a ``mean`` over its samples, or a ``sum``.
     """
-    run = join_with(models, optimizers, buffers=buffers)
+    run = join_with(models, optimizers, buffers=buffers, loss=loss)
     run.keep(**(state or {}))
     return run
 
@@ -60,10 +63,13 @@ def join_with(
     buffers: str = "auto",
     trial: Trial | None = None,
     environment: Environment | None = None,
+    loss: str = "mean",
 ) -> Run:
     """:func:`join`, with a ``trial`` step for timing precisions when the caller has one."""
     if buffers not in BUFFER_POLICIES:
         raise InputError(f"buffers='{buffers}' is unknown", f"Use {', '.join(BUFFER_POLICIES)}.")
+    if loss not in LOSSES:
+        raise InputError(f"loss='{loss}' is unknown", f"Use {' or '.join(LOSSES)}.")
     environment = environment or detect()
     clock = environment.clock
     paths = environment.paths
@@ -101,7 +107,7 @@ def join_with(
         notes=notes,
     )
     course, stopwatch = Course(engine, spec, start), Stopwatch(clock, writer)
-    return Run(environment, trained, course, precision, stopwatch, lifetime, resumed)
+    return Run(environment, trained, course, precision, stopwatch, lifetime, resumed, loss=loss)
 
 
 def _resumed(environment: Environment, spec: Spec, training: int) -> Resumed | None:

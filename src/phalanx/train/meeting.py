@@ -7,6 +7,7 @@ travels the same way: at a meeting all members hear the same speeds and the same
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -17,6 +18,11 @@ from phalanx.sync.transport.arena import Arena, Circle
 
 # What a worker is about to do with the others; numbers from 0 are steps of that optimizer.
 FOLLOW, BATCH_DONE, EVALUATE, EPOCH_DONE, SWITCH, FINISH, ROUND, SAVE, CUT = range(-1, -10, -1)
+UNFREEZE, LOAD = -10, -11
+READ = -100
+"""And below: reads gradients of the optimizer ``READ - intent``."""
+AGREED = 1 << 16
+"""And above: steps of the optimizer ``intent - AGREED``, whose gradient all have."""
 _WORDS = {
     FOLLOW: "has no samples left",
     BATCH_DONE: "is done with its batch",
@@ -27,6 +33,8 @@ _WORDS = {
     ROUND: "ends a round",
     SAVE: "saves a checkpoint",
     CUT: "takes a command",
+    UNFREEZE: "trains other parameters than before",
+    LOAD: "loads an optimizer's state",
 }
 
 Hear = Callable[[list[float], int], None]
@@ -42,11 +50,16 @@ class Meeting:
         self._rows = arena.region("intents", 2 * arena.workers, torch.int64).view(2, -1).numpy()
         self._speeds = arena.region("speeds", 2 * arena.workers, torch.float64).view(2, -1).numpy()
         self._posted = arena.region("posted", 2 * arena.workers, torch.int64).view(2, -1).numpy()
+        self._options = (
+            arena.region("options", 2 * arena.workers, torch.float64).view(2, -1).numpy()
+        )
         self._left = arena.region("left", arena.workers, torch.uint8).numpy()
         self.speed = 0.0
         """Of this worker: samples per second of its own work."""
         self.command = 0
         """The number of the newest command that this worker knows."""
+        self.options = 0.0
+        """A digest of this worker's learning rates and other settings of its optimizers."""
         self.hear: Hear | None = None
         """Called at each meeting with the speeds of all members and their newest command."""
 
@@ -56,6 +69,7 @@ class Meeting:
         self._rows[row, rank] = intent
         self._speeds[row, rank] = self.speed
         self._posted[row, rank] = self.command
+        self._options[row, rank] = self.options
 
     def wait(self) -> int:
         """The barrier for what was announced; returns what the others mean to do."""
@@ -65,10 +79,22 @@ class Meeting:
         meant = {int(self._rows[row, member]) for member in present} - {FOLLOW}
         if len(meant) != 1:  # also when everybody follows, and nobody leads
             self.disagree()
+        options = self._options[row, present]
+        if (options != options[0]).any():
+            self._differ(present, options.tolist())
         if self.hear is not None:
             command = max(int(self._posted[row, member]) for member in present)
             self.hear([float(self._speeds[row, m]) for m in self._members], command)
         return meant.pop()
+
+    def _differ(self, present: list[int], options: list[float]) -> NoReturn:
+        other = next(m for m, o in zip(present, options, strict=True) if o != options[0])
+        raise InputError(
+            f"the learning rates or other settings of the optimizers differ between worker "
+            f"{present[0]} and worker {other}",
+            "Change them by a figure that is the same on all workers: run.evaluate(…), "
+            "run.reduce(…), or the epoch.",
+        )
 
     def meet(self, intent: int) -> None:
         self.announce(intent)
@@ -88,10 +114,35 @@ class Meeting:
         first = self._members[0]
         others = (member for member in self._members if row[member] != row[first])
         other = next(others, self._members[-1])
-        words = [_WORDS.get(row[rank], "updates the parameters") for rank in (first, other)]
+        words = [_word(row[rank]) for rank in (first, other)]
         raise InputError(
             f"the workers went different ways: worker {first} {words[0]}, "
             f"worker {other} {words[1]}",
-            "Every worker has to step, evaluate and end its epochs as often as the others; "
-            "run.stop() ends training for all.",
+            "Every worker has to step, evaluate, read gradients and end its epochs as often as the "
+            "others; run.stop() ends training for all.",
         )
+
+
+def _word(intent: int) -> str:
+    if intent <= READ:
+        return "reads gradients"
+    return _WORDS.get(intent, "updates the parameters")
+
+
+def digest_of_options(optimizers: Sequence[torch.optim.Optimizer]) -> float:
+    """A number that differs where learning rates, momentum and the like do."""
+    found = tuple(
+        (name, value) if isinstance(value, int | float | tuple) else (name, _number(value))
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for name, value in group.items()
+        if name != "params"
+    )
+    return float(zlib.crc32(repr(found).encode()))
+
+
+def _number(value: object) -> float | None:
+    """Of a rate that is a tensor; one on an accelerator is not waited for."""
+    if isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.numel() == 1:
+        return float(value)
+    return None

@@ -1,30 +1,37 @@
-"""A script that still calls ``optimizer.step()`` would update its worker alone: it is told so."""
+"""What a script does with its optimizers while others update the parameters for it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 
 from phalanx.core.errors import InputError
+from phalanx.train.engine import Engine
 
 
 class OwnSteps:
-    """Watches the user's optimizers for steps that are not ours."""
+    """Refuses steps that are not ours, and keeps ``state_dict`` true."""
 
-    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        self._ours = False
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer], engine: Engine) -> None:
+        self._ours, self._engine = False, engine
         self._hooks = [o.register_step_pre_hook(self._check) for o in optimizers]
+        for index, optimizer in enumerate(optimizers):
+            self._hooks.append(optimizer.register_state_dict_pre_hook(partial(self._ask, index)))
+            self._hooks.append(
+                optimizer.register_load_state_dict_post_hook(partial(self._load, index))
+            )
 
     @contextmanager
     def allowed(self) -> Iterator[None]:
-        self._ours = True
+        before, self._ours = self._ours, True
         try:
             yield
         finally:
-            self._ours = False
+            self._ours = before
 
     def end(self) -> None:
         for hook in self._hooks:
@@ -36,3 +43,11 @@ class OwnSteps:
                 "the script called optimizer.step() itself, for this worker alone",
                 "Use run.step(): it agrees with the other workers first, and zeroes the gradients.",
             )
+
+    def _ask(self, index: int, *_: Any) -> None:
+        if not self._ours:
+            self._engine.write_optimizer(index)
+
+    def _load(self, index: int, *_: Any) -> None:
+        if not self._ours:
+            self._engine.read_optimizer(index)

@@ -22,6 +22,7 @@ from phalanx.train.engine import NEVER, Engine
 from phalanx.train.environment import Environment, between_machines
 from phalanx.train.evaluation import Evaluator, Means
 from phalanx.train.figures import Figures
+from phalanx.train.gradient_reads import GradientReads
 from phalanx.train.kept_state import Keeper
 from phalanx.train.lifetime import Lifetime
 from phalanx.train.meeting import EPOCH_DONE
@@ -45,6 +46,8 @@ class Run:
         stopwatch: Stopwatch,
         lifetime: Lifetime,
         resumed: Resumed | None = None,
+        *,
+        loss: str = "mean",
     ) -> None:
         self.environment, self.engine, self.precision = environment, trained.engine, precision
         self._trained, self._course, self._resumed = trained, course, resumed
@@ -58,9 +61,11 @@ class Run:
             self._evaluator, self._checkpoints, resumed,
         )  # fmt: skip
         self.history = self._figures.history
-        self._weighing = Weighing()
-        self._checkpoints.pending = lambda: self._weighing.export_state(self._parameters())
-        self._own_steps = OwnSteps(self._optimizers)
+        self._sums = loss == "sum"
+        self._weighing = Weighing(self._optimizers, sums=self._sums)
+        self._checkpoints.pending = self._weighing.export_state
+        self._own_steps = OwnSteps(self._optimizers, self.engine)
+        self._reads = GradientReads(self.engine, self._models, self._optimizers, self._weighing)
         self._clip: float | None = None
         self._epochs: int | None = None
         self._epoch = self._passes = 0
@@ -114,6 +119,10 @@ class Run:
         """Batches since the last step, also those this worker had no samples of."""
         return self._weighing.pending
 
+    def average_accumulated(self) -> None:
+        """Batches since the last step are averaged by it; else they add up, as in torch."""
+        self._weighing.averages = True
+
     @property
     def _channels_last(self) -> bool:
         return self.precision == "bfloat16"
@@ -160,11 +169,8 @@ class Run:
         """Here, because a scheduler that is made after joining changes rates as well."""
         if self._resumed is not None and not self._began:
             self._resumed.restore_kept(self._trained)
-            self._weighing.import_state(self._parameters(), self._resumed.private or {})
+            self._weighing.import_state(self._resumed.private or {})
         self._began = True
-
-    def _parameters(self) -> Iterator[Tensor]:
-        return (p for o in self._optimizers for g in o.param_groups for p in g["params"])
 
     def _end_epoch(self, epoch: int, began: float, rate: float) -> None:
         self._evaluator.end_epoch(epoch)
@@ -183,13 +189,14 @@ class Run:
         for source in stretches:
             trained, began = True, self._clock.now()
             try:
-                yield from self._through(source)
+                yield from self._through(source, current.batch)
             finally:
                 self._lifetime.trained(self._clock.now() - began)
         if trained:
+            self.engine.end_pass()
             self._checkpoints.after_pass(current)
 
-    def _through(self, source: Iterator[tuple[Lease, Any]]) -> Iterator[Any]:
+    def _through(self, source: Iterator[tuple[Lease, Any]], size: int) -> Iterator[Any]:
         while True:
             asked = self._stopwatch.asked()
             switched = self._course.switching.over(asked, self._figures.told(self._epoch))
@@ -199,13 +206,13 @@ class Run:
             lease, batch = next(source, (None, None))
             if lease is None:
                 return
-            self._weighing.new_batch(lease.share)
+            self._follow_parameters()
+            self._weighing.new_batch(lease, size, self.engine)
+            self.engine.begin_batch(self._weighing.scales)
             self.engine.received(lease)
             if batch is None:
-                with self._own_steps.allowed():
-                    stepped = self.engine.idle(self._weighing.weight)
-                if stepped:
-                    self._weighing.stepped(0.0)
+                with self._own_steps.allowed(), self._reads.paused():
+                    self.engine.idle(self._reads.shared, self._weighing.stepped)
             else:
                 self._stopwatch.received(asked, lease.samples)
                 yield batch
@@ -216,6 +223,12 @@ class Run:
             if self._course.reached(lease):
                 source.close()  # type: ignore[attr-defined]  # what was read ahead is read again
                 return
+
+    def _follow_parameters(self) -> None:
+        with self._own_steps.allowed(), self._reads.paused():
+            followed = self.engine.follow_parameters()
+        if followed:
+            self._reads.watch()
 
     def _end_round(self) -> None:
         began = self._clock.now()
@@ -264,10 +277,10 @@ class Run:
     # -- steps -------------------------------------------------------------------------------
 
     def backward(self, error: Tensor) -> None:
-        """Back-propagate a mean over the batch in hand, weighted by how much of the step it is."""
+        """``error.backward()``, whose value becomes the training loss of the report."""
         self._check_batch()
-        self._stopwatch.loss(error)
-        self._weighing.backward(error)
+        self._stopwatch.loss(error, summed=self._sums)
+        error.backward()
 
     def step(
         self,
@@ -283,12 +296,13 @@ class Run:
             self._await_device()
         self.engine.worked(*self._stopwatch.worked())
         ready = self._clock.now()
-        groups = self._optimizers[index].param_groups
-        weight = self._weighing.settle((p for g in groups for p in g["params"]), weight)
-        with self._own_steps.allowed():
-            timing = self.engine.exchange(index, weight, clip)
+        self._follow_parameters()
+        scale, weight = self._weighing.of_step(index, weight)
+        agreed = index in self._weighing.agreed
+        with self._own_steps.allowed(), self._reads.paused():
+            timing = self.engine.exchange(index, scale, weight, clip, agreed=agreed)
         self._stopwatch.stepped(ready, timing)
-        self._weighing.stepped(weight)
+        self._weighing.stepped(index)
         self._clip = clip
 
     def _await_device(self) -> None:
@@ -360,8 +374,10 @@ class Run:
         if self._lifetime.over:
             return
         self._evaluator.end_epoch(NEVER - 1)
-        self.engine.finish(collective)
+        with self._own_steps.allowed():
+            self.engine.finish(collective)
         self._own_steps.end()
+        self._reads.end()
         # What follows concerns this worker alone: evaluating, logging, saving.
         self.engine = self._evaluator.engine = Engine(self._models, self._optimizers, self._clock)
         self._evaluator.snapshot = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
@@ -31,7 +31,20 @@ from phalanx.train.board import Command
 from phalanx.train.control import Control
 from phalanx.train.emulation import emulation_of
 from phalanx.train.engine import Engine, Snapshot
-from phalanx.train.meeting import BATCH_DONE, FINISH, FOLLOW, ROUND, SAVE, SWITCH, Meeting
+from phalanx.train.meeting import (
+    AGREED,
+    BATCH_DONE,
+    FINISH,
+    FOLLOW,
+    LOAD,
+    READ,
+    ROUND,
+    SAVE,
+    SWITCH,
+    UNFREEZE,
+    Meeting,
+    digest_of_options,
+)
 from phalanx.train.stage import Makings, Stage
 from phalanx.train.whole_state import Captured, WholeState
 
@@ -53,13 +66,10 @@ class SharedEngine(Engine):
         self.background = not arena.scripted
         emulation = emulation_of(chosen, arena.rank, arena)
         super().__init__(models, optimizers, clock, emulation)
-        self._replicas = [Replica(o, arena.host.workers) for o in optimizers]
-        self._shared = [
-            SharedState(arena, replica, f"optimizer{i}") for i, replica in enumerate(self._replicas)
-        ]
+        self._made = 0
+        self._lay_out()
         broadcast(arena, _untrained(models, self._replicas))
         self._buffers = SharedBuffers(arena, models, buffers)
-        self._whole = WholeState(arena, models, self._shared, self._buffers)
         self._claims = SharedClaims(arena)
         self._meeting = Meeting(arena, arena.circle(range(self.workers)), range(self.workers))
         self._control = Control(
@@ -71,12 +81,22 @@ class SharedEngine(Engine):
             arena, clock, self._replicas, self._shared, self._meeting,
             chosen.divide_rate, wire, machine,
         )  # fmt: skip
-        self._stages: dict[tuple[object, ...], Stage] = {}
+        self._stages: dict[tuple[str, tuple[float, ...]], Stage] = {}
+        self._staged = 0
         for phase in spec.phases:
             self._stage_of(phase, regroup=False)
         self._begin(self._stage_of(spec.phases[first], regroup=False), spec)
         if isinstance(arena, Mirror):
             arena.survives = self._survives
+
+    def _lay_out(self) -> None:
+        """Memory for what the optimizers train now. Collective."""
+        self._made += 1
+        self._replicas = [Replica(o, self._arena.host.workers) for o in self._users]
+        self._shared = [
+            SharedState(self._arena, replica, f"optimizer{i}.{self._made}")
+            for i, replica in enumerate(self._replicas)
+        ]
 
     # -- stages ------------------------------------------------------------------------------
 
@@ -84,9 +104,10 @@ class SharedEngine(Engine):
         """The stage of ``phase``: made once, and used again when training comes back to it."""
         by_speed = phase.options.get("by") == "speed"
         speeds = tuple(self._control.speeds) if by_speed else ()
-        key = (phase.label, speeds if regroup else ())
+        key: tuple[str, tuple[float, ...]] = (phase.label, speeds if regroup else ())
         if key not in self._stages:
-            self._stages[key] = self._makings.stage(phase, len(self._stages), speeds)
+            self._stages[key] = self._makings.stage(phase, self._staged, speeds)
+            self._staged += 1
         return self._stages[key]
 
     def _begin(self, stage: Stage, spec: Spec, *, regroup: bool = False) -> None:
@@ -175,44 +196,88 @@ class SharedEngine(Engine):
         assert self._emulation is not None
         self._control.measured(samples, self._emulation.work(samples, seconds))
 
-    def exchange(self, index: int, weight: float, clip: float | None) -> Timing:
+    @property
+    def parties(self) -> int:
+        return self._stage.team.size if self._stage.together else 1
+
+    def begin_batch(self, scales: Sequence[float]) -> None:
+        for replica, scale in zip(self._replicas, scales, strict=True):
+            replica.scale.value = scale
+
+    def exchange(
+        self, index: int, scale: float, weight: float, clip: float | None, *, agreed: bool = False
+    ) -> Timing:
         self._control.look(self.watcher, told_to_stop=self.told_to_stop())
-        if self._stage.together:
-            self._stage.meeting.announce(index)
-        timing = self._strategies[index].exchange(weight, clip)
+        strategy, stage = self._strategies[index], self._stage
+        self._replicas[index].scale.value = scale
+        if not stage.together:
+            timing = strategy.exchange(weight, clip)
+        elif agreed and clip is None and strategy.steps_agreed:
+            timing = self._step_agreed(index)
+        else:
+            self._announce(index)
+            timing = strategy.exchange(weight, clip)
         if not self.lockstep and self._buffers.any:
             self._buffers.publish()
         # Schedulers warn when the optimizer they know has not stepped itself.
         setattr(self._replicas[index].optimizer, "_opt_called", True)  # noqa: B010
         return timing
 
-    def idle(self, weight: float) -> bool:
-        stepped, meeting = False, self._stage.meeting
-        if not self._stage.together:
-            return False
-        weights = [weight] * len(self._strategies)
-        while True:
+    def _announce(self, intent: int) -> None:
+        """To those who step together; their optimizers have to be set alike."""
+        self._stage.meeting.options = digest_of_options(self._users)
+        self._stage.meeting.announce(intent)
+
+    def _step_agreed(self, index: int) -> Timing:
+        self._replicas[index].scale.value = 1.0
+        asked = self._clock.now()
+        self._announce(AGREED + index)
+        self._stage.meeting.wait()
+        met = self._clock.now()
+        timing = self._strategies[index].step_agreed()
+        timing.wait += met - asked
+        return timing
+
+    def share_gradients(self, index: int, weight: float) -> None:
+        self._announce(READ - index)
+        self._stage.meeting.wait()
+        self._strategies[index].share_gradients(weight)
+
+    def idle(self, on_shared: Callable[[int], None], on_step: Callable[[int], None]) -> None:
+        meeting = self._stage.meeting
+        while self._stage.together:
             before = [strategy.export_private() for strategy in self._strategies]
-            for strategy, own in zip(self._strategies, weights, strict=True):
-                strategy.offer(own)
-            meeting.announce(FOLLOW)
+            for strategy in self._strategies:
+                strategy.offer(0.0)
+            self._announce(FOLLOW)
             intent = meeting.wait()
             for i, strategy in enumerate(self._strategies):
                 if i != intent:  # nobody takes what it offered: its codec has not sent it
                     strategy.import_private(before[i])
             if intent == BATCH_DONE:
-                return stepped
-            if intent < 0:
+                return
+            if intent <= READ:
+                self._strategies[READ - intent].share_gradients(0.0)
+                self._replicas[READ - intent].scale.value = 0.0  # all have it: it counts once
+                on_shared(READ - intent)
+            elif intent >= AGREED:
+                self._replicas[intent - AGREED].scale.value = 1.0
+                self._strategies[intent - AGREED].step_agreed()
+                on_step(intent - AGREED)
+            elif intent < 0:
                 meeting.disagree()
-            self._strategies[intent].follow()
-            weights[intent], stepped = 0.0, True
+            else:
+                self._strategies[intent].follow()
+                on_step(intent)
 
     def batch_done(self) -> None:
         if self._stage.together:
-            self._stage.meeting.meet(BATCH_DONE)
+            self._announce(BATCH_DONE)
+            self._stage.meeting.wait()
 
     def end_round(self) -> Timing | None:
         total = Timing()
+        self._meeting.options = digest_of_options(self._users)
         for strategy in self._strategies:
             self._meeting.announce(ROUND)
             timing = strategy.agree()
@@ -237,6 +302,65 @@ class SharedEngine(Engine):
     def _tell_shares(self, shares: list[float]) -> None:
         if self.rank == 0 and self.on_shares is not None:
             self.on_shares(shares)
+
+    # -- the script's optimizers -------------------------------------------------------------
+
+    def follow_parameters(self) -> bool:
+        if not any(replica.outgrown() for replica in self._replicas):
+            return False
+        resting = self.resting
+        self.rest()
+        self.meet(UNFREEZE)
+        for strategy in self._strategies:
+            strategy.drain()
+        self._give_back()
+        self.barrier()  # nothing of the old memory is read any more
+        key = next(k for k, stage in self._stages.items() if stage is self._stage)
+        self._lay_out()
+        self._makings = replace(self._makings, replicas=self._replicas, shared=self._shared)
+        self._stages = {}
+        self._stage = self._makings.stage(self._stage.phase, self._staged, key[1])
+        self._stages[key] = self._stage
+        self._staged += 1
+        for strategy in self._strategies:
+            strategy.begin()
+        if not resting:
+            self.arrive()
+        return True
+
+    def _give_back(self) -> None:
+        """Parameters and the optimizers' state become ordinary tensors of this worker."""
+        for i, (replica, shared) in enumerate(zip(self._replicas, self._shared, strict=True)):
+            replica.stop_listening()
+            replica.bind(self._copies(i))
+            if shared.elementwise:
+                shared.write_optimizer()
+            replica.staging.unpin()
+
+    def write_optimizer(self, index: int) -> None:
+        shared = self._shared[index]
+        if not shared.elementwise and self._arena.host.rank and not self.apart:
+            kind = type(self._users[index]).__name__
+            raise InputError(
+                f"the state of {kind} is with the first worker of each machine",
+                "Ask for optimizer.state_dict() there: if run.is_first: …",
+            )
+        self._strategies[index].write_optimizer()
+
+    def read_optimizer(self, index: int) -> None:
+        if not self.lockstep or self.apart:
+            raise InputError(
+                f"an optimizer's state cannot be loaded while training under {self.phase}",
+                "Load it before phalanx.join.",
+            )
+        self.meet(LOAD)
+        if self._arena.host.rank == 0 and self._shared[index].elementwise:
+            self._shared[index].read_optimizer()
+        self.barrier()
+
+    def end_pass(self) -> None:
+        if self.lockstep and self._buffers.any:
+            self.share_buffers()
 
     # -- the way through the data ------------------------------------------------------------
 
@@ -334,12 +458,15 @@ class SharedEngine(Engine):
         self.meet(SAVE)
         for strategy in self._strategies:
             strategy.drain()
-        captured = self._whole.capture(self._strategies)
+        captured = self._whole().capture(self._strategies)
         self.barrier()  # from here on the state may change again
         return captured
 
     def restore(self, shared: State, private: State | None) -> None:
-        self._whole.restore(self._strategies, shared, private)
+        self._whole().restore(self._strategies, shared, private)
+
+    def _whole(self) -> WholeState:
+        return WholeState(self._arena, self._models, self._shared, self._buffers)
 
     # -- the end -----------------------------------------------------------------------------
 
@@ -373,12 +500,7 @@ class SharedEngine(Engine):
             self.share_buffers()
         else:
             self._meeting.leave()
-        for i, (replica, shared) in enumerate(zip(self._replicas, self._shared, strict=True)):
-            replica.stop_listening()
-            replica.bind(self._copies(i))
-            if shared.elementwise:
-                shared.write_optimizer()
-            replica.staging.unpin()
+        self._give_back()
         if collective:
             self._arena.rewind()
 

@@ -68,9 +68,11 @@ class Stopwatch:
         self._batch = samples
         self.sums.samples += samples
 
-    def loss(self, error: Tensor) -> None:
-        """The mean loss of the batch in hand."""
+    def loss(self, error: Tensor, *, summed: bool = False) -> None:
+        """The mean loss of the batch in hand; of one that is ``summed``, per sample."""
         value, samples = error.detach(), self._batch
+        if summed:
+            value = value / max(1, samples)
         self.sums.losses += samples
         if value.device.type == "cpu":  # reading it elsewhere would make the host wait
             self._loss = float(value)

@@ -1,85 +1,133 @@
-"""How much a worker's gradient counts: by its samples since the last step.
+"""How much a worker's gradient counts: by its samples in the batch in hand.
 
-Losses are means over a batch, so each batch's gradient is weighted by its share of the global
-batch, and the agreed gradient is divided by the sum of all workers' weights. That makes unequal
-shares, uneven last batches and accumulation exact.
+What a script would compute alone it computes here. A loss is a mean over this worker's part of the
+global batch, so its gradient counts in proportion to that part; a loss that is a sum simply adds
+up. Batches that are accumulated before a step add up as well: dividing them is the script's own
+business.
+
+``.grad`` is never touched for that between ``backward`` and ``step``: gradients are multiplied
+where they are copied out. Only when a batch counts otherwise than the one before it, what has been
+accumulated is brought to the new measure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from phalanx.core.errors import InputError
+from phalanx.data.ledger import Lease
+from phalanx.sync.gradients import get_grad, set_grad
+from phalanx.train.engine import Engine
 
-@dataclass
+
 class Weighing:
-    """The weight of the gradients in hand."""
+    """The measure of the gradients in hand, for each optimizer."""
 
-    share: float = 0.0
-    """Of the batch in hand."""
-    pending: int = 0
-    """Batches since the last step, also those this worker had no part in."""
-    weight: float = 0.0
-    _counted: bool = False
-    _stepped: float = 0.0
-    _seeds: dict[tuple[float, torch.dtype, torch.device], Tensor] = field(default_factory=dict)
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer], *, sums: bool = False) -> None:
+        self._optimizers, self._sums = optimizers, sums
+        self.averages = False
+        """Whether a step takes the mean over the samples accumulated for it; else batches add up,
+        as in torch."""
+        self._batches = 0.0
+        """Since the last step, a shorter one by its samples."""
+        self.pending = 0
+        """Batches since the last step, also those this worker had no part in."""
+        self.agreed: set[int] = set()
+        """Optimizers whose ``.grad`` all workers agreed on, with nothing added since."""
+        self._scales = [1.0] * len(optimizers)
+        self._weight = self._part = 1.0
 
-    def new_batch(self, share: float) -> None:
-        self.share, self._counted, self._stepped = share, False, 0.0
+    def new_batch(self, lease: Lease, batch: int, engine: Engine) -> None:
+        """Of ``batch`` samples over all workers, unless it is a smaller last one."""
+        scale, self._weight = self._measure(lease, batch, engine)
+        self._part = lease.part * engine.parties
         self.pending += 1
+        self._batches += lease.full
+        if self.averages:
+            scale *= lease.full
+        for index, before in enumerate(self._scales):
+            if lease.samples == 0:  # what was accumulated before still counts as it did
+                self._scales[index] = 0.0 if index in self.agreed else before
+                continue
+            if index not in self.agreed and scale != before:
+                self._rescale(index, before / scale)
+            self._scales[index] = scale
 
-    def backward(self, error: Tensor) -> None:
-        """Several losses of one batch add up, as they do in torch, and weigh once."""
-        if not self._counted:
-            self.weight += self.share
-            self._counted = True
-        error.backward(self._seed(error))
+    def _measure(self, lease: Lease, batch: int, engine: Engine) -> tuple[float, float]:
+        """The scale of the gradients, and the weight by whose sum the exchange divides."""
+        together = engine.parties > 1
+        if not self._sums:
+            # Times the parties, so that equal parts need no multiplication at all.
+            part = lease.part * engine.parties
+            return (part, part) if together else (1.0, lease.share if engine.apart else 1.0)
+        # A sum over fewer samples than a batch stands for the whole batch, as a mean does.
+        stands_for = 1.0 if engine.lockstep else batch / max(1, lease.whole)
+        if together:
+            return stands_for, lease.part
+        return (1.0 / (lease.part or 1.0), lease.share) if engine.apart else (stands_for, 1.0)
 
-    def _seed(self, error: Tensor) -> Tensor | None:
-        """Where back-propagation begins: cheaper than multiplying the loss."""
-        if self.share == 1.0:
-            return None
-        key = (self.share, error.dtype, error.device)
-        if key not in self._seeds:
-            if len(self._seeds) > 64:
-                self._seeds.clear()
-            self._seeds[key] = torch.full_like(error.detach(), self.share)
-        return self._seeds[key]
-
-    def settle(self, parameters: Iterable[Tensor], wanted: float | None) -> float:
-        """The weight of the step that begins now; gradients that do not fit it are scaled."""
-        # A second optimizer may step on the same passes: its gradients have the same weight.
-        has = self.weight or self._stepped
-        weight = wanted if wanted is not None else (has or self.share)
-        factor = weight / (has or 1.0)  # without run.backward a gradient is a plain mean
-        if factor != 1.0:
-            gradients = [p.grad for p in parameters if p.grad is not None]
-            if gradients:
+    def _rescale(self, index: int, factor: float) -> None:
+        gradients = [g for p in self._parameters(index) if (g := get_grad(p)) is not None]
+        if gradients:
+            with torch.no_grad():
                 torch._foreach_mul_(gradients, factor)
-        return weight
 
-    def export_state(self, parameters: Iterable[Tensor]) -> dict[str, Tensor]:
-        """Gradients that wait for their step, and what they weigh."""
+    def touched(self, index: int) -> None:
+        """A backward pass has added to gradients that were agreed on."""
+        if index not in self.agreed:
+            return
+        if self._sums:
+            raise InputError(
+                "gradients were read, and another backward pass added to them before the step",
+                "With a loss that is a sum, read or clip gradients after the last backward pass.",
+            )
+        self.agreed.discard(index)
+
+    def of_step(self, index: int, wanted: float | None = None) -> tuple[float, float]:
+        """Scale and weight of a step of optimizer ``index``."""
+        scale, weight = (self._scales[index], self._weight) if wanted is None else (wanted, wanted)
+        if index in self.agreed:  # the same on all workers: together they count once
+            scale = weight = self._part
+        return (scale / self._batches if self.averages and self._batches else scale), weight
+
+    @property
+    def scales(self) -> list[float]:
+        """Of every optimizer, if its step came now."""
+        return [self.of_step(index)[0] for index in range(len(self._scales))]
+
+    def stepped(self, index: int) -> None:
+        self.pending, self._batches = 0, 0.0
+        self.agreed.discard(index)
+
+    # -- checkpoints -------------------------------------------------------------------------
+
+    def export_state(self) -> dict[str, Tensor]:
+        """Gradients that wait for their step, and what they count."""
         if not self.pending:
             return {}
         gradients = {
-            f"pending.{i}": p.grad.detach().cpu().clone()
-            for i, p in enumerate(parameters)
-            if p.grad is not None
+            f"pending.{i}": gradient.detach().cpu().clone()
+            for i, p in enumerate(self._all())
+            if (gradient := get_grad(p)) is not None
         }
-        weighed = torch.tensor([self.pending, self.weight], dtype=torch.float64)
+        counted = [self.pending, self._batches, *self._scales]
+        weighed = torch.tensor(counted, dtype=torch.float64)
         return {"pending": weighed, **gradients}
 
-    def import_state(self, parameters: Iterable[Tensor], state: Mapping[str, Tensor]) -> None:
+    def import_state(self, state: Mapping[str, Tensor]) -> None:
         if "pending" not in state:
             return
-        self.pending, self.weight = int(state["pending"][0]), float(state["pending"][1])
-        for i, parameter in enumerate(parameters):
+        pending, self._batches, *self._scales = state["pending"].tolist()
+        self.pending = int(pending)
+        for i, parameter in enumerate(self._all()):
             if (gradient := state.get(f"pending.{i}")) is not None:
-                parameter.grad = gradient.clone().to(parameter.device)
+                set_grad(parameter, gradient.clone().to(parameter.device))
 
-    def stepped(self, weight: float) -> None:
-        self._stepped, self.weight, self._counted, self.pending = weight, 0.0, False, 0
+    def _parameters(self, index: int) -> Iterator[Tensor]:
+        return (p for g in self._optimizers[index].param_groups for p in g["params"])
+
+    def _all(self) -> Iterator[Tensor]:
+        return (p for index in range(len(self._optimizers)) for p in self._parameters(index))

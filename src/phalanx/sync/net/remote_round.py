@@ -30,6 +30,9 @@ class RemoteRound:
     def settle(self) -> None:
         self._store.settle()
 
+    def fetch_slots(self) -> None:
+        self._store.fetch_slots()
+
     def offer(self, weight: float, clip: float | None) -> None:
         self._reducer.offer(weight, clip)
 

@@ -62,6 +62,9 @@ class RemoteStore:
             self._shared.import_whole(self.client.save())
         self._arena.barrier()
 
+    def fetch_slots(self) -> None:
+        self._shared.import_slots(self.client.save())
+
     # -- pushes ------------------------------------------------------------------------------
 
     def outbox(self) -> Outbox:

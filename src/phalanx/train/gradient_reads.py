@@ -1,0 +1,100 @@
+"""Scripts that read ``.grad`` between backward and step see the gradient of the whole batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from phalanx.core.errors import InputError
+from phalanx.sync.gradients import stop_watching, watch_reads
+from phalanx.train.engine import Engine
+from phalanx.train.weighing import Weighing
+
+
+class GradientReads:
+    """Makes the workers agree on an optimizer's gradients when the script reads one of them."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        models: Sequence[nn.Module],
+        optimizers: Sequence[torch.optim.Optimizer],
+        weighing: Weighing,
+    ) -> None:
+        self._engine, self._models, self._optimizers = engine, models, optimizers
+        self._weighing = weighing
+        self._paused = False
+        self._hooked: dict[int, tuple[int, RemovableHandle]] = {}
+        """Of each parameter that is watched for backward passes: its optimizer, and the hook."""
+        self.watch()
+
+    def watch(self) -> None:
+        """Again when the optimizers have other parameters than before."""
+        if self._engine.workers == 1:
+            return
+        trained: set[int] = set()
+        for index, optimizer in enumerate(self._optimizers):
+            parameters = _parameters(optimizer)
+            watch_reads(parameters, partial(self._read, index))
+            trained.update(id(p) for p in parameters)
+        left = [p for model in self._models for p in model.parameters() if id(p) not in trained]
+        watch_reads(left, self._refuse)
+        for index in {index for index, _ in self._hooked.values()}:
+            self._listen(index)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Inside, it is not the script that reads."""
+        before, self._paused = self._paused, True
+        try:
+            yield
+        finally:
+            self._paused = before
+
+    def _read(self, index: int) -> None:
+        if self._paused or self._engine.parties == 1 or index in self._weighing.agreed:
+            return
+        with self.paused():
+            if self._engine.follow_parameters():
+                self.watch()
+            self._engine.share_gradients(index, self._weighing.of_step(index)[1])
+        self.shared(index)
+
+    def _refuse(self) -> None:
+        if not self._paused and self._engine.parties > 1:
+            raise InputError(
+                "the script reads the gradient of a parameter that no optimizer trains: each "
+                "worker has another one",
+                "Freeze it (requires_grad_(False)), or read and clip only what is trained.",
+            )
+
+    def shared(self, index: int) -> None:
+        """This worker has the agreed gradient of optimizer ``index``."""
+        self._weighing.agreed.add(index)
+        self._listen(index)
+
+    def _listen(self, index: int) -> None:
+        """From now on a backward pass is noticed: what it adds is this worker's own."""
+        for parameter in _parameters(self._optimizers[index]):
+            if id(parameter) not in self._hooked and parameter.requires_grad:
+                hook = parameter.register_post_accumulate_grad_hook(
+                    lambda _: self._weighing.touched(index)
+                )
+                self._hooked[id(parameter)] = index, hook
+
+    def end(self) -> None:
+        for _, hook in self._hooked.values():
+            hook.remove()
+        for model in self._models:
+            stop_watching(model.parameters())
+        for optimizer in self._optimizers:
+            stop_watching(_parameters(optimizer))
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
