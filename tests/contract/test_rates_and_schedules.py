@@ -92,7 +92,8 @@ def test_a_plateau_of_an_evaluated_figure_is_that_of_one_process(
 
 def test_buffers_are_alike_when_a_script_tests_the_model_itself(tmp_path: Path) -> None:
     """Statistics of batch norm, which each worker has of its own samples."""
-    script, probe = Script(), torch.linspace(-1, 1, 4 * FEATURES, dtype=torch.float64).view(4, -1)
+    script = Script(samples=44)
+    probe = torch.linspace(-1, 1, 4 * FEATURES, dtype=torch.float64).view(4, -1)
 
     def work(rank: int) -> list[Tensor]:
         model = nn.Sequential(nn.BatchNorm1d(FEATURES), nn.Linear(FEATURES, CLASSES)).double()

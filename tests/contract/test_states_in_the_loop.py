@@ -64,7 +64,7 @@ def test_the_state_of_a_part_is_small_on_disk(tmp_path: Path, workers: int) -> N
 @pytest.mark.parametrize("saver", ["all", "first"])
 @pytest.mark.parametrize("strategy", SAME_SUM)
 def test_the_state_of_an_optimizer_in_the_loop(tmp_path: Path, strategy: str, saver: str) -> None:
-    """Each gradient is 1: after n steps Adam has 1 - 0.9ⁿ, and says n."""
+    """Each gradient is 1: after n steps Adam has 1 - 0.9ⁿ, and says n. Groups are equal."""
     x = torch.ones(48, 1, dtype=torch.float64)
     seen: list[tuple[int, dict[str, Any], dict[str, Tensor]]] = []
 
@@ -86,12 +86,12 @@ def test_the_state_of_an_optimizer_in_the_loop(tmp_path: Path, strategy: str, sa
                     file.seek(0)
                     seen.append((number, *torch.load(file)))
 
-    as_workers(3, tmp_path, work, strategy=strategy)
+    as_workers(4, tmp_path, work, strategy=strategy)
     assert seen
     for own, state, part in seen:
         slots = state["state"][0]
         steps = float(slots["step"])
-        assert own <= steps <= 8 * 3
+        assert own <= steps <= 8 * 4
         assert torch.allclose(slots["exp_avg"], torch.full((3, 1), 1 - 0.9**steps).double())
         assert state["param_groups"][0]["lr"] == pytest.approx(1e-9)
         assert_small(part)

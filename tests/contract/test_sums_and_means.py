@@ -44,7 +44,7 @@ MEANS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def _trained_with(
-    loss: Callable[[Tensor, Tensor], Tensor], by: str = "run.backward", **declared: Any
+    measure: Callable[[Tensor, Tensor], Tensor], by: str = "run.backward", **declared: Any
 ) -> Callable[[int], Tensor]:
     script = Script()
 
@@ -52,7 +52,7 @@ def _trained_with(
         model = linear()
         run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.01), **declared)
         for x, y in run.batches(data_of(script), batch=script.batch):
-            error = loss(model(x), y)
+            error = measure(model(x), y)
             run.backward(error) if by == "run.backward" else error.backward()
             run.step()
         run.finish()
