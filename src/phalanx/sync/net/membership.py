@@ -21,6 +21,7 @@ from phalanx.sync.net.links import open_channels
 from phalanx.sync.net.listener import Listener
 from phalanx.sync.net.mirror import Mirror
 from phalanx.sync.net.servers import Servers, Wish
+from phalanx.sync.net.sharing import hand_out, take
 from phalanx.sync.transport import memfd
 from phalanx.sync.transport.shm import ShmArena
 
@@ -91,7 +92,7 @@ def become_worker(
         welcome.rank, welcome.workers, welcome.servers, access, mirror, wish or Wish()
     )
     mirror.hosts = Hosts(welcome.rank, welcome.workers, access, servers, welcome.run, Words(mirror))
-    mirror.host = _host_arena(mirror, mirror.hosts.here)
+    mirror.host = _host_arena(mirror, mirror.hosts.here, key)
     if len(welcome.workers) <= MOST_WORKERS:
         channels = open_channels(
             welcome.rank,
@@ -130,14 +131,14 @@ class Words:
         return self.mirror.add(key, amount)
 
 
-def _host_arena(mirror: Mirror, here: Sequence[int]) -> ShmArena:
-    """Memory of this machine's workers. It has no name: others open the leader's descriptor."""
+def _host_arena(mirror: Mirror, here: Sequence[int], key: RunKey) -> ShmArena:
+    """Memory of this machine's workers. It has no name: the leader hands out its descriptor."""
     name, local = f"memory.{here[0]}", here.index(mirror.rank)
     if local == 0:
         descriptor = memfd.create(len(here))
-        mirror.put(name, f"/proc/{os.getpid()}/fd/{descriptor}".encode())
+        hand_out(descriptor, name, here[1:], mirror, key)
     else:
-        descriptor = os.open(mirror.get(name).decode(), os.O_RDWR | os.O_CLOEXEC)
+        descriptor = memfd.checked(take(name, mirror.rank, mirror, key))
     arena = ShmArena(descriptor, local, len(here))
     arena.watch = mirror.check
     return arena

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -118,7 +119,8 @@ class Servers:
         here = [m.rank for m in self.members if m.host == host]
         name = f"channel.{index}.{here[0]}"
         if self.rank != here[0] and not self.access.tls:
-            return take(name, self.rank, self.notes, self.access.key, server.words)
+            shared = take(name, self.rank, self.notes, self.access.key)
+            return Channel(socket.socket(fileno=shared), server.words)
         channel = connect(
             server.address,
             server.port,
@@ -129,5 +131,5 @@ class Servers:
         )
         channel.peer = server.words
         if not self.access.tls:
-            hand_out(channel, name, here[1:], self.notes, self.access.key)
+            hand_out(channel.fileno(), name, here[1:], self.notes, self.access.key)
         return channel
