@@ -1,4 +1,4 @@
-"""What members put among the run's values names no file: descriptors are handed from hand to hand."""
+"""What members put among the run's values names no file: descriptors go from hand to hand."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -62,7 +63,7 @@ def test_a_member_cannot_make_another_write_into_a_file(
     precious = tmp_path / "precious"
     precious.write_bytes(bytes(memfd.CONTROL_BYTES * 2))
     before = precious.read_bytes()
-    listener, over = Listener(HERE, KEY), threading.Event()
+    listener, over = Listener(HERE, KEY, name="home"), threading.Event()
     results: list[object] = []
     home = partial(Home(listener, 2).serve, lambda: not over.is_set())
     for work in (home, partial(_join, listener.port, results)):
@@ -135,10 +136,8 @@ def test_a_descriptor_is_not_sent_to_a_file_that_a_member_names(tmp_path: Path) 
             service.setblocking(False)
             with pytest.raises(PeerLost, match="no process of this user"):
                 sharing.hand_out(0, "x", [1], values, KEY)
-            try:
+            with suppress(BlockingIOError):
                 heard.append(service.accept() if kind == socket.SOCK_SEQPACKET else service.recv(9))
-            except BlockingIOError:
-                pass
     assert not heard
 
 

@@ -15,7 +15,8 @@ from phalanx.sync.net.connecting import connect
 from phalanx.sync.net.credentials import Credentials
 from phalanx.sync.net.direct_meeting import MOST_WORKERS, DirectMeeting
 from phalanx.sync.net.doorman import Doorman
-from phalanx.sync.net.home_messages import Hello, Welcome, encode, reply_decoder
+from phalanx.sync.net.handshake import Introduction
+from phalanx.sync.net.home_messages import HOME, Hello, Welcome, encode, reply_decoder
 from phalanx.sync.net.hosts import Hosts
 from phalanx.sync.net.links import open_channels
 from phalanx.sync.net.listener import Listener
@@ -49,7 +50,10 @@ def greet(
 ) -> tuple[Channel, Welcome]:
     """Waits until everybody is there."""
     address, port = home
-    channel = connect(address, port, key, tls=tls, timeout=timeout, source=hello.address)
+    channel = connect(
+        address, port, key, Introduction(HOME, hello.process), tls=tls, timeout=timeout,
+        source=hello.address, name=HOME,
+    )  # fmt: skip
     channel.peer = f"the first machine ({address})"
     channel.send(encode(hello))
     if not channel.poll(timeout):
@@ -80,11 +84,13 @@ def become_worker(
     tls: bool = False,
     timeout: float = JOIN_SECONDS,
     wish: Wish | None = None,
+    members: Sequence[str] = (),
 ) -> Mirror:
     """Collective: every process of the training does so."""
-    listener = Listener(address, key, tls=tls)
+    listener = Listener(address, key, tls=tls, members=members)
     hello = Hello(process, processes, machine, address, listener.port, host or host_id())
     channel, welcome = greet(home, key, hello, tls=tls, timeout=timeout)
+    listener.expect_from(w.address for w in welcome.workers)
     mirror = Mirror(channel, welcome.rank, len(welcome.workers))
     mirror.set_clock()
     access = Credentials(key, address, Doorman(listener), tls)
@@ -99,7 +105,7 @@ def become_worker(
             [(w.address, w.port) for w in welcome.workers],
             access.doorman,
             key,
-            "meeting",
+            f"{welcome.run}.meeting",
             source=address,
             tls=tls,
             timeout=timeout,

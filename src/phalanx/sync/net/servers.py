@@ -14,8 +14,10 @@ from phalanx.plan.servers import Host, place_servers
 from phalanx.sync.net.channel import Channel
 from phalanx.sync.net.connecting import connect
 from phalanx.sync.net.credentials import Credentials
+from phalanx.sync.net.handshake import Introduction
 from phalanx.sync.net.home_messages import Member
 from phalanx.sync.net.sharing import Notes, hand_out, take
+from phalanx.sync.net.store_messages import STORE
 from phalanx.sync.net.store_process import ServerProcess
 
 START_SECONDS = 60.0
@@ -100,8 +102,9 @@ class Servers:
         """Beside the workers, where nobody serves apart."""
         missing, access, me = range(len(self._known), len(machines)), self.access, self.rank
         first = {m.machine: m for m in reversed(self.members)}
+        everyone = [member.address for member in self.members]
         mine = {
-            index: ServerProcess(access.key, access.address, tls=access.tls)
+            index: ServerProcess(access.key, access.address, tls=access.tls, members=everyone)
             for index in missing
             if first[machines[index]].rank == me
         }  # all are starting before anyone is waited for
@@ -125,6 +128,7 @@ class Servers:
             server.address,
             server.port,
             self.access.key,
+            Introduction(STORE, self.rank, index),
             tls=self.access.tls,
             timeout=START_SECONDS,
             source=self.access.address,
