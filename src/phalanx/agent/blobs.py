@@ -85,7 +85,7 @@ class BlobStore:
         return True
 
     def is_right(self, digest: str) -> bool:
-        """Whether the blob is what its name says, and nobody else can have put it there."""
+        """Whether the blob is what its name says, and no other user can have put it there."""
         if digest not in self._checked:
             if not content_is(self.path(digest), digest):
                 return False

@@ -36,7 +36,7 @@ def check(folder: Path, *parts: Path) -> None:
 
 
 def _refuse(place: Path, *, sticky: bool) -> None:
-    """Where ``sticky`` folders will do (as /tmp), nobody can take away what is another user's."""
+    """Where ``sticky`` folders will do (as /tmp), users cannot take away what is not theirs."""
     try:
         status = place.lstat() if sticky else place.stat()
     except FileNotFoundError:

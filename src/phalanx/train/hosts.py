@@ -84,8 +84,8 @@ def ticket_of(seat: Seat, variables: Mapping[str, str]) -> Ticket:
 
 def _members(variables: Mapping[str, str], pool: Pool | None) -> tuple[str, ...]:
     """What the launcher says, or the blueprint."""
-    told = tuple(filter(None, variables.get(names.MEMBERS, "").split(",")))
-    return told or tuple(m.address or m.host for m in (pool.machines if pool else ()))
+    given = tuple(filter(None, variables.get(names.MEMBERS, "").split(",")))
+    return given or tuple(m.address or m.host for m in (pool.machines if pool else ()))
 
 
 def _servers(variables: Mapping[str, str]) -> int | list[str] | None:

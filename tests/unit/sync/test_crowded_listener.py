@@ -1,4 +1,4 @@
-"""A crowd of strangers and a member on a long way: it gets in, whoever else comes meanwhile.
+"""A crowd of strangers and a member on a long way: it gets in, however many come meanwhile.
 
 A round trip of the member is as long as it takes so many strangers to come: 120 of them are 600 a
 second at 200 ms, or 2,400 a second at 50 ms.

@@ -209,13 +209,13 @@ def test_one_that_cannot_be_reached_is_named(house: House) -> None:
 
 
 @pytest.mark.parametrize("house", [2], indirect=True)
-def test_the_doorman_drops_those_whom_nobody_expects(
+def test_the_doorman_drops_those_who_are_not_expected(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doormen, "MAX_WAITING", 3)
     port = house.addresses[0][1]
     strangers = [
-        connect(HERE, port, house.key, Introduction("nobody expects this", number, 0))
+        connect(HERE, port, house.key, Introduction("not expected", number, 0))
         for number in range(8)
     ]
     with ThreadPoolExecutor(2) as pool:

@@ -2,7 +2,7 @@
 
 It goes through a socket of the kernel's own (an abstract Unix address, which no file has). What
 members put among the run's values is only that address: the kernel says which user is behind it,
-on both sides, and whoever receives a descriptor also checks that the sender has the run's key.
+on both sides, and the receiver of a descriptor also checks that the sender has the run's key.
 """
 
 from __future__ import annotations
