@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import json
 import os
 import queue
 import re
-import stat
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from phalanx.agent.frames import Problem
-from phalanx.agent.ownership import is_ours
+from phalanx.agent.ownership import checksum, content_is
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PIECE = 1 << 20
 SPARE = 1.05
 """What has to be free for each byte that is needed."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -202,27 +199,6 @@ class BlobStore:
 def _open_part(path: Path) -> BinaryIO:
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.fdopen(os.open(path, flags, 0o600), "r+b", buffering=0)
-
-
-def content_is(path: Path, digest: str) -> bool:
-    """Whether this is a file of ours, no link, whose checksum is ``digest``."""
-    try:
-        number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return False
-    with os.fdopen(number, "rb", buffering=0) as file:
-        status = os.fstat(number)
-        ours = stat.S_ISREG(status.st_mode) and is_ours(status)
-        return ours and checksum(file) == digest
-
-
-def checksum(file: BinaryIO) -> str:
-    digest = hashlib.sha256()
-    while True:
-        piece = file.read(PIECE)
-        if not piece:
-            return digest.hexdigest()
-        digest.update(piece)
 
 
 _stores: dict[str, BlobStore] = {}

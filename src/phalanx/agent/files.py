@@ -17,14 +17,13 @@ from phalanx.agent.blobs import (
     BlobStore,
     check_space,
     checked_digest,
-    content_is,
     missing_blobs,
     store_of,
     unwritable,
 )
 from phalanx.agent.frames import Problem
 from phalanx.agent.names import inside
-from phalanx.agent.ownership import is_our_tree
+from phalanx.agent.ownership import content_is, is_our_tree
 
 if TYPE_CHECKING:
     Entries = list[dict[str, Any]]

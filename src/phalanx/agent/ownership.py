@@ -6,10 +6,11 @@ changed by anybody else between a look at them and their use.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from phalanx.agent.frames import Problem
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 WORKERS_UMASK = "PHALANX_UMASK"
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 MOST_LINKS = 40
+PIECE = 1 << 20
 
 
 def be_private() -> None:
@@ -85,3 +87,24 @@ def is_our_tree(folder: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+def content_is(path: Path, digest: str) -> bool:
+    """Whether this is a file of ours, no link, whose checksum is ``digest``."""
+    try:
+        number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return False
+    with os.fdopen(number, "rb", buffering=0) as file:
+        status = os.fstat(number)
+        ours = stat.S_ISREG(status.st_mode) and is_ours(status)
+        return ours and checksum(file) == digest
+
+
+def checksum(file: BinaryIO) -> str:
+    digest = hashlib.sha256()
+    while True:
+        piece = file.read(PIECE)
+        if not piece:
+            return digest.hexdigest()
+        digest.update(piece)

@@ -19,7 +19,8 @@ from typing import Protocol
 from phalanx.core.errors import PeerLost
 from phalanx.core.run_key import RunKey
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 120.0
+"""The leader may wait for a server that is still starting; a lost one is noticed at once."""
 _LOOK_SECONDS = 0.5
 _CREDENTIALS = struct.Struct("=iII")
 
