@@ -197,6 +197,10 @@ class SharedEngine(Engine):
         self._control.measured(samples, self._emulation.work(samples, seconds))
 
     @property
+    def leads(self) -> bool:
+        return self._stage.team.index == 0
+
+    @property
     def parties(self) -> int:
         return self._stage.team.size if self._stage.together else 1
 
@@ -221,6 +225,7 @@ class SharedEngine(Engine):
             self._buffers.publish()
         # Schedulers warn when the optimizer they know has not stepped itself.
         setattr(self._replicas[index].optimizer, "_opt_called", True)  # noqa: B010
+        self.on_step(index, timing)
         return timing
 
     def _announce(self, intent: int) -> None:
@@ -262,12 +267,13 @@ class SharedEngine(Engine):
                 on_shared(READ - intent)
             elif intent >= AGREED:
                 self._replicas[intent - AGREED].scale.value = 1.0
-                self._strategies[intent - AGREED].step_agreed()
+                timing = self._strategies[intent - AGREED].step_agreed()
+                self.on_step(intent - AGREED, timing)
                 on_step(intent - AGREED)
             elif intent < 0:
                 meeting.disagree()
             else:
-                self._strategies[intent].follow()
+                self.on_step(intent, self._strategies[intent].follow())
                 on_step(intent)
 
     def batch_done(self) -> None:
@@ -286,6 +292,7 @@ class SharedEngine(Engine):
             total.update += timing.update
             total.settle += timing.settle
             total.bytes_sent += timing.bytes_sent
+            self.on_step(-1, timing)
         return total
 
     def received(self, lease: Lease) -> None:
