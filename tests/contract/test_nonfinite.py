@@ -162,7 +162,7 @@ def test_a_sum_that_overflows_does_not_count(tmp_path: Path, spec: str) -> None:
     assert [r.what for r in summarise(RunPaths(tmp_path)).nonfinite] == ["the sum of all gradients"]
 
 
-@pytest.mark.parametrize("spec", ["single", "allreduce", "async", "localsgd:every=2"])
+@pytest.mark.parametrize("spec", ["single", "allreduce", "async"])
 def test_weights_that_are_not_finite_are_a_failure(tmp_path: Path, spec: str) -> None:
     """Finite gradients, and a rate that is too high for them."""
 
