@@ -81,7 +81,10 @@ def _work(way: str, rank: int, workers: int) -> tuple[dict[str, Tensor], float]:
 def test_as_in_one_process(tmp_path: Path, workers: int, way: str) -> None:
     spec = "allreduce" if workers > 1 else "single"
     found = as_ranks(
-        workers, tmp_path, lambda rank: _work(way, rank, workers), RunSettings(strategy=spec, seed=1)
+        workers,
+        tmp_path,
+        lambda rank: _work(way, rank, workers),
+        RunSettings(strategy=spec, seed=1),
     )
     weights, scale = _plain(way)
     for own, own_scale in found:
@@ -94,8 +97,10 @@ def test_as_in_one_process(tmp_path: Path, workers: int, way: str) -> None:
     assert summary.train_loss < 2.0  # as it was before it was scaled
 
 
-@pytest.mark.parametrize("spec", [*NAMES, "allreduce+int8", "groups:size=2"])
-@pytest.mark.parametrize("way", ["run.step", "clipped"])
+@pytest.mark.parametrize(
+    ("spec", "way"),
+    [*((name, "clipped") for name in NAMES), ("allreduce+int8", "run.step"), ("async", "run.step")],
+)
 def test_under_every_strategy(tmp_path: Path, spec: str, way: str) -> None:
     found = as_ranks(
         3, tmp_path, lambda rank: _work(way, rank, 3), RunSettings(strategy=spec, seed=1)

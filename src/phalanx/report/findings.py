@@ -33,7 +33,7 @@ def nonfinite_sentence(summary: Summary) -> str | None:
     first = summary.nonfinite[0]
     return (
         f"Not finite: {words.count(count)} step{'s were' if count > 1 else ' was'} skipped, "
-        f"{'the first' if count > 1 else 'step'} in epoch {first.epoch + 1} ({first.what})."
+        f"{'the first ' if count > 1 else ''}in epoch {first.epoch + 1} ({first.what})."
     )
 
 
