@@ -1,13 +1,15 @@
-"""What changes while a run trains, told in a few lines: batch shares, and the strategy."""
+"""What changes while a run trains, told in a few lines: batch shares, the strategy,
+steps that did not count."""
 
 from __future__ import annotations
 
-from phalanx.observe.events import Balanced, Event, Switched
+from phalanx.observe.events import Balanced, Event, Refused, Switched
 from phalanx.report.findings import shares
 from phalanx.report.words import seconds
 
 MOST_SHARES = 3
 MOST_SWITCHES = 6
+MOST_REFUSED = 5
 _REST = "further {} are in the report"
 
 
@@ -15,11 +17,15 @@ class Changes:
     """Says each change once, and after the first few only that there are more."""
 
     def __init__(self) -> None:
-        self._shares = self._switches = 0
+        self._shares = self._switches = self._refused = 0
         self._last = ""
 
     def line(self, event: Event) -> str | None:
         """What to print about ``event``, if anything."""
+        if isinstance(event, Refused):
+            self._refused += 1
+            told = f"epoch {event.epoch + 1}, step {event.step} skipped: {event.what} is not finite"
+            return _few(told, "skipped steps", self._refused, MOST_REFUSED)
         if isinstance(event, Balanced):
             return self._balanced(event)
         return self._switched(event) if isinstance(event, Switched) else None

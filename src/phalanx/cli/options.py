@@ -118,6 +118,13 @@ PrecisionName = Annotated[
 Balance = Annotated[
     str, typer.Option(metavar="NAME", help="auto: batch shares follow measured speeds; or off.")
 ]
+OnNonfinite = Annotated[
+    str,
+    typer.Option(
+        metavar="WHAT",
+        help="A step whose gradient is not finite: skip (10 in a row end the run) or stop.",
+    ),
+]
 Slow = Annotated[
     str | None, typer.Option(metavar="F,F,…", help="Emulate slower workers, such as 1,1,0.25.")
 ]

@@ -12,7 +12,7 @@ from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
 
 if TYPE_CHECKING:
-    from phalanx.core.settings import Balance, Precision
+    from phalanx.core.settings import Balance, OnNonfinite, Precision
     from phalanx.launch.launcher import Fleet, Job
     from phalanx.plan.plan import Plan
     from phalanx.pool.machine import Machine, Pool
@@ -38,6 +38,7 @@ class Options:
     precision: str = "float32"
     name: str | None = None
     balance: str = "auto"
+    on_nonfinite: str = "skip"
     emulation: Emulation = field(default_factory=Emulation)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     travel: Travel = field(default_factory=Travel)
@@ -102,6 +103,7 @@ class Request:
             precision=cast("Precision", options.precision),
             data=self._data(),
             balance=cast("Balance", options.balance),
+            on_nonfinite=cast("OnNonfinite", options.on_nonfinite),
             slow=speeds_of(options.emulation.slow, plan.workers),
             rate=options.emulation.rate,
             checkpoint_epochs=options.checkpoints.epochs,
@@ -213,12 +215,13 @@ def _check_numbers(options: Options) -> None:
 
 
 def _check_choices(options: Options) -> None:
-    from phalanx.core.settings import BALANCES, PRECISIONS
+    from phalanx.core.settings import BALANCES, ON_NONFINITE, PRECISIONS
     from phalanx.launch.launcher import LAUNCHERS
 
     for what, value, known in (
         ("precision", options.precision, PRECISIONS),
         ("balance", options.balance, BALANCES),
+        ("--on-nonfinite", options.on_nonfinite, ON_NONFINITE),
         ("launcher", options.launcher, ["auto", *LAUNCHERS.names()]),
     ):
         if value not in known:

@@ -37,6 +37,7 @@ def resume(
     pool: Annotated[Path | None, typer.Option("--pool", metavar="FILE", help=Same)] = None,
     machines: Annotated[str | None, typer.Option(metavar="SELECTION", help=Same)] = None,
     balance: Annotated[str | None, typer.Option(metavar="NAME", help=Same)] = None,
+    on_nonfinite: Annotated[str | None, typer.Option(metavar="WHAT", help=Same)] = None,
     slow: Annotated[str | None, typer.Option(metavar="F,F,…", help=Same)] = None,
     rate: Annotated[str | None, typer.Option(metavar="RATE", help=Same)] = None,
     checkpoint_every: Annotated[str | None, typer.Option(metavar="N", help=Same)] = None,
@@ -68,6 +69,7 @@ def resume(
         epochs=epochs,
         batch=batch,
         balance=balance,
+        on_nonfinite=on_nonfinite,
         slow=list(read_slow(slow)) or None,
         rate=read_rate(rate),
     ) | _when(checkpoint_every, keep, past.launch.settings)
@@ -144,6 +146,7 @@ class Resumption:
             seed=settings.seed,
             precision=settings.precision,
             balance=self.wanted.get("balance", settings.balance),
+            on_nonfinite=self.wanted.get("on_nonfinite", settings.on_nonfinite),
             emulation=Emulation(tuple(self.wanted.get("slow", ()))),
         )
         return check(options)

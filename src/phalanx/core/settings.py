@@ -13,6 +13,8 @@ Precision = Literal["auto", "float32", "bfloat16"]
 PRECISIONS = ("auto", "float32", "bfloat16")
 Balance = Literal["auto", "off"]
 BALANCES = ("auto", "off")
+OnNonfinite = Literal["skip", "stop"]
+ON_NONFINITE = ("skip", "stop")
 OURS = "phalanx"
 """The name of this system, among others that do the same job."""
 
@@ -46,6 +48,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     data: str | None = None
     balance: Balance = "off"
     """``auto``: batch shares follow the measured speeds where they differ."""
+    on_nonfinite: OnNonfinite = "skip"
+    """What becomes of a step whose gradient is not finite: it is skipped, or ends the run."""
     slow: list[float] | None = None
     """Emulation: the speed of each worker; 1 is its own."""
     rate: float | None = None

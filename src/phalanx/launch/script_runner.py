@@ -18,6 +18,7 @@ from phalanx.core.errors import (
     InputError,
     MachineError,
     MachineLost,
+    NotFinite,
     PeerLost,
     RunStopped,
 )
@@ -50,13 +51,14 @@ def run_script(main: ModuleType, traceback_file: Path) -> int:
         if stopping.asked():
             return STOPPED_CODE  # the others were told as well, and came to their end first
         return _lost(error, traceback_file)
-    except (InputError, MachineError) as error:
+    except (InputError, MachineError, NotFinite) as error:
         _write(traceback_file, str(error) + "\n")
         return error.exit_code
     except BaseException as error:
         _write(traceback_file, users_traceback(error))
         return SCRIPT_FAILED
-    return 0
+    # A script that leaves its loop is not told by an exception that its training has failed.
+    return SCRIPT_FAILED if traceback_file.exists() else 0
 
 
 def _lost(error: PeerLost, traceback_file: Path) -> int:

@@ -130,6 +130,21 @@ class Balanced(msgspec.Struct, tag="balanced", frozen=True, kw_only=True):
     shares: list[float]
 
 
+class Refused(msgspec.Struct, tag="refused", frozen=True, kw_only=True):
+    """A step was not taken, because numbers were not finite."""
+
+    time: float
+    rank: int
+    """Who tells of it."""
+    epoch: int
+    step: int
+    """Of this worker, counted from 1."""
+    what: str
+    """``the loss of worker 1``."""
+    workers: list[int]
+    """Whose gradients were not finite; none where only their sum was not."""
+
+
 class WorkerLost(msgspec.Struct, tag="lost", frozen=True, kw_only=True):
     """A worker is gone, and the others go on without it."""
 
@@ -185,6 +200,7 @@ Event = (
     | Logged
     | Switched
     | Balanced
+    | Refused
     | WorkerLost
     | Data
     | Saved

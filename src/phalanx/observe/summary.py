@@ -25,6 +25,7 @@ from phalanx.observe.summary_fields import (
     DataSummary,
     MachineSummary,
     Phases,
+    RefusedSummary,
     Summary,
     SwitchSummary,
 )
@@ -33,6 +34,8 @@ from phalanx.observe.timeline import RankLog, read_ranks
 
 __all__ = ["Summary", "summarise"]
 
+FIRST = 16
+"""Steps that were not taken, each with its reason."""
 NEWEST = 64
 """Checkpoints whose moments are told."""
 
@@ -284,6 +287,11 @@ def _add_extras(summary: Summary, run: RunFiles) -> None:
             pause_seconds=switch.pause,
         )
         for switch in switches
+    ]
+    refused = sorted((r for log in ranks for r in log.refused), key=lambda event: event.time)
+    summary.nonfinite_steps = len(refused)
+    summary.nonfinite = [
+        RefusedSummary(epoch=r.epoch, step=r.step, what=r.what) for r in refused[:FIRST]
     ]
     data = {(d.name, d.samples): d for log in reversed(ranks) for d in log.data}
     summary.data = [

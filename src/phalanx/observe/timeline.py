@@ -64,6 +64,7 @@ class RankLog:
     logged: list[ev.Logged] = field(default_factory=list)
     switches: list[ev.Switched] = field(default_factory=list)
     balanced: list[ev.Balanced] = field(default_factory=list)
+    refused: list[ev.Refused] = field(default_factory=list)
     lost: list[ev.WorkerLost] = field(default_factory=list)
     """Workers without whom it went on."""
     data: list[ev.Data] = field(default_factory=list)
@@ -100,6 +101,8 @@ class RankLog:
                 self.switches.append(event)
             case ev.Balanced():
                 self.balanced.append(event)
+            case ev.Refused():
+                self.refused.append(event)
             case ev.WorkerLost():
                 self.lost.append(event)
             case ev.Data():

@@ -14,14 +14,27 @@ FEW_SWITCHES = 6
 
 
 def findings(summary: Summary) -> list[str]:
-    """All of them, the straggler first."""
+    """All of them; first what makes the result doubtful."""
     found = (
+        nonfinite_sentence(summary),
         straggler_sentence(summary),
         balance_sentence(summary),
         worth_sentence(summary),
         switch_sentence(summary),
     )
     return [sentence for sentence in found if sentence]
+
+
+def nonfinite_sentence(summary: Summary) -> str | None:
+    """How many steps did not count, and why."""
+    count = summary.nonfinite_steps
+    if not count or not summary.nonfinite:
+        return None
+    first = summary.nonfinite[0]
+    return (
+        f"Not finite: {words.count(count)} step{'s were' if count > 1 else ' was'} skipped, "
+        f"{'the first ' if count > 1 else ''}in epoch {first.epoch + 1} ({first.what})."
+    )
 
 
 def straggler_sentence(summary: Summary) -> str | None:

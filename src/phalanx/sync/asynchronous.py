@@ -52,20 +52,27 @@ class Asynchronous(SharedStrategy):
         timing.wait += max(0.0, began - ready - carried)
         used = self._outbox.collect()
         self._replica.drop_gradients()
-        if weight > 0.0:
+        if weight > 0.0 and (finite := self._outbox.is_finite()):
             self._outbox.normalise(weight, clip, self._emphasis)
             timing.bytes_sent += self._store.encode(self._outbox)
+            # A codec may have made something infinite of it.
+            finite = self._outbox.sender.is_plain or self._outbox.is_finite()
         timing.send += self._clock.now() - began
         if weight > 0.0:
             pushed = self._beside if self._overlaps else timing
-            self._courier.carry(lambda: self._push(used, pushed))
+            timing.refused = None if finite else (self._arena.rank,)
+            self._courier.carry(lambda: self._push(used if finite else None, pushed))
         return timing
 
     def _settle(self) -> None:
         """What was pushed beside the computation is applied now."""
         self._courier.wait()
 
-    def _push(self, used: Masks, timing: Timing) -> None:
+    def _push(self, used: Masks | None, timing: Timing) -> None:
+        """``None``: what there is must not count; the newest parameters are taken all the same."""
+        if used is None:
+            self.refresh()
+            return
         self._store.push_outbox(self._outbox, used, self._rate_factor, timing, self._staged)
 
     def refresh(self) -> None:

@@ -34,6 +34,9 @@ class Timing:
     settle: float = 0.0
     staleness: int = 0
     bytes_sent: int = 0
+    refused: tuple[int, ...] | None = None
+    """Not ``None``: the step was not taken, because the gradients of these workers (if of none, the
+    sum of all) were not finite. The same for all that step together."""
 
 
 @dataclass(frozen=True)

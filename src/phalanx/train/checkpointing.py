@@ -18,6 +18,7 @@ from phalanx.core.errors import InputError
 from phalanx.core.run_paths import RunPaths
 from phalanx.core.spec import parse_spec
 from phalanx.observe.events import Saved
+from phalanx.sync.finite import are_finite
 from phalanx.sync.optimizer_state import State
 from phalanx.train.best import BestSoFar
 from phalanx.train.buffer_state import frozen, names_of
@@ -298,6 +299,7 @@ class Checkpoints:
             pass_number=current.number,
             position=course.position,
             phase=course.phase,
+            finite=are_finite([v for n, v in shared.items() if ".parameters." in n]),
             optimizers=trained.layouts(),
             other=dict(other),
         )

@@ -71,6 +71,9 @@ class Engine:
         """Told when a worker is gone and the others go on."""
         self.told_to_stop: Callable[[], bool] = lambda: False
         """Asked at every step, on each worker."""
+        self.on_step: Callable[[int, Timing], None] = lambda index, timing: None
+        """Told of every step, of which optimizer and what came of it, also where this worker had
+        no samples for it; -1 where workers that train apart come together."""
 
     # -- memory and turns --------------------------------------------------------------------
 
@@ -109,6 +112,11 @@ class Engine:
             self._emulation.work(samples, seconds)
 
     @property
+    def leads(self) -> bool:
+        """Whether it speaks for those that step together."""
+        return True
+
+    @property
     def parties(self) -> int:
         """Workers whose gradients one step adds up."""
         return 1
@@ -118,7 +126,9 @@ class Engine:
     ) -> Timing:
         """A step; ``agreed`` if all that take part in it have the agreed gradient already."""
         self._watch()
-        return self._alone[index].exchange(scale, clip)
+        timing = self._alone[index].exchange(scale, clip)
+        self.on_step(index, timing)
+        return timing
 
     def begin_batch(self, scales: Sequence[float]) -> None:
         """What the gradients of each optimizer are multiplied by when they are exchanged."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.adapters.torch_models import save_state, state_of
-from phalanx.core.errors import InputError, PeerLost, RunStopped
+from phalanx.core.errors import InputError, NotFinite, PeerLost, RunStopped
 from phalanx.data.ledger import Lease
 from phalanx.data.reader import Reader, as_reader
 from phalanx.train.checkpointing import Checkpoints, Resumed, Trained
@@ -28,9 +28,11 @@ from phalanx.train.lifetime import Lifetime
 from phalanx.train.loss_kind import LossWatch, watch_backward
 from phalanx.train.meeting import EPOCH_DONE
 from phalanx.train.metrics import Metric
+from phalanx.train.nonfinite import SOUND, NonFinite, bad_weights
 from phalanx.train.own_steps import OwnSteps
 from phalanx.train.passes import Pass, batch_of, check_sizes, new_pass
 from phalanx.train.precision import autocast
+from phalanx.train.scaling import Scaling
 from phalanx.train.schedules import Schedules
 from phalanx.train.stopwatch import Stopwatch
 from phalanx.train.weighing import Weighing
@@ -78,6 +80,9 @@ class Run:
         self._readers: dict[tuple[int, int], tuple[Any, Any, Reader]] = {}
         self.engine.watcher = Commander(environment, self._clock, self._checkpoints).look
         self.engine.on_shares = self._figures.tell_shares
+        self._nonfinite = NonFinite(environment, self.engine, stopwatch)
+        self._scaling = Scaling(self._optimizers, self.step, self._nonfinite)
+        self.engine.on_step = self._scaling.on_step
         self.engine.on_lost = self._figures.tell_lost
         course.on_save = self._checkpoints.save
         course.before_stop, course.on_stop = lifetime.obey, self._stop_here
@@ -171,6 +176,7 @@ class Run:
                         self.finish(collective=False)
                 raise
             self._end_epoch(epoch, began, rate)
+            self._check_weights(f"after epoch {epoch + 1}")
             if self.engine.lockstep:
                 self.engine.meet(EPOCH_DONE)  # whoever asked to stop in this epoch has done so
         self.finish()
@@ -185,6 +191,10 @@ class Run:
             self._resumed.restore_kept(self._trained)
             self._weighing.import_state(self._resumed.private or {})
         self._began = True
+
+    def _check_weights(self, when: str) -> None:
+        if bad := bad_weights(self._models, self._optimizers):
+            raise NotFinite(f"{when} {bad}; {SOUND}")
 
     def _end_epoch(self, epoch: int, began: float, rate: float) -> None:
         self._evaluator.end_epoch(epoch)
@@ -324,8 +334,12 @@ class Run:
         *,
         clip: float | None = None,
         weight: float | None = None,
+        scaler: torch.amp.GradScaler | None = None,
     ) -> None:
-        """Agree on the gradient with the others, clip it, update the parameters, zero it."""
+        """Agree on the gradient with the others, clip it, update the parameters, zero it.
+
+        ``scaler`` is what the loss was scaled with; with one optimizer it is updated as well.
+        """
         index = 0 if optimizer is None else self._index(optimizer)
         self._check_batch()
         if self.workers > 1:
@@ -334,10 +348,14 @@ class Run:
         ready = self._clock.now()
         self._follow_parameters()
         scale, weight = self._weighing.of_step(index, weight)
-        agreed = index in self._weighing.agreed
-        with self._own_steps.allowed(), self._reads.paused():
+        agreed = index in self._weighing.agreed and scaler is None
+        with (
+            self._own_steps.allowed(),
+            self._reads.paused(),
+            self._scaling.of(index, scaler) as factor,
+        ):
             timing = self.engine.exchange(index, scale, weight, clip, agreed=agreed)
-        self._stopwatch.stepped(ready, timing)
+        self._stopwatch.stepped(ready, timing, factor)
         self._weighing.stepped(index)
         self._clip = clip
 
@@ -416,10 +434,19 @@ class Run:
         self._reads.end()
         watch_backward(None)
         self._schedules.end()
+        self._scaling.end()
         # What follows concerns this worker alone: evaluating, logging, saving.
         self.engine = self._evaluator.engine = Engine(self._models, self._optimizers, self._clock)
         self._evaluator.snapshot = None
+        self._checkpoints.finish()
+        try:
+            self._check_weights("at the end of training")
+        except NotFinite as error:
+            self._lifetime.end("failed", self._stopwatch.bytes_sent, self._epoch + 1)
+            if collective:
+                raise
+            self._lifetime.fail(str(error))
+            return
         if self.is_first and self.environment.paths:
             save_state(state_of(self._models), self.environment.paths.model)
-        self._checkpoints.finish()
         self._lifetime.end("done", self._stopwatch.bytes_sent, self._epoch + 1)

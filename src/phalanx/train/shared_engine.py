@@ -196,6 +196,10 @@ class SharedEngine(Engine):
         self._control.measured(samples, self._emulation.work(samples, seconds))
 
     @property
+    def leads(self) -> bool:
+        return self._stage.team.index == 0
+
+    @property
     def parties(self) -> int:
         return self._stage.team.size if self._stage.together else 1
 
@@ -220,6 +224,7 @@ class SharedEngine(Engine):
             self._buffers.publish()
         # Schedulers warn when the optimizer they know has not stepped itself.
         setattr(self._replicas[index].optimizer, "_opt_called", True)  # noqa: B010
+        self.on_step(index, timing)
         return timing
 
     def _announce(self, intent: int) -> None:
@@ -253,6 +258,7 @@ class SharedEngine(Engine):
             total.update += timing.update
             total.settle += timing.settle
             total.bytes_sent += timing.bytes_sent
+            self.on_step(-1, timing)
         return total
 
     def received(self, lease: Lease) -> None:

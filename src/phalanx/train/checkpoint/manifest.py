@@ -75,6 +75,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     position: Count
     """How many samples of the pass have been used."""
     phase: Count
+    finite: bool = True
+    """Whether all parameters are: else it is neither resumed from nor pushes out one that is."""
     files: dict[str, FileRecord] = {}
     optimizers: list[OptimizerLayout]
     other: dict[str, Any] = {}
