@@ -33,6 +33,8 @@ class Lease:
     ends_round: bool = False
     emphasis: float = 1.0
     """How much more than an equal share the whole chunk is, of which this is the worker's part."""
+    total: int = 0
+    """Samples that its worker has been given up to the end of this lease, where that is counted."""
 
     @property
     def samples(self) -> int:
@@ -126,6 +128,44 @@ def claim(
         return Counter(ticket, start, segment.end, counter.cut), None
     end = min(start + want, segment.end)
     return Counter(ticket, end, segment.end, counter.cut), Lease(start, end, (end - start) / want)
+
+
+@dataclass(frozen=True)
+class Given:
+    """A lease as it was written down: ``total`` is what its worker had been given by its end."""
+
+    start: int
+    end: int
+    want: int
+    total: int
+
+    @property
+    def samples(self) -> int:
+        return self.end - self.start
+
+    def again(self, total: int) -> Lease:
+        """The same samples for another worker, which has been given ``total`` before."""
+        share = self.samples / self.want
+        return Lease(self.start, self.end, share, total=total + self.samples)
+
+
+@dataclass(frozen=True)
+class Applied:
+    """How far the updates of a worker that is lost have come, counted as ``Given.total`` is.
+
+    Up to ``whole`` they are in all parts of the store; up to ``begun`` in some.
+    """
+
+    whole: int
+    begun: int
+
+
+def untrained(given: Sequence[Given], applied: Applied) -> tuple[int, int]:
+    """Of what a lost worker was ``given``, oldest first: how many leases at the end of it others
+    have to train, and how many samples nobody can, because they are in a part of the store."""
+    back = sum(one.total > applied.begun for one in given)
+    in_part = sum(one.samples for one in given if applied.whole < one.total <= applied.begun)
+    return back, in_part
 
 
 def cut(counter: Counter) -> Counter | None:

@@ -20,8 +20,18 @@ def findings(summary: Summary) -> list[str]:
         balance_sentence(summary),
         worth_sentence(summary),
         switch_sentence(summary),
+        lost_sentence(summary),
     )
     return [sentence for sentence in found if sentence]
+
+
+def lost_sentence(summary: Summary) -> str | None:
+    """What a lost worker took along for good."""
+    if not summary.samples_lost:
+        return None
+    return (
+        f"{words.count(summary.samples_lost)} samples of lost workers were not trained to the end."
+    )
 
 
 def straggler_sentence(summary: Summary) -> str | None:

@@ -69,6 +69,7 @@ class Run:
         self.engine.watcher = Commander(environment, self._clock, self._checkpoints).look
         self.engine.on_shares = self._figures.tell_shares
         self.engine.on_lost = self._figures.tell_lost
+        self.engine.on_settled = self._figures.tell_settled
         course.on_save = self._checkpoints.save
         course.before_stop, course.on_stop = lifetime.obey, self._stop_here
         course.before_switch = self._step_before_switch
