@@ -150,12 +150,13 @@ class _Death:
     """Ends one thread at its ``number``-th word over any connection; the dead say no more."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int, *, late: bool) -> None:
-        self._left, self._late, self._thread = number, late, 0
+        self._left, self._late = number, late
+        self._thread: threading.Thread | None = None
         self.happened = False
         sends = Channel.send
 
         def send(channel: Channel, *parts: Any) -> None:
-            if threading.get_ident() != self._thread:
+            if threading.current_thread() is not self._thread:
                 sends(channel, *parts)
                 return
             self._left -= 1
@@ -170,10 +171,11 @@ class _Death:
         monkeypatch.setattr(Channel, "send", send)
 
     def await_here(self) -> None:
-        self._thread = threading.get_ident()
+        self._thread = threading.current_thread()  # numbers are used again, threads are not
 
 
-@examples(16)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of the dead
+@examples(8)
 @given(st.sampled_from(SPECS), st.integers(1, 90), st.booleans(), st.integers(1, 2))
 def test_no_sample_is_lost_or_twice_when_a_machine_dies(
     spec: str, number: int, late: bool, victim: int

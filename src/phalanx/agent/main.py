@@ -25,6 +25,7 @@ from phalanx.agent import (
     reach,
     results,
     sampling,
+    saved,
     tails,
     wire,
     workers,
@@ -49,6 +50,7 @@ MODULES: tuple[Any, ...] = (
     reach,
     results,
     sampling,
+    saved,
     tails,
     workers,
 )
@@ -73,6 +75,8 @@ class Agent:
         self.connection: wire.Connection | None = None
         self.workers = workers.Workers()
         self.tails = tails.Tails()
+        self.saved = ""
+        """The newest checkpoint that the controller has heard of."""
         self.told: set[int] = set()
         """Ranks whose end the controller knows."""
         self._looking = threading.Lock()
@@ -132,6 +136,7 @@ class Agent:
         if connection is None:
             return
         self.tails.pump(connection)
+        saved.tell_newest(self)
         for rank, code in list(self.workers.codes.items()):
             if rank not in self.told and self.tails.drained(rank):
                 self.told.add(rank)

@@ -82,6 +82,18 @@ class RemoteRun:
         self._give_addresses()
         return [member.machine for member in self.members]
 
+    async def connect_some(self) -> dict[str, str]:
+        """Log in where that is possible; the others, each with the reason."""
+        works = [self._connect(member) for member in self.members]
+        found = await asyncio.gather(*works, return_exceptions=True)
+        silent: dict[str, str] = {}
+        for member, error in zip(self.members, found, strict=True):
+            if isinstance(error, PhalanxError):
+                silent[member.name] = error.cause
+            elif isinstance(error, BaseException):
+                raise error
+        return silent
+
     async def _connect(self, member: Member) -> None:
         async with telling(self.news.append, lambda: f"waiting for {member.name}: connecting"):
             await member.connect(CONNECT_SECONDS)
@@ -192,7 +204,9 @@ class RemoteRun:
 
     async def bring_home(self, paths: RunPaths) -> None:
         """What the workers left, machine by machine in the order of their ranks."""
-        links = [m.link for m in self.members if m.alive and m.started_ranks]
+        members = [m for m in self.members if m.started_ranks]
+        await asyncio.gather(*(m.checkpoints_home() for m in members))
+        links = [m.link for m in members if m.alive]
         came = await collect_results(links, paths)
         self.news.extend(came.notes)
 
