@@ -35,8 +35,9 @@ import phalanx
 model = nn.Embedding({SAMPLES}, 1)
 nn.init.zeros_(model.weight)
 run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=1.0))
+data = torch.arange({SAMPLES}), torch.arange({SAMPLES})
 for epoch in run.epochs({EPOCHS}):
-    for numbers, _ in run.batches((torch.arange({SAMPLES}), torch.arange({SAMPLES})), batch={BATCH}):
+    for numbers, _ in run.batches(data, batch={BATCH}):
         time.sleep(0.03)
         run.backward(-{BATCH} * model(numbers).mean())
         run.step()
