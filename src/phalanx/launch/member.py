@@ -167,7 +167,8 @@ class Member:
             lambda text: self._say(f"{self.name}: {text}"),
         )
         self._on_exit, self._on_lost = on_exit, on_lost
-        self.link.on_lost = lambda error: self._on_lost(self, error)
+        if self._link is not None:
+            self._link.on_lost = lambda error: self._on_lost(self, error)
 
     async def start(self, workers: list[dict[str, Any]]) -> None:
         self.started_ranks = list(self.ranks)
