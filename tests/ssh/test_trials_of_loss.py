@@ -21,7 +21,7 @@ from ssh_runs import Bench, Ended, Running, agents, kill_in, processes
 
 from phalanx.lab.lab import Lab
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 __all__ = ["lab"]
 
 SAMPLES, BATCH, EPOCHS = 960, 48, 6
@@ -102,7 +102,7 @@ def _resumed(bench: Bench, trial: Trial, run: Path) -> Ended:
         bench.lab.heal(trial.victim)
     chosen = ",".join(name for name in MACHINES if not gone or name != trial.victim)
     words = ["--machines", chosen] if gone else []
-    return bench.do("resume", run.name, *words, limit=240.0)
+    return bench.do("resume", run.name, *words, limit=400.0)
 
 
 @pytest.mark.parametrize("trial", TRIALS, ids=lambda t: f"{t.seed}-{t.strategy}-{t.way}-{t.victim}")
@@ -112,10 +112,10 @@ def test_no_sample_is_lost_with_a_machine(machines: Lab, tmp_path: Path, trial: 
     words = ["--strategy", trial.strategy, "--balance", "off"]
     running: Running = bench.train(*words, machines=",".join(MACHINES), epochs=EPOCHS)
     try:
-        running.until(rf"epoch\s+{trial.after}/")
+        running.until(rf"epoch\s+{trial.after}/", limit=300.0)
         time.sleep(trial.delay)
         _lose(machines, trial)
-        ended = running.end(120.0)
+        ended = running.end(300.0)
         run = bench.latest()
         if ended.code == 0:
             assert bench.summary()["samples"] == EPOCHS * SAMPLES, ended.text
