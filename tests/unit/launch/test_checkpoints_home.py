@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +94,7 @@ def test_older_ones_go_when_the_workers_have_removed_them_and_a_newer_one_is_her
     agent, said = _Agent(_made(tmp_path / "there", 1, 2, 3)), []
     home = _home(tmp_path, agent, said)
     _hear(home, "000001", "000002")
-    os.rename(tmp_path / "there/checkpoints/000001", tmp_path / "there/checkpoints/.gone")
+    (tmp_path / "there/checkpoints/000001").rename(tmp_path / "there/checkpoints/.gone")
     assert at_home(RunPaths(tmp_path / "home")) == ["000001", "000002"]
     _hear(home, "000003")
     assert at_home(RunPaths(tmp_path / "home")) == ["000002", "000003"]
