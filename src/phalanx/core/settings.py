@@ -59,6 +59,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_minutes: float | None = None
     keep: int = 3
     """How many checkpoints are kept, besides the best."""
+    second_copy: bool = False
+    """Whether a second machine keeps them too: no controller takes them home meanwhile."""
     resume: str | None = None
     """The folder of the checkpoint to go on from."""
 

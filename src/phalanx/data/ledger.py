@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -37,6 +37,8 @@ class Lease:
     """Samples of the batch that this is a part of, over all workers that step together."""
     full: float = 1.0
     """That batch, as a share of a whole one; below 1 for a shorter last one."""
+    total: int = 0
+    """Samples that its worker has been given up to the end of this lease, where that is counted."""
 
     @property
     def samples(self) -> int:
@@ -153,6 +155,44 @@ def claim(
     end = min(start + want, segment.end)
     lease = lease_of(start, 0, end - start, end - start, want)
     return Counter(ticket, end, segment.end, counter.cut), lease
+
+
+@dataclass(frozen=True)
+class Given:
+    """A lease as it was written down: ``total`` is what its worker had been given by its end."""
+
+    start: int
+    end: int
+    want: int
+    total: int
+
+    @property
+    def samples(self) -> int:
+        return self.end - self.start
+
+    def again(self, total: int) -> Lease:
+        """The same samples for another worker, which has been given ``total`` before."""
+        lease = lease_of(self.start, 0, self.samples, self.samples, self.want)
+        return replace(lease, total=total + self.samples)
+
+
+@dataclass(frozen=True)
+class Applied:
+    """How far the updates of a worker that is lost have come, counted as ``Given.total`` is.
+
+    Up to ``whole`` they are in all parts of the store; up to ``begun`` in some.
+    """
+
+    whole: int
+    begun: int
+
+
+def untrained(given: Sequence[Given], applied: Applied) -> tuple[int, int]:
+    """Of what a lost worker was ``given``, oldest first: how many leases at the end of it others
+    have to train, and how many samples nobody can, because they are in a part of the store."""
+    back = sum(one.total > applied.begun for one in given)
+    in_part = sum(one.samples for one in given if applied.whole < one.total <= applied.begun)
+    return back, in_part
 
 
 def cut(counter: Counter) -> Counter | None:

@@ -156,6 +156,24 @@ class WorkerLost(msgspec.Struct, tag="lost", frozen=True, kw_only=True):
     address: str
 
 
+class Settled(msgspec.Struct, tag="settled", frozen=True, kw_only=True):
+    """What became of the samples of a worker that is gone, as the parameter store knows it."""
+
+    time: float
+    rank: int
+    """Who tells of it."""
+    worker: int
+    epoch: int
+    trained: int
+    """Samples that its updates hold, since it joined."""
+    of_epoch: int
+    """The same, in ``epoch``."""
+    back: int
+    """Samples that the others train instead."""
+    lost: int
+    """Samples that nobody trains: of an update that came in part, or before its step."""
+
+
 class Data(msgspec.Struct, tag="data", frozen=True, kw_only=True):
     """A data source was read: what, and the checksums of its files."""
 
@@ -202,6 +220,7 @@ Event = (
     | Balanced
     | Refused
     | WorkerLost
+    | Settled
     | Data
     | Saved
     | Alive

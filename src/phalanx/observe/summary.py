@@ -175,7 +175,7 @@ def _other_use(run: RunFiles, machine: str) -> float | None:
 
 def _trained_on(run: RunFiles, machine: str) -> int | None:
     ranks = [log for log in run.ranks if log.joined and log.joined.machine == machine]
-    return sum(step.samples for log in ranks for step in log.steps) if ranks else None
+    return sum(log.samples for log in ranks) if ranks else None
 
 
 def _add_outcome(summary: Summary, run: RunFiles, generation: int) -> None:
@@ -190,7 +190,8 @@ def _add_outcome(summary: Summary, run: RunFiles, generation: int) -> None:
     if not run.joined or (run.launch.system != OURS and not summary.history):
         return
     summary.epochs = sum(not row.get("earlier") for row in summary.history)
-    samples = sum(step.samples for log in ranks for step in log.steps)
+    samples = sum(log.samples for log in ranks)
+    summary.samples_lost = sum(event.lost for log in ranks for event in log.settled)
     summary.samples = samples or sum(done.samples for log in ranks for done in log.epochs)
     train = summary.phases.train
     summary.samples_per_second = summary.samples / train if train else None

@@ -128,6 +128,8 @@ class Summary(msgspec.Struct, kw_only=True):
     machines: list[MachineSummary] = []
     epochs: int | None = None
     samples: int | None = None
+    samples_lost: int | None = None
+    """Of workers that were lost, and that the others could not train instead."""
     seconds: float | None = None
     samples_per_second: float | None = None
     train_loss: float | None = None

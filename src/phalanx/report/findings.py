@@ -21,6 +21,7 @@ def findings(summary: Summary) -> list[str]:
         balance_sentence(summary),
         worth_sentence(summary),
         switch_sentence(summary),
+        lost_sentence(summary),
     )
     return [sentence for sentence in found if sentence]
 
@@ -34,6 +35,15 @@ def nonfinite_sentence(summary: Summary) -> str | None:
     return (
         f"Not finite: {words.count(count)} step{'s were' if count > 1 else ' was'} skipped, "
         f"{'the first ' if count > 1 else ''}in epoch {first.epoch + 1} ({first.what})."
+    )
+
+
+def lost_sentence(summary: Summary) -> str | None:
+    """What a lost worker took along for good."""
+    if not summary.samples_lost:
+        return None
+    return (
+        f"{words.count(summary.samples_lost)} samples of lost workers were not trained to the end."
     )
 
 

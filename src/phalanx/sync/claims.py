@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from phalanx.data.ledger import Counter, Lease, Segment, claim, cut, lease_of, part_of
+from phalanx.sync.given_out import GivenOut
 from phalanx.sync.transport.arena import Arena
 from phalanx.sync.transport.locks import Locks
 
@@ -36,6 +37,8 @@ class SharedClaims:
         rings = arena.region("team claims", arena.workers * RING * width, torch.int64)
         self._rings = rings.view(arena.workers, RING, width).numpy()
         self._taken = arena.region("team taken", arena.workers, torch.int64).numpy()
+        self.given = None if arena.hosts is None else GivenOut(arena)
+        """Where a worker can be lost and the others go on: what each has in hand."""
         if arena.rank == 0:
             self._cells[:] = (-1, 0, 0, -1)
             self._rings[:] = -1
@@ -60,15 +63,22 @@ class SharedClaims:
         is one at a time, so that nobody is left with several while the others wait.
         """
         found: list[Lease] = []
+        assert self.given is not None
         with self._arena.lock(Locks.CLAIMS):
             while len(found) < AHEAD:
                 lease = self._claim(ticket, segment, want)
                 if lease is None:
+                    found += self._again(ticket, self.given) if not found else []
                     break
-                found.append(lease)
+                found.append(self.given.record(ticket, lease, want))
                 if segment.end - lease.end < 2 * AHEAD * self._arena.workers * want:
                     break
         return found
+
+    def _again(self, ticket: int, given: GivenOut) -> list[Lease]:
+        """One at a time, for the same reason: what a lost worker had in hand."""
+        back = given.take_back(ticket)
+        return [given.record(ticket, back.again(0), back.want)] if back else []
 
     def _claim(self, ticket: int, segment: Segment, want: int) -> Lease | None:
         counter, lease = claim(self._counter(), ticket, segment, want)

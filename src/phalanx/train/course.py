@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from phalanx.core.errors import InputError
+from phalanx.core.errors import InputError, PeerLost
 from phalanx.core.spec import Phase, Spec, parse_spec
 from phalanx.data.ledger import Lease, Segment
 from phalanx.sync.shard_optimizer import is_elementwise
@@ -76,11 +76,19 @@ class Course:
         while self.position < current.samples:
             segment = self._next(current)
             self._enter(segment, current)
-            found = self.engine.leases(ticket, segment, current.batch)
             # What is claimed ahead, others wait for; scripted time has no threads beside it.
             ahead = (2 if self.engine.lockstep else 1) if self.engine.background else 0
             self._reached = segment.end
-            yield loaded(current, found, device, ahead=ahead, channels_last=channels_last)
+            over = False
+            while not over:
+                found = self.engine.leases(ticket, segment, current.batch)
+                try:
+                    yield loaded(current, found, device, ahead=ahead, channels_last=channels_last)
+                except GeneratorExit:
+                    with contextlib.suppress(PeerLost):
+                        self.engine.let_go()
+                    raise
+                over = self.engine.complete(ticket)
             self.position, command = self.engine.after_stretch(ticket, self._reached)
             self._take(command, current)
             ticket += 1

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from phalanx.core.spec import Phase, Spec
 from phalanx.data.ledger import Lease, Segment, lockstep
 from phalanx.sync.clock import Clock
+from phalanx.sync.given_out import Settled
 from phalanx.sync.net.channel import Channel
 from phalanx.sync.net.home_messages import Lost
 from phalanx.sync.optimizer_state import State
@@ -69,6 +70,8 @@ class Engine:
         """Told, on the first worker, when the workers' parts of a batch have changed."""
         self.on_lost: Callable[[Lost], None] | None = None
         """Told when a worker is gone and the others go on."""
+        self.on_settled: Callable[[Settled], None] | None = None
+        """Told, on one worker, what became of the samples that a lost one was given."""
         self.told_to_stop: Callable[[], bool] = lambda: False
         """Asked at every step, on each worker."""
         self.on_step: Callable[[int, Timing], None] = lambda index, timing: None
@@ -188,6 +191,20 @@ class Engine:
         """How far the data have been used, and the command to take there, if any."""
         command, self._command = self._command, None
         return lockstep_position, command
+
+    def complete(self, ticket: int) -> bool:
+        """After all leases of a stretch, whether it is over: nobody has any of it in hand.
+
+        If not, there are samples of a worker that was lost meanwhile: ask for leases again.
+        """
+        return True
+
+    def let_go(self) -> None:
+        """The script has left the stretch before its end."""
+
+    def waits(self, rank: int) -> bool:
+        """Whether that worker waits at the end of a stretch until nobody has any of it in hand."""
+        return False
 
     def enter(self, phase: Phase, spec: Spec, *, regroup: bool = False) -> float | None:
         """Be in ``phase``; when that is a switch, returns when the last worker came to it.

@@ -121,6 +121,7 @@ class Evaluator:
             owner = int(owned[1]) if owned[0] == epoch + 1 else 0
             # Asked first: what it made is there then.
             ended = bool(self._ended[owner] > epoch) or owner in self.engine.lost
+            ended = ended or self.engine.waits(owner)  # perhaps for this worker
             with self.engine.lock(Locks.EVALUATION):
                 made, count = int(cell[0]), int(cell[1])
                 if made == number + 1:

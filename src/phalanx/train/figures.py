@@ -13,7 +13,9 @@ import msgspec
 from torch import Tensor, nn
 
 from phalanx.adapters.torch_models import save_state, state_of
+from phalanx.observe import events
 from phalanx.observe.events import Balanced, EpochDone, Logged, Planned, Saved, WorkerLost
+from phalanx.sync.given_out import Settled
 from phalanx.sync.net.home_messages import Lost
 from phalanx.train.best import Best
 from phalanx.train.checkpointing import Checkpoints, History, Resumed
@@ -101,6 +103,22 @@ class Figures:
             file=sys.stderr,
             flush=True,
         )
+
+    def tell_settled(self, found: Settled) -> None:
+        """Its samples are trained by the others; those that cannot be are said."""
+        self._writer.emit(
+            events.Settled(
+                time=self._clock.now(),
+                rank=self._environment.rank,
+                worker=found.worker,
+                epoch=self.told(self.epoch),
+                trained=found.trained,
+                of_epoch=found.of_pass,
+                back=found.back,
+                lost=found.lost,
+            )
+        )
+        self._writer.flush()  # at once: what it says is known to this worker alone
 
     def tell_shares(self, shares: list[float]) -> None:
         now, epoch, rank = self._clock.now(), self.told(self.epoch), self._environment.rank

@@ -84,6 +84,7 @@ class Run:
         self._scaling = Scaling(self._optimizers, self.step, self._nonfinite)
         self.engine.on_step = self._scaling.on_step
         self.engine.on_lost = self._figures.tell_lost
+        self.engine.on_settled = self._figures.tell_settled
         course.on_save = self._checkpoints.save
         course.before_stop, course.on_stop = lifetime.obey, self._stop_here
         course.before_switch = self._step_before_switch

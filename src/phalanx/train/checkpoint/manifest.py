@@ -125,6 +125,9 @@ def leftover_number(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
+RANK_FILE = re.compile(r"rank-[0-9]{1,9}\.safetensors")
+
+
 def rank_file(rank: int) -> str:
     return f"rank-{rank}.safetensors"
 
