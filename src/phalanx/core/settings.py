@@ -30,6 +30,7 @@ CONTROLLER = "PHALANX_CONTROLLER"  # process id of the controller, which a worke
 DATA = "PHALANX_DATA"  # where the data are on this machine; wins over the settings
 SKEW = "PHALANX_SKEW"  # seconds that this machine's wall clock is ahead of the controller's
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")  # others' variables
+HASHING = "PYTHONHASHSEED"  # Python's variable: the order of sets depends on it
 GRACE = "PHALANX_GRACE"  # seconds between being told to stop (SIGTERM) and being killed
 
 

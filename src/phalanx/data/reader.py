@@ -45,6 +45,9 @@ class Reader(Protocol):
 
     def fetch(self, indices: Tensor, epoch: int) -> Batch: ...
 
+    def peek(self, places: Sequence[int]) -> Iterator[Any]:
+        """The samples there, one by one, as they are before they are put together."""
+
     def stream(
         self, orders: Iterable[tuple[K, Tensor]], epoch: int
     ) -> Iterator[tuple[K, Batch | None]]:
@@ -88,6 +91,9 @@ class TensorReader:
         if self._augment is None:
             return rows
         return (self._augment(rows[0], Draws(self._seed, epoch, indices)), *rows[1:])
+
+    def peek(self, places: Sequence[int]) -> Iterator[Any]:
+        return (tuple(t[place] for t in self.tensors) for place in places)
 
     def stream(
         self, orders: Iterable[tuple[K, Tensor]], epoch: int

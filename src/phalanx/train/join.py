@@ -26,6 +26,7 @@ from phalanx.train.kept_state import Keeper
 from phalanx.train.lifetime import Lifetime
 from phalanx.train.precision import Trial, choose
 from phalanx.train.run import Run
+from phalanx.train.seed import CommonSeed
 from phalanx.train.shared_engine import make_engine
 from phalanx.train.stopwatch import Stopwatch
 from phalanx.train.warming import warm_up
@@ -64,6 +65,7 @@ def join_with(
     """:func:`join`, with a ``trial`` step for timing precisions when the caller has one."""
     if buffers not in BUFFER_POLICIES:
         raise InputError(f"buffers='{buffers}' is unknown", f"Use {', '.join(BUFFER_POLICIES)}.")
+    seeds = CommonSeed.now()
     environment = environment or detect()
     clock = environment.clock
     paths = environment.paths
@@ -101,7 +103,11 @@ def join_with(
         notes=notes,
     )
     course, stopwatch = Course(engine, spec, start), Stopwatch(clock, writer)
-    return Run(environment, trained, course, precision, stopwatch, lifetime, resumed)
+    run = Run(environment, trained, course, precision, stopwatch, lifetime, resumed)
+    if environment.workers > 1:
+        seeds.own(environment.rank)
+        run.on_finish = seeds.common
+    return run
 
 
 def _resumed(environment: Environment, spec: Spec, training: int) -> Resumed | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -29,6 +29,7 @@ from phalanx.train.metrics import Metric
 from phalanx.train.own_steps import OwnSteps
 from phalanx.train.passes import Pass, batch_of, check_sizes, new_pass
 from phalanx.train.precision import autocast
+from phalanx.train.same_data import SameData
 from phalanx.train.stopwatch import Stopwatch
 from phalanx.train.weighing import Weighing
 
@@ -65,6 +66,8 @@ class Run:
         self._epochs: int | None = None
         self._epoch = self._passes = 0
         self._began = False
+        self._same_data = SameData(self.engine)
+        self.on_finish: Callable[[], None] = lambda: None
         self._readers: dict[tuple[int, int], tuple[Any, Any, Reader]] = {}
         self.engine.watcher = Commander(environment, self._clock, self._checkpoints).look
         self.engine.on_shares = self._figures.tell_shares
@@ -177,7 +180,7 @@ class Run:
         """
         if self._epochs is None:
             self._restore_kept()
-        current = self._new_pass(self._reader(data, augment), batch)
+        current = self._new_pass(self._reader(data, augment, trains=True), batch)
         stretches = self._course.through(current, self.device, channels_last=self._channels_last)
         trained = False
         for source in stretches:
@@ -254,11 +257,15 @@ class Run:
         self._figures.plan(current)
         return current
 
-    def _reader(self, data: Any, augment: Any = None) -> Reader:
+    def _reader(self, data: Any, augment: Any = None, *, trains: bool = False) -> Reader:
         key = (id(data), id(augment))
         if key not in self._readers:  # data and augment are kept alive, so their ids stay theirs
             seed = self.environment.settings.seed
-            self._readers[key] = (data, augment, as_reader(data, seed=seed, augment=augment))
+            reader = as_reader(data, seed=seed, augment=augment)
+            self._same_data.check(
+                self.engine, reader, f"data to {'train on' if trains else 'evaluate'}"
+            )
+            self._readers[key] = (data, augment, reader)
         return self._readers[key][2]
 
     # -- steps -------------------------------------------------------------------------------
@@ -369,3 +376,4 @@ class Run:
             save_state(state_of(self._models), self.environment.paths.model)
         self._checkpoints.finish()
         self._lifetime.end("done", self._stopwatch.bytes_sent, self._epoch + 1)
+        self.on_finish()
