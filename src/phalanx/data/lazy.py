@@ -30,6 +30,7 @@ from torch.utils.data import (
 
 from phalanx.core.errors import InputError
 from phalanx.data.augment import Augment, Draws, hashed
+from phalanx.data.structure import with_first
 
 K = TypeVar("K")
 _PR_SET_PDEATHSIG = 1
@@ -109,7 +110,7 @@ class LazyReader:
     def __len__(self) -> int:
         return self._length
 
-    def fetch(self, indices: Tensor, epoch: int) -> tuple[Any, ...]:
+    def fetch(self, indices: Tensor, epoch: int) -> Any:
         with kept_generators():
             samples = self._seeded.__getitems__([(epoch, i) for i in indices.tolist()])
         return self._finish(self._options.collate(samples), indices, epoch)
@@ -126,9 +127,7 @@ class LazyReader:
                 sample = self._seeded.__getitems__(one)[0]
             yield sample
 
-    def stream(
-        self, orders: Iterable[tuple[K, Tensor]], epoch: int
-    ) -> Iterator[tuple[K, tuple[Any, ...] | None]]:
+    def stream(self, orders: Iterable[tuple[K, Tensor]], epoch: int) -> Iterator[tuple[K, Any]]:
         """See ``Reader``; the batches are made ahead by the loader's processes, if it has any."""
         if self._options.processes == 0:
             for key, indices in orders:
@@ -157,11 +156,17 @@ class LazyReader:
             generator=torch.Generator().manual_seed(self._seed),
         )
 
-    def _finish(self, batch: Any, indices: Tensor, epoch: int) -> tuple[Any, ...]:
-        parts = tuple(batch) if isinstance(batch, list | tuple) else (batch,)
-        if self._augment is None:
-            return parts
-        return (self._augment(parts[0], Draws(self._seed, epoch, indices)), *parts[1:])
+    def _finish(self, batch: Any, indices: Tensor, epoch: int) -> Any:
+        augment, draws = self._augment, Draws(self._seed, epoch, indices)
+        if augment is None:
+            return batch
+        changed = with_first(batch, lambda images: augment(images, draws))
+        if changed is None:
+            raise InputError(
+                f"augment cannot tell where the images of a {type(batch).__name__} are",
+                "Augment in the dataset's __getitem__, or in the DataLoader's collate_fn.",
+            )
+        return changed
 
 
 def _only(samples: list[Any]) -> Any:

@@ -87,6 +87,10 @@ class Engine:
     def barrier(self) -> None:
         pass
 
+    def gather(self, mine: bytes | None) -> list[bytes]:
+        """What each worker gives, by rank, without those who give ``None``. Collective."""
+        return [] if mine is None else [mine]
+
     def pause(self) -> None:
         """Give way for a moment inside a polling loop."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from torch import Tensor, nn
+from torch import nn
 
 from phalanx.adapters.torch_models import save_state, state_of
 from phalanx.observe.events import Balanced, EpochDone, Logged, Planned, Saved, WorkerLost
@@ -20,7 +20,7 @@ from phalanx.train.checkpointing import Checkpoints, History, Resumed
 from phalanx.train.environment import Environment
 from phalanx.train.evaluation import Evaluator
 from phalanx.train.lifetime import Lifetime
-from phalanx.train.metrics import is_classification
+from phalanx.train.metrics import is_classification, logits_of
 from phalanx.train.passes import Pass
 from phalanx.train.stopwatch import Stopwatch
 
@@ -106,9 +106,9 @@ class Figures:
         now, epoch, rank = self._clock.now(), self.told(self.epoch), self._environment.rank
         self._writer.emit(Balanced(time=now, rank=rank, epoch=epoch, shares=shares))
 
-    def judge(self, outputs: Tensor, targets: Tensor) -> None:
+    def judge(self, outputs: Any, targets: Any) -> None:
         if is_classification(outputs, targets):
-            self._stopwatch.sums.judge(outputs, targets)
+            self._stopwatch.sums.judge(logits_of(outputs), targets)
 
     def of_training(self) -> dict[str, float]:
         """What this worker saw of the epoch so far."""

@@ -17,6 +17,7 @@ from phalanx.sync.transport.arena import Arena, Circle
 
 # What a worker is about to do with the others; numbers from 0 are steps of that optimizer.
 FOLLOW, BATCH_DONE, EVALUATE, EPOCH_DONE, SWITCH, FINISH, ROUND, SAVE, CUT = range(-1, -10, -1)
+GATHER = -20
 _WORDS = {
     FOLLOW: "has no samples left",
     BATCH_DONE: "is done with its batch",
@@ -27,6 +28,7 @@ _WORDS = {
     ROUND: "ends a round",
     SAVE: "saves a checkpoint",
     CUT: "takes a command",
+    GATHER: "gathers values",
 }
 
 Hear = Callable[[list[float], int], None]

@@ -14,6 +14,7 @@ from phalanx.core.settings import RunSettings
 from phalanx.data.ledger import Lease, order
 from phalanx.data.prefetch import move, pinned, prefetch, prefetch_to
 from phalanx.data.reader import Reader, TensorReader
+from phalanx.data.structure import map_tensors
 
 
 @dataclass(frozen=True)
@@ -81,16 +82,18 @@ def loaded(
     if device.type == "cuda":  # whoever reads nothing ahead takes no lease ahead either
         ready = prefetch_to(device, ready) if ahead else (move(item, device) for item in ready)
     for lease, batch in ready:
-        yield lease, _formatted(batch, channels_last)
+        yield lease, formatted(batch, channels_last)
 
 
 def _is_plain(reader: Reader) -> bool:
     return isinstance(reader, TensorReader) and not reader.augmented
 
 
-def _formatted(batch: Any, channels_last: bool) -> Any:
-    if channels_last and isinstance(batch, tuple | list) and isinstance(batch[0], Tensor):
-        first = batch[0]
-        if first.ndim == 4:
-            return (first.contiguous(memory_format=torch.channels_last), *batch[1:])
-    return batch
+def formatted(batch: Any, channels_last: bool) -> Any:
+    return map_tensors(batch, _channels_last) if channels_last else batch
+
+
+def _channels_last(tensor: Tensor) -> Tensor:
+    if tensor.ndim != 4 or not tensor.is_floating_point():
+        return tensor
+    return tensor.contiguous(memory_format=torch.channels_last)

@@ -15,17 +15,19 @@ from phalanx.adapters.torch_models import save_state, state_of
 from phalanx.core.errors import InputError, PeerLost, RunStopped
 from phalanx.data.ledger import Lease
 from phalanx.data.reader import Reader, as_reader
+from phalanx.train import gathered
 from phalanx.train.checkpointing import Checkpoints, Resumed, Trained
 from phalanx.train.commander import Commander
 from phalanx.train.course import Course
 from phalanx.train.engine import NEVER, Engine
 from phalanx.train.environment import Environment, between_machines
-from phalanx.train.evaluation import Evaluator, Means
+from phalanx.train.evaluation import Evaluator, Means, Question
 from phalanx.train.figures import Figures
 from phalanx.train.kept_state import Keeper
 from phalanx.train.lifetime import Lifetime
 from phalanx.train.meeting import EPOCH_DONE
-from phalanx.train.metrics import Metric
+from phalanx.train.metrics import Metric, whole_set
+from phalanx.train.model_calls import Forward, call_model
 from phalanx.train.own_steps import OwnSteps
 from phalanx.train.passes import Pass, batch_of, check_sizes, new_pass
 from phalanx.train.precision import autocast
@@ -65,7 +67,7 @@ class Run:
         self._clip: float | None = None
         self._epochs: int | None = None
         self._epoch = self._passes = 0
-        self._began = False
+        self._began = self._inside = False
         self._same_data = SameData(self.engine)
         self.on_finish: Callable[[], None] = lambda: None
         self._readers: dict[tuple[int, int], tuple[Any, Any, Reader]] = {}
@@ -184,10 +186,11 @@ class Run:
         stretches = self._course.through(current, self.device, channels_last=self._channels_last)
         trained = False
         for source in stretches:
-            trained, began = True, self._clock.now()
+            trained, began, self._inside = True, self._clock.now(), True
             try:
                 yield from self._through(source)
             finally:
+                self._inside = False
                 self._lifetime.trained(self._clock.now() - began)
         if trained:
             self._checkpoints.after_pass(current)
@@ -319,26 +322,65 @@ class Run:
 
     # -- evaluation and results --------------------------------------------------------------
 
-    def evaluate(self, metric: Metric, data: Any, *, model: nn.Module | None = None) -> float:
-        """The mean of ``metric(outputs, targets)`` over ``data``, the same for every worker."""
-        values = self.measure(lambda outputs, y: [metric(outputs, y)], data, model=model)
+    def evaluate(
+        self,
+        metric: Metric,
+        data: Any,
+        *,
+        model: nn.Module | None = None,
+        whole: bool = False,
+        forward: Forward = call_model,
+    ) -> float:
+        """The mean of ``metric(outputs, targets)`` over ``data``, the same for every worker.
+
+        ``whole``: asked once, of all outputs and targets; as one that has ``compute`` always is.
+        """
+        asked = Question(
+            model or self._models[0],
+            self._reader(data),
+            lambda outputs, y: [metric(outputs, y)],
+            whole_set(metric) if whole or hasattr(metric, "compute") else None,
+            forward,
+        )
+        values = self._ask(asked, wait=True)
         assert values is not None  # it waits for them
         return values[0]
 
     def measure(
-        self, means: Means, data: Any, *, model: nn.Module | None = None, wait: bool = True
+        self,
+        means: Means,
+        data: Any,
+        *,
+        model: nn.Module | None = None,
+        wait: bool = True,
+        forward: Forward = call_model,
     ) -> list[float] | None:
         """Several means at once; ``None`` if another worker has them and this need not wait."""
+        asked = Question(model or self._models[0], self._reader(data), means, forward=forward)
+        return self._ask(asked, wait=wait)
+
+    def _ask(self, asked: Question, *, wait: bool) -> list[float] | None:
         began = self._clock.now()
         self._figures.evaluated = True
         with self.autocast():
-            values = self._evaluator.run(
-                self._epoch, model or self._models[0], self._reader(data), means, wait=wait
-            )
+            values = self._evaluator.run(self._epoch, asked, wait=wait)
         self._lifetime.evaluated(self._clock.now() - began)
         return values
 
-    def judge(self, outputs: Tensor, targets: Tensor) -> None:
+    def gather(self, value: Any) -> list[Any]:
+        """What each worker gives, by rank; every worker has to ask. Numbers, texts, tensors."""
+        return gathered.gather(value, self._bring_together)
+
+    def reduce(self, value: Any, how: str = "mean") -> Any:
+        """The mean, sum, min or max of what each worker gives; every worker has to ask."""
+        return gathered.reduce(value, how, self._bring_together)
+
+    def _bring_together(self, mine: bytes) -> list[bytes]:
+        return gathered.bring_together(
+            self.engine, mine, self._inside, self._lifetime.over and self.workers > 1
+        )
+
+    def judge(self, outputs: Any, targets: Any) -> None:
         """Count the classes that a training batch got right, if it is about classes."""
         self._figures.judge(outputs, targets)
 

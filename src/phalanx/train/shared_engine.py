@@ -17,6 +17,7 @@ from phalanx.sync.broadcast import broadcast
 from phalanx.sync.buffers import SharedBuffers
 from phalanx.sync.claims import SharedClaims
 from phalanx.sync.clock import Clock
+from phalanx.sync.gathering import Gathering
 from phalanx.sync.net.channel import Channel
 from phalanx.sync.net.home_messages import Lost
 from phalanx.sync.net.mirror import Mirror
@@ -31,7 +32,7 @@ from phalanx.train.board import Command
 from phalanx.train.control import Control
 from phalanx.train.emulation import emulation_of
 from phalanx.train.engine import Engine, Snapshot
-from phalanx.train.meeting import BATCH_DONE, FINISH, FOLLOW, ROUND, SAVE, SWITCH, Meeting
+from phalanx.train.meeting import BATCH_DONE, FINISH, FOLLOW, GATHER, ROUND, SAVE, SWITCH, Meeting
 from phalanx.train.stage import Makings, Stage
 from phalanx.train.whole_state import Captured, WholeState
 
@@ -71,6 +72,7 @@ class SharedEngine(Engine):
             arena, clock, self._replicas, self._shared, self._meeting,
             chosen.divide_rate, wire, machine,
         )  # fmt: skip
+        self._gathering: Gathering | None = None
         self._stages: dict[tuple[object, ...], Stage] = {}
         for phase in spec.phases:
             self._stage_of(phase, regroup=False)
@@ -139,6 +141,11 @@ class SharedEngine(Engine):
     def barrier(self) -> None:
         self._arena.barrier()
 
+    def gather(self, mine: bytes | None) -> list[bytes]:
+        if self._gathering is None:
+            self._gathering = Gathering(self._arena)
+        return self._gathering.gather(mine)
+
     def pause(self) -> None:
         self._arena.pause()
 
@@ -202,6 +209,9 @@ class SharedEngine(Engine):
                     strategy.import_private(before[i])
             if intent == BATCH_DONE:
                 return stepped
+            if intent == GATHER:
+                self.gather(None)
+                continue
             if intent < 0:
                 meeting.disagree()
             self._strategies[intent].follow()
