@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from phalanx.core import stopping
+from phalanx.core.advice import advice_on
 from phalanx.core.errors import (
     SCRIPT_FAILED,
     InputError,
@@ -54,7 +55,7 @@ def run_script(main: ModuleType, traceback_file: Path) -> int:
         _write(traceback_file, str(error) + "\n")
         return error.exit_code
     except BaseException as error:
-        _write(traceback_file, users_traceback(error))
+        _write(traceback_file, users_traceback(error) + advice_on(error))
         return SCRIPT_FAILED
     return 0
 

@@ -30,6 +30,8 @@ class TeamLease:
 class SharedClaims:
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
+        self.least = 1
+        """Samples that a part has at least, if there are as many."""
         self._cells = arena.region("claims", 4, torch.int64).numpy()
         # Per worker, a ring of what it claimed for its team: ticket, number, start, want, ends.
         width = _FIRST_SHARE + arena.workers
@@ -71,7 +73,7 @@ class SharedClaims:
         return found
 
     def _claim(self, ticket: int, segment: Segment, want: int) -> Lease | None:
-        counter, lease = claim(self._counter(), ticket, segment, want)
+        counter, lease = claim(self._counter(), ticket, segment, want, self.least)
         self._store(counter)
         return lease
 
@@ -101,7 +103,11 @@ class SharedClaims:
                 lease = self._claim(ticket, segment, want)
                 cell[_TICKET], cell[_NUMBER], cell[_WANT] = ticket, number, want
                 cell[_START] = lease.start if lease else -1
-                ends = split_among_all(lease.samples, shares) if lease else [0] * len(members)
+                ends = (
+                    split_among_all(lease.samples, shares, self.least)
+                    if lease
+                    else [0] * len(members)
+                )
                 cell[_FIRST_SHARE : _FIRST_SHARE + len(members)] = ends
             found = [int(v) for v in cell]
             self._taken[rank] = taken + 1

@@ -144,8 +144,13 @@ class Engine:
 
     # -- the way through the data ------------------------------------------------------------
 
-    def leases(self, ticket: int, segment: Segment, batch: int) -> Iterator[Lease]:
-        """What this worker reads of ``segment``: its shares, or what it can claim."""
+    def leases(
+        self, ticket: int, segment: Segment, batch: int, *, fixed: bool = False
+    ) -> Iterator[Lease]:
+        """What this worker reads of ``segment``: its shares, or what it can claim.
+
+        ``fixed``: always the same columns of each global batch.
+        """
         return lockstep(segment, batch, 0, [1.0])
 
     @property

@@ -47,7 +47,14 @@ class Figures:
         self._stopwatch, self._writer, self._clock = stopwatch, stopwatch.writer, stopwatch.clock
         self._evaluator, self._checkpoints = evaluator, checkpoints
         self._planned, self._resumed = False, resumed
+        self._said: set[str] = set()
         checkpoints.figures = self._kept
+
+    def say_once(self, line: str) -> None:
+        """What changes the mathematics, where the first worker's output is seen."""
+        if self._environment.rank == 0 and line not in self._said:
+            self._said.add(line)
+            print(f"phalanx: {line}", file=sys.stderr, flush=True)
 
     def told(self, epoch: int) -> int:
         """Epochs go on counting when a script trains several models, one after another."""

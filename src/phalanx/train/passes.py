@@ -27,21 +27,26 @@ class Pass:
     samples: int
     batch: int
     order: Tensor
+    fixed: bool = False
+    """Each worker reads the same columns of each batch."""
 
     def indices(self, lease: Lease) -> Tensor:
         return self.order[lease.start : lease.end]
 
 
-def new_pass(number: int, epoch: int, reader: Reader, batch: int, seed: int) -> Pass:
+def new_pass(
+    number: int, epoch: int, reader: Reader, batch: int, seed: int, *, fixed: bool = False
+) -> Pass:
     samples = len(reader) // batch * batch if reader.drop_last else len(reader)
     if samples == 0:
         raise InputError(
             f"drop_last leaves nothing of {len(reader)} samples in batches of {batch}",
             "Use a smaller batch.",
         )
-    return Pass(
-        number, epoch, reader, samples, batch, order(len(reader), seed, number, reader.shuffle)
-    )
+    # Samples that go on from each other keep their order, unless a DataLoader says otherwise.
+    shuffle = reader.shuffle and not (fixed and reader.batch is None)
+    mixed = order(len(reader), seed, number, shuffle)
+    return Pass(number, epoch, reader, samples, batch, mixed, fixed)
 
 
 def batch_of(chosen: RunSettings, asked: int | None, workers: int) -> int:

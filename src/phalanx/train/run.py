@@ -16,9 +16,10 @@ from phalanx.core.errors import InputError, PeerLost, RunStopped
 from phalanx.data.ledger import Lease
 from phalanx.data.reader import Reader, as_reader
 from phalanx.train import gathered
+from phalanx.train.carried_state import CarriedState
 from phalanx.train.checkpointing import Checkpoints, Resumed, Trained
 from phalanx.train.commander import Commander
-from phalanx.train.course import Course
+from phalanx.train.course import Course, check_fixed
 from phalanx.train.engine import NEVER, Engine
 from phalanx.train.environment import Environment, between_machines
 from phalanx.train.evaluation import Evaluator, Means, Question
@@ -69,6 +70,7 @@ class Run:
         self._epoch = self._passes = 0
         self._began = self._inside = False
         self._same_data = SameData(self.engine)
+        self._carried = CarriedState(self._models) if self.workers > 1 else None
         self.on_finish: Callable[[], None] = lambda: None
         self._readers: dict[tuple[int, int], tuple[Any, Any, Reader]] = {}
         self.engine.watcher = Commander(environment, self._clock, self._checkpoints).look
@@ -175,27 +177,33 @@ class Run:
         self._evaluator.end_epoch(epoch)
         self._figures.end_epoch(epoch, began, rate)
 
-    def batches(self, data: Any, batch: int | None = None, *, augment: Any = None) -> Iterator[Any]:
+    def batches(
+        self, data: Any, batch: int | None = None, *, augment: Any = None, fixed: bool = False
+    ) -> Iterator[Any]:
         """This worker's batches of one pass over ``data``, on its device.
 
         ``batch`` is the global one, shared among the workers; a ``DataLoader`` brings its own.
+        ``fixed``: in the data's own order, and always the same columns of each global batch.
         """
+        if fixed and self.workers > 1:
+            check_fixed(self._course.spec)
+            self._figures.say_once("fixed=True: equal shares, whatever the workers' speeds")
         if self._epochs is None:
             self._restore_kept()
-        current = self._new_pass(self._reader(data, augment, trains=True), batch)
+        current = self._new_pass(self._reader(data, augment, trains=True), batch, fixed)
         stretches = self._course.through(current, self.device, channels_last=self._channels_last)
         trained = False
         for source in stretches:
             trained, began, self._inside = True, self._clock.now(), True
             try:
-                yield from self._through(source)
+                yield from self._through(source, fixed)
             finally:
                 self._inside = False
                 self._lifetime.trained(self._clock.now() - began)
         if trained:
             self._checkpoints.after_pass(current)
 
-    def _through(self, source: Iterator[tuple[Lease, Any]]) -> Iterator[Any]:
+    def _through(self, source: Iterator[tuple[Lease, Any]], fixed: bool) -> Iterator[Any]:
         while True:
             asked = self._stopwatch.asked()
             switched = self._course.switching.over(asked, self._figures.told(self._epoch))
@@ -214,6 +222,8 @@ class Run:
                     self._weighing.stepped(0.0)
             else:
                 self._stopwatch.received(asked, lease.samples)
+                if self._carried is not None:
+                    self._carried.new_batch(lease.samples, fixed=fixed)
                 yield batch
                 if lease.short:
                     self.engine.batch_done()
@@ -244,7 +254,7 @@ class Run:
         if self.pending and len(self._optimizers) == 1:
             self.step(clip=self._clip)
 
-    def _new_pass(self, reader: Reader, batch: int | None) -> Pass:
+    def _new_pass(self, reader: Reader, batch: int | None, fixed: bool) -> Pass:
         chosen = self.environment.settings
         if chosen.epochs and self._epochs is None:
             raise InputError(
@@ -256,7 +266,7 @@ class Run:
         number, self._passes = self._passes, self._passes + 1
         # A loop without run.epochs: each pass is an epoch.
         epoch = number if self._epochs is None else self._epoch
-        current = new_pass(number, epoch, reader, wanted, chosen.seed)
+        current = new_pass(number, epoch, reader, wanted, chosen.seed, fixed=fixed)
         self._figures.plan(current)
         return current
 

@@ -62,6 +62,7 @@ class SharedEngine(Engine):
         self._buffers = SharedBuffers(arena, models, buffers)
         self._whole = WholeState(arena, models, self._shared, self._buffers)
         self._claims = SharedClaims(arena)
+        self._claims.least = 2 if _normalise_batches(models) else 1
         self._meeting = Meeting(arena, arena.circle(range(self.workers)), range(self.workers))
         self._control = Control(
             arena, self._meeting, self._claims, self._tell_shares, balance=chosen.balance == "auto"
@@ -250,11 +251,14 @@ class SharedEngine(Engine):
 
     # -- the way through the data ------------------------------------------------------------
 
-    def leases(self, ticket: int, segment: Segment, batch: int) -> Iterator[Lease]:
-        self._control.watch.batch = batch
+    def leases(
+        self, ticket: int, segment: Segment, batch: int, *, fixed: bool = False
+    ) -> Iterator[Lease]:
+        self._control.watch.batch, self._control.fixed = batch, fixed
         if self.lockstep:
-            shares = self._control.use_shares()
-            return lockstep(segment, batch, self.rank, shares, self._stage.every)
+            shares = [1.0] * self.workers if fixed else self._control.use_shares()
+            every, least = self._stage.every, self._claims.least
+            return lockstep(segment, batch, self.rank, shares, every, least=least, fixed=fixed)
         return self._claimed(ticket, segment, batch)
 
     def _claimed(self, ticket: int, segment: Segment, batch: int) -> Iterator[Lease]:
@@ -391,6 +395,12 @@ class SharedEngine(Engine):
             replica.staging.unpin()
         if collective:
             self._arena.rewind()
+
+
+def _normalise_batches(models: Sequence[nn.Module]) -> bool:
+    """Whether a single sample cannot be trained on, for want of a variance."""
+    kind = nn.modules.batchnorm._BatchNorm
+    return any(isinstance(module, kind) for model in models for module in model.modules())
 
 
 def _untrained(models: Sequence[nn.Module], replicas: Sequence[Replica]) -> list[Tensor]:
