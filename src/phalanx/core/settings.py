@@ -23,6 +23,7 @@ RUN_FOLDER = "PHALANX_RUN"
 MACHINE = "PHALANX_MACHINE"
 SETTINGS = "PHALANX_SETTINGS"
 ARENA = "PHALANX_ARENA"  # number of the inherited file descriptor of the shared memory
+PROCESS = "PHALANX_WORKER_PROCESS"  # process id of the worker, which alone may join
 DEVICE = "PHALANX_DEVICE"  # "cpu" or "cuda:N", from the plan
 CPUS = "PHALANX_CPUS"  # the cores this worker is pinned to ("0,1"); empty: any
 STARTED = "PHALANX_STARTED"  # clock reading (CLOCK_MONOTONIC, seconds) when the launcher started us
@@ -56,6 +57,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_minutes: float | None = None
     keep: int = 3
     """How many checkpoints are kept, besides the best."""
+    module: str | None = None
+    """The script's name as a module, where it was asked for by ``-m``."""
     resume: str | None = None
     """The folder of the checkpoint to go on from."""
 

@@ -16,7 +16,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from phalanx.core import settings
@@ -37,6 +36,7 @@ from phalanx.launch.launcher import (
 from phalanx.launch.script_runner import (
     PEER_LOST_CODE,
     STOPPED_CODE,
+    import_folders,
     main_module,
     run_script,
 )
@@ -72,12 +72,13 @@ class InProcessLauncher(Launcher):
         # One worker computes at a time, and sums in one order.
         self._before = sys.argv, sys.path, compute_with(threads=1)
         sys.argv = [launch.script, *launch.arguments]
-        sys.path = [str(Path(launch.script).resolve().parent), *sys.path]
+        named = launch.settings.module
+        sys.path = [*import_folders(launch.script, named), *sys.path]
         self._streams.install()
         for worker in launch.workers:
             thread = threading.Thread(
                 target=self._work,
-                args=(worker, launch.script, paths, self._hub),
+                args=(worker, launch, paths, self._hub),
                 name=f"phalanx-rank-{worker.rank}",
                 daemon=True,
             )
@@ -104,7 +105,7 @@ class InProcessLauncher(Launcher):
     def processes(self) -> list[int]:
         return [os.getpid()] if self._running() else []
 
-    def _work(self, worker: WorkerCommand, script: str, paths: RunPaths, hub: Hub) -> None:
+    def _work(self, worker: WorkerCommand, launch: Launch, paths: RunPaths, hub: Hub) -> None:
         """The life of one thread."""
         code = 1
         try:
@@ -114,7 +115,8 @@ class InProcessLauncher(Launcher):
                 enter(WorkerContext(env, hub))
                 with hub.turn(worker.rank):
                     run_startup()  # each from the same seed until it joins
-                    code = run_script(main_module(script), paths.traceback_of(worker.rank))
+                    main = main_module(launch.script, launch.settings.module)
+                    code = run_script(main, paths.traceback_of(worker.rank))
                     if code != 0:
                         hub.abort()  # before the next one runs
         except PeerLost:  # before its first turn

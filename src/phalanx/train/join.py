@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from phalanx.adapters.torch_models import (
     move,
     move_state,
 )
+from phalanx.core import settings
 from phalanx.core.errors import InputError
 from phalanx.core.spec import Spec, parse_spec
 from phalanx.observe.emit import EventWriter
@@ -67,6 +69,8 @@ def join_with(
         raise InputError(f"buffers='{buffers}' is unknown", f"Use {', '.join(BUFFER_POLICIES)}.")
     seeds = CommonSeed.now()
     environment = environment or detect()
+    if environment.launched and not environment.thread:
+        os.environ[settings.PROCESS] = str(os.getpid())  # what it starts is no worker
     clock = environment.clock
     paths = environment.paths
     writer = EventWriter(paths.events_of(environment.rank) if paths else None, environment.rank)

@@ -298,7 +298,8 @@ class Run:
     ) -> None:
         """Agree on the gradient with the others, clip it, update the parameters, zero it."""
         index = 0 if optimizer is None else self._index(optimizer)
-        self._check_batch()
+        if weight is None:
+            self._check_batch()
         if self.workers > 1:
             self._await_device()
         self.engine.worked(*self._stopwatch.worked())
@@ -321,7 +322,8 @@ class Run:
         if self._passes == 0:
             raise InputError(
                 "this batch did not come from run.batches, so nobody knows what it weighs",
-                "for x, y in run.batches(train, batch=128):",
+                "for x, y in run.batches(train, batch=128): or, for batches of your own, "
+                "error.backward() and run.step(weight=its part of the global batch).",
             )
 
     def _index(self, optimizer: torch.optim.Optimizer) -> int:
