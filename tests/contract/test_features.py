@@ -320,8 +320,8 @@ def test_batches_of_the_scripts_own_weigh_what_it_says(tmp_path: Path) -> None:
     x = torch.randn(12, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
 
     def work(rank: int) -> torch.Tensor:
+        torch.manual_seed(0)
         model = nn.Linear(4, 1, dtype=torch.float64)
-        nn.init.ones_(model.weight)
         run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
         own = x if run.workers == 1 else (x[:9], x[9:])[rank]
         model(own).square().mean().backward()
