@@ -19,6 +19,7 @@ MOST_REPEATS = 1000
 def compare(
     ctx: typer.Context,
     script: o.Script,
+    module: o.Module = False,
     strategies: o.Strategies = DEFAULT,
     systems: o.Systems = None,
     peer: o.PeerScripts = None,
@@ -75,6 +76,7 @@ def compare(
     request = check(
         Options(
             script=script,
+            module=module,
             words=ctx.obj.words,
             command=ctx.obj.command,
             workers=workers,

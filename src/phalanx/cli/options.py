@@ -24,6 +24,9 @@ Script = Annotated[
     Path,
     typer.Argument(metavar="SCRIPT", help="The training script. Words after -- go to it."),
 ]
+Module = Annotated[
+    bool, typer.Option("-m", help="SCRIPT is the name of a module, as for python -m.")
+]
 RunName = Annotated[
     str | None,
     typer.Argument(metavar="[RUN]", help="Its id, a part of it, or its folder. Default: newest."),

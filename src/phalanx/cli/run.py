@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 def run(
     ctx: typer.Context,
     script: o.Script,
+    module: o.Module = False,
     strategy: o.Strategy = "allreduce",
     framework: o.FrameworkName = None,
     roles: o.Roles = None,
@@ -67,6 +68,7 @@ def run(
     request = check(
         Options(
             script=script,
+            module=module,
             words=ctx.obj.words,
             command=ctx.obj.command,
             workers=workers,

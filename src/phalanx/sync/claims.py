@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from phalanx.data.ledger import Counter, Lease, Segment, claim, cut, lease_of, part_of
+from phalanx.data.ledger import Counter, Lease, Segment, claim, cut, lease_of, split_among_all
 from phalanx.sync.given_out import GivenOut
 from phalanx.sync.transport.arena import Arena
 from phalanx.sync.transport.locks import Locks
@@ -31,6 +31,8 @@ class TeamLease:
 class SharedClaims:
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
+        self.least = 1
+        """Samples that a part has at least, if there are as many."""
         self._cells = arena.region("claims", 4, torch.int64).numpy()
         # Per worker, a ring of what it claimed for its team, each with the members' parts of it.
         width = _FIRST_SHARE + 2 * arena.workers
@@ -81,7 +83,7 @@ class SharedClaims:
         return [given.record(ticket, back.again(0), back.want)] if back else []
 
     def _claim(self, ticket: int, segment: Segment, want: int) -> Lease | None:
-        counter, lease = claim(self._counter(), ticket, segment, want)
+        counter, lease = claim(self._counter(), ticket, segment, want, self.least)
         self._store(counter)
         return lease
 
@@ -112,9 +114,9 @@ class SharedClaims:
                 cell[_TICKET], cell[_NUMBER], cell[_WANT] = ticket, number, want
                 cell[_START] = lease.start if lease else -1
                 whole = cell[_WHOLE] = lease.samples if lease else 0
+                ends = [0, *split_among_all(max(1, whole), shares, self.least)]
                 for i in range(len(members)):
-                    at = _FIRST_SHARE + 2 * i
-                    cell[at : at + 2] = part_of(whole, shares, i)
+                    cell[_FIRST_SHARE + 2 * i : _FIRST_SHARE + 2 * i + 2] = ends[i : i + 2]
             found = [int(v) for v in cell]
             self._taken[rank] = taken + 1
         self._arena.wake()

@@ -81,7 +81,7 @@ class Course:
             self._reached = segment.end
             over = False
             while not over:
-                found = self.engine.leases(ticket, segment, current.batch)
+                found = self.engine.leases(ticket, segment, current.batch, fixed=current.fixed)
                 try:
                     yield loaded(current, found, device, ahead=ahead, channels_last=channels_last)
                 except GeneratorExit:
@@ -168,6 +168,8 @@ class Course:
     def _check(self, spec: Spec, current: Pass) -> None:
         if any(phase.name == "single" for phase in spec.phases):
             raise InputError("'single' has one worker", "Use another strategy.")
+        if current.fixed:
+            check_fixed(spec)
         if not spec.on_straggler:
             boundaries(spec, self.epochs, current.samples, current.batch)
         if all(phase.traits.any_optimizer for phase in spec.phases):
@@ -176,6 +178,16 @@ class Course:
             if not is_elementwise(replica.optimizer):
                 kind = type(replica.optimizer).__name__
                 raise InputError(f"the optimizer {kind} cannot run in the store", "Use allreduce.")
+
+
+def check_fixed(spec: Spec) -> None:
+    """Columns can be kept only where everybody has a part of each batch."""
+    free = next((phase.label for phase in spec.phases if not phase.traits.lockstep), None)
+    if free is not None:
+        raise InputError(
+            f"fixed=True does not go with {free}: whoever is free takes the next samples",
+            "Use allreduce, bsp, localsgd or diloco.",
+        )
 
 
 def say_refused(error: InputError) -> None:

@@ -93,6 +93,10 @@ class Engine:
     def barrier(self) -> None:
         pass
 
+    def gather(self, mine: bytes | None) -> list[bytes]:
+        """What each worker gives, by rank, without those who give ``None``. Collective."""
+        return [] if mine is None else [mine]
+
     def pause(self) -> None:
         """Give way for a moment inside a polling loop."""
 
@@ -173,8 +177,13 @@ class Engine:
 
     # -- the way through the data ------------------------------------------------------------
 
-    def leases(self, ticket: int, segment: Segment, batch: int) -> Iterator[Lease]:
-        """What this worker reads of ``segment``: its shares, or what it can claim."""
+    def leases(
+        self, ticket: int, segment: Segment, batch: int, *, fixed: bool = False
+    ) -> Iterator[Lease]:
+        """What this worker reads of ``segment``: its shares, or what it can claim.
+
+        ``fixed``: always the same columns of each global batch.
+        """
         return lockstep(segment, batch, 0, [1.0])
 
     @property

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from torch import Tensor, nn
+from torch import nn
 
 from phalanx.adapters.torch_models import save_state, state_of
 from phalanx.observe import events
@@ -22,7 +22,7 @@ from phalanx.train.checkpointing import Checkpoints, History, Resumed
 from phalanx.train.environment import Environment
 from phalanx.train.evaluation import Evaluator
 from phalanx.train.lifetime import Lifetime
-from phalanx.train.metrics import is_classification
+from phalanx.train.metrics import is_classification, logits_of
 from phalanx.train.passes import Pass
 from phalanx.train.stopwatch import Stopwatch
 
@@ -49,7 +49,14 @@ class Figures:
         self._stopwatch, self._writer, self._clock = stopwatch, stopwatch.writer, stopwatch.clock
         self._evaluator, self._checkpoints = evaluator, checkpoints
         self._planned, self._resumed = False, resumed
+        self._said: set[str] = set()
         checkpoints.figures = self._kept
+
+    def say_once(self, line: str) -> None:
+        """What changes the mathematics, where the first worker's output is seen."""
+        if self._environment.rank == 0 and line not in self._said:
+            self._said.add(line)
+            print(f"phalanx: {line}", file=sys.stderr, flush=True)
 
     def told(self, epoch: int) -> int:
         """Epochs go on counting when a script trains several models, one after another."""
@@ -124,9 +131,9 @@ class Figures:
         now, epoch, rank = self._clock.now(), self.told(self.epoch), self._environment.rank
         self._writer.emit(Balanced(time=now, rank=rank, epoch=epoch, shares=shares))
 
-    def judge(self, outputs: Tensor, targets: Tensor) -> None:
+    def judge(self, outputs: Any, targets: Any) -> None:
         if is_classification(outputs, targets):
-            self._stopwatch.judge(outputs, targets)
+            self._stopwatch.judge(logits_of(outputs), targets)
 
     def of_training(self) -> dict[str, float]:
         """What this worker saw of the epoch so far."""

@@ -17,6 +17,7 @@ from phalanx.sync.broadcast import broadcast
 from phalanx.sync.buffers import SharedBuffers
 from phalanx.sync.claims import SharedClaims
 from phalanx.sync.clock import Clock
+from phalanx.sync.gathering import Gathering
 from phalanx.sync.given_out import Settled
 from phalanx.sync.net.channel import Channel
 from phalanx.sync.net.home_messages import Lost
@@ -70,6 +71,7 @@ class SharedEngine(Engine):
         broadcast(arena, _untrained(models, self._replicas))
         self._buffers = SharedBuffers(arena, models, buffers)
         self._claims = SharedClaims(arena)
+        self._claims.least = 2 if _normalise_batches(models) else 1
         self._meeting = Meeting(arena, arena.circle(range(self.workers)), range(self.workers))
         self._control = Control(
             arena, self._meeting, self._claims, self._tell_shares, balance=chosen.balance == "auto"
@@ -82,6 +84,7 @@ class SharedEngine(Engine):
             arena, clock, self._replicas, self._shared, self._meeting,
             chosen.divide_rate, wire, machine,
         )  # fmt: skip
+        self._gathering: Gathering | None = None
         self._stages: dict[tuple[str, tuple[float, ...]], Stage] = {}
         self._staged = 0
         for phase in spec.phases:
@@ -163,6 +166,11 @@ class SharedEngine(Engine):
 
     def barrier(self) -> None:
         self._arena.barrier()
+
+    def gather(self, mine: bytes | None) -> list[bytes]:
+        if self._gathering is None:
+            self._gathering = Gathering(self._arena)
+        return self._gathering.gather(mine)
 
     def pause(self) -> None:
         self._arena.pause()
@@ -345,11 +353,14 @@ class SharedEngine(Engine):
 
     # -- the way through the data ------------------------------------------------------------
 
-    def leases(self, ticket: int, segment: Segment, batch: int) -> Iterator[Lease]:
-        self._control.watch.batch = batch
+    def leases(
+        self, ticket: int, segment: Segment, batch: int, *, fixed: bool = False
+    ) -> Iterator[Lease]:
+        self._control.watch.batch, self._control.fixed = batch, fixed
         if self.lockstep:
-            shares = self._control.use_shares()
-            return lockstep(segment, batch, self.rank, shares, self._stage.every)
+            shares = [1.0] * self.workers if fixed else self._control.use_shares()
+            every, least = self._stage.every, self._claims.least
+            return lockstep(segment, batch, self.rank, shares, every, least=least, fixed=fixed)
         return self._claimed(ticket, segment, batch)
 
     def _claimed(self, ticket: int, segment: Segment, batch: int) -> Iterator[Lease]:
@@ -514,6 +525,12 @@ class SharedEngine(Engine):
         self._give_back()
         if collective:
             self._arena.rewind()
+
+
+def _normalise_batches(models: Sequence[nn.Module]) -> bool:
+    """Whether a single sample cannot be trained on, for want of a variance."""
+    kind = nn.modules.batchnorm._BatchNorm
+    return any(isinstance(module, kind) for model in models for module in model.modules())
 
 
 def _untrained(models: Sequence[nn.Module], replicas: Sequence[Replica]) -> list[Tensor]:

@@ -24,6 +24,7 @@ class EpochSums:
     correct: float | Tensor = 0.0
 
     def judge(self, outputs: Tensor, targets: Tensor) -> None:
+        """``outputs`` are scores of classes."""
         self.correct = self.correct + (outputs.detach().argmax(1) == targets).sum()
         self.judged += len(targets)
 
