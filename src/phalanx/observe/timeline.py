@@ -64,6 +64,8 @@ class RankLog:
     logged: list[ev.Logged] = field(default_factory=list)
     switches: list[ev.Switched] = field(default_factory=list)
     balanced: list[ev.Balanced] = field(default_factory=list)
+    """Shares that were kept; others were tried and taken back."""
+    refused: list[ev.Balanced] = field(default_factory=list)
     lost: list[ev.WorkerLost] = field(default_factory=list)
     """Workers without whom it went on."""
     data: list[ev.Data] = field(default_factory=list)
@@ -99,7 +101,7 @@ class RankLog:
             case ev.Switched():
                 self.switches.append(event)
             case ev.Balanced():
-                self.balanced.append(event)
+                (self.balanced if event.refused is None else self.refused).append(event)
             case ev.WorkerLost():
                 self.lost.append(event)
             case ev.Data():

@@ -13,6 +13,7 @@ from phalanx.core.errors import InputError
 from phalanx.core.settings import RunSettings
 from phalanx.core.spec import Phase, Spec
 from phalanx.data.ledger import Lease, Segment, lockstep
+from phalanx.sync.balance import Change
 from phalanx.sync.broadcast import broadcast
 from phalanx.sync.buffers import SharedBuffers
 from phalanx.sync.claims import SharedClaims
@@ -179,7 +180,9 @@ class SharedEngine(Engine):
         self._control.look(self.watcher, told_to_stop=self.told_to_stop())
         if self._stage.together:
             self._stage.meeting.announce(index)
+        began = self._arena.pace.now()
         timing = self._strategies[index].exchange(weight, clip)
+        self._control.exchanged(self._arena.pace.now() - began)
         if not self.lockstep and self._buffers.any:
             self._buffers.publish()
         # Schedulers warn when the optimizer they know has not stepped itself.
@@ -215,7 +218,9 @@ class SharedEngine(Engine):
         total = Timing()
         for strategy in self._strategies:
             self._meeting.announce(ROUND)
+            began = self._arena.pace.now()
             timing = strategy.agree()
+            self._control.exchanged(self._arena.pace.now() - began)
             total.send += timing.send
             total.wait += timing.wait
             total.update += timing.update
@@ -234,14 +239,13 @@ class SharedEngine(Engine):
             for strategy in self._strategies:
                 strategy.drain()
 
-    def _tell_shares(self, shares: list[float]) -> None:
+    def _tell_shares(self, change: Change) -> None:
         if self.rank == 0 and self.on_shares is not None:
-            self.on_shares(shares)
+            self.on_shares(change)
 
     # -- the way through the data ------------------------------------------------------------
 
     def leases(self, ticket: int, segment: Segment, batch: int) -> Iterator[Lease]:
-        self._control.watch.batch = batch
         if self.lockstep:
             shares = self._control.use_shares()
             return lockstep(segment, batch, self.rank, shares, self._stage.every)
