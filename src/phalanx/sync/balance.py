@@ -115,14 +115,11 @@ def propose(
     base = [min(fixed[r], FIXED_MOST * t) for r, t in zip(known, times, strict=True)]
     each = [(t - a) / n for t, a, n in zip(times, base, sizes, strict=True)]
     wanted = fitting_shares(list(zip(base, each, strict=True)), sum(sizes))
-    found = list(shares)
-    for rank, now, then in zip(known, sizes, wanted, strict=True):
-        found[rank] *= min(max(then / now, 1 / LARGEST), LARGEST)
+    found, batch = list(shares), sum(sizes) / sum(shares[r] for r in known)
+    for rank, now, then in zip(known, sizes, wanted, strict=True):  # as it was: shares are rounded
+        found[rank] = min(max(then, now / LARGEST), now * LARGEST) / batch
     found = _whole(found)
-    later = [
-        a + b * n * found[r] / shares[r]
-        for r, a, b, n in zip(known, base, each, sizes, strict=True)
-    ]
+    later = [a + b * batch * found[r] for r, a, b in zip(known, base, each, strict=True)]
     gain = _gain(lap, max(times) - max(later))
     return Proposal(found, gain) if gain >= WORTH_TRYING else None
 

@@ -186,6 +186,35 @@ def test_adversarial_noise_never_halves_a_share(seed: int, noise: float) -> None
     assert found.equal / found.spent >= 0.97
 
 
+def in_a_queue(work: Sequence[float], order: Sequence[int], cores: int) -> list[float]:
+    """When each is ready, if they take turns on a few cores in this order."""
+    free, ready = [0.0] * cores, [0.0] * len(work)
+    for rank in order:
+        core = free.index(min(free))
+        free[core] += work[rank]
+        ready[rank] = free[core]
+    return ready
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sixteen_that_share_two_cores_stay_equal(seed: int) -> None:
+    """Who comes late waits for the others' work whatever its own: a small share looks slow."""
+    chance, balancer, spent, equal = random.Random(seed), Balancer(16), 0.0, 0.0
+    for step in range(600):
+        if step % 10 == 0:
+            order = chance.sample(range(16), 16)
+        by = [chance.lognormvariate(0.0, 0.1) for _ in range(16)]
+        sizes = [share * BATCH for share in balancer.shares]
+        work = [(10.0 + n) * slower for n, slower in zip(sizes, by, strict=True)]
+        busy = in_a_queue(work, order, 2)
+        spent += max(busy)
+        equal += max(in_a_queue([26.0 * slower for slower in by], order, 2))
+        balancer.observe(Tick(sizes, busy, (max(busy) + EXCHANGE) / BATCH))
+    kept = balancer._trial.old if balancer._trial else balancer.shares
+    assert kept == pytest.approx([1 / 16] * 16, rel=0.15)
+    assert equal / spent >= 0.97
+
+
 def test_looking_slow_without_being_slower_for_the_whole_is_not_believed() -> None:
     """The others' computing on the same cores: who computes last looks slow, whatever it has."""
     balancer, refused = Balancer(2), []
