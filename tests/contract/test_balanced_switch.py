@@ -15,7 +15,7 @@ import phalanx
 from phalanx.core.settings import RunSettings
 from phalanx.observe.events import Balanced, Joined, read_events
 
-SAMPLES, EPOCHS, BATCH = 960, 3, 40
+SAMPLES, EPOCHS, BATCH = 1920, 3, 40
 
 
 @pytest.mark.parametrize("after", ["allreduce", "localsgd:every=3"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from phalanx.observe.events import Balanced, Event, Refused, Settled, Switched
 from phalanx.report.findings import shares
-from phalanx.report.words import seconds
+from phalanx.report.words import count, seconds
 
 MOST_SHARES = 3
 MOST_SWITCHES = 6
@@ -33,6 +33,11 @@ class Changes:
         return self._switched(event) if isinstance(event, Switched) else None
 
     def _balanced(self, event: Balanced) -> str | None:
+        if event.refused is not None:
+            self._refused += 1
+            told = f"shares {shares(event.refused)} tried and taken back: not faster"
+            told += f" ({count(event.rate_after)} samples/s, against {count(event.rate_before)})"
+            return _few(told, "trials of shares", self._refused, MOST_SHARES)
         told = shares(event.shares)
         if told == self._last:
             return None

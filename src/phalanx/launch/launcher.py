@@ -11,7 +11,7 @@ import importlib.metadata
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -250,6 +250,13 @@ def process_variables(job: Job, slot: Slot) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         **dict.fromkeys(settings.THREADS, str(slot.threads)),
     }
+
+
+def with_own_threads(slot: Slot, environment: Mapping[str, str]) -> Slot:
+    """What the user's environment says about threads, for any library, goes before the plan."""
+    told = [environment[name] for name in settings.THREADS if environment.get(name, "").isdigit()]
+    threads = next((int(number) for number in told if int(number) > 0), slot.threads)
+    return msgspec.structs.replace(slot, threads=threads)
 
 
 def log_name(paths: RunPaths, rank: int) -> str:

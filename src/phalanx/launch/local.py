@@ -26,6 +26,7 @@ from phalanx.launch.launcher import (
     log_name,
     never,
     process_variables,
+    with_own_threads,
     worker_variables,
 )
 from phalanx.plan.plan import Plan, PlannedMachine, Slot
@@ -107,6 +108,7 @@ def _check_reach(plan: Plan) -> None:
 
 
 def _command(job: Job, paths: RunPaths, machine: PlannedMachine, slot: Slot) -> WorkerCommand:
+    slot = with_own_threads(slot, os.environ)
     told = worker_variables(job, str(paths.folder.absolute()), machine, slot)
     bootstrap = [sys.executable, "-P", "-m", "phalanx.launch.bootstrap"]
     return WorkerCommand(

@@ -128,6 +128,11 @@ class Balanced(msgspec.Struct, tag="balanced", frozen=True, kw_only=True):
     rank: int
     epoch: int
     shares: list[float]
+    refused: list[float] | None = None
+    """Others that were tried and taken back, because they were not faster."""
+    rate_before: float | None = None
+    rate_after: float | None = None
+    """Samples a second in steps with the old shares, and with those that were tried."""
 
 
 class Refused(msgspec.Struct, tag="refused", frozen=True, kw_only=True):

@@ -103,6 +103,8 @@ class BalanceSummary(msgspec.Struct, kw_only=True):
     """What sharing the batches out by measured speed did."""
 
     changes: int
+    refused: int = 0
+    """Other shares that were tried and taken back, because they were not faster."""
     first_epoch: int
     last_epoch: int
     rate_before: float | None = None

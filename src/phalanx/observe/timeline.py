@@ -64,6 +64,8 @@ class RankLog:
     logged: list[ev.Logged] = field(default_factory=list)
     switches: list[ev.Switched] = field(default_factory=list)
     balanced: list[ev.Balanced] = field(default_factory=list)
+    """Shares that were kept; others were tried and taken back."""
+    taken_back: list[ev.Balanced] = field(default_factory=list)
     refused: list[ev.Refused] = field(default_factory=list)
     lost: list[ev.WorkerLost] = field(default_factory=list)
     """Workers without whom it went on."""
@@ -112,7 +114,7 @@ class RankLog:
             case ev.Switched():
                 self.switches.append(event)
             case ev.Balanced():
-                self.balanced.append(event)
+                (self.balanced if event.refused is None else self.taken_back).append(event)
             case ev.Refused():
                 self.refused.append(event)
             case ev.WorkerLost():

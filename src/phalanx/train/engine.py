@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from phalanx.core.spec import Phase, Spec
 from phalanx.data.ledger import Lease, Segment, lockstep
+from phalanx.sync.balance import Change
 from phalanx.sync.clock import Clock
 from phalanx.sync.given_out import Settled
 from phalanx.sync.net.channel import Channel
@@ -66,8 +67,8 @@ class Engine:
         self._command: Command | None = None
         self.watcher: Callable[[], Command | None] | None = None
         """Asked at every step, on the first worker, whether there is a command to post."""
-        self.on_shares: Callable[[list[float]], None] | None = None
-        """Told, on the first worker, when the workers' parts of a batch have changed."""
+        self.on_shares: Callable[[Change], None] | None = None
+        """Called, on the first worker, when other parts of a batch have been kept or refused."""
         self.on_lost: Callable[[Lost], None] | None = None
         """Told when a worker is gone and the others go on."""
         self.on_settled: Callable[[Settled], None] | None = None

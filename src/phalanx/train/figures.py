@@ -15,6 +15,7 @@ from torch import nn
 from phalanx.adapters.torch_models import save_state, state_of
 from phalanx.observe import events
 from phalanx.observe.events import Balanced, EpochDone, Logged, Planned, Saved, WorkerLost
+from phalanx.sync.balance import Change
 from phalanx.sync.given_out import Settled
 from phalanx.sync.net.home_messages import Lost
 from phalanx.train.best import Best
@@ -127,9 +128,18 @@ class Figures:
         )
         self._writer.flush()  # at once: what it says is known to this worker alone
 
-    def tell_shares(self, shares: list[float]) -> None:
-        now, epoch, rank = self._clock.now(), self.told(self.epoch), self._environment.rank
-        self._writer.emit(Balanced(time=now, rank=rank, epoch=epoch, shares=shares))
+    def tell_shares(self, change: Change) -> None:
+        self._writer.emit(
+            Balanced(
+                time=self._clock.now(),
+                rank=self._environment.rank,
+                epoch=self.told(self.epoch),
+                shares=change.shares,
+                refused=None if change.shares == change.tried else change.tried,
+                rate_before=change.before,
+                rate_after=change.after,
+            )
+        )
 
     def judge(self, outputs: Any, targets: Any) -> None:
         if is_classification(outputs, targets):

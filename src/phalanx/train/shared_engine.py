@@ -13,6 +13,7 @@ from phalanx.core.errors import InputError
 from phalanx.core.settings import RunSettings
 from phalanx.core.spec import Phase, Spec
 from phalanx.data.ledger import Applied, Lease, Segment, lockstep
+from phalanx.sync.balance import Change
 from phalanx.sync.broadcast import broadcast
 from phalanx.sync.buffers import SharedBuffers
 from phalanx.sync.claims import SharedClaims
@@ -226,6 +227,7 @@ class SharedEngine(Engine):
         self._control.look(self.watcher, told_to_stop=self.told_to_stop())
         strategy, stage = self._strategies[index], self._stage
         self._replicas[index].scale.value = scale
+        began = self._arena.pace.now()
         if not stage.together:
             timing = strategy.exchange(weight, clip)
         elif agreed and clip is None and strategy.steps_agreed:
@@ -233,6 +235,7 @@ class SharedEngine(Engine):
         else:
             self._announce(index)
             timing = strategy.exchange(weight, clip)
+        self._control.exchanged(self._arena.pace.now() - began)
         self._stepped = self._had
         if not self.lockstep and self._buffers.any:
             self._buffers.publish()
@@ -266,7 +269,9 @@ class SharedEngine(Engine):
         total = Timing()
         for strategy in self._strategies:
             self._meeting.announce(ROUND)
+            began = self._arena.pace.now()
             timing = strategy.agree()
+            self._control.exchanged(self._arena.pace.now() - began)
             total.send += timing.send
             total.wait += timing.wait
             total.update += timing.update
@@ -288,9 +293,9 @@ class SharedEngine(Engine):
             for strategy in self._strategies:
                 strategy.drain()
 
-    def _tell_shares(self, shares: list[float]) -> None:
+    def _tell_shares(self, change: Change) -> None:
         if self.rank == 0 and self.on_shares is not None:
-            self.on_shares(shares)
+            self.on_shares(change)
 
     # -- the script's optimizers -------------------------------------------------------------
 
@@ -356,7 +361,7 @@ class SharedEngine(Engine):
     def leases(
         self, ticket: int, segment: Segment, batch: int, *, fixed: bool = False
     ) -> Iterator[Lease]:
-        self._control.watch.batch, self._control.fixed = batch, fixed
+        self._control.fixed = fixed
         if self.lockstep:
             shares = [1.0] * self.workers if fixed else self._control.use_shares()
             every, least = self._stage.every, self._claims.least

@@ -48,3 +48,16 @@ def test_the_last_line_says_that_it_was_emulated() -> None:
     assert "emulated (speeds 1, 0.25)" in describe(summary)
     summary.emulated = None
     assert "emulated" not in describe(summary)
+
+
+def test_what_is_taken_back_is_said() -> None:
+    changes = Changes()
+    tried = Balanced(
+        time=1.0, rank=0, epoch=0, shares=[0.5, 0.5], refused=[0.88, 0.12],
+        rate_before=7984.0, rate_after=2359.0,
+    )  # fmt: skip
+    assert changes.line(tried) == (
+        "shares 88 : 12 tried and taken back: not faster (2,359 samples/s, against 7,984)"
+    )
+    told = [changes.line(tried) for _ in range(40)]
+    assert len([line for line in told if line]) == MOST_SHARES
