@@ -35,6 +35,7 @@ RunNames = Annotated[
         help="Its id, a part of it, or its folder; several are compared. Default: newest.",
     ),
 ]
+OTHER_POOL = "The blueprint, if it is not where it was, or if the run's folder is not your own."
 Json = Annotated[
     bool, typer.Option("--json", help="End stdout with one JSON object; text goes to stderr.")
 ]

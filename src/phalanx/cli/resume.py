@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from phalanx.train.checkpoint.manifest import Manifest
 
 SUFFIX = "-resumed"
+MOST_SHOWN = 200  # characters of a command line
 Number = Annotated[
     int | None, typer.Option(metavar="NUMBER", help="Which one. Default: the newest that is whole.")
 ]
@@ -44,6 +45,10 @@ def resume(
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Part of its id. Default: the run's.")
     ] = None,
+    trust: Annotated[
+        bool,
+        typer.Option("--trust", help="Also if the folder was made elsewhere, or by others."),
+    ] = False,
     dry_run: o.DryRun = False,
     json: o.Json = False,
 ) -> int:
@@ -62,6 +67,7 @@ def resume(
     check_at_least("--batch", batch, 1)
     out = Output(json)
     past = _read(single_run(run, "resume"))
+    _check_is_own(past, pool, trust)
     _check_can_go_on(past, epochs is not None or checkpoint is not None)
     wanted = _given(
         strategy=strategy,
@@ -73,7 +79,7 @@ def resume(
     ) | _when(checkpoint_every, keep, past.launch.settings)
     resumption = Resumption(past, wanted, workers, launcher, pool, machines, name)
     request = resumption.request(ctx.obj.command)
-    found, manifest = find_checkpoint(past.paths, checkpoint, out)
+    found, manifest = find_checkpoint(past.paths, checkpoint, out, fetch=True)
     _check_there_is_more(epochs, manifest)
     for warning in (*request.warnings, *changed_sources(past.paths, request.script)):
         out.note(f"warning: {warning}")
@@ -193,18 +199,23 @@ def changed_sources(paths: RunPaths, script: Path) -> list[str]:
 
 
 def _read(paths: RunPaths) -> Past:
-    import msgspec
+    from phalanx.launch.launcher import read_launch
 
-    from phalanx.core.errors import InputError
-    from phalanx.launch.launcher import Launch
-    from phalanx.plan.plan import Plan
-
-    try:
-        launch = Launch.from_json(paths.launch.read_bytes())
-        plan = Plan.from_json(paths.plan.read_bytes())
-    except (OSError, ValueError, msgspec.DecodeError, RecursionError) as error:
-        raise InputError(f"cannot read how '{paths.id}' was started: {error}") from error
+    launch, plan = read_launch(paths)
     return Past(paths, launch, plan.workers, plan.selection)
+
+
+def _check_is_own(past: Past, pool: Path | None, trust: bool) -> None:
+    """What a folder names is started only if it is the user's own, or the user has said so."""
+    from phalanx.core.trust import refuse_foreign
+
+    launch = past.launch
+    if not trust:
+        words = " ".join([launch.script, *launch.arguments])[:MOST_SHOWN]
+        refuse_foreign(past.paths, f"start {words}", "If that is what you want: --trust")
+    elif launch.pool and pool is None:
+        would = f"contact the machines of {launch.pool}"
+        refuse_foreign(past.paths, would, "Name your own blueprint: --pool FILE")
 
 
 def _check_can_go_on(past: Past, there_is_more: bool) -> None:

@@ -22,6 +22,7 @@ from phalanx.core.errors import (
 )
 from phalanx.core.files import write_whole
 from phalanx.core.run_paths import RunPaths
+from phalanx.core.trust import write_launch
 from phalanx.launch.frameworks.watching import counted, figures_of, stuck_first, why_failed
 from phalanx.launch.interrupts import Interrupts
 from phalanx.launch.launcher import LAUNCHERS, STOP_SECONDS, Job, Launch, Launcher
@@ -88,7 +89,7 @@ def _settle(launcher: Launcher, job: Job, paths: RunPaths) -> Launch:
     launch = launcher.prepare(job, paths)
     try:
         write_whole(paths.plan, job.plan.to_json() + "\n")
-        write_whole(paths.launch, launch.to_json() + "\n")
+        write_launch(paths, launch.to_json() + "\n")
         keep_source(job.script, paths)
     except OSError as error:
         raise _cannot_write(paths.folder, error) from None

@@ -77,6 +77,14 @@ def read_run(paths: RunPaths) -> RunFiles:
     )
 
 
+def read_summary(paths: RunPaths) -> Summary | None:
+    """The summary as written, under the name of its folder, whatever it calls itself."""
+    summary = read_record(paths.summary, Summary)
+    if summary is not None:
+        summary.run = paths.id
+    return summary
+
+
 def summarise(
     paths: RunPaths,
     *,
@@ -211,7 +219,7 @@ def _add_earlier(summary: Summary, run: RunFiles, generation: int) -> float:
 
 
 def _parent(source: Source, generation: int) -> Summary | None:
-    written = read_record(source.paths.summary, Summary)
+    written = read_summary(source.paths)
     if written is not None and written.status != RUNNING:
         return written
     if generation >= MOST_GENERATIONS:
