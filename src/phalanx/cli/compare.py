@@ -44,6 +44,7 @@ def compare(
     keep: o.Keep = 3,
     data: o.DataFolder = None,
     ship_limit: o.ShipLimit = None,
+    follow_links: o.FollowLinks = False,
     name: o.Name = None,
     dry_run: o.DryRun = False,
     json: o.Json = False,
@@ -88,7 +89,7 @@ def compare(
             balance=balance,
             emulation=Emulation(read_slow(slow), read_rate(rate)),
             checkpoints=read_checkpoints(checkpoint_every, keep),
-            travel=read_travel(data, ship_limit),
+            travel=read_travel(data, ship_limit, follow_links=follow_links),
         )
     )
     if wanted is not None:

@@ -99,6 +99,10 @@ ShipLimit = Annotated[
     str | None,
     typer.Option(metavar="SIZE", help="How large a project folder may be shipped (200MB)."),
 ]
+FollowLinks = Annotated[
+    bool,
+    typer.Option("--follow-links", help="Send the files that links lead to out of the project."),
+]
 Detach = Annotated[
     bool, typer.Option("--detach", help="Leave the run alone once it trains; phalanx attach.")
 ]

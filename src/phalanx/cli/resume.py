@@ -49,6 +49,7 @@ def resume(
         bool,
         typer.Option("--trust", help="Also if the folder was made elsewhere, or by others."),
     ] = False,
+    follow_links: o.FollowLinks = False,
     dry_run: o.DryRun = False,
     json: o.Json = False,
 ) -> int:
@@ -77,7 +78,7 @@ def resume(
         slow=list(read_slow(slow)) or None,
         rate=read_rate(rate),
     ) | _when(checkpoint_every, keep, past.launch.settings)
-    resumption = Resumption(past, wanted, workers, launcher, pool, machines, name)
+    resumption = Resumption(past, wanted, workers, launcher, pool, machines, name, follow_links)
     request = resumption.request(ctx.obj.command)
     found, manifest = find_checkpoint(past.paths, checkpoint, out, fetch=True)
     _check_there_is_more(epochs, manifest)
@@ -120,6 +121,7 @@ class Resumption:
     pool: Path | None
     machines: str | None
     name: str | None
+    follow_links: bool
 
     def strategy(self, manifest: Manifest) -> str:
         """What it was trained with last, which a switch may have changed, if not told otherwise."""
@@ -133,7 +135,7 @@ class Resumption:
     def request(self, command: list[str]) -> Request:
         """Checked like a new run's."""
         from phalanx.cli.request import Options, check
-        from phalanx.cli.values import Emulation
+        from phalanx.cli.values import Emulation, Travel
 
         launch = self.past.launch
         settings = launch.settings
@@ -151,6 +153,7 @@ class Resumption:
             precision=settings.precision,
             balance=self.wanted.get("balance", settings.balance),
             emulation=Emulation(tuple(self.wanted.get("slow", ()))),
+            travel=Travel(follow_links=self.follow_links),
         )
         return check(options)
 

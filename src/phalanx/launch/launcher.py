@@ -107,6 +107,8 @@ class Fleet:
     """A folder of this machine that goes to all of them."""
     ship_limit: int | None = None
     """Bytes of the project folder that may be shipped; ``None`` is the default."""
+    follow_links: bool = False
+    """Whether links that lead out of what is sent are sent as the files they lead to."""
     detach: bool = False
     workers: int | None = None
     """As asked for: how many there are in all is settled when the machines are known."""
