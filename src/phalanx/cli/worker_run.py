@@ -21,6 +21,7 @@ from phalanx.core.errors import BAD_INPUT, MACHINE_FAILED
 from phalanx.core.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
 from phalanx.core.startup import run_startup
+from phalanx.core.terminal import printable
 from phalanx.launch import by_hand
 from phalanx.launch.bootstrap import become_main
 from phalanx.launch.launcher import Job
@@ -122,7 +123,7 @@ def _judge(code: int, seat: Seat, paths: RunPaths) -> int:
     if told and code in (BAD_INPUT, MACHINE_FAILED):
         write_problem(f"worker {seat.process}: {told[0]}", " ".join(told[1:]))
     elif told and code:
-        print("\n".join(told), file=sys.stderr, flush=True)
+        print(printable("\n".join(told)), file=sys.stderr, flush=True)
     return code
 
 
