@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -196,7 +197,7 @@ def changed_sources(paths: RunPaths, script: Path) -> list[str]:
         now = folder / name
         if not now.is_file():
             remarks.append(f"{name} is gone since the run began (its copy: {kept})")
-        elif now.read_bytes() != kept.read_bytes():
+        elif not filecmp.cmp(now, kept, shallow=False):
             remarks.append(f"{name} has changed since the run began (as it was: {kept})")
     return remarks
 

@@ -65,12 +65,23 @@ def read_bounded(path: Path, most: int = LARGEST_RECORD) -> bytes:
     return data
 
 
+def read_tail(path: Path, most: int) -> str:
+    """The last ``most`` bytes of a file, as text; empty where there is no such file."""
+    try:
+        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(number, "rb") as file:
+            file.seek(max(0, os.fstat(number).st_size - most))
+            return file.read(most).decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
 def read_lines(path: Path, most: int = LARGEST_LOG) -> Iterator[bytes | None]:
     """The complete lines of a file, newline included; ``None`` once for each thing left out.
 
     That is a line longer than ``LONGEST_LINE``, and what comes after the first ``most`` bytes.
     """
-    with path.open("rb") as file:
+    with path.open("rb", buffering=_CHUNK) as file:
         left = most
         while left > 0 and (line := file.readline(LONGEST_LINE)):
             left -= len(line)

