@@ -25,6 +25,7 @@ from phalanx.core.terminal import printable
 from phalanx.launch import by_hand
 from phalanx.launch.bootstrap import become_main
 from phalanx.launch.launcher import Job
+from phalanx.launch.run_folder import folder_gone
 from phalanx.launch.script_runner import run_script
 from phalanx.launch.verdict import told_by
 from phalanx.observe.timeline import read_ranks
@@ -118,6 +119,8 @@ def _prepare(seat: Seat) -> None:
 def _judge(code: int, seat: Seat, paths: RunPaths) -> int:
     """Say why the script ended as it did; one that never joined has failed too."""
     told = told_by(seat.process, paths)
+    if code == 0 and not paths.folder.is_dir():
+        code, told = MACHINE_FAILED, str(folder_gone(paths)).splitlines()
     if code == 0 and not any(log.joined for log in read_ranks(paths)):
         code, told = BAD_INPUT, list(_NEVER_JOINED)
     if told and code in (BAD_INPUT, MACHINE_FAILED):

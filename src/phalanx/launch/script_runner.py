@@ -21,6 +21,7 @@ from phalanx.core.errors import (
     PeerLost,
     RunStopped,
 )
+from phalanx.core.missing import missing_package
 
 STOPPED_CODE = 143
 """What a shell says of a process ended by SIGTERM: the worker stopped because it was told to."""
@@ -54,6 +55,9 @@ def run_script(main: ModuleType, traceback_file: Path) -> int:
         _write(traceback_file, str(error) + "\n")
         return error.exit_code
     except BaseException as error:
+        if isinstance(error, ModuleNotFoundError) and (told := missing_package(error)):
+            _write(traceback_file, f"{told}\n")
+            return told.exit_code
         _write(traceback_file, users_traceback(error))
         return SCRIPT_FAILED
     return 0
