@@ -28,7 +28,7 @@ from phalanx.launch.launcher import LAUNCHERS, STOP_SECONDS, Job, Launch, Launch
 from phalanx.launch.observer import Observer
 from phalanx.launch.patience import Patience
 from phalanx.launch.relay import Relay
-from phalanx.launch.run_folder import append_to_log, folder_gone, place_of
+from phalanx.launch.run_folder import Place, append_to_log, folder_gone
 from phalanx.launch.script_runner import STOPPED_CODE
 from phalanx.launch.source import keep_source
 from phalanx.launch.verdict import FREE_SOME_SPACE, culprit, explain, failures, told_by
@@ -120,7 +120,7 @@ class Controller:
         self._stragglers_waited = Patience(_PATIENCE_FOR_STRAGGLERS)
         self._first_waited = Patience(_PATIENCE_FOR_FIRST)
         self._figures = figures_of(launch, paths)
-        self._place = place_of(paths.folder)
+        self._place = Place(paths.folder)
 
     def run(self) -> Outcome:
         ending = _Ending("failed", MACHINE_FAILED)
@@ -171,7 +171,7 @@ class Controller:
                 ending = self._ending(self._launcher.poll())
             except PhalanxError as error:
                 return _Ending("failed", error.exit_code, error)
-            if self._place is None or place_of(self._paths.folder) != self._place:
+            if not self._place.is_there():
                 return self._folder_gone()
             if ending is not None:
                 return ending

@@ -10,13 +10,20 @@ from phalanx.core.errors import MachineError
 from phalanx.core.run_paths import RunPaths
 
 
-def place_of(folder: Path) -> tuple[int, int] | None:
-    """What tells a folder from another one that has its name later."""
-    try:
-        about = folder.stat()
-    except OSError:
-        return None
-    return about.st_dev, about.st_ino
+class Place:
+    """A folder that is there now, told from another one that has its name later."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._about = folder, folder.stat()
+
+    def is_there(self) -> bool:
+        """Also while a file system of the network does not answer."""
+        try:
+            return os.path.samestat(self._folder.stat(), self._about)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
 
 
 def folder_gone(paths: RunPaths) -> MachineError:
