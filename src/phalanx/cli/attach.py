@@ -18,7 +18,7 @@ def attach(
     run: o.RunName = None,
     pool: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The blueprint, if it is not where it was."),
+        typer.Option(metavar="FILE", help=o.OTHER_POOL),
     ] = None,
     json: o.Json = False,
 ) -> int:
@@ -59,18 +59,15 @@ def job_of(paths: RunPaths, pool: Path | None) -> Job:
 
 def past_job(paths: RunPaths, pool: Path | None) -> Job:
     """The job of a run that was started on machines of a blueprint."""
-    import msgspec
-
     from phalanx.core.errors import InputError
-    from phalanx.launch.launcher import Fleet, Job, Launch
-    from phalanx.plan.plan import Plan
+    from phalanx.core.trust import refuse_foreign
+    from phalanx.launch.launcher import Fleet, Job, read_launch
     from phalanx.pool.blueprint import read_blueprint
 
-    try:
-        launch = Launch.from_json(paths.launch.read_bytes())
-        plan = Plan.from_json(paths.plan.read_bytes())
-    except (OSError, msgspec.MsgspecError) as error:
-        raise InputError(f"cannot read how '{paths.id}' was started: {error}") from None
+    launch, plan = read_launch(paths)
+    if pool is None:
+        would = f"contact the machines of {launch.pool or 'a blueprint'}"
+        refuse_foreign(paths, would, "Name your own blueprint of these machines: --pool FILE")
     file = pool or (Path(launch.pool) if launch.pool else None)
     if file is None:
         raise InputError(f"'{paths.id}' does not say which blueprint it used", "Give --pool FILE.")

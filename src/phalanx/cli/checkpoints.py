@@ -13,13 +13,18 @@ if TYPE_CHECKING:
     from phalanx.train.checkpoint.manifest import Manifest
 
 
-def find_checkpoint(paths: RunPaths, number: int | None, out: Output) -> tuple[Path, Manifest]:
-    """The newest one that is whole, or the one of this ``number``."""
+def find_checkpoint(
+    paths: RunPaths, number: int | None, out: Output, *, fetch: bool = False
+) -> tuple[Path, Manifest]:
+    """The newest one that is whole, or the one of this ``number``.
+
+    ``fetch``: machines that may still have one are asked, if the run was left alone.
+    """
     from phalanx.train.checkpoint import shelf
     from phalanx.train.checkpoint.manifest import folder_name
 
     if number is None:
-        return _newest(paths, out)
+        return _newest(paths, out, fetch)
     there = shelf.numbers(paths.checkpoints)
     if number not in there:
         known = f"It has {', '.join(map(str, there))}." if there else "It has none."
@@ -33,10 +38,10 @@ def run_of(checkpoint: Path) -> str:
     return checkpoint.absolute().parent.parent.name
 
 
-def _newest(paths: RunPaths, out: Output) -> tuple[Path, Manifest]:
+def _newest(paths: RunPaths, out: Output, fetch: bool) -> tuple[Path, Manifest]:
     from phalanx.train.checkpoint import shelf
 
-    silent = _fetch_left(paths, out)
+    silent = _fetch_left(paths, out) if fetch else {}
     try:
         path, manifest, remarks = shelf.newest_valid(paths.checkpoints)
     except InputError as error:

@@ -38,6 +38,7 @@ RunNames = Annotated[
         help="Its id, a part of it, or its folder; several are compared. Default: newest.",
     ),
 ]
+OTHER_POOL = "The blueprint, if it is not where it was, or if the run's folder is not your own."
 Json = Annotated[
     bool, typer.Option("--json", help="End stdout with one JSON object; text goes to stderr.")
 ]
@@ -100,6 +101,10 @@ DataFolder = Annotated[
 ShipLimit = Annotated[
     str | None,
     typer.Option(metavar="SIZE", help="How large a project folder may be shipped (200MB)."),
+]
+FollowLinks = Annotated[
+    bool,
+    typer.Option("--follow-links", help="Send the files that links lead to out of the project."),
 ]
 Detach = Annotated[
     bool, typer.Option("--detach", help="Leave the run alone once it trains; phalanx attach.")

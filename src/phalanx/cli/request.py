@@ -135,6 +135,7 @@ class Request:
             tls=self.pool.tls,
             data=travel.data,
             ship_limit=travel.limit,
+            follow_links=travel.follow_links,
             detach=travel.detach,
             workers=options.workers,
         )

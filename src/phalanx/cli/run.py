@@ -39,6 +39,7 @@ def run(
     keep: o.Keep = 3,
     data: o.DataFolder = None,
     ship_limit: o.ShipLimit = None,
+    follow_links: o.FollowLinks = False,
     detach: o.Detach = False,
     name: o.Name = None,
     dry_run: o.DryRun = False,
@@ -84,7 +85,7 @@ def run(
             on_nonfinite=on_nonfinite,
             emulation=Emulation(read_slow(slow), read_rate(rate)),
             checkpoints=read_checkpoints(checkpoint_every, keep),
-            travel=read_travel(data, ship_limit, detach),
+            travel=read_travel(data, ship_limit, detach, follow_links=follow_links),
             joins=foreign is None,
         )
     )

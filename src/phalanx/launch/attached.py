@@ -12,7 +12,7 @@ from phalanx.core.run_paths import RunPaths
 from phalanx.launch.controller import Controller, Outcome
 from phalanx.launch.event_loop import EventLoop
 from phalanx.launch.interrupts import Interrupts
-from phalanx.launch.launcher import Job, Launch, never
+from phalanx.launch.launcher import Job, Launch, never, read_launch
 from phalanx.launch.observer import Observer
 from phalanx.launch.remote_run import NobodyLeft, RemoteRun
 from phalanx.launch.salvage import salvage
@@ -66,7 +66,7 @@ class AttachedLauncher(SshLauncher):
     def prepare(self, job: Job, paths: RunPaths) -> Launch:
         """As it was written down when it was started."""
         self._job = job
-        return Launch.from_json(paths.launch.read_bytes())
+        return read_launch(paths)[0]
 
     def start(self, launch: Launch, paths: RunPaths) -> None:
         assert self._job and self._loop and self._run

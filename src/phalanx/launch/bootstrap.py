@@ -13,11 +13,16 @@ import time
 from pathlib import Path
 from types import ModuleType
 
-from phalanx.core import settings
-from phalanx.core.run_paths import RunPaths
-from phalanx.core.startup import run_startup
-from phalanx.launch.script_runner import import_folders, main_module, run_script
-from phalanx.launch.tied import tie
+from phalanx.core.missing import tell_missing
+
+try:
+    from phalanx.core import settings
+    from phalanx.core.run_paths import RunPaths
+    from phalanx.core.startup import run_startup
+    from phalanx.launch.script_runner import import_folders, main_module, run_script
+    from phalanx.launch.tied import tie
+except ModuleNotFoundError as error:
+    sys.exit(tell_missing(error))
 
 _LAST_WORDS = 5.0
 """Seconds that a failed script's other threads and exit handlers get before they are cut off."""
@@ -25,7 +30,10 @@ _LAST_WORDS = 5.0
 
 def main() -> int:
     tie()
-    run_startup()
+    try:
+        run_startup()
+    except ModuleNotFoundError as error:
+        return tell_missing(error)
     script, arguments = sys.argv[1], sys.argv[2:]
     rank = int(os.environ[settings.RANK])
     paths = RunPaths(Path(os.environ[settings.RUN_FOLDER]))

@@ -5,7 +5,6 @@ Nothing here waits without a bound, and nothing that was started outlives :func:
 
 from __future__ import annotations
 
-import contextlib
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +21,14 @@ from phalanx.core.errors import (
 )
 from phalanx.core.files import write_whole
 from phalanx.core.run_paths import RunPaths
+from phalanx.core.trust import write_launch
 from phalanx.launch.frameworks.watching import counted, figures_of, stuck_first, why_failed
 from phalanx.launch.interrupts import Interrupts
 from phalanx.launch.launcher import LAUNCHERS, STOP_SECONDS, Job, Launch, Launcher
 from phalanx.launch.observer import Observer
 from phalanx.launch.patience import Patience
 from phalanx.launch.relay import Relay
+from phalanx.launch.run_folder import Place, append_to_log, folder_gone
 from phalanx.launch.script_runner import STOPPED_CODE
 from phalanx.launch.source import keep_source
 from phalanx.launch.verdict import FREE_SOME_SPACE, culprit, explain, failures, told_by
@@ -88,7 +89,7 @@ def _settle(launcher: Launcher, job: Job, paths: RunPaths) -> Launch:
     launch = launcher.prepare(job, paths)
     try:
         write_whole(paths.plan, job.plan.to_json() + "\n")
-        write_whole(paths.launch, launch.to_json() + "\n")
+        write_launch(paths, launch.to_json() + "\n")
         keep_source(job.script, paths)
     except OSError as error:
         raise _cannot_write(paths.folder, error) from None
@@ -119,6 +120,7 @@ class Controller:
         self._stragglers_waited = Patience(_PATIENCE_FOR_STRAGGLERS)
         self._first_waited = Patience(_PATIENCE_FOR_FIRST)
         self._figures = figures_of(launch, paths)
+        self._place = Place(paths.folder)
 
     def run(self) -> Outcome:
         ending = _Ending("failed", MACHINE_FAILED)
@@ -149,7 +151,13 @@ class Controller:
         self._relay.drain()
         if ending.status == "done" and not self._relay.joined and self._launch.joins:
             return self._never_joined()
+        kept = all(self._paths.events_of(rank).exists() for rank in self._relay.joined)
+        if ending.status == "done" and not kept:
+            return self._folder_gone()
         return ending
+
+    def _folder_gone(self) -> _Ending:
+        return _Ending("failed", MACHINE_FAILED, folder_gone(self._paths))
 
     def _watch(self) -> _Ending:
         """Look at the workers until one of the endings is reached."""
@@ -163,6 +171,8 @@ class Controller:
                 ending = self._ending(self._launcher.poll())
             except PhalanxError as error:
                 return _Ending("failed", error.exit_code, error)
+            if not self._place.is_there():
+                return self._folder_gone()
             if ending is not None:
                 return ending
             time.sleep(_TICK)
@@ -270,7 +280,7 @@ class Controller:
         for machine in self._machines:
             machine.stop()
         for rank in self._ranks:
-            _append_to_log(self._paths.log_of(rank), told_by(rank, self._paths))
+            append_to_log(self._paths.log_of(rank), told_by(rank, self._paths))
 
     def _summarise(self, ending: _Ending) -> Summary:
         codes = self._launcher.codes()
@@ -288,11 +298,3 @@ class Controller:
 
 def _cannot_write(path: Path, error: OSError) -> MachineError:
     return MachineError(f"cannot write {path}: {error.strerror or error}", FREE_SOME_SPACE)
-
-
-def _append_to_log(log: Path, lines: list[str]) -> None:
-    """Here, at the end, so that the terminal's view of the log never shows a traceback twice."""
-    if not lines:
-        return
-    with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as file:
-        file.write("\n".join(lines) + "\n")

@@ -75,13 +75,14 @@ async def pack_up(job: Job, say: Say) -> Equipment:
     """Look at all that travels; reading it takes a while, and happens in threads."""
     fleet, resume = job.fleet, job.settings.resume
     limit = SHIP_LIMIT if fleet.ship_limit is None else fleet.ship_limit
+    follow = fleet.follow_links
     own = [fleet.pool] if fleet.pool is not None else []
     async with telling(say, lambda: "reading what shall be sent to the machines"):
-        project = await in_thread(project_manifest, job.script, limit, own)
+        project = await in_thread(project_manifest, job.script, limit, own, follow)
         return Equipment(
             code=await in_thread(code_manifest),
             project=project,
-            data=await in_thread(data_manifest, fleet.data) if fleet.data else None,
+            data=await in_thread(data_manifest, fleet.data, follow) if fleet.data else None,
             checkpoint=await in_thread(checkpoint_manifest, Path(resume)) if resume else None,
             resumed="/".join(Path(resume).parts[-2:]) if resume else "",
             framework=job.framework,

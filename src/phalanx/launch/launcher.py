@@ -19,7 +19,8 @@ from typing import Protocol
 import msgspec
 
 from phalanx.core import settings
-from phalanx.core.errors import MachineError
+from phalanx.core.errors import InputError, MachineError
+from phalanx.core.files import read_bounded
 from phalanx.core.registry import Registry
 from phalanx.core.run_paths import RunPaths
 from phalanx.core.settings import OURS, RunSettings
@@ -107,9 +108,20 @@ class Fleet:
     """A folder of this machine that goes to all of them."""
     ship_limit: int | None = None
     """Bytes of the project folder that may be shipped; ``None`` is the default."""
+    follow_links: bool = False
+    """Whether links that lead out of what is sent are sent as the files they lead to."""
     detach: bool = False
     workers: int | None = None
     """As asked for: how many there are in all is settled when the machines are known."""
+
+
+def read_launch(paths: RunPaths) -> tuple[Launch, Plan]:
+    """How a run was started, as its folder tells it: see ``core/trust.py`` before it is used."""
+    try:
+        launch = Launch.from_json(read_bounded(paths.launch))
+        return launch, Plan.from_json(read_bounded(paths.plan))
+    except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
+        raise InputError(f"cannot read how '{paths.id}' was started: {error}") from None
 
 
 class Samples(Protocol):

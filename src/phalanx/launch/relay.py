@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from phalanx.core.run_paths import RunPaths
+from phalanx.core.terminal import line_as_shown
 from phalanx.launch.launcher import Samples
 from phalanx.launch.observer import Observer
 from phalanx.launch.silence import Silence
@@ -41,7 +42,8 @@ class Relay:
     def _pass_on(self, lines: list[bytes], events: list[Event]) -> None:
         for line in lines:
             if not is_figures(line):
-                self._observer.output(self._first, _as_shown(line))
+                for shown in line_as_shown(line.decode("utf-8", errors="replace")):
+                    self._observer.output(self._first, shown)
         for event in events:
             self._note(event)
             self._observer.event(event)
@@ -56,8 +58,3 @@ class Relay:
             self.finished.discard(event.rank)  # a script may train more than once
         elif isinstance(event, Finished) and event.status == "done":
             self.finished.add(event.rank)
-
-
-def _as_shown(line: bytes) -> str:
-    """What a terminal would be left showing: progress bars overwrite themselves."""
-    return line.decode("utf-8", errors="replace").rstrip("\r").rpartition("\r")[2]

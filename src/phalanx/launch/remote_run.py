@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from phalanx.core.errors import InputError, MachineError, PhalanxError
-from phalanx.core.files import write_whole
 from phalanx.core.run_key import RunKey
 from phalanx.core.run_paths import RunPaths
+from phalanx.core.trust import write_launch
 from phalanx.launch.equipment import pack_up
 from phalanx.launch.launcher import Job, Launch
 from phalanx.launch.member import Member
@@ -143,7 +143,7 @@ class RemoteRun:
         self._one_clock(job)
         orders = await orders_for(job, root, self.members, self._key)
         told = msgspec.structs.replace(launch, workers=orders.commands)
-        write_whole(paths.launch, told.to_json() + "\n")
+        write_launch(paths, told.to_json() + "\n")
         self.started = True
         await _first_failure({m.name: m.start(orders.of(m, root)) for m in self.members})
 

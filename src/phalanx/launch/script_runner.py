@@ -23,6 +23,7 @@ from phalanx.core.errors import (
     PeerLost,
     RunStopped,
 )
+from phalanx.core.missing import missing_package
 from phalanx.core.packages import place_of
 
 STOPPED_CODE = 143
@@ -68,6 +69,9 @@ def run_script(main: ModuleType, traceback_file: Path) -> int:
         _write(traceback_file, str(error) + "\n")
         return error.exit_code
     except BaseException as error:
+        if isinstance(error, ModuleNotFoundError) and (told := missing_package(error)):
+            _write(traceback_file, f"{told}\n")
+            return told.exit_code
         _write(traceback_file, users_traceback(error) + advice_on(error))
         return SCRIPT_FAILED
     # A script that leaves its loop is not told by an exception that its training has failed.

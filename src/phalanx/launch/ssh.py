@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import msgspec
 
-from phalanx.core.errors import MachineError, PhalanxError, RunStopped
+from phalanx.core.errors import InputError, MachineError, PhalanxError, RunStopped
+from phalanx.core.files import read_bounded
 from phalanx.core.run_paths import RunPaths
 from phalanx.launch.event_loop import EventLoop, cancel
 from phalanx.launch.frameworks import plan_for, roles_by_rank
@@ -32,6 +33,7 @@ from phalanx.launch.ssh_login import with_passwords
 from phalanx.pool.machine import Machine
 
 _TICK = 0.05
+_MOST_SWITCH = 1 << 16  # bytes
 _AFTER_KILL = 5.0
 _CLEANING = 40.0
 _CLOSING = 10.0
@@ -101,12 +103,13 @@ class SshLauncher(Launcher):
             return
         try:
             changed = self._paths.switch.stat().st_mtime_ns
-        except OSError:
-            return
-        if changed != self._switched:
+            if changed == self._switched:
+                return
             self._switched = changed
-            text = self._paths.switch.read_text(encoding="utf-8", errors="replace")
-            self._loop.submit(run.switch(text))
+            text = read_bounded(self._paths.switch, _MOST_SWITCH).decode(errors="replace")
+        except (OSError, InputError):
+            return
+        self._loop.submit(run.switch(text))
 
     def lost(self) -> dict[int, MachineError]:
         return dict(self._run.lost) if self._run else {}

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import msgspec
 
+from phalanx.core.files import read_lines
+
 
 class Joined(msgspec.Struct, tag="joined", frozen=True, kw_only=True):
     """A worker is ready: its model is set up and has everyone's weights."""
@@ -245,18 +247,18 @@ def decode(line: bytes) -> Event:
     return _decoder.decode(line)
 
 
-def read_events(path: Path) -> Iterator[Event]:
-    """The events of a file; a last line cut short by a crash is passed over."""
+def read_events(path: Path) -> Iterator[Event | None]:
+    """The events of a file; a last line cut short by a crash is passed over.
+
+    ``None`` stands for what was left out because there was too much of it.
+    """
     if not path.is_file():
         return
-    with path.open("rb") as file:
-        for line in file:
-            if not line.endswith(b"\n"):
-                return
-            try:
-                yield decode(line)
-            except (msgspec.DecodeError, RecursionError):
-                continue
+    for line in read_lines(path):
+        try:
+            yield None if line is None else decode(line)
+        except (msgspec.DecodeError, RecursionError):
+            continue
 
 
 class MachineSample(msgspec.Struct, frozen=True, kw_only=True):

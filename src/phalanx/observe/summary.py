@@ -80,6 +80,14 @@ def read_run(paths: RunPaths) -> RunFiles:
     )
 
 
+def read_summary(paths: RunPaths) -> Summary | None:
+    """The summary as written, under the name of its folder, whatever it calls itself."""
+    summary = read_record(paths.summary, Summary)
+    if summary is not None:
+        summary.run = paths.id
+    return summary
+
+
 def summarise(
     paths: RunPaths,
     *,
@@ -215,7 +223,7 @@ def _add_earlier(summary: Summary, run: RunFiles, generation: int) -> float:
 
 
 def _parent(source: Source, generation: int) -> Summary | None:
-    written = read_record(source.paths.summary, Summary)
+    written = read_summary(source.paths)
     if written is not None and written.status != RUNNING:
         return written
     if generation >= MOST_GENERATIONS:
@@ -300,6 +308,11 @@ def _add_extras(summary: Summary, run: RunFiles) -> None:
         for _, d in sorted(data.items())
     ]
     summary.notes = list(run.joined[0].notes) if run.joined else []
+    summary.notes += [
+        f"the events of worker {log.rank} are too long: not all of them are counted here"
+        for log in ranks
+        if log.left_out
+    ]
     summary.versions = run.launch.versions | (run.joined[0].versions if run.joined else {})
     saved = [saved for log in ranks for saved in log.saved if not _is_checkpoint(saved)]
     summary.files = sorted({one.path for one in saved})

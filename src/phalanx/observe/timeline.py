@@ -77,6 +77,8 @@ class RankLog:
     saved: list[ev.Saved] = field(default_factory=list)
     finished: ev.Finished | None = None
     """Its last word, unless it joined again: a script may train more than once."""
+    left_out: int = 0
+    """Stretches of its events that were too long to be read."""
     bytes_sent: int | None = None
     last_time: float | None = None
 
@@ -158,7 +160,10 @@ def read_ranks(paths: RunPaths) -> list[RankLog]:
             continue
         log = RankLog(int(found[1]))
         for event in ev.read_events(file):
-            log.add(event)
+            if event is None:
+                log.left_out += 1
+            else:
+                log.add(event)
         logs.append(log)
     gone = {event.worker: event for log in logs for event in log.settled}
     for log in logs:
