@@ -16,6 +16,7 @@ from phalanx.agent import (
     background,
     blobs,
     commands,
+    datasets,
     environment,
     facts,
     files,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 MODULES: tuple[Any, ...] = (
     blobs,
     commands,
+    datasets,
     environment,
     facts,
     files,
