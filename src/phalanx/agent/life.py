@@ -197,7 +197,7 @@ def _time_to_linger(agent: Agent) -> float:
     if not agent.began:
         return agent.patience
     cut_off = all(code == LOST_OTHERS_CODE for code in agent.workers.codes.values())
-    return agent.hold if agent.hold and cut_off else LINGER
+    return max(0.0, agent.hold - agent.patience) if agent.hold and cut_off else LINGER
 
 
 def _converse(

@@ -42,12 +42,12 @@ async def why_it_ended(command: RunningCommand) -> MachineError:
             f"{machine.name}: '{machine.python}' is not a Python 3",
             "Name a newer Python as 'python' in the blueprint.",
         )
-    if code is None and not last:
+    if not code and not last:  # 0: of a relay that an agent has let go of
         return ConnectionLost(
             f"the connection to {machine.name} was lost", "See whether it is still up."
         )
     why = last or exit_words(code)
-    kind = ConnectionLost if code is None else MachineError
+    kind = MachineError if code else ConnectionLost
     return kind(
         f"the agent on {machine.name} ended: {why}",
         "See whether the machine is up, and whether somebody ends processes there.",

@@ -68,6 +68,8 @@ class Member:
         self.python: Inspection | None = None
         self._facts: MachineFacts | None = None
         self._link: AgentLink | None = None
+        self._past: list[AgentLink] = []
+        """Kept: the process behind one of this computer is killed by asyncio when it is dropped."""
         self._run_id, self._say = run_id, say
         self._detach, self._attach = detach, attach
         self._hold = 0.0 if detach or attach else hold
@@ -205,6 +207,7 @@ class Member:
             await link.close()
             return False
         old, self._link = self.link, link
+        self._past.append(old)
         await old.detach()
         link.on_tell, link.on_gap, link.waiting.say = self._hear, old.on_gap, self._say
         try:
