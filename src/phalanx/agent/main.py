@@ -17,6 +17,7 @@ from phalanx.agent import (
     background,
     blobs,
     commands,
+    datasets,
     environment,
     facts,
     files,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 MODULES: tuple[Any, ...] = (
     blobs,
     commands,
+    datasets,
     environment,
     facts,
     files,
@@ -72,6 +74,10 @@ class Agent:
         self.folder = Path()
         self.run_folder: Path | None = None
         self.patience = life.PATIENCE
+        self.hold = 0.0
+        """Seconds that the controller tries to come back when it was silent; 0: it does not."""
+        self.bound = False
+        """Whether the end of the controller that is here now is the end of the run."""
         self.ending = False
         self.bell = wire.Bell()
         self.connection: wire.Connection | None = None
@@ -82,6 +88,10 @@ class Agent:
         self.told: set[int] = set()
         """Ranks whose end the controller knows."""
         self._looking = threading.Lock()
+
+    @property
+    def began(self) -> bool:
+        return bool(self.workers.codes or self.workers.pids)
 
     def send(self, header: dict[str, Any], payload: bytes = b"", *, urgent: bool = False) -> None:
         """To the controller; lost when there is none."""
@@ -159,7 +169,8 @@ def main() -> int:
             return background.relay(header)
         if header.get("detach"):
             return background.go(lambda: new_agent(header), header)
-        return guarded(lambda: life.live(new_agent(header), first))
+        background.make_way(header)
+        return guarded(lambda: life.live(new_agent(header), first, background.stay))
     except Problem as problem:
         refusal = {"problem": header.get("id"), "cause": problem.cause, "remedy": problem.remedy}
         wire.write_all(1, pack(refusal))

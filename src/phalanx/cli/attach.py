@@ -22,7 +22,9 @@ def attach(
     ] = None,
     json: o.Json = False,
 ) -> int:
-    """Show a run that was started with --detach, and bring it home when it ends.
+    """Show a run that goes on without a controller, and bring it home when it ends.
+
+    It was started with --detach, or the computer that started it slept or went for too long.
 
     What happened meanwhile is shown first. Ctrl-C stops the run.
     """
@@ -52,9 +54,10 @@ def job_of(paths: RunPaths, pool: Path | None) -> Job:
 
     if not paths.detached.exists() and paths.summary.exists():
         raise InputError(f"'{paths.id}' has ended", f"See: phalanx report {paths.id}")
-    if not paths.detached.exists():
+    job = past_job(paths, pool)
+    if not paths.detached.exists() and job.launcher != "ssh":
         raise InputError(f"'{paths.id}' is no detached run", "phalanx runs lists what there is.")
-    return past_job(paths, pool)
+    return job
 
 
 def past_job(paths: RunPaths, pool: Path | None) -> Job:

@@ -183,7 +183,9 @@ class Controller:
         if self._launcher.detached() and (self._relay.joined or not self._launch.joins):
             self._launcher.leave()  # not before: what goes wrong at first is for somebody to see
             return _Ending(RUNNING, DONE)
-        lost = self._launcher.lost()
+        if alone := self._launcher.alone():
+            return self._left_to_itself(alone)
+        lost = self._lost()
         codes = {rank: code for rank, code in codes.items() if code == 0 or rank not in lost}
         if failures(counted(self._launch, codes)):
             told = self._cause_waited.over()
@@ -201,9 +203,21 @@ class Controller:
         early = [rank for rank in codes if rank not in self._relay.finished]
         if early and self._early_waited.over():
             return self._ended_early(early[0])
-        if self._ranks[0] in codes and self._stragglers_waited.over():
+        waited_for = self._ranks[0] in codes and not self._launcher.away()
+        if waited_for and self._stragglers_waited.over():
             return self._left_behind(codes)
         return None
+
+    def _lost(self) -> dict[int, MachineError]:
+        """Also those that may come back, but too late: before the start, or the others are off."""
+        away = self._launcher.away()
+        begun = self._relay.joined if self._launch.joins else away
+        late = {r: error for r, error in away.items() if r not in begun or r in self._relay.lost}
+        return {**self._launcher.lost(), **late}
+
+    def _left_to_itself(self, why: MachineError, code: int | None = None) -> _Ending:
+        self._launcher.leave()
+        return _Ending(RUNNING, why.exit_code if code is None else code, why)
 
     def _ending_of_foreign(self, codes: dict[int, int]) -> _Ending | None:
         """Of another framework's processes: some never end by themselves, some hang at the end."""
@@ -225,6 +239,8 @@ class Controller:
 
     def _stopped(self, code: int) -> _Ending:
         self._launcher.stop(STOP_SECONDS, self._interrupts.insisted)
+        if alone := self._launcher.alone():
+            return self._left_to_itself(alone, code)
         return _Ending("stopped", code)
 
     def _failed(self, codes: dict[int, int]) -> _Ending:
@@ -236,7 +252,7 @@ class Controller:
             rank = next(iter(failures(codes)))
         told = told_by(rank, self._paths)
         error = explain(rank, codes[rank], self._paths, self._launch)
-        lost = self._launcher.lost()
+        lost = {**self._launcher.lost(), **self._launcher.away()}
         if rank in lost or (lost and codes[rank] == STOPPED_CODE):
             # A machine took its worker along, and that one the others.
             error = lost.get(rank) or next(iter(lost.values()))

@@ -174,6 +174,14 @@ class Launcher(Protocol):
         """Ranks that have gone with their machine, where the others go on without them."""
         return {}
 
+    def away(self) -> dict[int, MachineError]:
+        """Ranks whose machine does not answer now, and may again."""
+        return {}
+
+    def alone(self) -> MachineError | None:
+        """Why the workers, which go on, are to be left to themselves."""
+        return None
+
     def news(self) -> list[str]:
         """What the launcher has to say since the last call: progress, warnings."""
         return []
@@ -183,7 +191,7 @@ class Launcher(Protocol):
         return False
 
     def leave(self) -> None:
-        """Go, and let the workers of a detached run be."""
+        """Go, and let the workers be: the run is detached."""
 
     def stop(self, grace: float, hurry: Callable[[], bool] = never) -> None:
         """Ask the workers to stop, end them after ``grace`` seconds or once ``hurry()``.

@@ -42,7 +42,14 @@ class Member:
     """From logging in to cleaning up, on one machine."""
 
     def __init__(
-        self, machine: Machine, run_id: str, *, detach: bool, attach: bool, say: Say
+        self,
+        machine: Machine,
+        run_id: str,
+        *,
+        detach: bool,
+        attach: bool,
+        say: Say,
+        hold: float = 0.0,
     ) -> None:
         self.machine = machine
         self.ranks: list[int] = []
@@ -62,8 +69,12 @@ class Member:
         self.python: Inspection | None = None
         self._facts: MachineFacts | None = None
         self._link: AgentLink | None = None
+        self._past: list[AgentLink] = []
+        """Kept: the process behind one of this computer is killed by asyncio when it is dropped."""
         self._run_id, self._say = run_id, say
         self._detach, self._attach = detach, attach
+        self._hold = 0.0 if detach or attach else hold
+        """Of an agent that ends with its controller, but not with its sleep."""
         self._files: Homecoming | None = None
         self._checkpoints: ComingHome | None = None
         self._reader = SampleReader()
@@ -120,6 +131,7 @@ class Member:
             run=self._run_id,
             detach=self._detach,
             attach=self._attach,
+            hold=self._hold,
             timeout=timeout,
         )
         if self._attach and self._link.hello.get("gone") is True:
@@ -177,7 +189,7 @@ class Member:
         except Refused:
             await self._end_the_started()
             raise
-        await self._have_sampled(ANSWER_SECONDS, keep=self._detach)
+        await self._have_sampled(ANSWER_SECONDS, keep=self._detach or self._hold > 0)
 
     async def _end_the_started(self) -> None:
         """When one cannot be started, those before it end unheard: the one is the cause."""
@@ -194,6 +206,28 @@ class Member:
         await self.link.ask("resume_tails", offsets=offsets, timeout=ANSWER_SECONDS)
         after = self._last_sample() or 0.0
         await self._have_sampled(SAMPLES_SECONDS, keep=True, after=after)
+
+    async def reconnect(self, timeout: float) -> bool:
+        """Be its controller again; whether there was an agent that still has the run."""
+        link = await open_agent(
+            self.machine, run=self._run_id, attach=True, hold=self._hold, timeout=timeout
+        )
+        if link.hello.get("gone") is True:
+            await link.close()
+            return False
+        old, self._link = self.link, link
+        self._past.append(old)
+        await old.detach()
+        link.on_tell, link.on_gap, link.waiting.say = self._hear, old.on_gap, self._say
+        try:
+            await self.rejoin()
+        except MachineError:
+            await link.detach()
+            raise
+        link.on_lost = lambda error: self._on_lost(self, error)
+        if link.lost is not None:
+            raise link.lost
+        return True
 
     async def _have_sampled(self, timeout: float, **fields: Any) -> None:
         """Figures only: the workers do not end because these are late."""

@@ -12,7 +12,13 @@ from phalanx.launch.frameworks import Framework, places_of
 from phalanx.launch.frameworks.commands import Ground, commands_of
 from phalanx.launch.launcher import Job, WorkerCommand
 from phalanx.launch.member import Member
-from phalanx.launch.remote_worker import Meeting, command_of, meeting_variables, working_folder
+from phalanx.launch.remote_worker import (
+    Meeting,
+    command_of,
+    dataset_variables,
+    meeting_variables,
+    working_folder,
+)
 from phalanx.plan.plan import PlannedMachine
 from phalanx.pool.measured import read_probe, slowest_links
 
@@ -84,7 +90,8 @@ async def _foreign(job: Job, framework: Framework, root: Path, members: Sequence
             python=member.seat.python,
             script=str(PurePosixPath(member.seat.project) / script),
             run_folder=member.seat.run_folder,
-            data=member.seat.data,
+            data=member.seat.data or member.seat.datasets,
+            variables=dataset_variables(member.seat),
             before=(member.seat.python, "-I", "-S", f"{member.seat.code}/phalanx/launch/tied.py"),
         )
         for member in members

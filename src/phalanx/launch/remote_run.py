@@ -18,11 +18,13 @@ from phalanx.core.errors import InputError, MachineError, PhalanxError
 from phalanx.core.run_key import RunKey
 from phalanx.core.run_paths import RunPaths
 from phalanx.core.trust import write_launch
+from phalanx.launch.agent_loss import ConnectionLost
 from phalanx.launch.equipment import pack_up
 from phalanx.launch.launcher import Job, Launch
 from phalanx.launch.member import Member
 from phalanx.launch.pool_addresses import own_address
 from phalanx.launch.problems import as_one
+from phalanx.launch.reconnect import Absences, Unreached
 from phalanx.launch.remote_commands import orders_for
 from phalanx.launch.shipping.results import collect_results
 from phalanx.launch.shipping.versions import check_versions
@@ -48,6 +50,7 @@ class RemoteRun:
         *,
         detach: bool = False,
         attach: bool = False,
+        reconnect: float = 0.0,
     ) -> None:
         self._id, self._attach = run_id, attach
         self.codes: dict[int, int] = {}
@@ -58,8 +61,10 @@ class RemoteRun:
         self.started = False
         self._key = RunKey.new()
         self._ending = False
+        say, hold = self.news.append, reconnect
+        self.absences = Absences(run_id, 0.0 if detach else reconnect, say)
         self.members = [
-            Member(machine, run_id, detach=detach, attach=attach, say=self.news.append)
+            Member(machine, run_id, detach=detach, attach=attach, say=say, hold=hold)
             for machine in machines
         ]
 
@@ -105,6 +110,7 @@ class RemoteRun:
         async with telling(self.news.append, lambda: f"waiting for {member.name}: connecting"):
             await member.connect(CONNECT_SECONDS)
         member.link.waiting.say = self.news.append
+        member.link.on_gap = self._on_gap
 
     def _give_addresses(self) -> None:
         """This machine is known to the others by the address they are reached from."""
@@ -168,13 +174,28 @@ class RemoteRun:
     def _on_exit(self, rank: int, code: int) -> None:
         self.codes[rank] = code
 
+    def _on_gap(self, seconds: float) -> None:
+        """With workers on this computer itself the run cannot do without it."""
+        far = not any(member.machine.is_here for member in self.members)
+        self.absences.slept(seconds, leave=self.started and far)
+
     def _on_lost(self, member: Member, error: MachineError) -> None:
-        """The workers of the others know whether they can go on; without any nobody can."""
-        if self._ending:
+        """A connection may come back; agents that have ended do not."""
+        if self._ending or self.absences.alone is not None:
             return
+        back = isinstance(error, ConnectionLost) and bool(member.started_ranks)
+        if back and self.started and self.absences.seconds:
+            self.absences.wait_for(member, error, lambda error: self._lose(member, error))
+        else:
+            self._lose(member, error)
+
+    def _lose(self, member: Member, error: MachineError) -> None:
+        """The workers of the others know whether they can go on; without any nobody can."""
         self.lost.update({r: error for r in member.ranks if self.codes.get(r) != 0})
-        left = [m for m in self.members if m.alive]
-        if not self.started or not left:
+        left = [m for m in self.members if m.alive or m.name in self.absences.names]
+        if not left and isinstance(error, Unreached):
+            self.absences.give_up(error.cause)
+        elif not self.started or not left:
             self.error = self.error or error
             return
         self.news.append(f"{error.cause}; the others go on if they can")
@@ -193,6 +214,7 @@ class RemoteRun:
     async def leave(self) -> None:
         """Let agents and workers be."""
         self._ending = True
+        await self.absences.end()
         await self._tell_all(lambda m: m.leave(), LAST_SECONDS)
 
     async def switch(self, request: str) -> None:
@@ -204,6 +226,11 @@ class RemoteRun:
 
     async def kill(self) -> None:
         await self._tell_all(lambda m: m.stop(0.0), LAST_SECONDS)
+
+    def say_unreachable(self) -> None:
+        """Where no machine is here to be stopped, none of them stops."""
+        if self.started and self.absences.names and not any(m.alive for m in self.members):
+            self.absences.give_up("no machine can be reached, so that the run cannot be stopped")
 
     def all_ended(self) -> bool:
         ranks = [rank for m in self.members if m.alive for rank in m.started_ranks]
@@ -229,6 +256,7 @@ class RemoteRun:
 
     async def close(self) -> None:
         self._ending = True
+        await self.absences.end()
         await self._tell_all(lambda m: m.close(), LAST_SECONDS)
 
     async def _tell_all(

@@ -13,6 +13,7 @@ import msgspec
 from phalanx.core import hosts_settings as hosts
 from phalanx.core import settings
 from phalanx.core.addresses import endpoint
+from phalanx.core.datasets import UNCHECKED_VARIABLE, unchecked
 from phalanx.core.run_key import KEY_VARIABLE, RunKey
 from phalanx.launch.launcher import Job, WorkerCommand, process_variables, worker_variables
 from phalanx.plan.plan import PlannedMachine, Slot
@@ -29,6 +30,8 @@ class Seating:
     code: str
     """The folder that holds our own package."""
     data: str | None = None
+    datasets: str | None = None
+    """Ready-made ones that were sent, each in a folder of its name."""
     checkpoint: str | None = None
     """Of the run that this one goes on from."""
     skew: float = 0.0
@@ -116,4 +119,11 @@ def _variables(job: Job, machine: PlannedMachine, slot: Slot, seat: Seating) -> 
         found[settings.SKEW] = repr(seat.skew)
     if seat.data is not None:
         found[settings.DATA] = seat.data
-    return found
+    return {**found, **dataset_variables(seat)}
+
+
+def dataset_variables(seat: Seating) -> dict[str, str]:
+    """Where the data sets are that were sent, and whether this machine takes them as they are."""
+    if seat.datasets is None:
+        return {}
+    return {settings.DATASETS: seat.datasets, **({UNCHECKED_VARIABLE: "1"} if unchecked() else {})}

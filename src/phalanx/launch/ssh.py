@@ -25,6 +25,7 @@ from phalanx.launch.launcher import (
     describe_launch,
     never,
 )
+from phalanx.launch.reconnect import reconnect_seconds
 from phalanx.launch.remote_run import RemoteRun
 from phalanx.launch.remote_worker import DEFAULT_FOLDER, command_of, seating_before
 from phalanx.launch.say import Say
@@ -54,7 +55,8 @@ class SshLauncher(Launcher):
     def open(self, job: Job, paths: RunPaths, say: Say, asked: Callable[[], bool]) -> Job:
         machines = tuple(with_passwords(job.fleet.machines))
         self._loop = EventLoop()
-        self._run = RemoteRun(paths.id, machines, detach=job.fleet.detach)
+        reconnect = reconnect_seconds()
+        self._run = RemoteRun(paths.id, machines, detach=job.fleet.detach, reconnect=reconnect)
         say(f"connecting to {len(machines)} machine{'s' * (len(machines) != 1)}")
         try:
             found = self._loop.wait(self._run.connect(), self._saying(say, asked))
@@ -114,6 +116,12 @@ class SshLauncher(Launcher):
     def lost(self) -> dict[int, MachineError]:
         return dict(self._run.lost) if self._run else {}
 
+    def away(self) -> dict[int, MachineError]:
+        return self._run.absences.lost if self._run else {}
+
+    def alone(self) -> MachineError | None:
+        return self._run.absences.alone if self._run else None
+
     def news(self) -> list[str]:
         """What there is now: a machine that says more meanwhile has to wait for its turn."""
         news = self._run.news if self._run else deque()
@@ -125,6 +133,8 @@ class SshLauncher(Launcher):
         return bool(done and run and run.started and not run.error and job and job.fleet.detach)
 
     def leave(self) -> None:
+        if self._paths is not None:
+            self._paths.detached.touch()
         self._let_go()
 
     def stop(self, grace: float, hurry: Callable[[], bool] = never) -> None:
@@ -133,6 +143,7 @@ class SshLauncher(Launcher):
             return
         if self._launching is not None and not self._launching.done():
             cancel(self._launching)
+        run.say_unreachable()
         if run.all_ended():
             return
         loop.submit(run.stop(grace))
