@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import phalanx
-from phalanx.core.errors import PhalanxError
+from phalanx.core.errors import InputError, PhalanxError
 
 pytestmark = pytest.mark.skipif(AWAY, reason="held against torch on this processor, digit by digit")
 WORKERS = pytest.mark.parametrize("workers", [1, 2, 3])
@@ -235,8 +235,10 @@ def test_fit_takes_the_mean_of_accumulated_batches(tmp_path: Path, workers: int)
 
 
 @pytest.mark.parametrize("what", ["average", "scaler", "moment"])
-def test_a_worker_without_samples_of_a_last_batch_misses_nothing(tmp_path: Path, what: str) -> None:
-    """It does not enter the loop's body, where scripts do more than a step."""
+def test_a_worker_without_samples_of_a_last_batch_misses_nothing_or_is_refused(
+    tmp_path: Path, what: str
+) -> None:
+    """Where it does not enter the loop's body, in which scripts do more than a step."""
     chosen: dict[str, Script] = {
         "average": replace(MOMENTUM, samples=33, average="lerp"),
         "scaler": replace(MOMENTUM, samples=33, scaled=True, epochs=3),
@@ -244,7 +246,12 @@ def test_a_worker_without_samples_of_a_last_batch_misses_nothing(tmp_path: Path,
     }
     script = chosen[what]
     wanted = train_plain(script)
-    for found in train_workers(script, 3, tmp_path):
+    try:
+        ended = train_workers(script, 3, tmp_path)
+    except InputError as error:
+        assert error.remedy
+        return
+    for found in ended:
         assert_as_plain(found, wanted, script)
         for name, value in wanted.average.items():
             assert_near(found.average[name], value, f"average, {name}")
