@@ -20,15 +20,15 @@ import torch
 class Lease:
     """Positions ``start … end`` of a pass.
 
-    ``share`` is how much of a whole batch they are; a batch is ``short`` when some worker of the
-    team has no samples of it. In lockstep the global batch ends at ``batch_end``, and there may
-    be where a round of training apart ends.
+    ``share`` is how much of a whole batch they are. A last batch may have fewer samples than there
+    are workers: one that has no part of it reads all of it, and its gradient counts nothing. So
+    every worker goes through the script's loop equally often. The batch of all workers that step
+    together ends at ``batch_end``, and there may be where a round of training apart ends.
     """
 
     start: int
     end: int
     share: float
-    short: bool = False
     batch_end: int = 0
     ends_round: bool = False
     emphasis: float = 1.0
@@ -40,7 +40,8 @@ class Lease:
 
     @property
     def samples(self) -> int:
-        return self.end - self.start
+        """Those that count as this worker's."""
+        return self.end - self.start if self.share else 0
 
     @property
     def part(self) -> float:
@@ -90,22 +91,37 @@ def split_among_all(total: int, shares: Sequence[float]) -> list[int]:
     return [end + i + 1 for i, end in enumerate(split(total - workers, shares))]
 
 
+def part_of(total: int, shares: Sequence[float], index: int) -> tuple[int, int]:
+    """Where one worker's part begins and ends. Of fewer samples than workers the first get one
+    each: the first worker, whose figures and files are kept, is never without."""
+    if total < len(shares):
+        return min(index, total), min(index + 1, total)
+    ends = [0, *split_among_all(total, shares)]
+    return ends[index], ends[index + 1]
+
+
+def lease_of(
+    start: int, first: int, last: int, whole: int, want: int, *, ends_round: bool = False
+) -> Lease:
+    """Samples ``first … last`` of a batch of ``whole`` at ``start``, where ``want`` were wanted."""
+    begin, end = (first, last) if first < last else (0, whole)
+    share, over = (last - first) / want, start + whole
+    return Lease(start + begin, start + end, share, over, ends_round, 1.0, whole, whole / want)
+
+
 def lockstep(
     segment: Segment, batch: int, rank: int, shares: Sequence[float], every: int = 0
 ) -> Iterator[Lease]:
-    """This worker's share of each global batch; an empty lease where it has none.
+    """This worker's share of each global batch.
 
     A round is ``every`` batches; the last one of a segment may be shorter.
     """
     for number, start in enumerate(range(segment.start, segment.end, batch), 1):
         total = min(batch, segment.end - start)
-        ends = [0, *split_among_all(total, shares)]
-        short = any(a == b for a, b in itertools.pairwise(ends))
-        share = (ends[rank + 1] - ends[rank]) / batch
+        first, last = part_of(total, shares, rank)
         over = start + total
         round_over = bool(every) and (number % every == 0 or over == segment.end)
-        first, last = start + ends[rank], start + ends[rank + 1]
-        yield Lease(first, last, share, short, over, round_over, 1.0, total, total / batch)
+        yield lease_of(start, first, last, total, batch, ends_round=round_over)
 
 
 @dataclass(frozen=True)
@@ -135,9 +151,8 @@ def claim(
     if start >= segment.end:
         return Counter(ticket, start, segment.end, counter.cut), None
     end = min(start + want, segment.end)
-    return Counter(ticket, end, segment.end, counter.cut), Lease(
-        start, end, share := (end - start) / want, whole=end - start, full=share
-    )
+    lease = lease_of(start, 0, end - start, end - start, want)
+    return Counter(ticket, end, segment.end, counter.cut), lease
 
 
 def cut(counter: Counter) -> Counter | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from phalanx.data.ledger import Counter, Lease, Segment, claim, cut, split_among_all
+from phalanx.data.ledger import Counter, Lease, Segment, claim, cut, lease_of, part_of
 from phalanx.sync.transport.arena import Arena
 from phalanx.sync.transport.locks import Locks
 
@@ -15,7 +15,7 @@ RING = 64
 """Chunks of a team that its fastest member may be ahead of its slowest."""
 AHEAD = 4
 """Chunks that a worker claims at once, where others are on other machines."""
-_TICKET, _NUMBER, _START, _WANT, _FIRST_SHARE = range(5)
+_TICKET, _NUMBER, _START, _WANT, _WHOLE, _FIRST_SHARE = range(6)
 _NUMBERS = 1 << 32  # that one ticket may use
 
 
@@ -31,8 +31,8 @@ class SharedClaims:
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
         self._cells = arena.region("claims", 4, torch.int64).numpy()
-        # Per worker, a ring of what it claimed for its team: ticket, number, start, want, ends.
-        width = _FIRST_SHARE + arena.workers
+        # Per worker, a ring of what it claimed for its team, each with the members' parts of it.
+        width = _FIRST_SHARE + 2 * arena.workers
         rings = arena.region("team claims", arena.workers * RING * width, torch.int64)
         self._rings = rings.view(arena.workers, RING, width).numpy()
         self._taken = arena.region("team taken", arena.workers, torch.int64).numpy()
@@ -101,12 +101,14 @@ class SharedClaims:
                 lease = self._claim(ticket, segment, want)
                 cell[_TICKET], cell[_NUMBER], cell[_WANT] = ticket, number, want
                 cell[_START] = lease.start if lease else -1
-                ends = split_among_all(lease.samples, shares) if lease else [0] * len(members)
-                cell[_FIRST_SHARE : _FIRST_SHARE + len(members)] = ends
+                whole = cell[_WHOLE] = lease.samples if lease else 0
+                for i in range(len(members)):
+                    at = _FIRST_SHARE + 2 * i
+                    cell[at : at + 2] = part_of(whole, shares, i)
             found = [int(v) for v in cell]
             self._taken[rank] = taken + 1
         self._arena.wake()
-        return _part(found, list(members).index(rank), len(members))
+        return _part(found, list(members).index(rank))
 
     def _together(self, taken: int, members: Sequence[int]) -> Callable[[], bool]:
         """All members have come to this ticket, and none is a whole ring behind."""
@@ -142,13 +144,13 @@ class SharedClaims:
         self._cells[:] = (counter.ticket, counter.position, counter.end, counter.cut)
 
 
-def _part(cell: list[int], index: int, members: int) -> TeamLease | None:
+def _part(cell: list[int], index: int) -> TeamLease | None:
     if cell[_START] < 0:
         return None
     want = cell[_WANT]
-    ends = [0, *cell[_FIRST_SHARE : _FIRST_SHARE + members]]
-    short = any(ends[i] == ends[i + 1] for i in range(members))
-    start, end = cell[_START] + ends[index], cell[_START] + ends[index + 1]
-    whole = ends[-1]
-    lease = Lease(start, end, (end - start) / want, short, whole=whole, full=whole / want)
-    return TeamLease(lease, want)
+    first, last, whole = (
+        cell[_FIRST_SHARE + 2 * index],
+        cell[_FIRST_SHARE + 2 * index + 1],
+        cell[_WHOLE],
+    )
+    return TeamLease(lease_of(cell[_START], first, last, whole, want), want)

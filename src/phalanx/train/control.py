@@ -77,6 +77,8 @@ class Control:
 
     def measured(self, samples: int, seconds: float) -> None:
         """This worker has computed."""
+        if not samples:
+            return
         self.watch.meter.add(samples, seconds)
         self._meeting.speed = self._board.speeds[self._arena.rank] = self.watch.meter.value
 

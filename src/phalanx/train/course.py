@@ -70,7 +70,7 @@ class Course:
         self, current: Pass, device: torch.device, *, channels_last: bool
     ) -> Iterator[Source]:
         """The stretches of a pass, each as its batches; consume one before asking for the next."""
-        self.position, ticket = self._begin_at(current), current.number * STRETCHES_PER_PASS
+        self.position, ticket = self.begin_at(current), current.number * STRETCHES_PER_PASS
         if self._start is not None and current.number == self._start.pass_number and self.on_resume:
             self.on_resume()
         while self.position < current.samples:
@@ -95,7 +95,8 @@ class Course:
         self._reached = lease.batch_end
         return True
 
-    def _begin_at(self, current: Pass) -> int:
+    def begin_at(self, current: Pass) -> int:
+        """Where a pass begins: not at its start if the run was resumed in the middle of it."""
         start = self._start
         if start is None or current.number > start.pass_number:
             return 0
@@ -114,7 +115,8 @@ class Course:
     def _enter(self, segment: Segment, current: Pass, *, regroup: bool = False) -> None:
         self.phase = segment.phase
         phase: Phase = self.spec.phases[segment.phase]
-        if phase.label != self.engine.phase and self.before_switch is not None:
+        another = phase.label != self.engine.phase and self.engine.workers > 1
+        if another and self.before_switch is not None:
             self.before_switch()
         point = current.epoch + segment.start / current.samples
         self.switching.enter(phase, self.spec, point, regroup=regroup)

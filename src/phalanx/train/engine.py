@@ -148,15 +148,6 @@ class Engine:
         if self._command is None and self.watcher is not None:
             self._command = self.watcher()
 
-    def idle(self, on_shared: Callable[[int], None], on_step: Callable[[int], None]) -> None:
-        """This worker has no samples of a batch: take part in what the others do.
-
-        ``on_shared`` and ``on_step`` hear of which optimizer they shared gradients, or stepped.
-        """
-
-    def batch_done(self) -> None:
-        """The others had no samples of this batch: tell them that it is over."""
-
     def end_round(self) -> Timing | None:
         """A round of training apart is over: agree on the parameters. Collective."""
         return None

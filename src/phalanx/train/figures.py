@@ -108,7 +108,7 @@ class Figures:
 
     def judge(self, outputs: Tensor, targets: Tensor) -> None:
         if is_classification(outputs, targets):
-            self._stopwatch.sums.judge(outputs, targets)
+            self._stopwatch.judge(outputs, targets)
 
     def of_training(self) -> dict[str, float]:
         """What this worker saw of the epoch so far."""

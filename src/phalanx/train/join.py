@@ -82,6 +82,8 @@ def join_with(
     move_state(opts)
     resumed = _resumed(environment, spec, lifetime.training)
     start = resumed.start if resumed else None
+    if resumed:
+        resumed.unfreeze(found)
     engine = make_engine(
         environment.arena,
         found,

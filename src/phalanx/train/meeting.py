@@ -17,15 +17,12 @@ from phalanx.core.errors import InputError
 from phalanx.sync.transport.arena import Arena, Circle
 
 # What a worker is about to do with the others; numbers from 0 are steps of that optimizer.
-FOLLOW, BATCH_DONE, EVALUATE, EPOCH_DONE, SWITCH, FINISH, ROUND, SAVE, CUT = range(-1, -10, -1)
-UNFREEZE, LOAD = -10, -11
+EVALUATE, EPOCH_DONE, SWITCH, FINISH, ROUND, SAVE, CUT, UNFREEZE, LOAD = range(-1, -10, -1)
 READ = -100
 """And below: reads gradients of the optimizer ``READ - intent``."""
 AGREED = 1 << 16
 """And above: steps of the optimizer ``intent - AGREED``, whose gradient all have."""
 _WORDS = {
-    FOLLOW: "has no samples left",
-    BATCH_DONE: "is done with its batch",
     EVALUATE: "evaluates",
     EPOCH_DONE: "ends its epoch",
     SWITCH: "switches the strategy",
@@ -76,16 +73,17 @@ class Meeting:
         self._circle.wait(self.someone_left)
         row = self._count % 2
         present = [member for member in self._members if member not in self._arena.lost]
-        meant = {int(self._rows[row, member]) for member in present} - {FOLLOW}
-        if len(meant) != 1:  # also when everybody follows, and nobody leads
+        meant = {int(self._rows[row, member]) for member in present}
+        if len(meant) != 1:
             self.disagree()
+        intent = meant.pop()
         options = self._options[row, present]
-        if (options != options[0]).any():
+        if (intent >= 0 or intent == EPOCH_DONE) and (options != options[0]).any():
             self._differ(present, options.tolist())
         if self.hear is not None:
             command = max(int(self._posted[row, member]) for member in present)
             self.hear([float(self._speeds[row, m]) for m in self._members], command)
-        return meant.pop()
+        return intent
 
     def _differ(self, present: list[int], options: list[float]) -> NoReturn:
         other = next(m for m, o in zip(present, options, strict=True) if o != options[0])

@@ -68,7 +68,7 @@ def check_sizes(samples: int, batch: int, workers: int) -> None:
 def loaded(
     current: Pass, found: Iterator[Lease], device: torch.device, *, ahead: int, channels_last: bool
 ) -> Iterator[tuple[Lease, Any]]:
-    """Each lease with its batch (``None`` for an empty one), ``ahead`` of time where that pays.
+    """Each lease with its batch, ``ahead`` of time where that pays.
 
     With ``ahead`` 0 there is no thread beside this one. A plain gather from memory is done in the
     training thread anyway: a thread beside it would only take turns with it on a pinned core.

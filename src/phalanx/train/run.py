@@ -25,11 +25,13 @@ from phalanx.train.figures import Figures
 from phalanx.train.gradient_reads import GradientReads
 from phalanx.train.kept_state import Keeper
 from phalanx.train.lifetime import Lifetime
+from phalanx.train.loss_kind import LossWatch, watch_backward
 from phalanx.train.meeting import EPOCH_DONE
 from phalanx.train.metrics import Metric
 from phalanx.train.own_steps import OwnSteps
 from phalanx.train.passes import Pass, batch_of, check_sizes, new_pass
 from phalanx.train.precision import autocast
+from phalanx.train.schedules import Schedules
 from phalanx.train.stopwatch import Stopwatch
 from phalanx.train.weighing import Weighing
 
@@ -66,6 +68,9 @@ class Run:
         self._checkpoints.pending = self._weighing.export_state
         self._own_steps = OwnSteps(self._optimizers, self.engine)
         self._reads = GradientReads(self.engine, self._models, self._optimizers, self._weighing)
+        self._losses, self._in_batch, self._looked = LossWatch(), False, False
+        watch_backward(self._see_backward)
+        self._schedules = Schedules(self.engine, self._optimizers)
         self._clip: float | None = None
         self._epochs: int | None = None
         self._epoch = self._passes = 0
@@ -118,6 +123,15 @@ class Run:
     def pending(self) -> int:
         """Batches since the last step, also those this worker had no samples of."""
         return self._weighing.pending
+
+    @property
+    def samples(self) -> int:
+        """Samples of the batch in hand that count as this worker's.
+
+        0 where a last batch has fewer samples than there are workers: then this worker goes
+        through the loop with the others' samples, and what it computes counts nothing.
+        """
+        return self._stopwatch.batch_samples
 
     def average_accumulated(self) -> None:
         """Batches since the last step are averaged by it; else they add up, as in torch."""
@@ -186,6 +200,7 @@ class Run:
         current = self._new_pass(self._reader(data, augment), batch)
         stretches = self._course.through(current, self.device, channels_last=self._channels_last)
         trained = False
+        self._schedules.begin_pass(current, self._course.begin_at(current))
         for source in stretches:
             trained, began = True, self._clock.now()
             try:
@@ -193,6 +208,7 @@ class Run:
             finally:
                 self._lifetime.trained(self._clock.now() - began)
         if trained:
+            self._schedules.end_pass()
             self.engine.end_pass()
             self._checkpoints.after_pass(current)
 
@@ -210,14 +226,11 @@ class Run:
             self._weighing.new_batch(lease, size, self.engine)
             self.engine.begin_batch(self._weighing.scales)
             self.engine.received(lease)
-            if batch is None:
-                with self._own_steps.allowed(), self._reads.paused():
-                    self.engine.idle(self._reads.shared, self._weighing.stepped)
-            else:
-                self._stopwatch.received(asked, lease.samples)
-                yield batch
-                if lease.short:
-                    self.engine.batch_done()
+            self._schedules.new_batch(lease)
+            self._stopwatch.received(asked, lease.samples)
+            self._in_batch = True
+            yield batch
+            self._in_batch = False
             if lease.ends_round:
                 self._end_round()
             if self._course.reached(lease):
@@ -279,8 +292,27 @@ class Run:
     def backward(self, error: Tensor) -> None:
         """``error.backward()``, whose value becomes the training loss of the report."""
         self._check_batch()
+        self._looked = True
+        try:
+            self._look_at(error)
+            error.backward()
+        finally:
+            self._looked = False
+
+    def _look_at(self, error: Tensor) -> None:
+        """A loss is about to go backwards."""
         self._stopwatch.loss(error, summed=self._sums)
-        error.backward()
+        if self._sums or self.workers == 1 or error.grad_fn is None:
+            return
+        weight = self._losses.weight_of(error, self._stopwatch.batch_samples)
+        if weight is not None and self.engine.parties > 1:
+            self._weighing.count_as(weight)
+            self.engine.begin_batch(self._weighing.scales)
+
+    def _see_backward(self, error: Tensor) -> None:
+        """The script called ``error.backward()`` itself."""
+        if self._in_batch and not self._looked and error.numel() == 1:
+            self._look_at(error)
 
     def step(
         self,
@@ -378,6 +410,8 @@ class Run:
             self.engine.finish(collective)
         self._own_steps.end()
         self._reads.end()
+        watch_backward(None)
+        self._schedules.end()
         # What follows concerns this worker alone: evaluating, logging, saving.
         self.engine = self._evaluator.engine = Engine(self._models, self._optimizers, self._clock)
         self._evaluator.snapshot = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
@@ -33,9 +33,7 @@ from phalanx.train.emulation import emulation_of
 from phalanx.train.engine import Engine, Snapshot
 from phalanx.train.meeting import (
     AGREED,
-    BATCH_DONE,
     FINISH,
-    FOLLOW,
     LOAD,
     READ,
     ROUND,
@@ -155,6 +153,7 @@ class SharedEngine(Engine):
         return self._arena.lock(index)
 
     def meet(self, intent: int) -> None:
+        self._meeting.options = digest_of_options(self._users)
         self._meeting.meet(intent)
 
     def barrier(self) -> None:
@@ -225,7 +224,8 @@ class SharedEngine(Engine):
 
     def _announce(self, intent: int) -> None:
         """To those who step together; their optimizers have to be set alike."""
-        self._stage.meeting.options = digest_of_options(self._users)
+        if self.lockstep:
+            self._stage.meeting.options = digest_of_options(self._users)
         self._stage.meeting.announce(intent)
 
     def _step_agreed(self, index: int) -> Timing:
@@ -243,41 +243,8 @@ class SharedEngine(Engine):
         self._stage.meeting.wait()
         self._strategies[index].share_gradients(weight)
 
-    def idle(self, on_shared: Callable[[int], None], on_step: Callable[[int], None]) -> None:
-        meeting = self._stage.meeting
-        while self._stage.together:
-            before = [strategy.export_private() for strategy in self._strategies]
-            for strategy in self._strategies:
-                strategy.offer(0.0)
-            self._announce(FOLLOW)
-            intent = meeting.wait()
-            for i, strategy in enumerate(self._strategies):
-                if i != intent:  # nobody takes what it offered: its codec has not sent it
-                    strategy.import_private(before[i])
-            if intent == BATCH_DONE:
-                return
-            if intent <= READ:
-                self._strategies[READ - intent].share_gradients(0.0)
-                self._replicas[READ - intent].scale.value = 0.0  # all have it: it counts once
-                on_shared(READ - intent)
-            elif intent >= AGREED:
-                self._replicas[intent - AGREED].scale.value = 1.0
-                self._strategies[intent - AGREED].step_agreed()
-                on_step(intent - AGREED)
-            elif intent < 0:
-                meeting.disagree()
-            else:
-                self._strategies[intent].follow()
-                on_step(intent)
-
-    def batch_done(self) -> None:
-        if self._stage.together:
-            self._announce(BATCH_DONE)
-            self._stage.meeting.wait()
-
     def end_round(self) -> Timing | None:
         total = Timing()
-        self._meeting.options = digest_of_options(self._users)
         for strategy in self._strategies:
             self._meeting.announce(ROUND)
             timing = strategy.agree()

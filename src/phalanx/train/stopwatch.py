@@ -80,6 +80,15 @@ class Stopwatch:
         else:
             self.sums.add_loss(value, samples)
 
+    @property
+    def batch_samples(self) -> int:
+        """Of the batch in hand."""
+        return self._batch
+
+    def judge(self, outputs: Tensor, targets: Tensor) -> None:
+        if self._batch:
+            self.sums.judge(outputs, targets)
+
     def worked(self) -> tuple[int, float]:
         """Samples of the step in hand, and the seconds since it began."""
         began = self._last if self._began is None else self._began
