@@ -19,7 +19,7 @@ from typing import Any
 from phalanx.core.errors import PhalanxError
 from phalanx.core.run_key import RunKey
 from phalanx.sync.net.home import Home
-from phalanx.sync.net.home_messages import Hello
+from phalanx.sync.net.home_messages import HOME, Hello
 from phalanx.sync.net.listener import Listener
 from phalanx.sync.net.membership import become_worker, greet
 from phalanx.sync.net.mirror import Mirror
@@ -149,7 +149,7 @@ def as_hosts(
 
     def keep_home() -> None:
         places[where[0]].enter()
-        homes.append(Listener(places[where[0]].address, key))
+        homes.append(Listener(places[where[0]].address, key, name=HOME))
         ready.set()
         Home(homes[0], workers + 1).serve(going_on=lambda: not over.is_set())
 

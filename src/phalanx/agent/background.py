@@ -42,9 +42,10 @@ def go(make: Callable[[], Agent], hello: dict[str, Any]) -> int:
 
 def relay(hello: dict[str, Any]) -> int:
     """Copy frames both ways, ``hello`` first, until either side ends."""
-    run_folder = life.folders(hello)[1]
+    folder, run_folder = life.folders(hello)
     if run_folder is None:
         raise Problem("which run?")
+    life.check_ours(folder, run_folder)
     agent = _connect(run_folder)
     if agent is None:  # it has ended, or its machine was restarted
         write_all(1, pack({"answer": hello.get("id"), "gone": True}))

@@ -7,7 +7,6 @@ import os
 import select
 import signal
 import socket
-import stat
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from phalanx.agent import ownership
 from phalanx.agent.frames import Problem, WrongFrame, field
 from phalanx.agent.names import is_run
 from phalanx.agent.wire import Connection, Gone
@@ -79,11 +79,11 @@ def _expanded(folder: str) -> Path:
 def make_folders(folder: Path, run_folder: Path | None) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        check_ours(folder)
         if run_folder is not None:
             run_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for name in PARTS:
                 (run_folder / name).mkdir(exist_ok=True)
+        check_ours(folder, run_folder)
     except OSError as error:
         raise Problem(
             f"cannot make {error.filename}: {error.strerror}",
@@ -91,17 +91,10 @@ def make_folders(folder: Path, run_folder: Path | None) -> None:
         ) from None
 
 
-def check_ours(folder: Path) -> None:
-    """Refuse a folder that others can put their own code into: what is found there is run."""
-    for place in (folder, *(folder / name for name in SHARED_FOLDERS)):
-        with contextlib.suppress(FileNotFoundError):
-            status = place.stat()
-            if status.st_uid not in (os.getuid(), 0) or status.st_mode & stat.S_IWOTH:
-                raise Problem(
-                    f"others can write in {place}",
-                    f"Take that right away (chmod o-w {place}), or name a 'folder' of the user's "
-                    "own in the blueprint.",
-                )
+def check_ours(folder: Path, run_folder: Path | None) -> None:
+    """Refuse folders that others can put their own code into: what is found there is run."""
+    run_parts = [run_folder, *(run_folder / name for name in PARTS)] if run_folder else []
+    ownership.check(folder, *(folder / name for name in SHARED_FOLDERS), *run_parts)
 
 
 def discard_empty(run_folder: Path | None) -> None:

@@ -21,6 +21,7 @@ from phalanx.agent import (
     files,
     inspect_python,
     life,
+    ownership,
     ports,
     reach,
     results,
@@ -140,6 +141,7 @@ class Agent:
 
 def main() -> int:
     """Read the first frame, which says in which way to live."""
+    ownership.be_private()
     try:
         first = unpack(lambda count: wire.read_exactly(0, count, FIRST_SECONDS))
         header = first[0]

@@ -13,9 +13,9 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from phalanx.agent.blobs import PIECE
 from phalanx.agent.files import read_baseline, snapshot
 from phalanx.agent.frames import Problem
+from phalanx.agent.ownership import PIECE
 from phalanx.agent.unused import remove, remove_unused
 
 if TYPE_CHECKING:

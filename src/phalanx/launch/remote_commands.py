@@ -49,7 +49,7 @@ async def orders_for(job: Job, root: Path, members: Sequence[Member], key: RunKe
     ]
     if job.plan.workers == 1:
         return Orders(commands)
-    meeting = await _meeting(job, members[0], key)
+    meeting = await _meeting(job, members, key)
     secrets = {
         slot.rank: meeting_variables(meeting, by_name[machine.name].address, machine, slot)
         for machine, slot in job.plan.seats
@@ -57,11 +57,12 @@ async def orders_for(job: Job, root: Path, members: Sequence[Member], key: RunKe
     return Orders(commands, secrets)
 
 
-async def _meeting(job: Job, first: Member, key: RunKey) -> Meeting:
+async def _meeting(job: Job, members: Sequence[Member], key: RunKey) -> Meeting:
+    first, addresses = members[0], [member.address for member in members]
     probe = read_probe(job.fleet.pool) if job.fleet.pool is not None else None
     links = slowest_links(probe) if probe else {}
     port = (await first.free_ports(1))[0]
-    return Meeting(first.address, port, key, job.fleet.tls, links)
+    return Meeting(first.address, port, key, job.fleet.tls, links, addresses)
 
 
 async def _foreign(job: Job, framework: Framework, root: Path, members: Sequence[Member]) -> Orders:

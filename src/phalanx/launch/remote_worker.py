@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -50,6 +50,8 @@ class Meeting:
     tls: bool
     links: Mapping[str, float]
     """Bits per second of each machine's slowest link, where measured."""
+    members: Sequence[str] = ()
+    """Addresses of all machines."""
 
 
 def seating_before(folder: str, python: str, run: str) -> Seating:
@@ -89,6 +91,7 @@ def meeting_variables(
     found = {
         hosts.MEET: endpoint(meeting.address, meeting.port),
         hosts.ADDRESS: address,
+        hosts.MEMBERS: ",".join(meeting.members),
         hosts.LOCAL: str(machine.slots.index(slot)),
         hosts.LOCALS: str(len(machine.slots)),
         KEY_VARIABLE: meeting.key.text(),

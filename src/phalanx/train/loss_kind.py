@@ -7,8 +7,9 @@ mean over something else (class weights, tokens that are not ignored), would be 
 from __future__ import annotations
 
 import functools
+import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,7 +40,7 @@ _OF_PARAMETERS = ("AccumulateGrad", "PowBackward", "AbsBackward", "LinalgVectorN
 @dataclass
 class LossKind:
     sums: list[str] = field(default_factory=list)
-    """Operations that add up over the batch and are not divided by anything."""
+    """Operations that add up over the batch and are not divided by its samples."""
     weights: list[float] = field(default_factory=list)
     """For each weighted mean: the sum of its weights."""
     plain: int = 0
@@ -49,45 +50,54 @@ class LossKind:
 def inspect_loss(error: Tensor, samples: int) -> LossKind:
     """The terms of ``error``, a loss over ``samples``."""
     found = LossKind()
-    for node, divided in _terms(error.grad_fn, samples):
+    for node, divisors in _terms(error.grad_fn):
         name = _name(node)
         reduction = getattr(node, "_saved_reduction", None)
         if name.startswith("NllLoss") and reduction == _MEAN:
             _look_at_weights(node, samples, found)
-        elif _adds_up(node, name, reduction, samples) and not divided:
+        elif _adds_up(node, name, reduction, samples) and not _is_mean(node, samples, divisors):
             found.sums.append(name.removesuffix("0").removesuffix("Backward"))
         else:
             found.plain += 1
     return found
 
 
-def _terms(root: Any, samples: int) -> Iterator[tuple[Any, bool]]:
-    """The nodes under additions and scalings, and whether those divide them by the samples."""
-    waiting, seen = [(root, False)], 0
+def _terms(root: Any) -> Iterator[tuple[Any, tuple[float, ...]]]:
+    """The nodes under additions and scalings, and by what those divide them."""
+    waiting: list[tuple[Any, tuple[float, ...]]] = [(root, ())]
+    seen = 0
     while waiting and seen < MOST_NODES:
-        node, divided = waiting.pop()
+        node, divisors = waiting.pop()
         seen += 1
         if node is None:
             continue
         name = _name(node)
         if name.startswith(_COMBINES + _SHAPES):
-            small = divided or _divides(node, name, samples)
-            waiting += [(child, small) for child, _ in node.next_functions]
+            divisor = _divisor(node, name)
+            below = divisors if divisor is None else (*divisors, divisor)
+            waiting += [(child, below) for child, _ in node.next_functions]
         else:
-            yield node, divided
+            yield node, divisors
 
 
-def _divides(node: Any, name: str, samples: int) -> bool:
-    """By the samples, or more; a factor that is no plain number may be one over them."""
+def _is_mean(node: Any, samples: int, divisors: Sequence[float]) -> bool:
+    """Divided by the samples in hand, or by all numbers that were added up; dividing by a constant
+    leaves it a sum."""
+    counts = {samples, math.prod(getattr(node, "_saved_self_sym_sizes", ()))}
+    return any(math.isclose(d, count, rel_tol=1e-6) for d in divisors for count in counts)
+
+
+def _divisor(node: Any, name: str) -> float | None:
+    """What a node divides by; ``None`` if it does not, or not by one number."""
     if not name.startswith(("MulBackward", "DivBackward")):
-        return False
+        return None
     other = getattr(node, "_saved_other", None)
-    if isinstance(other, Tensor):
-        other = float(other) if other.numel() == 1 and other.device.type == "cpu" else None
-    if other is None:
-        return True
-    size = abs(float(other))
-    return size >= samples if name.startswith("DivBackward") else size * samples < 1.001
+    if other is None or (isinstance(other, Tensor) and other.numel() != 1):
+        return None
+    value = abs(float(other))
+    if name.startswith("DivBackward"):
+        return value
+    return 1.0 / value if value else None
 
 
 def _adds_up(node: Any, name: str, reduction: int | None, samples: int) -> bool:

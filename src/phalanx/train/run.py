@@ -205,6 +205,10 @@ class Run:
             trained, began = True, self._clock.now()
             try:
                 yield from self._through(source, current.batch)
+            except GeneratorExit:  # the script left its loop
+                self._in_batch = False
+                self._schedules.leave_pass()
+                raise
             finally:
                 self._lifetime.trained(self._clock.now() - began)
         if trained:

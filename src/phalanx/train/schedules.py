@@ -54,6 +54,10 @@ class Schedules:
         self._batches += 1
         self._reached = lease.batch_end
 
+    def leave_pass(self) -> None:
+        """The script left it in the middle."""
+        self._pass = None
+
     def end_pass(self) -> None:
         """Every worker's schedules come to where the pass has brought them."""
         current, self._pass = self._pass, None

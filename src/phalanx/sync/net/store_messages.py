@@ -13,6 +13,9 @@ from msgspec import Meta, Struct
 
 from phalanx.core.errors import PhalanxError
 
+STORE = "store"
+"""The purpose of connections to a server."""
+
 Count = Annotated[int, Meta(ge=0, le=1 << 40)]
 Name = Annotated[str, Meta(max_length=200)]
 Rank = Annotated[int, Meta(ge=0, le=1 << 20)]
