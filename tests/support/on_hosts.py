@@ -27,6 +27,12 @@ from phalanx.sync.net.servers import Server
 from phalanx.sync.net.store_process import ServerProcess
 
 LIMIT = 100.0
+
+
+class Killed(BaseException):
+    """Raised where a worker is to die, as a process does: without a word to anybody."""
+
+
 HOSTS = int(os.environ.get("PHALANX_TEST_HOSTS", "0"))
 """Contract suites run their ranks on so many hosts; 0 is one, in scripted time."""
 _CLONE_NEWNET = 0x40000000
@@ -154,7 +160,7 @@ def as_hosts(
         Home(homes[0], workers + 1).serve(going_on=lambda: not over.is_set())
 
     def live(rank: int) -> None:
-        place, arena = places[where[rank]], None
+        place, arena, killed = places[where[rank]], None, False
         try:
             place.enter()
             arena = become_worker(
@@ -163,11 +169,13 @@ def as_hosts(
                 timeout=30.0,
             )  # fmt: skip
             results[rank] = work(rank, arena)
+        except Killed:
+            killed = True
         except BaseException as error:
             errors.append(error)
         finally:
             if arena is not None:
-                _leave(arena, in_good_order=not errors)
+                _leave(arena, in_good_order=not errors and not killed)
 
     home = threading.Thread(target=keep_home, daemon=True)
     home.start()

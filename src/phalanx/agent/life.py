@@ -41,7 +41,7 @@ def hello(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, An
     agent.name = field(request, "name", str)
     agent.folder, agent.run_folder = folders(request)
     if request.get("attach"):
-        agent.tails.going = False
+        agent.tails.going, agent.saved = False, ""
     else:
         make_folders(agent.folder, agent.run_folder)
     return {

@@ -26,6 +26,7 @@ from phalanx.agent import (
     reach,
     results,
     sampling,
+    saved,
     tails,
     wire,
     workers,
@@ -50,6 +51,7 @@ MODULES: tuple[Any, ...] = (
     reach,
     results,
     sampling,
+    saved,
     tails,
     workers,
 )
@@ -74,6 +76,8 @@ class Agent:
         self.connection: wire.Connection | None = None
         self.workers = workers.Workers()
         self.tails = tails.Tails()
+        self.saved = ""
+        """The newest checkpoint that the controller has heard of."""
         self.told: set[int] = set()
         """Ranks whose end the controller knows."""
         self._looking = threading.Lock()
@@ -133,6 +137,7 @@ class Agent:
         if connection is None:
             return
         self.tails.pump(connection)
+        saved.tell_newest(self)
         for rank, code in list(self.workers.codes.items()):
             if rank not in self.told and self.tails.drained(rank):
                 self.told.add(rank)

@@ -1,13 +1,15 @@
-"""What changes while a run trains, told in a few lines: batch shares, and the strategy."""
+"""What changes while a run trains, told in a few lines: batch shares, the strategy,
+steps that did not count."""
 
 from __future__ import annotations
 
-from phalanx.observe.events import Balanced, Event, Switched
+from phalanx.observe.events import Balanced, Event, Refused, Settled, Switched
 from phalanx.report.findings import shares
 from phalanx.report.words import seconds
 
 MOST_SHARES = 3
 MOST_SWITCHES = 6
+MOST_REFUSED = 5
 _REST = "further {} are in the report"
 
 
@@ -15,13 +17,19 @@ class Changes:
     """Says each change once, and after the first few only that there are more."""
 
     def __init__(self) -> None:
-        self._shares = self._switches = 0
+        self._shares = self._switches = self._refused = 0
         self._last = ""
 
     def line(self, event: Event) -> str | None:
         """What to print about ``event``, if anything."""
+        if isinstance(event, Refused):
+            self._refused += 1
+            told = f"epoch {event.epoch + 1}, step {event.step} skipped: {event.what} is not finite"
+            return _few(told, "skipped steps", self._refused, MOST_REFUSED)
         if isinstance(event, Balanced):
             return self._balanced(event)
+        if isinstance(event, Settled):
+            return _settled(event)
         return self._switched(event) if isinstance(event, Switched) else None
 
     def _balanced(self, event: Balanced) -> str | None:
@@ -36,6 +44,13 @@ class Changes:
         told = f"switched from {event.before} to {event.after} at epoch {event.at_epoch:.2f}"
         told += f", pause {seconds(event.pause)}"
         return _few(told, "switches", self._switches, MOST_SWITCHES)
+
+
+def _settled(event: Settled) -> str:
+    told = f"worker {event.worker} is lost: {event.back} samples that it had go to the others"
+    if event.lost:
+        told += f"; {event.lost} of an update that came in part cannot be trained again"
+    return told
 
 
 def _few(line: str, kind: str, number: int, most: int) -> str | None:

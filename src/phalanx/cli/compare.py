@@ -19,6 +19,7 @@ MOST_REPEATS = 1000
 def compare(
     ctx: typer.Context,
     script: o.Script,
+    module: o.Module = False,
     strategies: o.Strategies = DEFAULT,
     systems: o.Systems = None,
     peer: o.PeerScripts = None,
@@ -38,6 +39,7 @@ def compare(
     seed: o.Seed = 0,
     precision: o.PrecisionName = "float32",
     balance: o.Balance = "auto",
+    on_nonfinite: o.OnNonfinite = "skip",
     slow: o.Slow = None,
     rate: o.Rate = None,
     checkpoint_every: o.CheckpointEvery = "0",
@@ -74,6 +76,7 @@ def compare(
     request = check(
         Options(
             script=script,
+            module=module,
             words=ctx.obj.words,
             command=ctx.obj.command,
             workers=workers,
@@ -86,6 +89,7 @@ def compare(
             precision=precision,
             name=name,
             balance=balance,
+            on_nonfinite=on_nonfinite,
             emulation=Emulation(read_slow(slow), read_rate(rate)),
             checkpoints=read_checkpoints(checkpoint_every, keep),
             travel=read_travel(data, ship_limit),

@@ -24,6 +24,9 @@ Script = Annotated[
     Path,
     typer.Argument(metavar="SCRIPT", help="The training script. Words after -- go to it."),
 ]
+Module = Annotated[
+    bool, typer.Option("-m", help="SCRIPT is the name of a module, as for python -m.")
+]
 RunName = Annotated[
     str | None,
     typer.Argument(metavar="[RUN]", help="Its id, a part of it, or its folder. Default: newest."),
@@ -117,6 +120,13 @@ PrecisionName = Annotated[
 ]
 Balance = Annotated[
     str, typer.Option(metavar="NAME", help="auto: batch shares follow measured speeds; or off.")
+]
+OnNonfinite = Annotated[
+    str,
+    typer.Option(
+        metavar="WHAT",
+        help="A step whose gradient is not finite: skip (10 in a row end the run) or stop.",
+    ),
 ]
 Slow = Annotated[
     str | None, typer.Option(metavar="F,F,…", help="Emulate slower workers, such as 1,1,0.25.")

@@ -150,11 +150,12 @@ def epoch_line(line: EpochLine, epochs: int | None) -> str:
     total = f"/{epochs}" if epochs else ""
     width = len(str(epochs or 0))
     which = f"epoch {line.epoch:>{width}}{total}"
-    accuracy = f"{line.accuracy_name} {share(line.accuracy)}"
+    accuracy = f"{line.accuracy_name} {share(line.accuracy)}" if line.accuracy is not None else ""
     if not line.trained:
-        return f"{which}  trained before, evaluated again  {accuracy}"
+        return f"{which}  trained before, evaluated again  {accuracy}".rstrip()
     pace = f"{count(line.rate)} samples/s"
-    return "  ".join([which, f"loss {loss(line.loss)}", accuracy, pace, clock(line.elapsed)])
+    parts = (which, f"loss {loss(line.loss)}", accuracy, pace, clock(line.elapsed))
+    return "  ".join(part for part in parts if part)
 
 
 def _trained_before(launch: Launch) -> int:

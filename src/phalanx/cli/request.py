@@ -12,7 +12,7 @@ from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
 
 if TYPE_CHECKING:
-    from phalanx.core.settings import Balance, Precision
+    from phalanx.core.settings import Balance, OnNonfinite, Precision
     from phalanx.launch.launcher import Fleet, Job
     from phalanx.plan.plan import Plan
     from phalanx.pool.machine import Machine, Pool
@@ -38,9 +38,12 @@ class Options:
     precision: str = "float32"
     name: str | None = None
     balance: str = "auto"
+    on_nonfinite: str = "skip"
     emulation: Emulation = field(default_factory=Emulation)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     travel: Travel = field(default_factory=Travel)
+    module: bool = False
+    """Whether ``script`` is the name of a module, as for ``python -m``."""
     joins: bool = True
     """Whether the script has to call Phalanx; one of another framework does not."""
 
@@ -53,6 +56,8 @@ class Request:
     script: Path
     machines: list[Machine]
     pool: Pool
+    module: str | None = None
+    """The script's name, where it was asked for as a module."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -72,7 +77,7 @@ class Request:
 
     @property
     def name(self) -> str:
-        return self.options.name or self.script.stem
+        return self.options.name or self.module or self.script.stem
 
     def plan(self, strategy: str, batch: int | None) -> Plan:
         from phalanx.plan.plan import make_plan
@@ -102,11 +107,13 @@ class Request:
             precision=cast("Precision", options.precision),
             data=self._data(),
             balance=cast("Balance", options.balance),
+            on_nonfinite=cast("OnNonfinite", options.on_nonfinite),
             slow=speeds_of(options.emulation.slow, plan.workers),
             rate=options.emulation.rate,
             checkpoint_epochs=options.checkpoints.epochs,
             checkpoint_minutes=options.checkpoints.minutes,
             keep=options.checkpoints.keep,
+            module=self.module,
         )
         return Job(
             script=self.script,
@@ -141,13 +148,19 @@ class Request:
 
 def check(options: Options) -> Request:
     """Refuse whatever can be known to be wrong now, in one line each."""
+    from phalanx.core.packages import module_file
     from phalanx.launch.script import check_script
 
     _check_numbers(options)
     _check_choices(options)
-    script = check_script(options.script, joins=options.joins)
+    script, module = options.script, None
+    if options.module and not options.joins:
+        raise InputError("-m does not go with --framework", "Name the file of the script.")
+    if options.module:
+        script, module = module_file(str(options.script), Path.cwd())
+    script = check_script(script, joins=options.joins)
     machines, pool = _machines(options)
-    request = Request(options, script, machines, pool)
+    request = Request(options, script, machines, pool, module)
     _check_travel(request)
     check_speeds(options.emulation.slow, request.workers)
     return request
@@ -213,12 +226,13 @@ def _check_numbers(options: Options) -> None:
 
 
 def _check_choices(options: Options) -> None:
-    from phalanx.core.settings import BALANCES, PRECISIONS
+    from phalanx.core.settings import BALANCES, ON_NONFINITE, PRECISIONS
     from phalanx.launch.launcher import LAUNCHERS
 
     for what, value, known in (
         ("precision", options.precision, PRECISIONS),
         ("balance", options.balance, BALANCES),
+        ("--on-nonfinite", options.on_nonfinite, ON_NONFINITE),
         ("launcher", options.launcher, ["auto", *LAUNCHERS.names()]),
     ):
         if value not in known:

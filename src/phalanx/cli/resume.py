@@ -37,6 +37,7 @@ def resume(
     pool: Annotated[Path | None, typer.Option("--pool", metavar="FILE", help=Same)] = None,
     machines: Annotated[str | None, typer.Option(metavar="SELECTION", help=Same)] = None,
     balance: Annotated[str | None, typer.Option(metavar="NAME", help=Same)] = None,
+    on_nonfinite: Annotated[str | None, typer.Option(metavar="WHAT", help=Same)] = None,
     slow: Annotated[str | None, typer.Option(metavar="F,F,…", help=Same)] = None,
     rate: Annotated[str | None, typer.Option(metavar="RATE", help=Same)] = None,
     checkpoint_every: Annotated[str | None, typer.Option(metavar="N", help=Same)] = None,
@@ -68,6 +69,7 @@ def resume(
         epochs=epochs,
         batch=batch,
         balance=balance,
+        on_nonfinite=on_nonfinite,
         slow=list(read_slow(slow)) or None,
         rate=read_rate(rate),
     ) | _when(checkpoint_every, keep, past.launch.settings)
@@ -79,6 +81,8 @@ def resume(
         out.note(f"warning: {warning}")
     job, title = resumption.job(request, found, manifest), resumption.title(manifest)
     out.note(f"goes on from {job.resumes} ({where(manifest)}), with {job.settings.strategy}")
+    if (note := changed_machines(past, job)) is not None:
+        out.note(note)
     if dry_run:
         from phalanx.cli.dry_run import show
 
@@ -101,6 +105,7 @@ class Past:
     launch: Launch
     workers: int
     selection: str
+    machines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -136,7 +141,7 @@ class Resumption:
             script=Path(launch.script),
             words=tuple(launch.arguments),
             command=command,
-            workers=self.past.workers if self.workers is None else self.workers,
+            workers=self._workers(),
             pool=self.pool or (Path(launch.pool) if launch.pool else None),
             machines=self.machines or ("all" if self.pool else self.past.selection),
             launcher=self.launcher or ("auto" if launch.pool or self.pool else launch.launcher),
@@ -144,9 +149,16 @@ class Resumption:
             seed=settings.seed,
             precision=settings.precision,
             balance=self.wanted.get("balance", settings.balance),
+            on_nonfinite=self.wanted.get("on_nonfinite", settings.on_nonfinite),
             emulation=Emulation(tuple(self.wanted.get("slow", ()))),
         )
         return check(options)
+
+    def _workers(self) -> int | None:
+        """As many as before, unless it goes on with other machines: then as they have room."""
+        if self.workers is None and (self.machines or self.pool):
+            return None
+        return self.past.workers if self.workers is None else self.workers
 
     def job(self, request: Request, checkpoint: Path, manifest: Manifest) -> Job:
         import msgspec
@@ -178,6 +190,16 @@ def _fleet(job: Job, settings: RunSettings) -> Fleet:
     return replace(job.fleet, data=Path(settings.data))
 
 
+def changed_machines(past: Past, job: Job) -> str | None:
+    """Who goes on, where that is not who was there before."""
+    now = [machine.name for machine in job.plan.machines]
+    without = [name for name in past.machines if name not in now]
+    if not without:
+        return None
+    workers = "1 worker" if job.plan.workers == 1 else f"{job.plan.workers} workers"
+    return f"without {', '.join(without)}: {workers} on {', '.join(now)} (was {past.workers})"
+
+
 def changed_sources(paths: RunPaths, script: Path) -> list[str]:
     """What the script and its modules are no longer, compared with the run's copy of them."""
     folder = script.resolve().parent
@@ -204,7 +226,8 @@ def _read(paths: RunPaths) -> Past:
         plan = Plan.from_json(paths.plan.read_bytes())
     except (OSError, ValueError, msgspec.DecodeError, RecursionError) as error:
         raise InputError(f"cannot read how '{paths.id}' was started: {error}") from error
-    return Past(paths, launch, plan.workers, plan.selection)
+    machines = tuple(machine.name for machine in plan.machines)
+    return Past(paths, launch, plan.workers, plan.selection, machines)
 
 
 def _check_can_go_on(past: Past, there_is_more: bool) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 def run(
     ctx: typer.Context,
     script: o.Script,
+    module: o.Module = False,
     strategy: o.Strategy = "allreduce",
     framework: o.FrameworkName = None,
     roles: o.Roles = None,
@@ -31,6 +32,7 @@ def run(
     seed: o.Seed = 0,
     precision: o.PrecisionName = "float32",
     balance: o.Balance = "auto",
+    on_nonfinite: o.OnNonfinite = "skip",
     slow: o.Slow = None,
     rate: o.Rate = None,
     checkpoint_every: o.CheckpointEvery = "1",
@@ -66,6 +68,7 @@ def run(
     request = check(
         Options(
             script=script,
+            module=module,
             words=ctx.obj.words,
             command=ctx.obj.command,
             workers=workers,
@@ -78,6 +81,7 @@ def run(
             precision=precision,
             name=name,
             balance=balance,
+            on_nonfinite=on_nonfinite,
             emulation=Emulation(read_slow(slow), read_rate(rate)),
             checkpoints=read_checkpoints(checkpoint_every, keep),
             travel=read_travel(data, ship_limit, detach),

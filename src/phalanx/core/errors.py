@@ -37,6 +37,10 @@ class ScriptError(PhalanxError):
     exit_code = SCRIPT_FAILED
 
 
+class NotFinite(ScriptError):  # noqa: N818  (a state of the training)
+    """Training has led to numbers that are not finite. One line: it is the worker's last word."""
+
+
 class MachineError(PhalanxError):
     """A machine or a connection failed."""
 

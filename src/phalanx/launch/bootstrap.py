@@ -16,7 +16,7 @@ from types import ModuleType
 from phalanx.core import settings
 from phalanx.core.run_paths import RunPaths
 from phalanx.core.startup import run_startup
-from phalanx.launch.script_runner import main_module, run_script
+from phalanx.launch.script_runner import import_folders, main_module, run_script
 from phalanx.launch.tied import tie
 
 _LAST_WORDS = 5.0
@@ -29,19 +29,22 @@ def main() -> int:
     script, arguments = sys.argv[1], sys.argv[2:]
     rank = int(os.environ[settings.RANK])
     paths = RunPaths(Path(os.environ[settings.RUN_FOLDER]))
-    code = run_script(become_main(script, arguments), paths.traceback_of(rank))
+    os.environ[settings.PROCESS] = str(os.getpid())
+    chosen = settings.RunSettings.from_json(os.environ.get(settings.SETTINGS, "{}"))
+    main = become_main(script, arguments, chosen.module)
+    code = run_script(main, paths.traceback_of(rank))
     if code != 0:
         _leave_in_time(code)
     return code
 
 
-def become_main(script: str, arguments: list[str]) -> ModuleType:
+def become_main(script: str, arguments: list[str], named: str | None = None) -> ModuleType:
     """Arrange ``sys`` as plain ``python SCRIPT`` does, with a fresh ``__main__``."""
-    module = main_module(script)
+    module = main_module(script, named)
     sys.modules["__main__"] = module
     sys.argv = [script, *arguments]
     if not os.environ.get("PYTHONSAFEPATH"):  # we ourselves are started without the folder
-        sys.path.insert(0, str(Path(script).resolve().parent))
+        sys.path[:0] = import_folders(script, named)
     return module
 
 

@@ -8,6 +8,7 @@ shared memory, the clock reading, the controller's process id) is added at the s
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 import time
 from collections.abc import Callable
@@ -239,9 +240,12 @@ def worker_variables(job: Job, folder: str, machine: PlannedMachine, slot: Slot)
     }
 
 
-def process_variables(slot: Slot) -> dict[str, str]:
+def process_variables(job: Job, slot: Slot) -> dict[str, str]:
     """What holds a worker that is a process of its own to its slot."""
+    hashing = os.environ.get(settings.HASHING, "")
     return {
+        # One order of sets for all workers: a list made of one is the same everywhere.
+        settings.HASHING: hashing if hashing.isdigit() else str(job.settings.seed % 2**32),
         settings.CPUS: ",".join(map(str, slot.cpus)),
         "PYTHONUNBUFFERED": "1",
         **dict.fromkeys(settings.THREADS, str(slot.threads)),

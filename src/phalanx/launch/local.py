@@ -113,7 +113,7 @@ def _command(job: Job, paths: RunPaths, machine: PlannedMachine, slot: Slot) -> 
         rank=slot.rank,
         machine=machine.name,
         argv=[*bootstrap, str(job.script), *job.arguments],
-        env={**told, **process_variables(slot)},
+        env={**told, **process_variables(job, slot)},
         cpus=list(slot.cpus),
         threads=slot.threads,
         log=log_name(paths, slot.rank),

@@ -19,7 +19,8 @@ from phalanx.launch.homecoming import Homecoming, MachineFile
 from phalanx.launch.pool_addresses import address_for_others
 from phalanx.launch.remote_worker import Seating
 from phalanx.launch.say import Say
-from phalanx.launch.shipping.results import clean_up
+from phalanx.launch.shipping.checkpoints import ComingHome
+from phalanx.launch.shipping.results import clean_up, take_checkpoint
 from phalanx.launch.shipping.send import answers_wrongly, read_answer
 from phalanx.launch.shipping.versions import Inspection
 from phalanx.observe.agent_samples import SampleReader
@@ -64,6 +65,7 @@ class Member:
         self._run_id, self._say = run_id, say
         self._detach, self._attach = detach, attach
         self._files: Homecoming | None = None
+        self._checkpoints: ComingHome | None = None
         self._reader = SampleReader()
         self._notes = 0
         self._seat: Seating | None = None
@@ -158,8 +160,15 @@ class Member:
     ) -> None:
         self.ranks = [slot.rank for slot in plan.slots]
         self._files = Homecoming(paths, self.ranks, lambda text: self._say(f"{self.name}: {text}"))
+        self._checkpoints = ComingHome(
+            self.name,
+            paths,
+            lambda incoming, name: take_checkpoint(self.link, incoming, name),
+            lambda text: self._say(f"{self.name}: {text}"),
+        )
         self._on_exit, self._on_lost = on_exit, on_lost
-        self.link.on_lost = lambda error: self._on_lost(self, error)
+        if self._link is not None:
+            self._link.on_lost = lambda error: self._on_lost(self, error)
 
     async def start(self, workers: list[dict[str, Any]]) -> None:
         self.started_ranks = list(self.ranks)
@@ -235,6 +244,8 @@ class Member:
             ended = read_as(Exited, told)
             if ended.rank in self.ranks:
                 self._on_exit(ended.rank, ended.code)
+        elif what == "saved" and self._checkpoints is not None:
+            self._checkpoints.hear(str(told.get("checkpoint")))
         elif what == "sample" and self.samples is not None:
             sample = self._reader.read(told, self.clock_to_run)
             if sample is not None:
@@ -248,6 +259,11 @@ class Member:
             self._say(f"{self.name}: {text}")
 
     # -- the end -----------------------------------------------------------------------------
+
+    async def checkpoints_home(self) -> None:
+        """The one that is on its way, if there is one, has come."""
+        if self._checkpoints is not None:
+            await self._checkpoints.finish()
 
     async def clean(self) -> None:
         if self.alive:

@@ -49,7 +49,7 @@ class RemoteRun:
         detach: bool = False,
         attach: bool = False,
     ) -> None:
-        self._id = run_id
+        self._id, self._attach = run_id, attach
         self.codes: dict[int, int] = {}
         self.lost: dict[int, MachineError] = {}
         self.news: deque[str] = deque()
@@ -67,7 +67,11 @@ class RemoteRun:
 
     async def connect(self) -> list[Machine]:
         """Log in everywhere at once; the machines as they were found."""
-        await _all({member.name: self._connect(member) for member in self.members})
+        if self._attach:
+            for name, why in (await self.connect_some()).items():
+                self._named(name).gone = MachineError(why, "See whether it is up.")
+        else:
+            await _all({member.name: self._connect(member) for member in self.members})
         there = [member for member in self.members if member.gone is None]
         if not there:
             names = ", ".join(member.name for member in self.members)
@@ -82,6 +86,21 @@ class RemoteRun:
         self._give_addresses()
         return [member.machine for member in self.members]
 
+    def _named(self, name: str) -> Member:
+        return next(member for member in self.members if member.name == name)
+
+    async def connect_some(self) -> dict[str, str]:
+        """Log in where that is possible; the others, each with the reason."""
+        works = [self._connect(member) for member in self.members]
+        found = await asyncio.gather(*works, return_exceptions=True)
+        silent: dict[str, str] = {}
+        for member, error in zip(self.members, found, strict=True):
+            if isinstance(error, PhalanxError):
+                silent[member.name] = error.cause
+            elif isinstance(error, BaseException):
+                raise error
+        return silent
+
     async def _connect(self, member: Member) -> None:
         async with telling(self.news.append, lambda: f"waiting for {member.name}: connecting"):
             await member.connect(CONNECT_SECONDS)
@@ -89,7 +108,7 @@ class RemoteRun:
 
     def _give_addresses(self) -> None:
         """This machine is known to the others by the address they are reached from."""
-        own = own_address([member.link.reached_from for member in self.members])
+        own = own_address([m.link.reached_from for m in self.members if m.alive])
         for member in self.members:
             member.own_address = own or "127.0.0.1"
 
@@ -130,10 +149,12 @@ class RemoteRun:
 
     def _one_clock(self, job: Job) -> None:
         """Samples are told by the clock that events are: the first machine's, or our own."""
-        ours = job.framework is not None  # then events are made here, of what is printed
+        # Those of another framework are made here, of what is printed.
+        ours = job.framework is not None or not self.members[0].alive
         first = 0.0 if ours else self.members[0].link.clock_offset
         for member in self.members:
-            member.clock_to_run = member.link.clock_offset - first
+            if member.alive:
+                member.clock_to_run = member.link.clock_offset - first
 
     async def _dismiss(self, planned: dict[str, PlannedMachine]) -> list[Member]:
         """Those without a worker are not needed any more."""
@@ -192,7 +213,9 @@ class RemoteRun:
 
     async def bring_home(self, paths: RunPaths) -> None:
         """What the workers left, machine by machine in the order of their ranks."""
-        links = [m.link for m in self.members if m.alive and m.started_ranks]
+        members = [m for m in self.members if m.started_ranks]
+        await asyncio.gather(*(m.checkpoints_home() for m in members))
+        links = [m.link for m in members if m.alive]
         came = await collect_results(links, paths)
         self.news.extend(came.notes)
 

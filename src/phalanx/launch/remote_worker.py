@@ -109,7 +109,7 @@ def _variables(job: Job, machine: PlannedMachine, slot: Slot, seat: Seating) -> 
         chosen = msgspec.structs.replace(chosen, resume=seat.checkpoint)
     found = {
         **worker_variables(replace(job, settings=chosen), seat.run_folder, machine, slot),
-        **process_variables(slot),
+        **process_variables(job, slot),
         "PYTHONPATH": seat.code,
     }
     if seat.skew:

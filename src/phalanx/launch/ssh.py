@@ -223,6 +223,6 @@ def _as_found(job: Job, machines: tuple[Machine, ...]) -> Job:
     slow = job.settings.slow
     if slow is not None:
         slow = [*slow, *[1.0] * plan.workers][: plan.workers]
-    settings = msgspec.structs.replace(job.settings, slow=slow)
+    settings = msgspec.structs.replace(job.settings, slow=slow, second_copy=job.fleet.detach)
     fleet = replace(job.fleet, machines=machines)
     return replace(job, plan=plan, settings=settings, fleet=fleet)

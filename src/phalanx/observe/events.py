@@ -130,6 +130,21 @@ class Balanced(msgspec.Struct, tag="balanced", frozen=True, kw_only=True):
     shares: list[float]
 
 
+class Refused(msgspec.Struct, tag="refused", frozen=True, kw_only=True):
+    """A step was not taken, because numbers were not finite."""
+
+    time: float
+    rank: int
+    """Who tells of it."""
+    epoch: int
+    step: int
+    """Of this worker, counted from 1."""
+    what: str
+    """``the loss of worker 1``."""
+    workers: list[int]
+    """Whose gradients were not finite; none where only their sum was not."""
+
+
 class WorkerLost(msgspec.Struct, tag="lost", frozen=True, kw_only=True):
     """A worker is gone, and the others go on without it."""
 
@@ -139,6 +154,24 @@ class WorkerLost(msgspec.Struct, tag="lost", frozen=True, kw_only=True):
     worker: int
     machine: str
     address: str
+
+
+class Settled(msgspec.Struct, tag="settled", frozen=True, kw_only=True):
+    """What became of the samples of a worker that is gone, as the parameter store knows it."""
+
+    time: float
+    rank: int
+    """Who tells of it."""
+    worker: int
+    epoch: int
+    trained: int
+    """Samples that its updates hold, since it joined."""
+    of_epoch: int
+    """The same, in ``epoch``."""
+    back: int
+    """Samples that the others train instead."""
+    lost: int
+    """Samples that nobody trains: of an update that came in part, or before its step."""
 
 
 class Data(msgspec.Struct, tag="data", frozen=True, kw_only=True):
@@ -185,7 +218,9 @@ Event = (
     | Logged
     | Switched
     | Balanced
+    | Refused
     | WorkerLost
+    | Settled
     | Data
     | Saved
     | Alive

@@ -25,6 +25,7 @@ from phalanx.observe.summary_fields import (
     DataSummary,
     MachineSummary,
     Phases,
+    RefusedSummary,
     Summary,
     SwitchSummary,
 )
@@ -33,6 +34,8 @@ from phalanx.observe.timeline import RankLog, read_ranks
 
 __all__ = ["Summary", "summarise"]
 
+FIRST = 16
+"""Steps that were not taken, each with its reason."""
 NEWEST = 64
 """Checkpoints whose moments are told."""
 
@@ -172,7 +175,7 @@ def _other_use(run: RunFiles, machine: str) -> float | None:
 
 def _trained_on(run: RunFiles, machine: str) -> int | None:
     ranks = [log for log in run.ranks if log.joined and log.joined.machine == machine]
-    return sum(step.samples for log in ranks for step in log.steps) if ranks else None
+    return sum(log.samples for log in ranks) if ranks else None
 
 
 def _add_outcome(summary: Summary, run: RunFiles, generation: int) -> None:
@@ -187,7 +190,8 @@ def _add_outcome(summary: Summary, run: RunFiles, generation: int) -> None:
     if not run.joined or (run.launch.system != OURS and not summary.history):
         return
     summary.epochs = sum(not row.get("earlier") for row in summary.history)
-    samples = sum(step.samples for log in ranks for step in log.steps)
+    samples = sum(log.samples for log in ranks)
+    summary.samples_lost = sum(event.lost for log in ranks for event in log.settled)
     summary.samples = samples or sum(done.samples for log in ranks for done in log.epochs)
     train = summary.phases.train
     summary.samples_per_second = summary.samples / train if train else None
@@ -284,6 +288,11 @@ def _add_extras(summary: Summary, run: RunFiles) -> None:
             pause_seconds=switch.pause,
         )
         for switch in switches
+    ]
+    refused = sorted((r for log in ranks for r in log.refused), key=lambda event: event.time)
+    summary.nonfinite_steps = len(refused)
+    summary.nonfinite = [
+        RefusedSummary(epoch=r.epoch, step=r.step, what=r.what) for r in refused[:FIRST]
     ]
     data = {(d.name, d.samples): d for log in reversed(ranks) for d in log.data}
     summary.data = [

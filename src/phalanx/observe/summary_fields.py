@@ -89,6 +89,16 @@ class DataSummary(msgspec.Struct, kw_only=True):
     checksums: dict[str, str] = {}
 
 
+class RefusedSummary(msgspec.Struct, kw_only=True):
+    """A step that was not taken, because numbers were not finite."""
+
+    epoch: int
+    step: int
+    """Of the worker that tells of it, counted from 1."""
+    what: str
+    """Such as ``the loss of worker 1``."""
+
+
 class BalanceSummary(msgspec.Struct, kw_only=True):
     """What sharing the batches out by measured speed did."""
 
@@ -118,6 +128,8 @@ class Summary(msgspec.Struct, kw_only=True):
     machines: list[MachineSummary] = []
     epochs: int | None = None
     samples: int | None = None
+    samples_lost: int | None = None
+    """Of workers that were lost, and that the others could not train instead."""
     seconds: float | None = None
     samples_per_second: float | None = None
     train_loss: float | None = None
@@ -142,6 +154,8 @@ class Summary(msgspec.Struct, kw_only=True):
     """How many were taken; the newest few are kept."""
     resumes: str | None = None
     """The run and checkpoint that this one goes on from."""
+    nonfinite_steps: int = 0
+    """Steps that were not taken because numbers were not finite."""
     switches: list[SwitchSummary] = []
     exit_codes: list[int | None] = []
     predicted: dict[str, float | None] = msgspec.field(default_factory=lambda: {"seconds": None})
@@ -151,6 +165,8 @@ class Summary(msgspec.Struct, kw_only=True):
     step_seconds: float | None = None
     staleness: dict[int, int] = {}
     per_worker: list[WorkerSummary] = []
+    nonfinite: list[RefusedSummary] = []
+    """The first few of them."""
     straggler: Straggler | None = None
     balance: BalanceSummary | None = None
     worth: Worth | None = None

@@ -81,7 +81,7 @@ def _worker(log: RankLog) -> WorkerSummary:
         worker.threads = log.joined.threads
     if log.finished:
         worker.peak_memory_bytes = log.finished.peak_memory or None
-    worker.samples = sum(step.samples for step in log.steps)
+    worker.samples = log.samples
     seconds = sum(row.seconds for row in log.rows)
     if log.steps and seconds > 0:
         span = log.phases.get("train") or log.steps[-1].ended - log.steps[0].began

@@ -64,8 +64,13 @@ class RankLog:
     logged: list[ev.Logged] = field(default_factory=list)
     switches: list[ev.Switched] = field(default_factory=list)
     balanced: list[ev.Balanced] = field(default_factory=list)
+    refused: list[ev.Refused] = field(default_factory=list)
     lost: list[ev.WorkerLost] = field(default_factory=list)
     """Workers without whom it went on."""
+    settled: list[ev.Settled] = field(default_factory=list)
+    """What it found of the samples of those."""
+    gone: ev.Settled | None = None
+    """What another found of this one's, when it was lost."""
     data: list[ev.Data] = field(default_factory=list)
     saved: list[ev.Saved] = field(default_factory=list)
     finished: ev.Finished | None = None
@@ -76,6 +81,14 @@ class RankLog:
     @property
     def joined(self) -> ev.Joined | None:
         return self.joins[0] if self.joins else None
+
+    @property
+    def samples(self) -> int:
+        """That it trained: of one that was lost, as the store knows it."""
+        if self.gone is None:
+            return sum(step.samples for step in self.steps)
+        began = self.joins[-1].time if self.joins else 0.0
+        return self.gone.trained + sum(s.samples for s in self.steps if s.began < began)
 
     @property
     def rows(self) -> list[Step]:
@@ -100,8 +113,12 @@ class RankLog:
                 self.switches.append(event)
             case ev.Balanced():
                 self.balanced.append(event)
+            case ev.Refused():
+                self.refused.append(event)
             case ev.WorkerLost():
                 self.lost.append(event)
+            case ev.Settled():
+                self.settled.append(event)
             case ev.Data():
                 self.data.append(event)
             case ev.Saved():
@@ -141,4 +158,7 @@ def read_ranks(paths: RunPaths) -> list[RankLog]:
         for event in ev.read_events(file):
             log.add(event)
         logs.append(log)
+    gone = {event.worker: event for log in logs for event in log.settled}
+    for log in logs:
+        log.gone = gone.get(log.rank)
     return sorted(logs, key=lambda log: log.rank)

@@ -14,14 +14,37 @@ FEW_SWITCHES = 6
 
 
 def findings(summary: Summary) -> list[str]:
-    """All of them, the straggler first."""
+    """All of them; first what makes the result doubtful."""
     found = (
+        nonfinite_sentence(summary),
         straggler_sentence(summary),
         balance_sentence(summary),
         worth_sentence(summary),
         switch_sentence(summary),
+        lost_sentence(summary),
     )
     return [sentence for sentence in found if sentence]
+
+
+def nonfinite_sentence(summary: Summary) -> str | None:
+    """How many steps did not count, and why."""
+    count = summary.nonfinite_steps
+    if not count or not summary.nonfinite:
+        return None
+    first = summary.nonfinite[0]
+    return (
+        f"Not finite: {words.count(count)} step{'s were' if count > 1 else ' was'} skipped, "
+        f"{'the first ' if count > 1 else ''}in epoch {first.epoch + 1} ({first.what})."
+    )
+
+
+def lost_sentence(summary: Summary) -> str | None:
+    """What a lost worker took along for good."""
+    if not summary.samples_lost:
+        return None
+    return (
+        f"{words.count(summary.samples_lost)} samples of lost workers were not trained to the end."
+    )
 
 
 def straggler_sentence(summary: Summary) -> str | None:

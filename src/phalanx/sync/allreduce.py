@@ -55,8 +55,9 @@ class AllReduce(TeamStrategy):
 
     def follow(self) -> Timing:
         met = self._clock.now()
+        masks = self._reducer.reduce()
         self._replica.drop_gradients()
-        return self._take(self._reducer.reduce(), met)
+        return self._take(masks, met)
 
     @property
     def steps_agreed(self) -> bool:
@@ -66,20 +67,22 @@ class AllReduce(TeamStrategy):
     def step_agreed(self) -> Timing:
         met = self._clock.now()
         masks = self._reducer.keep_own()
+        self._reducer.check()
         self._replica.drop_gradients()
         return self._take(masks, met)
 
     def _take(self, masks: Masks, met: float) -> Timing:
         """Update from what was reduced."""
-        now, reduced = self._clock.now, self._clock.now()
-        if self._shared.elementwise:
-            self._update(masks)
-        else:
-            self._update_whole(masks)
+        now, reduced, refused = self._clock.now, self._clock.now(), self._reducer.refused
+        if refused is None:
+            (self._update if self._shared.elementwise else self._update_whole)(masks)
         updated = now()
         self._host.barrier()
         self.refresh()
-        return Timing(reduce=reduced - met, update=updated - reduced, settle=now() - updated)
+        settled = now() - updated
+        return Timing(
+            reduce=reduced - met, update=updated - reduced, settle=settled, refused=refused
+        )
 
     def _update(self, masks: Masks) -> None:
         for optimizer, own, mask in zip(

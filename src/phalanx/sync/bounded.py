@@ -49,11 +49,12 @@ class Bounded(Asynchronous):
             self._gate.pulled()
         return super().exchange(weight, clip)
 
-    def _push(self, used: Masks, timing: Timing) -> None:
+    def _push(self, used: Masks | None, timing: Timing) -> None:
         now, asked = self._clock.now, self._clock.now()
         self._gate.before_push()
         timing.wait += now() - asked
-        self._store.push_outbox(self._outbox, used, self._rate_factor, timing)
+        if used is not None:
+            self._store.push_outbox(self._outbox, used, self._rate_factor, timing)
         self._gate.pushed()
         pushed = now()
         self._gate.wait()

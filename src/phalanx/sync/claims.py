@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from phalanx.data.ledger import Counter, Lease, Segment, claim, cut, lease_of, part_of
+from phalanx.data.ledger import Counter, Lease, Segment, claim, cut, lease_of, split_among_all
+from phalanx.sync.given_out import GivenOut
 from phalanx.sync.transport.arena import Arena
 from phalanx.sync.transport.locks import Locks
 
@@ -30,12 +31,16 @@ class TeamLease:
 class SharedClaims:
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
+        self.least = 1
+        """Samples that a part has at least, if there are as many."""
         self._cells = arena.region("claims", 4, torch.int64).numpy()
         # Per worker, a ring of what it claimed for its team, each with the members' parts of it.
         width = _FIRST_SHARE + 2 * arena.workers
         rings = arena.region("team claims", arena.workers * RING * width, torch.int64)
         self._rings = rings.view(arena.workers, RING, width).numpy()
         self._taken = arena.region("team taken", arena.workers, torch.int64).numpy()
+        self.given = None if arena.hosts is None else GivenOut(arena)
+        """Where a worker can be lost and the others go on: what each has in hand."""
         if arena.rank == 0:
             self._cells[:] = (-1, 0, 0, -1)
             self._rings[:] = -1
@@ -60,18 +65,25 @@ class SharedClaims:
         is one at a time, so that nobody is left with several while the others wait.
         """
         found: list[Lease] = []
+        assert self.given is not None
         with self._arena.lock(Locks.CLAIMS):
             while len(found) < AHEAD:
                 lease = self._claim(ticket, segment, want)
                 if lease is None:
+                    found += self._again(ticket, self.given) if not found else []
                     break
-                found.append(lease)
+                found.append(self.given.record(ticket, lease, want))
                 if segment.end - lease.end < 2 * AHEAD * self._arena.workers * want:
                     break
         return found
 
+    def _again(self, ticket: int, given: GivenOut) -> list[Lease]:
+        """One at a time, for the same reason: what a lost worker had in hand."""
+        back = given.take_back(ticket)
+        return [given.record(ticket, back.again(0), back.want)] if back else []
+
     def _claim(self, ticket: int, segment: Segment, want: int) -> Lease | None:
-        counter, lease = claim(self._counter(), ticket, segment, want)
+        counter, lease = claim(self._counter(), ticket, segment, want, self.least)
         self._store(counter)
         return lease
 
@@ -102,9 +114,9 @@ class SharedClaims:
                 cell[_TICKET], cell[_NUMBER], cell[_WANT] = ticket, number, want
                 cell[_START] = lease.start if lease else -1
                 whole = cell[_WHOLE] = lease.samples if lease else 0
+                ends = [0, *split_among_all(max(1, whole), shares, self.least)]
                 for i in range(len(members)):
-                    at = _FIRST_SHARE + 2 * i
-                    cell[at : at + 2] = part_of(whole, shares, i)
+                    cell[_FIRST_SHARE + 2 * i : _FIRST_SHARE + 2 * i + 2] = ends[i : i + 2]
             found = [int(v) for v in cell]
             self._taken[rank] = taken + 1
         self._arena.wake()

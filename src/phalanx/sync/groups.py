@@ -49,12 +49,14 @@ class Groups(TeamStrategy):
 
     def follow(self) -> Timing:
         now, timing, began = self._clock.now, Timing(), self._clock.now()
-        self._replica.drop_gradients()
         masks = self._reducer.reduce()
+        self._replica.drop_gradients()
+        timing.refused = self._reducer.refused
         timing.reduce = now() - began
         if self._emphasis != 1.0:
             torch._foreach_mul_([g for own in self._reducer.reduced for g in own], self._emphasis)
-        self._store.push_reduced(self._reducer, masks, self._rate_factor, timing)
+        if timing.refused is None:
+            self._store.push_reduced(self._reducer, masks, self._rate_factor, timing)
         pushed = now()
         self._team.barrier()
         self._store.pull_reduced(self._reducer, self._staged)

@@ -43,9 +43,13 @@ class Local(SharedStrategy, ABC):
         super().begin()
 
     def exchange(self, weight: float, clip: float | None = None) -> Timing:
-        self._weight += weight
         self._apart[self._arena.rank] = 1
-        return self._alone.exchange(self._replica.scale.value, clip)
+        timing = self._alone.exchange(self._replica.scale.value, clip)
+        if timing.refused is None:
+            self._weight += weight
+        else:
+            timing.refused = (self._arena.rank,)
+        return timing
 
     def agree(self) -> Timing:
         return self._come_together(self._team.meet)
@@ -61,8 +65,9 @@ class Local(SharedStrategy, ABC):
         meet()
         met = now()
         self._reducer.reduce()
-        for i, shard in enumerate(self._own_slices()):
-            self._move(i, shard, self._reducer.reduced[i][0])
+        if self._reducer.refused is None:
+            for i, shard in enumerate(self._own_slices()):
+                self._move(i, shard, self._reducer.reduced[i][0])
         updated = now()
         self._team.barrier()
         self._apart[self._arena.rank] = 0
@@ -73,6 +78,7 @@ class Local(SharedStrategy, ABC):
             update=updated - met,
             settle=now() - updated,
             bytes_sent=self._reducer.bytes_sent,
+            refused=self._reducer.refused,
         )
 
     def _show(self, flats: list[Tensor], weight: float) -> None:
@@ -107,7 +113,7 @@ class Local(SharedStrategy, ABC):
         for name in self._shared.slots[0]:
             self._reducer.offer_flats(read_slot(self._replica, name), 1.0)
             self._team.barrier()
-            self._reducer.reduce(coded=False)
+            self._reducer.reduce(coded=False, checked=False)
             for i, layout in enumerate(self._replica.layouts):
                 slot = self._shared.slots[i][name]
                 slot[slice(*layout.bounds(self._host.rank))] = self._reducer.reduced[i][0]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from phalanx.sync.clipping import clip_factor
 from phalanx.sync.codec.codec import Payload
+from phalanx.sync.finite import are_finite
 from phalanx.sync.layout import Layout
 from phalanx.sync.replica import Masks, Replica
 from phalanx.sync.wire import Wire
@@ -34,10 +35,15 @@ class Outbox:
         )
         self.payloads: list[Payload] | None = None
         """What a codec made of it, shard by shard, for a real wire."""
+        self.total = 0
+        """Samples that this worker had been given by the time of what is in it."""
 
     def collect(self) -> Masks:
         """Take the gradients from the parameters; returns which had one."""
         return [collector.collect() for collector in self._collectors]
+
+    def is_finite(self) -> bool:
+        return are_finite(self.flats)
 
     def normalise(self, weight: float, clip: float | None, emphasis: float = 1.0) -> None:
         """From a sum of weighted means to their mean, of a norm that ``clip`` limits.

@@ -9,11 +9,15 @@ hosts, in the row that was its own.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from phalanx.sync.clipping import clip_factor
 from phalanx.sync.early_gradients import EarlyGradients
+from phalanx.sync.finite import are_finite, total
+from phalanx.sync.gradients import get_grad
 from phalanx.sync.layout import Layout
 from phalanx.sync.net.path import Path
 from phalanx.sync.net.summing import Summing
@@ -33,7 +37,7 @@ class Reducer:
     ) -> None:
         self._replica, self._shared = context.replica, context.shared
         self._team, host, hosts = context.team, context.arena.host, context.arena.hosts
-        members = context.team.members
+        members, self._rank = context.team.members, context.arena.rank
         self._local = list(members) if hosts is None else hosts.local(members)
         """The members on this host, by their rows."""
         self._row, self._circle = host.rank, circle_of(host, self._local)
@@ -67,6 +71,11 @@ class Reducer:
         self.sender = self._summing.sender if self._summing else context.wire.sender(self._sent())
         self.bytes_sent = 0
         """Of the last offer, and of what went to other hosts."""
+        self._looks_first = context.wire.codec is not None or not across
+        """A codec would remember what is not finite; and what others sum, others have to check."""
+        self._flats: list[Tensor] | None = None
+        self.refused: tuple[int, ...] | None = None
+        """Whose gradients were not finite, if what was reduced is not: see ``Timing``."""
 
     def _going_early(self) -> EarlyGradients | None:
         """Where nobody else of this host adds to what goes to the others."""
@@ -130,8 +139,12 @@ class Reducer:
         """Show this worker's gradients."""
         gone, stale = self._early.settle() if self._early else (NOBODY, False)
         masks = [collector.collect(gone) for collector in self._collectors]
-        self._shared.declare(weight, clip, masks, stale=stale)
-        self.bytes_sent = 0 if self._summing else self.sender.offer(weight, masks)
+        self._flats, spoilt = None, self._is_spoilt()
+        self._shared.declare(weight, clip, masks, stale=stale, spoilt=spoilt)
+        self.bytes_sent = 0 if self._summing or spoilt else self.sender.offer(weight, masks)
+
+    def _is_spoilt(self) -> bool:
+        return self._looks_first and not are_finite([t for own in self._targets for t in own])
 
     def keep_own(self) -> Masks:
         """All members have the same gradients: what this one sums is its part of its own."""
@@ -154,19 +167,25 @@ class Reducer:
             for target, (low, high) in zip(targets, bounds, strict=True):
                 target.copy_(flat[low:high])
         self._shared.declare(weight, None, [None] * len(flats))
-        self.bytes_sent = 0
+        self._flats, self.bytes_sent = flats, 0
 
     def encode(self) -> None:
         """What was offered as flats becomes what others see of it."""
-        if not self._summing:
+        if not self._summing and not self._is_spoilt():
             self.bytes_sent = self.sender.send()
 
-    def reduce(self, *, coded: bool = True) -> Masks:
-        """Sum this member's slices; returns which parameters anybody used."""
+    def reduce(self, *, coded: bool = True, checked: bool = True) -> Masks:
+        """Sum this member's slices; returns which parameters anybody used.
+
+        Unless it is not to be ``checked``, ``refused`` says whether the sum is finite.
+        """
         shared = self._shared
         # Read before anything else: on other hosts the next step may be declared already.
-        total, clip = float(shared.weights[self._rows].sum()), float(shared.clips[self._rows].max())
-        masks, factor = shared.used_by(self._rows), 1.0 / total if total else 1.0
+        weight, clip = (
+            float(shared.weights[self._rows].sum()),
+            float(shared.clips[self._rows].max()),
+        )
+        masks, factor = shared.used_by(self._rows), 1.0 / weight if weight else 1.0
         stale = bool(shared.stale[self._rows].any())
         self.add_here()
         if self._summing:
@@ -185,9 +204,36 @@ class Reducer:
         if factor != 1.0:
             torch._foreach_mul_(slices, factor)
         # Everyone decides alike, also a worker that had nothing to give: it costs a barrier.
-        if clip > 0.0 and not self._summing:
-            self._clip(slices, clip)
+        if checked or (clip > 0.0 and not self._summing):
+            self.check(0.0 if self._summing else clip)
         return masks
+
+    def check(self, clip: float = 0.0) -> None:
+        """Whether what the members have reduced is finite, all of it; limit its norm."""
+        slices, self.refused = [out for own in self.reduced for out in own], None
+        found = _squares(slices) if clip > 0.0 else total(slices)
+        self._shared.totals[self._row] = found
+        self._circle.wait()
+        found = float(self._shared.totals[self._local].sum())
+        if not math.isfinite(found):
+            self.refused = self._who(slices)
+        if clip > 0.0 and (factor := clip_factor(found, clip)) < 1.0:
+            torch._foreach_mul_(slices, factor)
+
+    def _who(self, slices: list[Tensor]) -> tuple[int, ...] | None:
+        """A closer look, by all members: the numbers may be finite, and only their sum not."""
+        own = self._flats
+        if own is None:
+            grads = (get_grad(p) for space in self._replica.parameters for p in space)
+            own = [gradient for gradient in grads if gradient is not None]
+        spoilt = not are_finite(own)
+        bad = any(not bool(part.isfinite().all()) for part in slices)
+        self._shared.spoilt[self._rank] = spoilt + 2 * bad
+        self._team.barrier()
+        found = self._shared.spoilt[list(self._team.members)]
+        if not (found & 2).any():
+            return None
+        return tuple(m for m, told in zip(self._team.members, found, strict=True) if told & 1)
 
     def show_reduced(self) -> None:
         """This member's slices, where all can see the whole sum. Each writes what it alone read."""
@@ -207,13 +253,6 @@ class Reducer:
     def wait_here(self) -> None:
         """For the members on this host."""
         self._circle.wait()
-
-    def _clip(self, slices: list[Tensor], limit: float) -> None:
-        self._shared.norms[self._row] = _squares(slices)
-        self._circle.wait()
-        factor = clip_factor(float(self._shared.norms[self._local].sum()), limit)
-        if factor < 1.0:
-            torch._foreach_mul_(slices, factor)
 
 
 def _squares(tensors: list[Tensor]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from phalanx.sync.clipping import clip_factor
+from phalanx.sync.finite import are_finite
 from phalanx.sync.store import Store
 from phalanx.sync.strategy import StrategyContext, Timing
 from phalanx.sync.transport.locks import Locks, shard_lock
@@ -25,6 +26,7 @@ class SharedRound:
         mine = [[rows[self._arena.rank] for rows in shard] for shard in self._rows]
         self._sums = [[rows[0] for rows in shard] for shard in self._rows]
         self._collectors = self._replica.collector(mine)
+        self._mine = [gradients[self._arena.rank] for gradients in self._shared.gradients]
         self.sender = context.wire.sender(
             [
                 (f"{i}.{s}", layout, s, mine[i][s])
@@ -44,8 +46,11 @@ class SharedRound:
 
     def offer(self, weight: float, clip: float | None = None) -> None:
         masks = [collector.collect() for collector in self._collectors]
-        self.bytes_sent = self.sender.offer(weight, masks)
-        self._shared.declare(weight, clip, masks)
+        finite = are_finite(self._mine)
+        self.bytes_sent = self.sender.offer(weight, masks) if finite else 0
+        if finite and not self.sender.is_plain:  # a codec may have made something infinite of it
+            finite = are_finite(self._mine)
+        self._shared.declare(weight, clip, masks, spoilt=not finite)
 
     def settle(self) -> None:
         """The shared state is the store: there is nothing to bring back."""
@@ -56,6 +61,9 @@ class SharedRound:
     def take_part(self) -> Timing:
         """Push to every shard; then wait until all of them are a version further."""
         now, timing = self._clock.now, Timing()
+        if refused := self._shared.spoilt_by():
+            self._arena.barrier()  # all have read it
+            return Timing(refused=refused)
         self._step += 1
         for shard in self._store.order:
             asked = now()

@@ -59,7 +59,11 @@ class SharedState:
         self.clips = arena.region(f"{tag}.clips", arena.workers, torch.float64).numpy()
         self.stale = arena.region(f"{tag}.stale", arena.workers, torch.uint8).numpy()
         """Whose gradients went ahead and were not what it then offered."""
+        self.spoilt = arena.region(f"{tag}.spoilt", arena.workers, torch.uint8).numpy()
+        """Whose gradient is not finite, and what it sums: see ``Reducer``."""
         self.norms = host.region(f"{tag}.norms", host.workers, torch.float64).numpy()
+        self.totals = host.region(f"{tag}.totals", host.workers, torch.float64).numpy()
+        """Of what each worker has summed: finite if all of it is."""
         self.versions = host.region(f"{tag}.versions", host.workers, torch.int64).numpy()
         self._complete = arena.region(f"{tag}.complete", arena.workers, torch.uint8).numpy()
         self._used = [
@@ -117,16 +121,26 @@ class SharedState:
         )
 
     def declare(
-        self, weight: float, clip: float | None, masks: Masks, *, stale: bool = False
+        self,
+        weight: float,
+        clip: float | None,
+        masks: Masks,
+        *,
+        stale: bool = False,
+        spoilt: bool = False,
     ) -> None:
         """What this worker offers weighs so much; ``masks`` says of which parameters it is."""
         rank = self.arena.rank
-        self.stale[rank] = stale
+        self.stale[rank], self.spoilt[rank] = stale, spoilt
         self.weights[rank], self.clips[rank] = weight, clip or 0.0
         self._complete[rank] = all(mask is None for mask in masks)
         if not self._complete[rank]:
             for table, mask in zip(self._used, masks, strict=True):
                 table[rank] = 1 if mask is None else list(mask)
+
+    def spoilt_by(self) -> tuple[int, ...]:
+        """The workers that have declared a gradient that is not finite."""
+        return tuple(self.spoilt.nonzero()[0].tolist())
 
     def used_by(self, ranks: slice | list[int]) -> Masks:
         """Which parameters any of ``ranks`` has declared."""

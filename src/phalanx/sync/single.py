@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from phalanx.sync.clock import Clock
-from phalanx.sync.gradients import set_grad
+from phalanx.sync.finite import are_finite
+from phalanx.sync.gradients import get_grad, set_grad
 from phalanx.sync.strategy import Timing
 
 
@@ -19,12 +20,14 @@ class Single:
         """Gradients are multiplied by ``scale`` first."""
         ready = self._clock.now()
         parameters = [p for g in self._optimizer.param_groups for p in g["params"]]
-        if scale != 1.0:
-            gradients = [p.grad for p in parameters if p.grad is not None]
+        gradients = [g for p in parameters if (g := get_grad(p)) is not None]
+        finite = are_finite(gradients)
+        if scale != 1.0 and finite:
             torch._foreach_mul_(gradients, scale)
-        if clip is not None:
+        if clip is not None and finite:
             torch.nn.utils.clip_grad_norm_(parameters, clip)
-        self._optimizer.step()
+        if finite:
+            self._optimizer.step()
         for parameter in parameters:  # zero_grad, without its wrappers
             set_grad(parameter, None)
-        return Timing(update=self._clock.now() - ready)
+        return Timing(update=self._clock.now() - ready, refused=None if finite else (0,))

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from phalanx.data.ledger import Applied
 from phalanx.sync.clock import Clock
 from phalanx.sync.gate import Gates
 from phalanx.sync.replica import Replica
@@ -34,6 +35,9 @@ class Timing:
     settle: float = 0.0
     staleness: int = 0
     bytes_sent: int = 0
+    refused: tuple[int, ...] | None = None
+    """Not ``None``: the step was not taken, because the gradients of these workers (if of none, the
+    sum of all) were not finite. The same for all that step together."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,15 @@ class Strategy(Protocol):
 
     def step_agreed(self) -> Timing:
         """Update from the agreed gradient, which all members have, and have met for."""
+
+    def covers(self, total: int) -> None:
+        """What is given next covers the first ``total`` samples that this worker has had."""
+
+    def fence(self, rank: int) -> Applied | None:
+        """A worker is lost: how far what it gave has come. Nothing more of it is taken.
+
+        ``None`` where nobody can know.
+        """
 
     def offer(self, weight: float, clip: float | None = None) -> None:
         """Show the team this worker's gradient, without beginning a step. Teams only."""

@@ -65,6 +65,11 @@ class Sender:
         self._plain = sum(t.numel() * t.itemsize for _, t, c in self._streams if c is None)
         self._coded = [(tensor, c) for _, tensor, c in self._streams if c is not None]
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether receivers see exactly what is sent."""
+        return not self._coded
+
     def begin(self, shared: SharedState) -> None:
         """A clean start, as a run that is resumed later has it too: nothing that is left of an
         earlier stay in this phase counts. The steps done so far tell the stays apart."""

@@ -18,6 +18,7 @@ from phalanx.core.errors import InputError
 from phalanx.core.run_paths import RunPaths
 from phalanx.core.spec import parse_spec
 from phalanx.observe.events import Saved
+from phalanx.sync.finite import are_finite
 from phalanx.sync.optimizer_state import State
 from phalanx.train.best import BestSoFar
 from phalanx.train.buffer_state import frozen, names_of
@@ -225,14 +226,15 @@ class Checkpoints:
         if environment.paths is None or not asked:
             return
         folder = environment.paths.checkpoints
-        cell = trained.engine.region("checkpoint", 1, torch.int64)
+        cell = trained.engine.region("checkpoint", 2, torch.int64)
+        far = trained.engine.channels_with_first()
         if self._rank == 0:
             cell[0] = next_number(folder)
-        far = trained.engine.channels_with_first()
+            cell[1] = min(far, default=0) if self._settings.second_copy else 0
         self._writer = Writer(folder, self._rank, self._workers, self._settings.keep, far=far)
         self._writer.lost = lambda: trained.engine.lost
         trained.engine.barrier()
-        self._last = int(cell[0]) - 1
+        self._last, self._writer.second = int(cell[0]) - 1, int(cell[1]) or None
 
     def is_due(self) -> bool:
         """By the minutes; for the first worker to decide."""
@@ -298,6 +300,7 @@ class Checkpoints:
             pass_number=current.number,
             position=course.position,
             phase=course.phase,
+            finite=are_finite([v for n, v in shared.items() if ".parameters." in n]),
             optimizers=trained.layouts(),
             other=dict(other),
         )

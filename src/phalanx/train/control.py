@@ -37,6 +37,8 @@ class Control:
         self._board = Board(arena)
         self._taken = self._heard = 0
         self._rebalanced = False
+        self.fixed = False
+        """The pass under way keeps its shares."""
         self._lockstep, self._every = True, 0
         meeting.hear = self._hear
 
@@ -100,7 +102,7 @@ class Control:
         self._heard = command
         if not self._lockstep:
             return
-        self._rebalanced |= self.watch.new_shares(speeds, max(1, self._every))
+        self._rebalanced |= not self.fixed and self.watch.new_shares(speeds, max(1, self._every))
         if self._first:
             self._post(self.watch.verdict(speeds, self._arena.pace.now()))
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from phalanx.core.errors import InputError
+from phalanx.core.errors import InputError, PeerLost
 from phalanx.core.spec import Phase, Spec, parse_spec
 from phalanx.data.ledger import Lease, Segment
 from phalanx.sync.shard_optimizer import is_elementwise
@@ -76,11 +76,19 @@ class Course:
         while self.position < current.samples:
             segment = self._next(current)
             self._enter(segment, current)
-            found = self.engine.leases(ticket, segment, current.batch)
             # What is claimed ahead, others wait for; scripted time has no threads beside it.
             ahead = (2 if self.engine.lockstep else 1) if self.engine.background else 0
             self._reached = segment.end
-            yield loaded(current, found, device, ahead=ahead, channels_last=channels_last)
+            over = False
+            while not over:
+                found = self.engine.leases(ticket, segment, current.batch, fixed=current.fixed)
+                try:
+                    yield loaded(current, found, device, ahead=ahead, channels_last=channels_last)
+                except GeneratorExit:
+                    with contextlib.suppress(PeerLost):
+                        self.engine.let_go()
+                    raise
+                over = self.engine.complete(ticket)
             self.position, command = self.engine.after_stretch(ticket, self._reached)
             self._take(command, current)
             ticket += 1
@@ -160,6 +168,8 @@ class Course:
     def _check(self, spec: Spec, current: Pass) -> None:
         if any(phase.name == "single" for phase in spec.phases):
             raise InputError("'single' has one worker", "Use another strategy.")
+        if current.fixed:
+            check_fixed(spec)
         if not spec.on_straggler:
             boundaries(spec, self.epochs, current.samples, current.batch)
         if all(phase.traits.any_optimizer for phase in spec.phases):
@@ -168,6 +178,16 @@ class Course:
             if not is_elementwise(replica.optimizer):
                 kind = type(replica.optimizer).__name__
                 raise InputError(f"the optimizer {kind} cannot run in the store", "Use allreduce.")
+
+
+def check_fixed(spec: Spec) -> None:
+    """Columns can be kept only where everybody has a part of each batch."""
+    free = next((phase.label for phase in spec.phases if not phase.traits.lockstep), None)
+    if free is not None:
+        raise InputError(
+            f"fixed=True does not go with {free}: whoever is free takes the next samples",
+            "Use allreduce, bsp, localsgd or diloco.",
+        )
 
 
 def say_refused(error: InputError) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from phalanx.core.spec import Phase, Spec
 from phalanx.data.ledger import Lease, Segment, lockstep
 from phalanx.sync.clock import Clock
+from phalanx.sync.given_out import Settled
 from phalanx.sync.net.channel import Channel
 from phalanx.sync.net.home_messages import Lost
 from phalanx.sync.optimizer_state import State
@@ -69,8 +70,13 @@ class Engine:
         """Told, on the first worker, when the workers' parts of a batch have changed."""
         self.on_lost: Callable[[Lost], None] | None = None
         """Told when a worker is gone and the others go on."""
+        self.on_settled: Callable[[Settled], None] | None = None
+        """Told, on one worker, what became of the samples that a lost one was given."""
         self.told_to_stop: Callable[[], bool] = lambda: False
         """Asked at every step, on each worker."""
+        self.on_step: Callable[[int, Timing], None] = lambda index, timing: None
+        """Told of every step, of which optimizer and what came of it, also where this worker had
+        no samples for it; -1 where workers that train apart come together."""
 
     # -- memory and turns --------------------------------------------------------------------
 
@@ -86,6 +92,10 @@ class Engine:
 
     def barrier(self) -> None:
         pass
+
+    def gather(self, mine: bytes | None) -> list[bytes]:
+        """What each worker gives, by rank, without those who give ``None``. Collective."""
+        return [] if mine is None else [mine]
 
     def pause(self) -> None:
         """Give way for a moment inside a polling loop."""
@@ -109,6 +119,11 @@ class Engine:
             self._emulation.work(samples, seconds)
 
     @property
+    def leads(self) -> bool:
+        """Whether it speaks for those that step together."""
+        return True
+
+    @property
     def parties(self) -> int:
         """Workers whose gradients one step adds up."""
         return 1
@@ -118,7 +133,9 @@ class Engine:
     ) -> Timing:
         """A step; ``agreed`` if all that take part in it have the agreed gradient already."""
         self._watch()
-        return self._alone[index].exchange(scale, clip)
+        timing = self._alone[index].exchange(scale, clip)
+        self.on_step(index, timing)
+        return timing
 
     def begin_batch(self, scales: Sequence[float]) -> None:
         """What the gradients of each optimizer are multiplied by when they are exchanged."""
@@ -160,8 +177,13 @@ class Engine:
 
     # -- the way through the data ------------------------------------------------------------
 
-    def leases(self, ticket: int, segment: Segment, batch: int) -> Iterator[Lease]:
-        """What this worker reads of ``segment``: its shares, or what it can claim."""
+    def leases(
+        self, ticket: int, segment: Segment, batch: int, *, fixed: bool = False
+    ) -> Iterator[Lease]:
+        """What this worker reads of ``segment``: its shares, or what it can claim.
+
+        ``fixed``: always the same columns of each global batch.
+        """
         return lockstep(segment, batch, 0, [1.0])
 
     @property
@@ -178,6 +200,20 @@ class Engine:
         """How far the data have been used, and the command to take there, if any."""
         command, self._command = self._command, None
         return lockstep_position, command
+
+    def complete(self, ticket: int) -> bool:
+        """After all leases of a stretch, whether it is over: nobody has any of it in hand.
+
+        If not, there are samples of a worker that was lost meanwhile: ask for leases again.
+        """
+        return True
+
+    def let_go(self) -> None:
+        """The script has left the stretch before its end."""
+
+    def waits(self, rank: int) -> bool:
+        """Whether that worker waits at the end of a stretch until nobody has any of it in hand."""
+        return False
 
     def enter(self, phase: Phase, spec: Spec, *, regroup: bool = False) -> float | None:
         """Be in ``phase``; when that is a switch, returns when the last worker came to it.

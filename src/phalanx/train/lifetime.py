@@ -13,13 +13,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 
 import torch
 
 import phalanx
 from phalanx.core import stopping
-from phalanx.core.errors import PeerLost, RunStopped, has_lost_a_machine
+from phalanx.core.errors import SCRIPT_FAILED, PeerLost, RunStopped, has_lost_a_machine
 from phalanx.data.load import LOADED
 from phalanx.observe.emit import EventWriter
 from phalanx.observe.events import Data, Finished, Joined, PhaseDone
@@ -33,7 +34,7 @@ class Lifetime:
     """Emits the events around training: joined, the phases, finished."""
 
     def __init__(self, environment: Environment, writer: EventWriter, clock: Clock) -> None:
-        self.over = False
+        self.over = self._failed = False
         self.training: int = getattr(_told, "trainings", 0)
         """The number of this training among those of the script, from 0."""
         _told.trainings = self.training + 1
@@ -141,11 +142,25 @@ class Lifetime:
         )
         self._writer.flush()
 
+    def fail(self, line: str) -> None:
+        """Training has failed where the script cannot be told: it has left its loop."""
+        print(f"phalanx: {line}", file=sys.stderr, flush=True)
+        if self._environment.paths is not None:
+            with contextlib.suppress(OSError):
+                self._traceback.write_text(f"{line}\n", encoding="utf-8")
+        self._failed = True
+
+    @property
+    def _traceback(self) -> Path:
+        environment, paths = self._environment, self._environment.paths
+        assert paths is not None
+        number = environment.rank if environment.process is None else environment.process
+        return paths.traceback_of(number)
+
     def broken(self) -> bool:
         """Whether this worker's script has failed or was stopped."""
-        environment, paths = self._environment, self._environment.paths
-        number = environment.rank if environment.process is None else environment.process
-        failed = paths is not None and paths.traceback_of(number).exists()
+        environment = self._environment
+        failed = environment.paths is not None and self._traceback.exists()
         # Python notes what nobody caught; a script that another launcher runs leaves no file.
         uncaught = not environment.thread and getattr(sys, "last_value", None) is not None
         return self._has_stopped or failed or uncaught or has_lost_a_machine()
@@ -159,6 +174,10 @@ class Lifetime:
             with contextlib.suppress(PeerLost):  # those it would tell are gone already
                 self.on_exit()
             self.end("failed")  # unless it has ended well
+            if self._failed and not self._environment.thread:
+                self._writer.close()
+                sys.stdout.flush()
+                os._exit(SCRIPT_FAILED)  # no exception reaches the exit code any more
         self._writer.close()  # not before: a script may log after its training
 
     # -- being stopped -----------------------------------------------------------------------

@@ -17,7 +17,7 @@ from phalanx.core.errors import InputError
 from phalanx.sync.transport.arena import Arena, Circle
 
 # What a worker is about to do with the others; numbers from 0 are steps of that optimizer.
-EVALUATE, EPOCH_DONE, SWITCH, FINISH, ROUND, SAVE, CUT, UNFREEZE, LOAD = range(-1, -10, -1)
+EVALUATE, EPOCH_DONE, SWITCH, FINISH, ROUND, SAVE, CUT, UNFREEZE, LOAD, GATHER = range(-1, -11, -1)
 READ = -100
 """And below: reads gradients of the optimizer ``READ - intent``."""
 AGREED = 1 << 16
@@ -32,6 +32,7 @@ _WORDS = {
     CUT: "takes a command",
     UNFREEZE: "trains other parameters than before",
     LOAD: "loads an optimizer's state",
+    GATHER: "gathers values",
 }
 
 Hear = Callable[[list[float], int], None]

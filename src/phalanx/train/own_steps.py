@@ -41,7 +41,8 @@ class OwnSteps:
         if not self._ours:
             raise InputError(
                 "the script called optimizer.step() itself, for this worker alone",
-                "Use run.step(): it agrees with the other workers first, and zeroes the gradients.",
+                "Use run.step(): it agrees with the other workers first, and zeroes the gradients "
+                "(with a GradScaler: run.step(scaler=scaler)).",
             )
 
     def _ask(self, index: int, *_: Any) -> None:

@@ -12,11 +12,13 @@ from torch import Tensor, nn
 from phalanx.core.errors import InputError
 from phalanx.core.settings import RunSettings
 from phalanx.core.spec import Phase, Spec
-from phalanx.data.ledger import Lease, Segment, lockstep
+from phalanx.data.ledger import Applied, Lease, Segment, lockstep
 from phalanx.sync.broadcast import broadcast
 from phalanx.sync.buffers import SharedBuffers
 from phalanx.sync.claims import SharedClaims
 from phalanx.sync.clock import Clock
+from phalanx.sync.gathering import Gathering
+from phalanx.sync.given_out import Settled
 from phalanx.sync.net.channel import Channel
 from phalanx.sync.net.home_messages import Lost
 from phalanx.sync.net.mirror import Mirror
@@ -69,16 +71,20 @@ class SharedEngine(Engine):
         broadcast(arena, _untrained(models, self._replicas))
         self._buffers = SharedBuffers(arena, models, buffers)
         self._claims = SharedClaims(arena)
+        self._claims.least = 2 if _normalise_batches(models) else 1
         self._meeting = Meeting(arena, arena.circle(range(self.workers)), range(self.workers))
         self._control = Control(
             arena, self._meeting, self._claims, self._tell_shares, balance=chosen.balance == "auto"
         )
+        self._had = self._stepped = 0
+        """Samples that this worker has had in this training, and those it has stepped with."""
         self._arrived = arena.region("arrived", self.workers, torch.float64).numpy()
         wire = Wire(None, chosen.rate, arena.sleep, chosen.seed * 64 + self.rank)
         self._makings = Makings(
             arena, clock, self._replicas, self._shared, self._meeting,
             chosen.divide_rate, wire, machine,
         )  # fmt: skip
+        self._gathering: Gathering | None = None
         self._stages: dict[tuple[str, tuple[float, ...]], Stage] = {}
         self._staged = 0
         for phase in spec.phases:
@@ -114,6 +120,8 @@ class SharedEngine(Engine):
             self._arena.in_step = stage.lockstep  # all come here after the same barriers
         if stage.phase.traits.grouped:
             self._claims.begin_teams()
+        if self._claims.given is not None:
+            self._claims.given.count(self._had)
         self._control.enter(stage, spec, regroup=regroup)
         for strategy in stage.strategies:
             strategy.begin()
@@ -159,6 +167,11 @@ class SharedEngine(Engine):
     def barrier(self) -> None:
         self._arena.barrier()
 
+    def gather(self, mine: bytes | None) -> list[bytes]:
+        if self._gathering is None:
+            self._gathering = Gathering(self._arena)
+        return self._gathering.gather(mine)
+
     def pause(self) -> None:
         self._arena.pause()
 
@@ -196,6 +209,10 @@ class SharedEngine(Engine):
         self._control.measured(samples, self._emulation.work(samples, seconds))
 
     @property
+    def leads(self) -> bool:
+        return self._stage.team.index == 0
+
+    @property
     def parties(self) -> int:
         return self._stage.team.size if self._stage.together else 1
 
@@ -216,10 +233,12 @@ class SharedEngine(Engine):
         else:
             self._announce(index)
             timing = strategy.exchange(weight, clip)
+        self._stepped = self._had
         if not self.lockstep and self._buffers.any:
             self._buffers.publish()
         # Schedulers warn when the optimizer they know has not stepped itself.
         setattr(self._replicas[index].optimizer, "_opt_called", True)  # noqa: B010
+        self.on_step(index, timing)
         return timing
 
     def _announce(self, intent: int) -> None:
@@ -253,13 +272,16 @@ class SharedEngine(Engine):
             total.update += timing.update
             total.settle += timing.settle
             total.bytes_sent += timing.bytes_sent
+            self.on_step(-1, timing)
         return total
 
     def received(self, lease: Lease) -> None:
         self._buffers.count(lease.samples)
+        self._had = lease.total or self._had + lease.samples
         if not self.lockstep:
             for strategy in self._strategies:
                 strategy.emphasise(lease.emphasis)
+                strategy.covers(self._had)
 
     def settle(self) -> None:
         if self.apart:
@@ -331,11 +353,14 @@ class SharedEngine(Engine):
 
     # -- the way through the data ------------------------------------------------------------
 
-    def leases(self, ticket: int, segment: Segment, batch: int) -> Iterator[Lease]:
-        self._control.watch.batch = batch
+    def leases(
+        self, ticket: int, segment: Segment, batch: int, *, fixed: bool = False
+    ) -> Iterator[Lease]:
+        self._control.watch.batch, self._control.fixed = batch, fixed
         if self.lockstep:
-            shares = self._control.use_shares()
-            return lockstep(segment, batch, self.rank, shares, self._stage.every)
+            shares = [1.0] * self.workers if fixed else self._control.use_shares()
+            every, least = self._stage.every, self._claims.least
+            return lockstep(segment, batch, self.rank, shares, every, least=least, fixed=fixed)
         return self._claimed(ticket, segment, batch)
 
     def _claimed(self, ticket: int, segment: Segment, batch: int) -> Iterator[Lease]:
@@ -358,11 +383,38 @@ class SharedEngine(Engine):
                 leases = claims.next_few(ticket, segment, want)
             if not leases:
                 return
-            # Of what was wanted when the chunk was claimed; equal shares may not divide evenly.
-            equal = want == round(batch / teams)
             for lease in leases:
                 self.arrive()
-                yield lease if equal else replace(lease, emphasis=want * teams / batch)
+                # Of what was wanted when the chunk was claimed, perhaps by another worker.
+                wanted = want if len(members) > 1 else round(lease.samples / lease.share)
+                equal = wanted == round(batch / teams)  # which may not divide evenly
+                yield lease if equal else replace(lease, emphasis=wanted * teams / batch)
+
+    def complete(self, ticket: int) -> bool:
+        given = self._claims.given
+        if given is None or self.lockstep or self._stage.phase.traits.grouped:
+            return True
+        self.rest()
+        given.end(self._had, self._stepped, ticket)
+        for settled in given.wait(ticket, self._fence):
+            self._tell_settled(settled)
+        return given.over(ticket)
+
+    def _tell_settled(self, settled: Settled) -> None:
+        if self.on_settled is not None:
+            self.on_settled(settled)
+
+    def _fence(self, rank: int) -> Applied | None:
+        """Of several optimizers, the one that has come farthest: not all step with each batch."""
+        found = [strategy.fence(rank) for strategy in self._strategies]
+        return max((one for one in found if one), key=lambda one: one.whole, default=None)
+
+    def let_go(self) -> None:
+        if self._claims.given is not None:
+            self._claims.given.end(self._had, self._stepped)
+
+    def waits(self, rank: int) -> bool:
+        return self._claims.given is not None and self._claims.given.waits(rank)
 
     @property
     def cut(self) -> bool:
@@ -460,8 +512,11 @@ class SharedEngine(Engine):
 
     def finish(self, collective: bool) -> None:
         self.rest()
+        self.let_go()
         if collective:
             self.meet(FINISH)
+            for settled in self._claims.given.settle_all(self._fence) if self._claims.given else ():
+                self._tell_settled(settled)
             for strategy in self._strategies:
                 strategy.drain()
             self.share_buffers()
@@ -470,6 +525,12 @@ class SharedEngine(Engine):
         self._give_back()
         if collective:
             self._arena.rewind()
+
+
+def _normalise_batches(models: Sequence[nn.Module]) -> bool:
+    """Whether a single sample cannot be trained on, for want of a variance."""
+    kind = nn.modules.batchnorm._BatchNorm
+    return any(isinstance(module, kind) for model in models for module in model.modules())
 
 
 def _untrained(models: Sequence[nn.Module], replicas: Sequence[Replica]) -> list[Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -23,6 +24,7 @@ class EpochSums:
     correct: float | Tensor = 0.0
 
     def judge(self, outputs: Tensor, targets: Tensor) -> None:
+        """``outputs`` are scores of classes."""
         self.correct = self.correct + (outputs.detach().argmax(1) == targets).sum()
         self.judged += len(targets)
 
@@ -53,6 +55,8 @@ class Stopwatch:
     _samples: int = 0
     _batch: int = 0
     _loss: float | None = None
+    _losses: list[tuple[float | Tensor, int]] = field(default_factory=list)
+    """Of the step in hand: they count when it does."""
     _last: float = 0.0
 
     def asked(self) -> float:
@@ -73,12 +77,27 @@ class Stopwatch:
         value, samples = error.detach(), self._batch
         if summed:
             value = value / max(1, samples)
-        self.sums.losses += samples
         if value.device.type == "cpu":  # reading it elsewhere would make the host wait
             self._loss = float(value)
-            self.sums.loss += self._loss * samples
+            self._losses.append((self._loss, samples))
         else:
-            self.sums.add_loss(value, samples)
+            self._losses.append((value, samples))
+
+    def lost_its_loss(self) -> bool:
+        """Whether a loss of the step in hand is not finite."""
+        return any(not math.isfinite(float(value)) for value, _ in self._losses)
+
+    def _count_losses(self, scale: float, refused: bool) -> None:
+        for value, samples in self._losses:
+            if refused and not math.isfinite(float(value)):
+                continue  # the step did not count, and would make the epoch's mean unknown
+            self.sums.losses += samples
+            if isinstance(value, float):
+                self.sums.loss += value / scale * samples
+            else:
+                self.sums.add_loss(value / scale if scale != 1.0 else value, samples)
+        self._losses.clear()
+        self._loss = None if self._loss is None else self._loss / scale
 
     @property
     def batch_samples(self) -> int:
@@ -102,8 +121,12 @@ class Stopwatch:
         ))  # fmt: skip
         self.bytes_sent += timing.bytes_sent
 
-    def stepped(self, ready: float, timing: Timing) -> None:
-        """The exchange that began at ``ready`` (the gradient is there) is over."""
+    def stepped(self, ready: float, timing: Timing, scale: float = 1.0) -> None:
+        """The exchange that began at ``ready`` (the gradient is there) is over.
+
+        ``scale`` is what the script has multiplied its losses by.
+        """
+        self._count_losses(scale, timing.refused is not None)
         began = self._last if self._began is None else self._began
         compute = max(0.0, ready - began - self._input)
         self.writer.step((

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from phalanx.cli.changes import MOST_SHARES, MOST_SWITCHES, Changes
 from phalanx.cli.words import describe
-from phalanx.observe.events import Balanced, Switched
+from phalanx.observe.events import Balanced, Settled, Switched
 from phalanx.observe.summary import Summary
 
 
@@ -34,6 +34,13 @@ def test_only_the_first_few_are_told() -> None:
     lines = [line for line in told if line]
     assert len(lines) == MOST_SWITCHES + 1
     assert lines[0] == "switched from allreduce to async at epoch 0.00, pause 2 ms"
+
+
+def test_what_a_lost_worker_had_is_told() -> None:
+    event = Settled(time=1.0, rank=0, worker=2, epoch=1, trained=96, of_epoch=32, back=43, lost=0)
+    assert Changes().line(event) == "worker 2 is lost: 43 samples that it had go to the others"
+    event = Settled(time=1.0, rank=0, worker=2, epoch=1, trained=96, of_epoch=32, back=0, lost=16)
+    assert "16 of an update that came in part cannot be trained again" in Changes().line(event)
 
 
 def test_the_last_line_says_that_it_was_emulated() -> None:

@@ -33,10 +33,10 @@ def test_run_writes_a_checkpoint_an_epoch_and_compare_none(shell: Shell) -> None
 
 def test_what_is_asked_for_reaches_the_workers(shell: Shell) -> None:
     words = ["--workers", "4", "--slow", "1,0.25", "--rate", "100mbit", "--balance", "off",
-             "--checkpoint-every", "2,10min", "--keep", "5"]  # fmt: skip
+             "--checkpoint-every", "2,10min", "--keep", "5", "--on-nonfinite", "stop"]  # fmt: skip
     (run,) = settings_of(shell, "run", shell.script(), *words)
     assert run["slow"] == [1.0, 0.25, 1.0, 1.0], "those that are not named keep their speed"
-    assert (run["rate"], run["balance"]) == (1e8, "off")
+    assert (run["rate"], run["balance"], run["on_nonfinite"]) == (1e8, "off", "stop")
     assert (run["checkpoint_epochs"], run["checkpoint_minutes"], run["keep"]) == (2, 10.0, 5)
 
     single, other = settings_of(shell, "compare", "train.py", "--strategies", "bsp", *words)

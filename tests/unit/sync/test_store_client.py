@@ -478,3 +478,26 @@ def test_frames_have_the_length_that_is_counted(made: Any) -> None:
     traffic = worker.client.pull(worker.flats)
     assert traffic.sent > PREFIX
     assert worker.client.traffic.sent >= traffic.sent
+
+
+def test_nothing_of_a_fenced_worker_is_applied_and_what_was_is_told(made: Any) -> None:
+    lost, other = made(_sgd(), rank=1), made(_sgd(), rank=0)
+    lost.load()
+    for worker in (lost, other):
+        worker.gradients[0].fill_(1.0)
+
+    def push(worker: Worker, rank: int, total: int) -> None:
+        worker.client.push(
+            worker.gradients, worker.everything, 1.0, Timing(), worker.flats, origin=(rank, total)
+        )
+
+    push(lost, 1, 16)
+    push(lost, 1, 32)
+    assert other.client.fence(1) == [32, 32]
+    push(other, 0, 16)
+    before = other.flats[0].clone()
+    with pytest.raises(InputError, match="took worker 1 for lost"):
+        push(lost, 1, 48)
+    other.client.pull(other.flats)
+    assert torch.equal(other.flats[0], before)
+    assert other.client.fence(1) == [32, 32], "decided once"

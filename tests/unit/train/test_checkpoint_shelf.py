@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import msgspec
 import pytest
 from checkpoint_making import GRACE, begin_write, newest, private_of, write_whole_checkpoint
 from hypothesis import given, settings
@@ -12,7 +13,14 @@ from hypothesis import strategies as st
 
 from phalanx.core.errors import InputError
 from phalanx.train.checkpoint import shelf
-from phalanx.train.checkpoint.manifest import BestRecord, folder_name, number_of, partial_name
+from phalanx.train.checkpoint.manifest import (
+    MANIFEST,
+    BestRecord,
+    folder_name,
+    number_of,
+    partial_name,
+    read_manifest,
+)
 from phalanx.train.checkpoint.writer import Writer
 
 
@@ -172,3 +180,16 @@ def test_the_part_of_the_next_one_survives_the_end_of_this_one(tmp_path: Path) -
     begin_write(writers[0], 2, 0, 2)
     assert writers[0].finish(GRACE)
     assert newest(tmp_path) == 2
+
+
+def test_the_newest_with_finite_weights_is_kept_and_resumed_from(tmp_path: Path) -> None:
+    for number in (1, 2, 3, 4):
+        write_whole_checkpoint(tmp_path, number)
+        manifest = read_manifest(tmp_path / folder_name(number))
+        told = msgspec.structs.replace(manifest, finite=number < 3)
+        (tmp_path / folder_name(number) / MANIFEST).write_bytes(msgspec.json.encode(told))
+    shelf.prune(tmp_path, 1, upto=4)
+    assert shelf.numbers(tmp_path) == [2, 4]
+    path, _, remarks = shelf.newest_valid(tmp_path)
+    assert path.name == folder_name(2)
+    assert remarks == [f"{tmp_path.name}/000004: its weights are not finite, skipped"]

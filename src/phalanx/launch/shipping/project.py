@@ -10,6 +10,7 @@ from pathlib import Path
 import pathspec
 
 from phalanx.core.errors import InputError
+from phalanx.core.packages import place_of
 from phalanx.core.run_paths import runs_home
 from phalanx.core.script_imports import script_files
 from phalanx.launch.shipping.hashes import make_manifest
@@ -29,7 +30,7 @@ def find_root(script: Path) -> Path:
             break
         if any((place / mark).exists() for mark in MARKS) or _has_requirements(place):
             return place
-    return folder
+    return place_of(script.resolve()).root
 
 
 def _is_too_wide(folder: Path) -> bool:

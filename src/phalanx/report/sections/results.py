@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from phalanx.report.findings import nonfinite_sentence, of_group
 from phalanx.report.load import StudyData
 from phalanx.report.sections import Grid, Section
 from phalanx.report.tables import Cell, table_lines
@@ -25,4 +26,5 @@ def section(study: StudyData) -> Section | None:
         note += " Medians; the range of the repeats below them."
     head = ("strategy", *(line.name.replace("÷ ", "÷\u00a0") for line in lines))
     grid = Grid(head, rows, note)
-    return Section("Results", 100, grids=(grid,))
+    told = (of_group(g, study, nonfinite_sentence(g.shown.summary)) for g in study.groups)
+    return Section("Results", 100, lead=" ".join(line for line in told if line), grids=(grid,))

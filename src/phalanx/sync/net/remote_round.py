@@ -38,6 +38,9 @@ class RemoteRound:
 
     def take_part(self) -> Timing:
         timing, now, began = Timing(), self._clock.now, self._clock.now()
+        if refused := self._shared.spoilt_by():
+            self._host.barrier()  # all have read it
+            return Timing(refused=refused)
         self._step += 1
         share = self._share()  # read first: elsewhere the next step may be declared already
         self._reducer.add_here()

@@ -17,9 +17,13 @@ from phalanx.sync.codec.codec import Payload
 from phalanx.sync.codec.make import make_codec, parts_of
 from phalanx.sync.collective.ahead import AheadSum
 from phalanx.sync.early_gradients import cuts_of
+from phalanx.sync.finite import are_finite
 from phalanx.sync.layout import reshard
 from phalanx.sync.net.path import Path
 from phalanx.sync.strategy import StrategyContext
+
+NOT_FINITE = -1
+"""Instead of a host's messages: a codec may hide it, and would remember it."""
 
 
 class Summing:
@@ -67,8 +71,11 @@ class Summing:
             return self.ahead.finish()
         if not self._decoders or not coded:
             return self._collective.all_reduce(self._sums)
+        if not are_finite(self._sums):
+            return self._add_up([], [NOT_FINITE])
         payloads = [] if self._nothing_to_give() else self.sender.encode()
-        return self._add_up([payload.tensors for payload in payloads])
+        messages = [payload.tensors for payload in payloads]
+        return self._add_up(messages, [len(tensors) for tensors in messages])
 
     def _nothing_to_give(self) -> bool:
         """Neither samples nor gradients: what the codec still owes waits for the next step."""
@@ -77,10 +84,9 @@ class Summing:
         masks = self._shared.used_by(self._mine)
         return all(mask is not None and not any(mask) for mask in masks)
 
-    def _add_up(self, messages: list[tuple[Tensor, ...]]) -> int:
+    def _add_up(self, messages: list[tuple[Tensor, ...]], lengths: list[int]) -> int:
         assert self._collective is not None
-        counts = torch.tensor([len(tensors) for tensors in messages], dtype=torch.int64)
-        before = self._collective.sent
+        counts, before = torch.tensor(lengths, dtype=torch.int64), self._collective.sent
         found = self._collective.all_gather([counts, *(t for tensors in messages for t in tensors)])
         torch._foreach_zero_(self._sums)
         for numbers, *tensors in found:  # in the order of the hosts: all get the same bits
@@ -89,6 +95,9 @@ class Summing:
 
     def _add(self, tensors: Iterator[Tensor], counts: list[int]) -> None:
         """One host's messages, one per layout; none at all if it had nothing to give."""
+        if counts == [NOT_FINITE]:
+            torch._foreach_add_(self._sums, torch.nan)
+            return
         for i, count in enumerate(counts):
             payload = Payload(tuple(itertools.islice(tensors, count)))
             self._decoders[i].decode(payload, self._scratch[i])

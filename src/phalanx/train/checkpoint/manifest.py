@@ -75,6 +75,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     position: Count
     """How many samples of the pass have been used."""
     phase: Count
+    finite: bool = True
+    """Whether all parameters are: else it is neither resumed from nor pushes out one that is."""
     files: dict[str, FileRecord] = {}
     optimizers: list[OptimizerLayout]
     other: dict[str, Any] = {}
@@ -121,6 +123,9 @@ def leftover_number(name: str) -> int | None:
     """The number of a checkpoint that is half written or half deleted."""
     found = _LEFTOVER.fullmatch(name)
     return int(found[1]) if found else None
+
+
+RANK_FILE = re.compile(r"rank-[0-9]{1,9}\.safetensors")
 
 
 def rank_file(rank: int) -> str:

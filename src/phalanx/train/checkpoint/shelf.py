@@ -48,7 +48,10 @@ def newest_valid(folder: Path) -> tuple[Path, Manifest, list[str]]:
     for number in reversed(numbers(folder)):
         checkpoint = folder / folder_name(number)
         try:
-            return checkpoint, check(checkpoint), remarks
+            manifest = check(checkpoint)
+            if manifest.finite:
+                return checkpoint, manifest, remarks
+            remarks.append(f"{folder.name}/{checkpoint.name}: its weights are not finite, skipped")
         except Damaged as damage:
             remarks.append(f"{folder.name}/{checkpoint.name}: {damage}, skipped")
     remedy = "; ".join(remarks) or "It ended before it wrote one: start it again."
@@ -101,15 +104,24 @@ def write_best(folder: Path, best: BestRecord, steps: Steps = unwatched) -> None
 
 
 def prune(folder: Path, keep: int, upto: int, steps: Steps = unwatched) -> None:
-    """Leave the newest ``keep`` and the best; see ``sweep`` for ``upto``."""
+    """Leave the newest ``keep``, the best, and the newest whose weights are finite; see ``sweep``
+    for ``upto``."""
     steps("prune")
     sweep(folder, upto, steps)
     there = numbers(folder)
     best = read_best(folder)
-    kept = {*there[-max(1, keep) :], best.number if best else -1}
+    sound = next((n for n in reversed(there) if _is_finite(folder / folder_name(n))), -1)
+    kept = {*there[-max(1, keep) :], best.number if best else -1, sound}
     for number in there:
         if number not in kept:
             _remove(folder / folder_name(number), number, steps)
+
+
+def _is_finite(checkpoint: Path) -> bool:
+    try:
+        return read_manifest(checkpoint).finite
+    except Damaged:
+        return False
 
 
 def sweep(folder: Path, upto: int | None = None, steps: Steps = unwatched) -> None:
