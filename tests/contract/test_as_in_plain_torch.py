@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from devices import AWAY
-from plain_compare import assert_as_plain, assert_near, hold
+from plain_compare import assert_near, hold
 from plain_scripts import CLASSES, MOMENTUM, Script, data_of, linear
-from plain_worlds import as_workers, first_pass, train_plain, train_workers
+from plain_worlds import as_workers, first_pass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -234,17 +234,24 @@ def test_fit_takes_the_mean_of_accumulated_batches(tmp_path: Path, workers: int)
 # -- a worker without samples ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("what", ["average", "scaler", "moment"])
+@WORKERS
+@pytest.mark.parametrize("scaled", ["run", "plain"])
+@pytest.mark.parametrize("clip", ["none", "norm"])
+def test_losses_that_a_scaler_multiplies(
+    tmp_path: Path, workers: int, scaled: Any, clip: Any
+) -> None:
+    script = replace(MOMENTUM, scaled=scaled, clip=clip, accumulate=2)
+    hold(script, workers, tmp_path)
+
+
+ALL_BATCHES = {
+    "average": replace(MOMENTUM, samples=33, average="lerp"),
+    "scaler": replace(MOMENTUM, samples=33, scaled="run", epochs=3),
+    "moment": replace(MOMENTUM, samples=33, branch="unfrozen", late=(0, 4)),
+}
+
+
+@pytest.mark.parametrize("what", ALL_BATCHES)
 def test_a_worker_without_samples_of_a_last_batch_misses_nothing(tmp_path: Path, what: str) -> None:
-    """It does not enter the loop's body, where scripts do more than a step."""
-    chosen: dict[str, Script] = {
-        "average": replace(MOMENTUM, samples=33, average="lerp"),
-        "scaler": replace(MOMENTUM, samples=33, scaled=True, epochs=3),
-        "moment": replace(MOMENTUM, samples=33, branch="unfrozen", late=(0, 4)),
-    }
-    script = chosen[what]
-    wanted = train_plain(script)
-    for found in train_workers(script, 3, tmp_path):
-        assert_as_plain(found, wanted, script)
-        for name, value in wanted.average.items():
-            assert_near(found.average[name], value, f"average, {name}")
+    """It goes through the loop like the others: scripts do more there than a step."""
+    hold(ALL_BATCHES[what], 3, tmp_path)

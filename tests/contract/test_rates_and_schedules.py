@@ -167,7 +167,10 @@ def test_a_schedule_per_batch_counts_global_progress(
 def test_a_schedule_never_overruns_where_batches_are_taken_freely(
     tmp_path: Path, strategy: str
 ) -> None:
-    """With as many turns as there are batches: one more would be an error of torch."""
+    """With as many turns as there are batches: one more would be an error of torch.
+
+    Torch itself raises the rate again at the last turn.
+    """
     script = Script(samples=96, batch=8, epochs=2)
 
     def work(rank: int) -> list[float]:

@@ -66,6 +66,6 @@ def test_every_strategy_between_two_hosts(tmp_path: Path, name: str, strategy: s
             assert bool(value.isfinite().all()), key
     if strategy == "bsp":
         for outcome in ended:
-            assert_as_plain(outcome, wanted, script)
+            assert_as_plain(outcome, wanted)
     if strategy != "localsgd":  # where each worker has a state of its own
         assert_same_optimizer(ended[0].optimizer, ended[-1].optimizer, "optimizer at the end")

@@ -43,6 +43,16 @@ def test_a_block_may_be_frozen_again(tmp_path: Path, workers: int, branch: Any) 
 
 
 @WORKERS
+@pytest.mark.parametrize("clip", ["norm", "look"])
+@pytest.mark.parametrize("branch", ["unfrozen", "added"])
+def test_a_gradient_is_read_in_the_batch_of_the_change(
+    tmp_path: Path, workers: int, branch: Any, clip: Any
+) -> None:
+    """Before the first step with the block."""
+    hold(replace(MOMENTUM, branch=branch, late=(0, 3), clip=clip), workers, tmp_path)
+
+
+@WORKERS
 def test_a_block_frozen_from_the_second_epoch_on_stays_as_it_is(
     tmp_path: Path, workers: int
 ) -> None:

@@ -77,8 +77,8 @@ class Script:
     average: Literal["none", "averaged", "lerp"] = "none"
     saves: tuple[At, ...] = ()
     saver: Literal["all", "first"] = "first"
-    scaled: bool = False
-    """With a GradScaler."""
+    scaled: Literal["no", "run", "plain"] = "no"
+    """With a GradScaler: ``run.step(scaler=…)``, or ``scaler.step(optimizer)`` as in torch."""
 
     def __repr__(self) -> str:
         """What is not as in the shortest loop."""

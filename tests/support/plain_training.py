@@ -50,7 +50,7 @@ class Training:
         script, model, last = self.script, self.model, torch.zeros(())
         self._scaler = (
             torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=3)
-            if script.scaled
+            if script.scaled != "no"
             else None
         )
         self._make_average()
@@ -82,8 +82,6 @@ class Training:
             self._clip(at)
         if steps:
             self.world.step(0.5 if script.clip == "step" else None, self._scaler)
-            if self._scaler is not None:
-                self._scaler.update()
             if script.zero == "bottom":
                 self._zero()
             self._update_average()

@@ -66,6 +66,7 @@ class Plain:
             self.optimizer.step()
         else:
             scaler.step(self.optimizer)
+            scaler.update()
         self.optimizer.zero_grad()
 
     @torch.no_grad()
@@ -83,6 +84,7 @@ class Joined:
 
     script: Script
     run: Run
+    optimizer: torch.optim.Optimizer
 
     def __post_init__(self) -> None:
         self.is_first, self._pairs = self.run.is_first, data_of(self.script)
@@ -111,7 +113,10 @@ class Joined:
     def step(self, clip: float | None, scaler: Any) -> None:
         if scaler is None:
             self.run.step(clip=clip)
-        else:
+        elif self.script.scaled == "plain":
+            scaler.step(self.optimizer)
+            scaler.update()
+        else:  # which updates the scaler too
             self.run.step(clip=clip, scaler=scaler)  # type: ignore[call-arg,unused-ignore]
 
     def evaluate(self, metric: Callable[[Tensor, Tensor], Tensor]) -> float:
@@ -133,7 +138,7 @@ def train_joined(script: Script) -> Outcome:
     declared: dict[str, Any] = {"loss": "sum"} if script.sums and script.declared else {}
     run = phalanx.join(model, optimizer, **declared)
     scheduler = scheduler or scheduler_of(script, optimizer)
-    return Training(script, model, optimizer, Joined(script, run), scheduler).run()
+    return Training(script, model, optimizer, Joined(script, run, optimizer), scheduler).run()
 
 
 def train_workers(
