@@ -310,7 +310,9 @@ class SharedEngine(Engine):
         self._give_back()
         self.barrier()  # nothing of the old memory is read any more
         key = next(k for k, stage in self._stages.items() if stage is self._stage)
+        scales = [replica.scale.value for replica in self._replicas]
         self._lay_out()
+        self.begin_batch(scales)
         self._makings = replace(self._makings, replicas=self._replicas, shared=self._shared)
         self._stages = {}
         self._stage = self._makings.stage(self._stage.phase, self._staged, key[1])
