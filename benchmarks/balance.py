@@ -109,10 +109,12 @@ def machines(steps: int) -> None:
 
 def _kept(runs: Path) -> tuple[list[float], int]:
     """The shares that were kept last, and how often others were tried."""
-    for folder in runs.glob("*"):
-        for log in read_ranks(RunPaths(folder)):
-            if log.balanced:
-                return list(log.balanced[-1].shares), len(log.balanced) + len(log.refused)
-            if log.refused:
-                return list(log.refused[-1].shares), len(log.refused)
+    logs = [log for folder in runs.glob("*") for log in read_ranks(RunPaths(folder))]
+    if not any(log.steps for log in logs):
+        raise SystemExit(f"there is no record of the steps in {runs}")
+    for log in logs:
+        if log.balanced:
+            return list(log.balanced[-1].shares), len(log.balanced) + len(log.refused)
+        if log.refused:
+            return list(log.refused[-1].shares), len(log.refused)
     return [1 / 3] * 3, 0
