@@ -124,6 +124,7 @@ def test_between_batches_in_lockstep_also_without_samples(tmp_path: Path, strate
             run.backward(nn.functional.cross_entropy(model(x), y))
             sums.append(run.reduce(run.samples, "sum"))
             run.step()
+        run.finish()
         return sums
 
     found = as_ranks(3, tmp_path, work, RunSettings(strategy=strategy))
