@@ -20,8 +20,10 @@ import torch
 from benchmarks.harness import alternate, report, spread
 from phalanx.core.run_key import RunKey
 from phalanx.sync.clock import MonotonicClock
+from phalanx.sync.net.handshake import Introduction
 from phalanx.sync.net.listener import connect
 from phalanx.sync.net.store_client import StoreClient
+from phalanx.sync.net.store_messages import STORE
 from phalanx.sync.net.store_process import ServerProcess
 from phalanx.sync.replica import Masks, Replica
 from phalanx.sync.strategy import Timing
@@ -85,7 +87,7 @@ class _Client:
         optimizer = torch.optim.SGD([torch.zeros(SIZE // 4).requires_grad_()], lr=0.1)
         layouts = Replica(optimizer, shards=1).layouts
         self._client = StoreClient(
-            [connect(LOOPBACK, port, key)],
+            [connect(LOOPBACK, port, key, Introduction(STORE))],
             [threading.Lock()],
             "bench",
             optimizer,

@@ -21,3 +21,9 @@ def _one_thread() -> None:
 def _own_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test writes into the working folder."""
     monkeypatch.setenv("PHALANX_RUNS", str(tmp_path / "runs"))
+
+
+@pytest.fixture(autouse=True)
+def _own_key(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor makes a key in the home of who runs the tests."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))

@@ -15,7 +15,7 @@ import phalanx
 from phalanx.core.settings import RunSettings
 from phalanx.observe.events import Balanced, Joined, read_events
 
-SAMPLES, EPOCHS, BATCH = 960, 3, 40
+SAMPLES, EPOCHS, BATCH = 1920, 3, 40
 
 
 @pytest.mark.parametrize("after", ["allreduce", "localsgd:every=3"])
@@ -28,7 +28,7 @@ def test_each_sample_once_after_balanced_free_training(tmp_path: Path, after: st
         run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=1e-9))
         for epoch in run.epochs(EPOCHS):
             for x, _ in run.batches(data, batch=BATCH):
-                seen[rank] += [(epoch, int(n)) for n in x[:, 0]]
+                seen[rank] += [(epoch, int(n)) for n in x[:, 0]] if run.samples else []
                 run.backward(model(x).square().mean())
                 run.step()
 

@@ -322,3 +322,21 @@ def test_epochs_on_the_command_line_need_a_loop_that_asks(tmp_path: Path) -> Non
 
     with pytest.raises(InputError, match="--epochs was given"):
         as_ranks(1, tmp_path, work, RunSettings(strategy="single", epochs=3))
+
+
+def test_batches_of_the_scripts_own_weigh_what_it_says(tmp_path: Path) -> None:
+    x = torch.randn(12, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+    def work(rank: int) -> torch.Tensor:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 1, dtype=torch.float64)
+        run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        own = x if run.workers == 1 else (x[:9], x[9:])[rank]
+        model(own).square().mean().backward()
+        run.step(weight=len(own) / 12)
+        run.finish()
+        return model.weight.detach()
+
+    alone = as_ranks(1, tmp_path / "alone", work, RunSettings(strategy="single"))[0]
+    for weight in as_ranks(2, tmp_path / "two", work, RunSettings()):
+        assert (weight - alone).abs().max() <= 1e-10

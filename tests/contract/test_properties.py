@@ -345,7 +345,7 @@ def test_ssp_without_slack_equals_bsp(setting: dict[str, Any], each: int) -> Non
 def test_balanced_shares_give_the_gradient_of_equal_ones(
     spec: str, seed: int, slowest: float
 ) -> None:
-    setting = {"samples": 250, "batch": 20, "model": _plain, "seed": seed}
+    setting = {"samples": 500, "batch": 20, "model": _plain, "seed": seed}
     slow = {"slow": [0.02, 0.02 * slowest, 0.02]}  # steps long enough to be looked at
     equal = _ended(spec, 3, settings=slow, **setting)
     balanced = _ended(spec, 3, settings={**slow, "balance": "auto"}, **setting)

@@ -33,6 +33,12 @@ def machines(lab: MakeLab) -> Iterator[Lab]:
     yield lab(2, rate="400mbit")
 
 
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines that are cut off are left to themselves for a shorter time than usual."""
+    monkeypatch.setenv("PHALANX_RECONNECT", "10")
+
+
 def _cut_off(bench: Bench, running: Running, victim: str, limit: float = 60.0) -> Ended:
     """How a run ends from which a machine is cut off now; none of it may be left anywhere."""
     with cut(bench.lab, victim):
@@ -67,8 +73,9 @@ def works(lab: Lab, name: str) -> bool:
     return any("bootstrap" in words for words in processes(lab, name).values())
 
 
-def test_cut_off_while_workers_start(bench: Bench) -> None:
+def test_cut_off_while_workers_start(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others wait for each other for minutes; nobody has to wait for that."""
+    monkeypatch.setenv("PHALANX_RECONNECT", "0")  # or those of the machine cut off do, too
     running = bench.train()
     holds(lambda: works(bench.lab, "m1") and works(bench.lab, "m2"), 60)
     ended = _cut_off(bench, running, "m2")

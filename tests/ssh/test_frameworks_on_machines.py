@@ -65,7 +65,10 @@ def test_plain_ddp_of_which_a_worker_is_killed(bench: Bench) -> None:
     assert bench.summary()["exit_codes"][2] == -9
 
 
-def test_plain_ddp_on_a_machine_that_is_cut_off(bench: Bench) -> None:
+def test_plain_ddp_on_a_machine_that_is_cut_off(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PHALANX_RECONNECT", "0")  # Gloo waits for half an hour
     running = foreign(bench, "plain_ddp.py", "torch", "m1,m2")
     running.until(r"epoch 1", LONG)
     bench.lab.cut("m2")

@@ -16,7 +16,8 @@ from collections.abc import Callable
 
 GREETING_BYTES = 8
 HELLO_BYTES = GREETING_BYTES + 32
-PROOF_BYTES = 32
+ANSWER_BYTES = 32 + 144 + 32
+"""A nonce, an introduction, a proof."""
 # Connections that attackers leave open and silent, at most; more than a listener keeps.
 HELD_OPEN = 100
 STEP_SECONDS = 10.0
@@ -75,27 +76,27 @@ class Attacker:
 
     def _wrong_key(self, connection: socket.socket) -> None:
         hello = _read(connection, HELLO_BYTES)
-        nonce = self._random.randbytes(32)
-        message = b"phalanx client" + hello + nonce
+        said = self._random.randbytes(ANSWER_BYTES - 32)
+        message = b"phalanx client" + hello + said
         proof = hmac.digest(self._random.randbytes(32), message, hashlib.sha256)
-        self._recorded = nonce + proof
+        self._recorded = said + proof
         connection.sendall(self._recorded)
         self._count_welcome(connection)
 
     def _replayed(self, connection: socket.socket) -> None:
         _read(connection, HELLO_BYTES)
-        connection.sendall(self._recorded or bytes(64))
+        connection.sendall(self._recorded or bytes(ANSWER_BYTES))
         self._count_welcome(connection)
 
     def _random_bytes(self, connection: socket.socket) -> None:
-        connection.sendall(self._random.randbytes(self._random.randint(64, 5000)))
+        connection.sendall(self._random.randbytes(self._random.randint(ANSWER_BYTES, 5000)))
         self._count_welcome(connection, after=HELLO_BYTES)
 
     def _truncated(self, connection: socket.socket) -> None:
-        connection.sendall(self._random.randbytes(self._random.randint(0, 63)))
+        connection.sendall(self._random.randbytes(self._random.randint(0, ANSWER_BYTES - 1)))
 
     def _oversized(self, connection: socket.socket) -> None:
-        connection.sendall(struct.pack("<IQ", 2**32 - 1, 2**64 - 1) * 8)
+        connection.sendall(struct.pack("<IQ", 2**32 - 1, 2**64 - 1) * 20)
         self._count_welcome(connection, after=HELLO_BYTES)
 
     def _slow(self, connection: socket.socket) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from phalanx.core.errors import PhalanxError
 from phalanx.core.run_key import RunKey
 from phalanx.sync.net.home import Home
-from phalanx.sync.net.home_messages import Hello
+from phalanx.sync.net.home_messages import HOME, Hello
 from phalanx.sync.net.listener import Listener
 from phalanx.sync.net.membership import become_worker, greet
 from phalanx.sync.net.mirror import Mirror
@@ -27,6 +27,12 @@ from phalanx.sync.net.servers import Server
 from phalanx.sync.net.store_process import ServerProcess
 
 LIMIT = 100.0
+
+
+class Killed(BaseException):
+    """Raised where a worker is to die, as a process does: without a word to anybody."""
+
+
 HOSTS = int(os.environ.get("PHALANX_TEST_HOSTS", "0"))
 """Contract suites run their ranks on so many hosts; 0 is one, in scripted time."""
 _CLONE_NEWNET = 0x40000000
@@ -149,12 +155,12 @@ def as_hosts(
 
     def keep_home() -> None:
         places[where[0]].enter()
-        homes.append(Listener(places[where[0]].address, key))
+        homes.append(Listener(places[where[0]].address, key, name=HOME))
         ready.set()
         Home(homes[0], workers + 1).serve(going_on=lambda: not over.is_set())
 
     def live(rank: int) -> None:
-        place, arena = places[where[rank]], None
+        place, arena, killed = places[where[rank]], None, False
         try:
             place.enter()
             arena = become_worker(
@@ -163,11 +169,13 @@ def as_hosts(
                 timeout=30.0,
             )  # fmt: skip
             results[rank] = work(rank, arena)
+        except Killed:
+            killed = True
         except BaseException as error:
             errors.append(error)
         finally:
             if arena is not None:
-                _leave(arena, in_good_order=not errors)
+                _leave(arena, in_good_order=not errors and not killed)
 
     home = threading.Thread(target=keep_home, daemon=True)
     home.start()

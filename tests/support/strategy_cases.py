@@ -38,3 +38,5 @@ def is_lockstep(spec: str) -> bool:
 
 LOCKSTEP = [spec for spec in EVERY if is_lockstep(spec)]
 FREE = [spec for spec in EVERY if not is_lockstep(spec)]
+SAME_SUM = [name for name in NAMES if name != "diloco"]
+"""All that, of a gradient that never changes, end where one process ends."""

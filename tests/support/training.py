@@ -109,7 +109,8 @@ class Training:
         self._prepare(run)
         for epoch in run.epochs(self.epochs):
             for x, y, numbers in run.batches(_data(self.samples), batch=self.batch):
-                self.seen[rank] += [(epoch, int(n)) for n in numbers]
+                if run.samples:
+                    self.seen[rank] += [(epoch, int(n)) for n in numbers]
                 run.backward(nn.functional.cross_entropy(model(x), y))
                 if run.pending == self.accumulate:
                     run.step()

@@ -13,6 +13,7 @@ import msgspec
 from phalanx.core.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
 from phalanx.core.spec import parse_spec
+from phalanx.core.trust import write_launch
 from phalanx.observe import events as ev
 
 WALL = 1_700_000_000.0
@@ -119,7 +120,7 @@ def _write_launch(paths: RunPaths, made: Made) -> None:
         "versions": {"python": "3.11.2", "phalanx": "0.1.0"},
         "workers": workers,
     }
-    paths.launch.write_bytes(msgspec.json.encode(launch))
+    write_launch(paths, msgspec.json.encode(launch).decode())
 
 
 class _Story:

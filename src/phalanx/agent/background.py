@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phalanx.agent import life
-from phalanx.agent.frames import Problem, pack
+from phalanx.agent.frames import Problem, pack, unpack
 from phalanx.agent.guard import guarded
-from phalanx.agent.wire import write_all
+from phalanx.agent.wire import Gone, read_exactly, write_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SOCKET = "agent.sock"
 LOG = "agent.log"
+WAY_SECONDS = 5.0
 
 
 def go(make: Callable[[], Agent], hello: dict[str, Any]) -> int:
@@ -40,11 +41,39 @@ def go(make: Callable[[], Agent], hello: dict[str, Any]) -> int:
     return relay(hello)
 
 
+def stay(agent: Agent) -> None:
+    """Go on without the controller that we came with: it, or another, finds us by the socket."""
+    assert agent.run_folder is not None
+    listener = _listen(agent.run_folder)
+    _leave_pipes(agent.run_folder)
+    try:
+        life.receive_visitors(agent, listener)
+    finally:
+        _remove_traces(agent.run_folder)
+
+
+def make_way(hello: dict[str, Any]) -> None:
+    """Have an agent end that has only stayed to tell of this run; one with workers stays."""
+    run_folder = life.folders(hello)[1]
+    other = _connect(run_folder) if run_folder is not None else None
+    if other is None:
+        return
+    with other, contextlib.suppress(Gone):
+        other.sendall(pack({"ask": "make_way", "id": 0}))
+        header: dict[str, Any] = {"tell": ""}
+        while "tell" in header:
+            header, _ = unpack(lambda count: read_exactly(other.fileno(), count, WAY_SECONDS))
+        if "answer" in header:
+            return
+    raise Problem("this run goes on here", "See what it does: phalanx attach.")
+
+
 def relay(hello: dict[str, Any]) -> int:
     """Copy frames both ways, ``hello`` first, until either side ends."""
-    run_folder = life.folders(hello)[1]
+    folder, run_folder = life.folders(hello)
     if run_folder is None:
         raise Problem("which run?")
+    life.check_ours(folder, run_folder)
     agent = _connect(run_folder)
     if agent is None:  # it has ended, or its machine was restarted
         write_all(1, pack({"answer": hello.get("id"), "gone": True}))
@@ -83,6 +112,19 @@ def _bring_out(agent: socket.socket) -> bool:
 
 def _become_background(make: Callable[[], Agent], listener: socket.socket, folder: Path) -> None:
     os.setsid()
+    _leave_pipes(folder)
+
+    def work() -> int:
+        try:
+            return life.live_detached(make(), listener)
+        finally:
+            _remove_traces(folder)
+            life.discard_empty(folder)
+
+    os._exit(guarded(work))
+
+
+def _leave_pipes(folder: Path) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     errors = os.open(str(folder / LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for descriptor, target in ((0, nothing), (1, nothing), (2, errors)):
@@ -90,18 +132,13 @@ def _become_background(make: Callable[[], Agent], listener: socket.socket, folde
     os.close(nothing)
     os.close(errors)
 
-    def work() -> int:
-        try:
-            return life.live_detached(make(), listener)
-        finally:
-            with contextlib.suppress(OSError), _short(folder) as path:
-                Path(path).unlink()
-            with contextlib.suppress(OSError):
-                if not (folder / LOG).stat().st_size:
-                    (folder / LOG).unlink()
-            life.discard_empty(folder)
 
-    os._exit(guarded(work))
+def _remove_traces(folder: Path) -> None:
+    with contextlib.suppress(OSError), _short(folder) as path:
+        Path(path).unlink()
+    with contextlib.suppress(OSError):
+        if not (folder / LOG).stat().st_size:
+            (folder / LOG).unlink()
 
 
 def _listen(folder: Path) -> socket.socket:

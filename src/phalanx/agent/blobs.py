@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import json
 import os
 import queue
@@ -18,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from phalanx.agent.frames import Problem
+from phalanx.agent.ownership import checksum, content_is
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PIECE = 1 << 20
 SPARE = 1.05
 """What has to be free for each byte that is needed."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -61,6 +60,8 @@ class BlobStore:
         self._to_check: queue.Queue[_Incoming] = queue.Queue()
         self._checker: threading.Thread | None = None
         self._manifest: tuple[str, list[dict[str, Any]]] = ("", [])
+        self._checked: set[str] = set()
+        """Blobs whose content this process has compared with their names."""
 
     def path(self, digest: str) -> Path:
         return self.folder / digest[:2] / digest
@@ -72,12 +73,20 @@ class BlobStore:
         """Whether it is here whole; one that is used is kept for another while."""
         path = self.path(digest)
         try:
-            if path.stat().st_size != size:
+            if path.lstat().st_size != size or not self.is_right(digest):
                 path.unlink()
                 return False
             os.utime(path)
         except OSError:
             return False
+        return True
+
+    def is_right(self, digest: str) -> bool:
+        """Whether the blob is what its name says, and no other user can have put it there."""
+        if digest not in self._checked:
+            if not content_is(self.path(digest), digest):
+                return False
+            self._checked.add(digest)
         return True
 
     def offset(self, digest: str, size: int) -> int:
@@ -113,6 +122,8 @@ class BlobStore:
         if self._manifest[0] != digest:
             path = self.path(digest)
             try:
+                if not self.is_right(digest):
+                    return None
                 entries = json.loads(path.read_bytes())["entries"]
                 os.utime(path)
             except OSError:
@@ -182,20 +193,12 @@ class BlobStore:
                 return
             os.fchmod(file.fileno(), 0o444)
             incoming.path.replace(self.path(incoming.digest))
+            self._checked.add(incoming.digest)
 
 
 def _open_part(path: Path) -> BinaryIO:
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.fdopen(os.open(path, flags, 0o600), "r+b", buffering=0)
-
-
-def checksum(file: BinaryIO) -> str:
-    digest = hashlib.sha256()
-    while True:
-        piece = file.read(PIECE)
-        if not piece:
-            return digest.hexdigest()
-        digest.update(piece)
 
 
 _stores: dict[str, BlobStore] = {}

@@ -11,6 +11,8 @@ if sys.platform.startswith("linux"):
     ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)
 if os.getppid() != parent:
     os._exit(1)
+# The agent's own files are for its user alone; a worker's are as private as they would be anyway.
+os.umask(int(os.environ.pop("PHALANX_UMASK", "077"), 8))
 # Python ignores these two; a worker that is no Python has to meet them as usual.
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 signal.signal(signal.SIGXFSZ, signal.SIG_DFL)

@@ -22,6 +22,7 @@ from phalanx.agent import system
 from phalanx.agent.blobs import checked_digest, unwritable
 from phalanx.agent.frames import Problem
 from phalanx.agent.inspect_python import last_line, user_path
+from phalanx.agent.ownership import is_our_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +81,7 @@ def _free(lock: Any) -> bool:
 
 def _made(agent: Any, request: dict[str, Any], folder: Path) -> dict[str, Any]:
     python, marker = folder / "bin" / "python", folder / MARKER
-    if marker.exists() and python.exists():
+    if marker.exists() and python.exists() and is_our_tree(folder):
         os.utime(marker)
         return {"python": str(python), "made": False}
     shutil.rmtree(folder, ignore_errors=True)

@@ -23,12 +23,15 @@ from phalanx.agent.blobs import (
 )
 from phalanx.agent.frames import Problem
 from phalanx.agent.names import inside
+from phalanx.agent.ownership import content_is, is_our_tree
 
 if TYPE_CHECKING:
     Entries = list[dict[str, Any]]
 
 SHARED = ("code", "data", "wheels")
 LINKED = ("data", "wheels")
+EXECUTED = ("code", "wheels")
+"""Compared with their checksums before every use; data when they are laid out."""
 PAGE = 5000
 """Missing blobs named in one answer."""
 BASELINE = "project.json"
@@ -48,7 +51,7 @@ def have(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     entries = store.manifest(digest)
     if entries is None:
         return {"manifest_offset": 0}
-    if kind in SHARED and is_whole(target, entries):
+    if kind in SHARED and is_whole(target, entries, kind in EXECUTED):
         os.utime(target)
         return {"ready": str(target)}
     missing = list(missing_blobs(store, entries, first))
@@ -73,18 +76,37 @@ def target_of(agent: Any, kind: str, digest: str) -> Path:
     raise Problem(f"there is no place for '{kind}'", "")
 
 
-def is_whole(target: Path, entries: Entries) -> bool:
-    """Whether everything is there in its size: the checksums were right when it was written."""
-    if not target.is_dir():
+def is_whole(target: Path, entries: Entries, executed: bool) -> bool:
+    """Whether everything is there and ours: in its size, or, where it is executed, to the byte.
+
+    Then there is nothing beside it either: a module that was not sent would be imported too.
+    """
+    if not is_our_tree(target):
         return False
-    for entry in entries:
-        try:
-            found = (target / entry["path"]).lstat()
-        except OSError:
-            return False
-        if entry["sha256"] and found.st_size != entry["size"]:
-            return False
-    return True
+    if executed and _names(target) != {e["path"] for e in entries if not e["folder"]}:
+        return False
+    return all(_is_right(target / entry["path"], entry, executed) for entry in entries)
+
+
+def _names(target: Path) -> set[str]:
+    """Of all that is no folder. What Python compiled is left out: it is ours, as all here is."""
+    found = set()
+    for place, folders, names in os.walk(target):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        paths = [Path(place, name) for name in (*names, *folders)]
+        found |= {p.relative_to(target).as_posix() for p in paths if p.is_symlink() or p.is_file()}
+    return found
+
+
+def _is_right(path: Path, entry: dict[str, Any], executed: bool) -> bool:
+    try:
+        if entry["link"]:
+            return os.readlink(str(path)) == str(entry["link"])  # noqa: PTH115  (Python 3.8)
+        if executed and entry["sha256"]:
+            return content_is(path, entry["sha256"])
+        return not entry["sha256"] or path.lstat().st_size == entry["size"]
+    except OSError:
+        return False
 
 
 def lay_out(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
@@ -95,7 +117,7 @@ def lay_out(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, An
     if entries is None:
         raise Problem("nothing was sent that can be laid out", "")
     target = target_of(agent, kind, digest)
-    if kind in SHARED and is_whole(target, entries):
+    if kind in SHARED and is_whole(target, entries, kind in EXECUTED):
         return {"path": str(target)}
     try:
         _make(store, entries, target, linked=kind in LINKED)
@@ -134,6 +156,8 @@ def _take_name(part: Path, target: Path) -> None:
 
 
 def _place(store: BlobStore, entry: dict[str, Any], path: Path, linked: bool) -> None:
+    if entry["sha256"] and not store.is_right(entry["sha256"]):
+        raise Problem(f"what is kept for {entry['path']} is not what was sent", "Start again.")
     if entry["folder"]:
         path.mkdir(parents=True, exist_ok=True)
         return

@@ -1,4 +1,8 @@
-"""How long the agent lives: as long as a controller talks to it, or, detached, until told to go."""
+"""How long the agent lives: as long as its run has a controller, which may sleep for a while.
+
+A controller whose connection ends has ended, and the run with it. One that is only silent may come
+back: workers go on, and whoever controls the run finds the agent behind its socket.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ import os
 import select
 import signal
 import socket
-import stat
 import sys
 import threading
 import time
@@ -15,11 +18,14 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from phalanx.agent import ownership
 from phalanx.agent.frames import Problem, WrongFrame, field
 from phalanx.agent.names import is_run
 from phalanx.agent.wire import Connection, Gone
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from phalanx.agent.main import Agent
 
 SHARED_FOLDERS = ("blobs", "code", "data", "wheels", "environments", "runs")
@@ -34,14 +40,18 @@ TICK = 0.1
 FLUSH = 2.0
 SENDER_SECONDS = 0.5
 WRONG_FRAME_CODE = 4
+LOST_OTHERS_CODE = 3
+"""Of a worker that cannot go on without another machine."""
 
 
 def hello(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     """Who we are to be; a controller that has come back is told what there is."""
     agent.name = field(request, "name", str)
+    agent.hold = float(field(request, "hold", (int, float), 0.0))
+    agent.bound = not request.get("detach") and (not request.get("attach") or agent.hold > 0)
     agent.folder, agent.run_folder = folders(request)
     if request.get("attach"):
-        agent.tails.going = False
+        agent.tails.going, agent.saved = False, ""
     else:
         make_folders(agent.folder, agent.run_folder)
     return {
@@ -79,11 +89,11 @@ def _expanded(folder: str) -> Path:
 def make_folders(folder: Path, run_folder: Path | None) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        check_ours(folder)
         if run_folder is not None:
             run_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for name in PARTS:
                 (run_folder / name).mkdir(exist_ok=True)
+        check_ours(folder, run_folder)
     except OSError as error:
         raise Problem(
             f"cannot make {error.filename}: {error.strerror}",
@@ -91,17 +101,10 @@ def make_folders(folder: Path, run_folder: Path | None) -> None:
         ) from None
 
 
-def check_ours(folder: Path) -> None:
-    """Refuse a folder that others can put their own code into: what is found there is run."""
-    for place in (folder, *(folder / name for name in SHARED_FOLDERS)):
-        with contextlib.suppress(FileNotFoundError):
-            status = place.stat()
-            if status.st_uid not in (os.getuid(), 0) or status.st_mode & stat.S_IWOTH:
-                raise Problem(
-                    f"others can write in {place}",
-                    f"Take that right away (chmod o-w {place}), or name a 'folder' of the user's "
-                    "own in the blueprint.",
-                )
+def check_ours(folder: Path, run_folder: Path | None) -> None:
+    """Refuse folders that others can put their own code into: what is found there is run."""
+    run_parts = [run_folder, *(run_folder / name for name in PARTS)] if run_folder else []
+    ownership.check(folder, *(folder / name for name in SHARED_FOLDERS), *run_parts)
 
 
 def discard_empty(run_folder: Path | None) -> None:
@@ -123,19 +126,33 @@ def leave(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, An
     return {}
 
 
-def live(agent: Agent, first: tuple[dict[str, Any], bytes]) -> int:
-    """Attached: one controller, and its going is our end."""
+def make_way(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    """Another agent is needed here, to fetch what is left of a run that has ended."""
+    if agent.workers.pids:
+        raise Problem("this run goes on here", "See what it does: phalanx attach.")
+    agent.ending = True
+    return {}
+
+
+def live(agent: Agent, first: tuple[dict[str, Any], bytes], stay: Callable[[Agent], None]) -> int:
+    """Attached: one controller, and its going is our end; its silence is not."""
     _end_on_signals(agent)
     _start_watching(agent)
     code = _converse(agent, 0, 1, first)
+    if not agent.ending:
+        stay(agent)
     discard_empty(agent.run_folder)
     return code
 
 
 def live_detached(agent: Agent, listener: socket.socket) -> int:
-    """Controllers come and go; nobody comes for long after the end of the workers: we go too."""
     _end_on_signals(agent)
     _start_watching(agent)
+    return receive_visitors(agent, listener)
+
+
+def receive_visitors(agent: Agent, listener: socket.socket) -> int:
+    """Controllers come and go; nobody comes for long after the end of the workers: we go too."""
     while not agent.ending:
         visitor = _next_visitor(agent, listener)
         if visitor is None:
@@ -149,7 +166,7 @@ def live_detached(agent: Agent, listener: socket.socket) -> int:
 
 def _next_visitor(agent: Agent, listener: socket.socket) -> socket.socket | None:
     idle_since = time.monotonic()
-    while not agent.ending:
+    while not agent.ending and not _is_removed(agent):
         if agent.workers.pids:
             idle_since = time.monotonic()
         if time.monotonic() - idle_since > _time_to_linger(agent):
@@ -162,10 +179,18 @@ def _next_visitor(agent: Agent, listener: socket.socket) -> socket.socket | None
     return None
 
 
+def _is_removed(agent: Agent) -> bool:
+    """The run was cleaned up by another agent: nobody finds us any more."""
+    folder = agent.run_folder
+    return folder is not None and not folder.is_dir() and not agent.workers.pids
+
+
 def _time_to_linger(agent: Agent) -> float:
-    """Where nothing was started there is nothing to come back for."""
-    began = agent.workers.codes or agent.workers.pids
-    return LINGER if began else agent.patience
+    """Where nothing was started there is nothing to come back for, nor on a machine cut off."""
+    if not agent.began:
+        return agent.patience
+    cut_off = all(code == LOST_OTHERS_CODE for code in agent.workers.codes.values())
+    return max(0.0, agent.hold - agent.patience) if agent.hold and cut_off else LINGER
 
 
 def _converse(
@@ -175,9 +200,10 @@ def _converse(
     first: tuple[dict[str, Any], bytes] | None,
     visitor: socket.socket | None = None,
 ) -> int:
-    """Answer one controller until it goes; the only one there is takes the workers along."""
+    """Answer one controller until it goes; one that is bound to the run takes the workers along."""
     connection = agent.connection = Connection(source, sink, agent.bell, agent.patience)
-    code, grace = 0, GRACE
+    agent.bound = first is not None  # until it says more
+    code, grace, asleep = 0, GRACE, False
     try:
         if first is not None:
             agent.answer(*first)
@@ -185,14 +211,17 @@ def _converse(
             agent.answer(*connection.receive())
     except Gone as gone:
         grace = SHORT_GRACE if gone.silent else GRACE
+        asleep = gone.silent and agent.hold > 0 and agent.began
     except WrongFrame as wrong:
         print(wrong, file=sys.stderr, flush=True)
         code = WRONG_FRAME_CODE
     finally:
-        if first is not None or agent.ending:
+        over = agent.ending or (agent.bound and not asleep)
+        if over:
             agent.stop_workers(grace)  # while there may be somebody to tell
         if agent.ending:
             connection.flush(FLUSH)
+        agent.ending = over
         connection.close()
         agent.connection = None
         if visitor is not None:
@@ -231,4 +260,4 @@ def _start_watching(agent: Agent) -> None:
     threading.Thread(target=watch, name="watch", daemon=True).start()
 
 
-HANDLERS = {"hello": hello, "ping": ping, "leave": leave}
+HANDLERS = {"hello": hello, "ping": ping, "leave": leave, "make_way": make_way}

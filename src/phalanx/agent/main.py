@@ -6,6 +6,7 @@ names in ``SLOW`` get a thread of their own.
 
 from __future__ import annotations
 
+import resource
 import sys
 import threading
 import traceback
@@ -16,15 +17,18 @@ from phalanx.agent import (
     background,
     blobs,
     commands,
+    datasets,
     environment,
     facts,
     files,
     inspect_python,
     life,
+    ownership,
     ports,
     reach,
     results,
     sampling,
+    saved,
     tails,
     wire,
     workers,
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
 MODULES: tuple[Any, ...] = (
     blobs,
     commands,
+    datasets,
     environment,
     facts,
     files,
@@ -49,6 +54,7 @@ MODULES: tuple[Any, ...] = (
     reach,
     results,
     sampling,
+    saved,
     tails,
     workers,
 )
@@ -68,14 +74,24 @@ class Agent:
         self.folder = Path()
         self.run_folder: Path | None = None
         self.patience = life.PATIENCE
+        self.hold = 0.0
+        """Seconds that the controller tries to come back when it was silent; 0: it does not."""
+        self.bound = False
+        """Whether the end of the controller that is here now is the end of the run."""
         self.ending = False
         self.bell = wire.Bell()
         self.connection: wire.Connection | None = None
         self.workers = workers.Workers()
         self.tails = tails.Tails()
+        self.saved = ""
+        """The newest checkpoint that the controller has heard of."""
         self.told: set[int] = set()
         """Ranks whose end the controller knows."""
         self._looking = threading.Lock()
+
+    @property
+    def began(self) -> bool:
+        return bool(self.workers.codes or self.workers.pids)
 
     def send(self, header: dict[str, Any], payload: bytes = b"", *, urgent: bool = False) -> None:
         """To the controller; lost when there is none."""
@@ -132,6 +148,7 @@ class Agent:
         if connection is None:
             return
         self.tails.pump(connection)
+        saved.tell_newest(self)
         for rank, code in list(self.workers.codes.items()):
             if rank not in self.told and self.tails.drained(rank):
                 self.told.add(rank)
@@ -140,6 +157,9 @@ class Agent:
 
 def main() -> int:
     """Read the first frame, which says in which way to live."""
+    ownership.be_private()
+    # The run's key passes through here: no crash leaves an image of it, nor of the workers.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     try:
         first = unpack(lambda count: wire.read_exactly(0, count, FIRST_SECONDS))
         header = first[0]
@@ -149,7 +169,8 @@ def main() -> int:
             return background.relay(header)
         if header.get("detach"):
             return background.go(lambda: new_agent(header), header)
-        return guarded(lambda: life.live(new_agent(header), first))
+        background.make_way(header)
+        return guarded(lambda: life.live(new_agent(header), first, background.stay))
     except Problem as problem:
         refusal = {"problem": header.get("id"), "cause": problem.cause, "remedy": problem.remedy}
         wire.write_all(1, pack(refusal))

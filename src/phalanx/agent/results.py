@@ -13,9 +13,9 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from phalanx.agent.blobs import PIECE
 from phalanx.agent.files import read_baseline, snapshot
-from phalanx.agent.frames import Problem
+from phalanx.agent.frames import Problem, field
+from phalanx.agent.ownership import PIECE
 from phalanx.agent.unused import remove, remove_unused
 
 if TYPE_CHECKING:
@@ -29,19 +29,25 @@ NAMED = 200
 
 
 def collect(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
-    """Send every result: ``result``, its ``result_part``s, ``result_end``."""
-    folder, count, size = _run_folder(agent), 0, 0
+    """Send every result: ``result``, its ``result_part``s, ``result_end``.
+
+    Checkpoints that the controller has are not sent again.
+    """
+    folder, count, size = run_folder_of(agent), 0, 0
+    have = {f"checkpoints/{name}" for name in field(request, "have", list, [])}
     refused: list[str] = []
     for path in _result_files(folder):
         name = path.relative_to(folder).as_posix()
+        if name.rpartition("/")[0] in have:
+            continue
         if not _is_text(name):
             refused.append(repr(os.fsencode(name))[2:-1])
             continue
-        count, size = count + 1, size + _send(agent, path, name)
+        count, size = count + 1, size + send_file(agent, path, name)
     return {"files": count, "bytes": size, "refused": refused[:NAMED]}
 
 
-def _run_folder(agent: Any) -> Path:
+def run_folder_of(agent: Any) -> Path:
     if agent.run_folder is None:
         raise Problem("there is no run here", "")
     return Path(agent.run_folder)
@@ -74,7 +80,7 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _send(agent: Any, path: Path, name: str) -> int:
+def send_file(agent: Any, path: Path, name: str) -> int:
     digest = hashlib.sha256()
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
         size = left = os.fstat(file.fileno()).st_size
@@ -92,7 +98,7 @@ def _send(agent: Any, path: Path, name: str) -> int:
 
 def new_files(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     """The files of the project's folder that are new or changed, with their sizes."""
-    project = _run_folder(agent) / "project"
+    project = run_folder_of(agent) / "project"
     found = _changed(project)
     listed = [(_shown(name), size) for name, size in found[:NAMED]]
     return {"files": listed, "count": len(found), "path": str(project)}
@@ -112,13 +118,13 @@ def _shown(name: str) -> str:
 
 def collected(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     """All results are home: they may be removed here."""
-    (_run_folder(agent) / HOME_MARKER).touch()
+    (run_folder_of(agent) / HOME_MARKER).touch()
     return {}
 
 
 def clean(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     """Remove the run's folder, less what nobody else has, and blobs that nobody used for long."""
-    folder = _run_folder(agent)
+    folder = run_folder_of(agent)
     keep = {"project"} if request.get("keep_project") else set()
     if not (folder / HOME_MARKER).exists():
         keep |= {path.relative_to(folder).parts[0] for path in _result_files(folder)}

@@ -18,11 +18,13 @@ def attach(
     run: o.RunName = None,
     pool: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The blueprint, if it is not where it was."),
+        typer.Option(metavar="FILE", help=o.OTHER_POOL),
     ] = None,
     json: o.Json = False,
 ) -> int:
-    """Show a run that was started with --detach, and bring it home when it ends.
+    """Show a run that goes on without a controller, and bring it home when it ends.
+
+    It was started with --detach, or the computer that started it slept or went for too long.
 
     What happened meanwhile is shown first. Ctrl-C stops the run.
     """
@@ -52,25 +54,23 @@ def job_of(paths: RunPaths, pool: Path | None) -> Job:
 
     if not paths.detached.exists() and paths.summary.exists():
         raise InputError(f"'{paths.id}' has ended", f"See: phalanx report {paths.id}")
-    if not paths.detached.exists():
+    job = past_job(paths, pool)
+    if not paths.detached.exists() and job.launcher != "ssh":
         raise InputError(f"'{paths.id}' is no detached run", "phalanx runs lists what there is.")
-    return past_job(paths, pool)
+    return job
 
 
 def past_job(paths: RunPaths, pool: Path | None) -> Job:
     """The job of a run that was started on machines of a blueprint."""
-    import msgspec
-
     from phalanx.core.errors import InputError
-    from phalanx.launch.launcher import Fleet, Job, Launch
-    from phalanx.plan.plan import Plan
+    from phalanx.core.trust import refuse_foreign
+    from phalanx.launch.launcher import Fleet, Job, read_launch
     from phalanx.pool.blueprint import read_blueprint
 
-    try:
-        launch = Launch.from_json(paths.launch.read_bytes())
-        plan = Plan.from_json(paths.plan.read_bytes())
-    except (OSError, msgspec.MsgspecError) as error:
-        raise InputError(f"cannot read how '{paths.id}' was started: {error}") from None
+    launch, plan = read_launch(paths)
+    if pool is None:
+        would = f"contact the machines of {launch.pool or 'a blueprint'}"
+        refuse_foreign(paths, would, "Name your own blueprint of these machines: --pool FILE")
     file = pool or (Path(launch.pool) if launch.pool else None)
     if file is None:
         raise InputError(f"'{paths.id}' does not say which blueprint it used", "Give --pool FILE.")

@@ -3,9 +3,9 @@ steps that did not count."""
 
 from __future__ import annotations
 
-from phalanx.observe.events import Balanced, Event, Refused, Switched
+from phalanx.observe.events import Balanced, Event, Refused, Settled, Switched
 from phalanx.report.findings import shares
-from phalanx.report.words import seconds
+from phalanx.report.words import count, seconds
 
 MOST_SHARES = 3
 MOST_SWITCHES = 6
@@ -28,9 +28,16 @@ class Changes:
             return _few(told, "skipped steps", self._refused, MOST_REFUSED)
         if isinstance(event, Balanced):
             return self._balanced(event)
+        if isinstance(event, Settled):
+            return _settled(event)
         return self._switched(event) if isinstance(event, Switched) else None
 
     def _balanced(self, event: Balanced) -> str | None:
+        if event.refused is not None:
+            self._refused += 1
+            told = f"shares {shares(event.refused)} tried and taken back: not faster"
+            told += f" ({count(event.rate_after)} samples/s, against {count(event.rate_before)})"
+            return _few(told, "trials of shares", self._refused, MOST_SHARES)
         told = shares(event.shares)
         if told == self._last:
             return None
@@ -42,6 +49,13 @@ class Changes:
         told = f"switched from {event.before} to {event.after} at epoch {event.at_epoch:.2f}"
         told += f", pause {seconds(event.pause)}"
         return _few(told, "switches", self._switches, MOST_SWITCHES)
+
+
+def _settled(event: Settled) -> str:
+    told = f"worker {event.worker} is lost: {event.back} samples that it had go to the others"
+    if event.lost:
+        told += f"; {event.lost} of an update that came in part cannot be trained again"
+    return told
 
 
 def _few(line: str, kind: str, number: int, most: int) -> str | None:

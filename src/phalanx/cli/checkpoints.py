@@ -13,13 +13,18 @@ if TYPE_CHECKING:
     from phalanx.train.checkpoint.manifest import Manifest
 
 
-def find_checkpoint(paths: RunPaths, number: int | None, out: Output) -> tuple[Path, Manifest]:
-    """The newest one that is whole, or the one of this ``number``."""
+def find_checkpoint(
+    paths: RunPaths, number: int | None, out: Output, *, fetch: bool = False
+) -> tuple[Path, Manifest]:
+    """The newest one that is whole, or the one of this ``number``.
+
+    ``fetch``: machines that may still have one are asked, if the run was left alone.
+    """
     from phalanx.train.checkpoint import shelf
     from phalanx.train.checkpoint.manifest import folder_name
 
     if number is None:
-        return _newest(paths, out)
+        return _newest(paths, out, fetch)
     there = shelf.numbers(paths.checkpoints)
     if number not in there:
         known = f"It has {', '.join(map(str, there))}." if there else "It has none."
@@ -33,16 +38,15 @@ def run_of(checkpoint: Path) -> str:
     return checkpoint.absolute().parent.parent.name
 
 
-def _newest(paths: RunPaths, out: Output) -> tuple[Path, Manifest]:
+def _newest(paths: RunPaths, out: Output, fetch: bool) -> tuple[Path, Manifest]:
     from phalanx.train.checkpoint import shelf
 
-    if not shelf.numbers(paths.checkpoints):
-        _fetch_left(paths, out)
+    silent = _fetch_left(paths, out) if fetch else {}
     try:
         path, manifest, remarks = shelf.newest_valid(paths.checkpoints)
-    except InputError:
+    except InputError as error:
         if (found := _begun_from(paths)) is None:
-            raise
+            raise _with_silent(error, silent) from None
         out.note(f"{paths.id} has no checkpoint of its own: the one that it began from is taken")
         return found
     for remark in remarks:
@@ -50,22 +54,49 @@ def _newest(paths: RunPaths, out: Output) -> tuple[Path, Manifest]:
     return path, manifest
 
 
-def _fetch_left(paths: RunPaths, out: Output) -> None:
-    """Where the controller was killed, the machines still have what the workers saved."""
+def _fetch_left(paths: RunPaths, out: Output) -> dict[str, str]:
+    """Machines may have a checkpoint that did not come home: the controller was killed, or they
+    were cut off. Returns those that could not be asked, each with the reason."""
     from phalanx.core.errors import PhalanxError
     from phalanx.observe.records import LaunchRecord, read_record
 
     launch = read_record(paths.launch, LaunchRecord)
-    if launch is None or launch.launcher != "ssh" or paths.summary.exists():
-        return
+    if launch is None or launch.launcher != "ssh" or not _is_one_missing(paths):
+        return {}
     from phalanx.cli.attach import past_job
     from phalanx.launch.salvage import salvage
 
-    out.note(f"{paths.id} was left alone: looking for its results on its machines")
+    out.note(f"{paths.id}: looking on its machines for what did not come home")
     try:
-        salvage(past_job(paths, None).fleet.machines, paths, out.note)
+        silent = salvage(past_job(paths, None).fleet.machines, paths, out.note)
     except PhalanxError as error:
-        out.note(f"warning: {error.cause}")
+        silent = {"its machines": error.cause}
+    for name, why in silent.items():
+        out.note(f"warning: {name} could not be asked for a newer checkpoint: {why}")
+    return silent
+
+
+def _is_one_missing(paths: RunPaths) -> bool:
+    """Whether the run began to write a newer checkpoint than is here."""
+    from phalanx.cli.find import summary_of
+    from phalanx.train.checkpoint import shelf
+
+    there, written = shelf.numbers(paths.checkpoints), summary_of(paths).checkpoint
+    if written is None:
+        return not there and not paths.summary.exists()
+    number = written.path.rpartition("/")[2]
+    return not there or (number.isdecimal() and int(number) > there[-1])
+
+
+def _with_silent(error: InputError, silent: dict[str, str]) -> InputError:
+    """Whether there is none nobody knows, unless all machines have answered."""
+    if not silent:
+        return error
+    names = ", ".join(silent)
+    return InputError(
+        f"{error.cause}: none came home, and {names} could not be asked",
+        "Resume it again when they answer, or start it again.",
+    )
 
 
 def _begun_from(paths: RunPaths) -> tuple[Path, Manifest] | None:

@@ -19,6 +19,7 @@ MOST_REPEATS = 1000
 def compare(
     ctx: typer.Context,
     script: o.Script,
+    module: o.Module = False,
     strategies: o.Strategies = DEFAULT,
     systems: o.Systems = None,
     peer: o.PeerScripts = None,
@@ -45,6 +46,7 @@ def compare(
     keep: o.Keep = 3,
     data: o.DataFolder = None,
     ship_limit: o.ShipLimit = None,
+    follow_links: o.FollowLinks = False,
     name: o.Name = None,
     dry_run: o.DryRun = False,
     json: o.Json = False,
@@ -75,6 +77,7 @@ def compare(
     request = check(
         Options(
             script=script,
+            module=module,
             words=ctx.obj.words,
             command=ctx.obj.command,
             workers=workers,
@@ -90,7 +93,7 @@ def compare(
             on_nonfinite=on_nonfinite,
             emulation=Emulation(read_slow(slow), read_rate(rate)),
             checkpoints=read_checkpoints(checkpoint_every, keep),
-            travel=read_travel(data, ship_limit),
+            travel=read_travel(data, ship_limit, follow_links=follow_links),
         )
     )
     if wanted is not None:

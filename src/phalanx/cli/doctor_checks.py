@@ -141,16 +141,9 @@ def run_folder() -> Finding:
 
 
 def data_cache() -> Finding:
+    from phalanx.core.datasets import data_home
+
     return _writable("data cache", data_home(), "Set PHALANX_DATA to a folder you may write to.")
-
-
-def data_home() -> Path:
-    from phalanx.core.cache import cache_home
-
-    # As in phalanx.data.load, which imports torch; a test holds the two together.
-    if named := os.environ.get("PHALANX_DATA"):
-        return Path(named).expanduser()
-    return cache_home() / "datasets"
 
 
 def _writable(name: str, folder: Path, remedy: str) -> Finding:

@@ -14,3 +14,11 @@ def main() -> None:
         command()
     except KeyboardInterrupt:
         sys.exit(STOPPED)
+    except ModuleNotFoundError as error:
+        from phalanx.core.missing import missing_package
+
+        told = missing_package(error)
+        if told is None:
+            raise
+        print(f"error: {told.cause}\n  {told.remedy}", file=sys.stderr)
+        sys.exit(told.exit_code)

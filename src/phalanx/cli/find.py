@@ -83,10 +83,9 @@ def single_run(name: str | None, verb: str) -> RunPaths:
 
 def summary_of(paths: RunPaths) -> Summary:
     """The summary as written, or as the files tell it now."""
-    from phalanx.observe.records import read_record
-    from phalanx.observe.summary import Summary, summarise
+    from phalanx.observe.summary import read_summary, summarise
 
-    return read_record(paths.summary, Summary) or summarise(paths)
+    return read_summary(paths) or summarise(paths)
 
 
 def _check_is_run(paths: RunPaths) -> None:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from phalanx.core.run_paths import RunPaths
 
 POLL_SECONDS = 0.2
+LONGEST_LINE = 1 << 20
+"""Bytes; what has no line end by then is shown in parts."""
 
 
 def logs(
@@ -29,6 +31,7 @@ def logs(
     from phalanx.cli.find import for_logs
     from phalanx.cli.output import Output
     from phalanx.cli.request import check_at_least
+    from phalanx.core.terminal import line_as_shown
 
     check_at_least("--rank", rank, 0)
     paths = for_logs(run)
@@ -38,7 +41,8 @@ def logs(
     try:
         for line in _lines(paths, rank, follow):
             lines += 1
-            _print(line, out)
+            for shown in line_as_shown(line):
+                _print(shown, out)
     except KeyboardInterrupt:
         if not follow:
             raise
@@ -49,9 +53,9 @@ def logs(
 
 
 def _print(line: str, out: Output) -> None:
-    # Not through rich: a log is shown as it is, control sequences of the script included.
+    # Not through rich, which would wrap it and take its colours for text.
     file = out.human.file
-    file.write(line if line.endswith("\n") else line + "\n")
+    file.write(line + "\n")
     file.flush()
 
 
@@ -75,18 +79,18 @@ def _check_rank(paths: RunPaths, rank: int) -> None:
 def _lines(paths: RunPaths, rank: int, follow: bool) -> Iterator[str]:
     from phalanx.observe.run_status import controller_alive
 
-    with paths.log_of(rank).open(encoding="utf-8", errors="replace", newline="\n") as file:
-        part = ""
+    with paths.log_of(rank).open("rb") as file:
+        part = b""
         while True:
             # Asked before reading: what was written until then is read below.
             alive = follow and controller_alive(paths)
-            for line in file:
+            while line := file.readline(LONGEST_LINE - len(part)):
                 part += line
-                if part.endswith("\n"):
-                    yield part
-                    part = ""
+                if part.endswith(b"\n") or len(part) >= LONGEST_LINE:
+                    yield part.decode("utf-8", errors="replace")
+                    part = b""
             if not alive:
                 break
             time.sleep(POLL_SECONDS)
         if part:
-            yield part
+            yield part.decode("utf-8", errors="replace")

@@ -142,6 +142,9 @@ app.add_typer(
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The whole command, from its words to its exit code."""
+    from phalanx.core.run_key import without_core_dumps
+
+    without_core_dumps()  # blueprints have passwords
     sys.exit(invoke(sys.argv[1:] if argv is None else argv))
 
 

@@ -24,6 +24,9 @@ Script = Annotated[
     Path,
     typer.Argument(metavar="SCRIPT", help="The training script. Words after -- go to it."),
 ]
+Module = Annotated[
+    bool, typer.Option("-m", help="SCRIPT is the name of a module, as for python -m.")
+]
 RunName = Annotated[
     str | None,
     typer.Argument(metavar="[RUN]", help="Its id, a part of it, or its folder. Default: newest."),
@@ -35,6 +38,7 @@ RunNames = Annotated[
         help="Its id, a part of it, or its folder; several are compared. Default: newest.",
     ),
 ]
+OTHER_POOL = "The blueprint, if it is not where it was, or if the run's folder is not your own."
 Json = Annotated[
     bool, typer.Option("--json", help="End stdout with one JSON object; text goes to stderr.")
 ]
@@ -97,6 +101,10 @@ DataFolder = Annotated[
 ShipLimit = Annotated[
     str | None,
     typer.Option(metavar="SIZE", help="How large a project folder may be shipped (200MB)."),
+]
+FollowLinks = Annotated[
+    bool,
+    typer.Option("--follow-links", help="Send the files that links lead to out of the project."),
 ]
 Detach = Annotated[
     bool, typer.Option("--detach", help="Leave the run alone once it trains; phalanx attach.")

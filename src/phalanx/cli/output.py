@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from phalanx.core.terminal import printable
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from phalanx.cli.console import CleanConsole
     from phalanx.core.errors import PhalanxError
 
 
@@ -18,11 +17,15 @@ class Output:
     """With ``--json`` people are told on stderr, and stdout ends with one JSON object."""
 
     def __init__(self, json: bool) -> None:
-        from rich.console import Console
+        from phalanx.cli.console import CleanConsole
 
         self.json = json
-        self.human: Console = Console(stderr=json, highlight=False, markup=False, soft_wrap=True)
-        self.errors: Console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+        self.human: CleanConsole = CleanConsole(
+            stderr=json, highlight=False, markup=False, soft_wrap=True
+        )
+        self.errors: CleanConsole = CleanConsole(
+            stderr=True, highlight=False, markup=False, soft_wrap=True
+        )
 
     def say(self, text: str = "", style: str | None = None) -> None:
         self.human.print(printable(text), style=style)

@@ -17,7 +17,7 @@ from phalanx.cli.changes import Changes
 from phalanx.cli.progress_state import EpochLine, ProgressState, WorkerState
 from phalanx.cli.words import clock
 from phalanx.cli.worth_words import LiveWorth
-from phalanx.core.terminal import printable
+from phalanx.core.terminal import coloured, printable
 from phalanx.launch.observer import Observer
 from phalanx.observe.events import Event
 from phalanx.report.words import UNKNOWN, count, loss, rough_share, share
@@ -74,7 +74,7 @@ class _Progress(Observer):
         if self.state.notes and not self._noted:
             self._noted = True
             for note in self.state.notes:
-                self._told_on.print(f"note: {note}", style="dim")
+                self._told_on.print(printable(f"note: {note}"), style="dim")
         if change := self._changes.line(event):
             self._told_on.print(printable(change), style="dim")
         for line in self._worth.take(event) if self._worth else ():
@@ -93,7 +93,7 @@ class PlainProgress(_Progress):
         self._tell(ended=False)
 
     def output(self, rank: int, line: str) -> None:
-        self._script_output.print(line.rstrip("\n"))
+        self._script_output.print(coloured(line.rstrip("\n")))
 
     def failure(self, rank: int, line: str) -> None:
         self._told_on.print(printable(line))
@@ -127,7 +127,7 @@ class LiveProgress(_Progress):
         self._live.start()
 
     def output(self, rank: int, line: str) -> None:
-        self._told_on.print(line.rstrip("\n"))
+        self._told_on.print(coloured(line.rstrip("\n")))
 
     def failure(self, rank: int, line: str) -> None:
         self.close()  # a live display takes stderr over, and there is nothing left to show
@@ -150,11 +150,12 @@ def epoch_line(line: EpochLine, epochs: int | None) -> str:
     total = f"/{epochs}" if epochs else ""
     width = len(str(epochs or 0))
     which = f"epoch {line.epoch:>{width}}{total}"
-    accuracy = f"{line.accuracy_name} {share(line.accuracy)}"
+    accuracy = f"{line.accuracy_name} {share(line.accuracy)}" if line.accuracy is not None else ""
     if not line.trained:
-        return f"{which}  trained before, evaluated again  {accuracy}"
+        return f"{which}  trained before, evaluated again  {accuracy}".rstrip()
     pace = f"{count(line.rate)} samples/s"
-    return "  ".join([which, f"loss {loss(line.loss)}", accuracy, pace, clock(line.elapsed)])
+    parts = (which, f"loss {loss(line.loss)}", accuracy, pace, clock(line.elapsed))
+    return "  ".join(part for part in parts if part)
 
 
 def _trained_before(launch: Launch) -> int:
@@ -213,7 +214,7 @@ def _cells(worker: WorkerState, epochs: int | None) -> list[str]:
     if worker.finished:
         where += f" ({worker.finished})"
     return [
-        where,
+        printable(where),
         f"{worker.epoch + 1}/{epochs}" if epochs else str(worker.epoch + 1),
         count(worker.rate),
         loss(worker.loss),

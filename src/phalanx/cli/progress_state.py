@@ -12,6 +12,7 @@ from phalanx.observe.events import (
     Joined,
     Logged,
     Planned,
+    Settled,
     Steps,
     WorkerLost,
 )
@@ -124,6 +125,8 @@ class ProgressState:
             self._worker(event.rank).finished = event.status
         elif isinstance(event, WorkerLost):
             self._worker(event.worker).finished = "lost"
+        elif isinstance(event, Settled):
+            self._worker(event.worker).samples = event.trained
 
     @property
     def samples(self) -> int:

@@ -42,6 +42,8 @@ class Options:
     emulation: Emulation = field(default_factory=Emulation)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     travel: Travel = field(default_factory=Travel)
+    module: bool = False
+    """Whether ``script`` is the name of a module, as for ``python -m``."""
     joins: bool = True
     """Whether the script has to call Phalanx; one of another framework does not."""
 
@@ -54,6 +56,8 @@ class Request:
     script: Path
     machines: list[Machine]
     pool: Pool
+    module: str | None = None
+    """The script's name, where it was asked for as a module."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -73,7 +77,7 @@ class Request:
 
     @property
     def name(self) -> str:
-        return self.options.name or self.script.stem
+        return self.options.name or self.module or self.script.stem
 
     def plan(self, strategy: str, batch: int | None) -> Plan:
         from phalanx.plan.plan import make_plan
@@ -109,6 +113,7 @@ class Request:
             checkpoint_epochs=options.checkpoints.epochs,
             checkpoint_minutes=options.checkpoints.minutes,
             keep=options.checkpoints.keep,
+            module=self.module,
         )
         return Job(
             script=self.script,
@@ -130,6 +135,7 @@ class Request:
             tls=self.pool.tls,
             data=travel.data,
             ship_limit=travel.limit,
+            follow_links=travel.follow_links,
             detach=travel.detach,
             workers=options.workers,
         )
@@ -143,13 +149,19 @@ class Request:
 
 def check(options: Options) -> Request:
     """Refuse whatever can be known to be wrong now, in one line each."""
+    from phalanx.core.packages import module_file
     from phalanx.launch.script import check_script
 
     _check_numbers(options)
     _check_choices(options)
-    script = check_script(options.script, joins=options.joins)
+    script, module = options.script, None
+    if options.module and not options.joins:
+        raise InputError("-m does not go with --framework", "Name the file of the script.")
+    if options.module:
+        script, module = module_file(str(options.script), Path.cwd())
+    script = check_script(script, joins=options.joins)
     machines, pool = _machines(options)
-    request = Request(options, script, machines, pool)
+    request = Request(options, script, machines, pool, module)
     _check_travel(request)
     check_speeds(options.emulation.slow, request.workers)
     return request

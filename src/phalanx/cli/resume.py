@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from phalanx.train.checkpoint.manifest import Manifest
 
 SUFFIX = "-resumed"
+MOST_SHOWN = 200  # characters of a command line
 Number = Annotated[
     int | None, typer.Option(metavar="NUMBER", help="Which one. Default: the newest that is whole.")
 ]
@@ -45,6 +47,11 @@ def resume(
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Part of its id. Default: the run's.")
     ] = None,
+    trust: Annotated[
+        bool,
+        typer.Option("--trust", help="Also if the folder was made elsewhere, or by others."),
+    ] = False,
+    follow_links: o.FollowLinks = False,
     dry_run: o.DryRun = False,
     json: o.Json = False,
 ) -> int:
@@ -63,6 +70,7 @@ def resume(
     check_at_least("--batch", batch, 1)
     out = Output(json)
     past = _read(single_run(run, "resume"))
+    _check_is_own(past, pool, trust)
     _check_can_go_on(past, epochs is not None or checkpoint is not None)
     wanted = _given(
         strategy=strategy,
@@ -73,14 +81,16 @@ def resume(
         slow=list(read_slow(slow)) or None,
         rate=read_rate(rate),
     ) | _when(checkpoint_every, keep, past.launch.settings)
-    resumption = Resumption(past, wanted, workers, launcher, pool, machines, name)
+    resumption = Resumption(past, wanted, workers, launcher, pool, machines, name, follow_links)
     request = resumption.request(ctx.obj.command)
-    found, manifest = find_checkpoint(past.paths, checkpoint, out)
+    found, manifest = find_checkpoint(past.paths, checkpoint, out, fetch=True)
     _check_there_is_more(epochs, manifest)
     for warning in (*request.warnings, *changed_sources(past.paths, request.script)):
         out.note(f"warning: {warning}")
     job, title = resumption.job(request, found, manifest), resumption.title(manifest)
     out.note(f"goes on from {job.resumes} ({where(manifest)}), with {job.settings.strategy}")
+    if (note := changed_machines(past, job)) is not None:
+        out.note(note)
     if dry_run:
         from phalanx.cli.dry_run import show
 
@@ -103,6 +113,7 @@ class Past:
     launch: Launch
     workers: int
     selection: str
+    machines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,6 +127,7 @@ class Resumption:
     pool: Path | None
     machines: str | None
     name: str | None
+    follow_links: bool
 
     def strategy(self, manifest: Manifest) -> str:
         """What it was trained with last, which a switch may have changed, if not told otherwise."""
@@ -129,7 +141,7 @@ class Resumption:
     def request(self, command: list[str]) -> Request:
         """Checked like a new run's."""
         from phalanx.cli.request import Options, check
-        from phalanx.cli.values import Emulation
+        from phalanx.cli.values import Emulation, Travel
 
         launch = self.past.launch
         settings = launch.settings
@@ -138,7 +150,7 @@ class Resumption:
             script=Path(launch.script),
             words=tuple(launch.arguments),
             command=command,
-            workers=self.past.workers if self.workers is None else self.workers,
+            workers=self._workers(),
             pool=self.pool or (Path(launch.pool) if launch.pool else None),
             machines=self.machines or ("all" if self.pool else self.past.selection),
             launcher=self.launcher or ("auto" if launch.pool or self.pool else launch.launcher),
@@ -148,8 +160,15 @@ class Resumption:
             balance=self.wanted.get("balance", settings.balance),
             on_nonfinite=self.wanted.get("on_nonfinite", settings.on_nonfinite),
             emulation=Emulation(tuple(self.wanted.get("slow", ()))),
+            travel=Travel(follow_links=self.follow_links),
         )
         return check(options)
+
+    def _workers(self) -> int | None:
+        """As many as before, unless it goes on with other machines: then as they have room."""
+        if self.workers is None and (self.machines or self.pool):
+            return None
+        return self.past.workers if self.workers is None else self.workers
 
     def job(self, request: Request, checkpoint: Path, manifest: Manifest) -> Job:
         import msgspec
@@ -181,6 +200,16 @@ def _fleet(job: Job, settings: RunSettings) -> Fleet:
     return replace(job.fleet, data=Path(settings.data))
 
 
+def changed_machines(past: Past, job: Job) -> str | None:
+    """Who goes on, where that is not who was there before."""
+    now = [machine.name for machine in job.plan.machines]
+    without = [name for name in past.machines if name not in now]
+    if not without:
+        return None
+    workers = "1 worker" if job.plan.workers == 1 else f"{job.plan.workers} workers"
+    return f"without {', '.join(without)}: {workers} on {', '.join(now)} (was {past.workers})"
+
+
 def changed_sources(paths: RunPaths, script: Path) -> list[str]:
     """What the script and its modules are no longer, compared with the run's copy of them."""
     folder = script.resolve().parent
@@ -190,24 +219,30 @@ def changed_sources(paths: RunPaths, script: Path) -> list[str]:
         now = folder / name
         if not now.is_file():
             remarks.append(f"{name} is gone since the run began (its copy: {kept})")
-        elif now.read_bytes() != kept.read_bytes():
+        elif not filecmp.cmp(now, kept, shallow=False):
             remarks.append(f"{name} has changed since the run began (as it was: {kept})")
     return remarks
 
 
 def _read(paths: RunPaths) -> Past:
-    import msgspec
+    from phalanx.launch.launcher import read_launch
 
-    from phalanx.core.errors import InputError
-    from phalanx.launch.launcher import Launch
-    from phalanx.plan.plan import Plan
+    launch, plan = read_launch(paths)
+    machines = tuple(machine.name for machine in plan.machines)
+    return Past(paths, launch, plan.workers, plan.selection, machines)
 
-    try:
-        launch = Launch.from_json(paths.launch.read_bytes())
-        plan = Plan.from_json(paths.plan.read_bytes())
-    except (OSError, ValueError, msgspec.DecodeError, RecursionError) as error:
-        raise InputError(f"cannot read how '{paths.id}' was started: {error}") from error
-    return Past(paths, launch, plan.workers, plan.selection)
+
+def _check_is_own(past: Past, pool: Path | None, trust: bool) -> None:
+    """What a folder names is started only if it is the user's own, or the user has said so."""
+    from phalanx.core.trust import refuse_foreign
+
+    launch = past.launch
+    if not trust:
+        words = " ".join([launch.script, *launch.arguments])[:MOST_SHOWN]
+        refuse_foreign(past.paths, f"start {words}", "If that is what you want: --trust")
+    elif launch.pool and pool is None:
+        would = f"contact the machines of {launch.pool}"
+        refuse_foreign(past.paths, would, "Name your own blueprint: --pool FILE")
 
 
 def _check_can_go_on(past: Past, there_is_more: bool) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 def run(
     ctx: typer.Context,
     script: o.Script,
+    module: o.Module = False,
     strategy: o.Strategy = "allreduce",
     framework: o.FrameworkName = None,
     roles: o.Roles = None,
@@ -38,6 +39,7 @@ def run(
     keep: o.Keep = 3,
     data: o.DataFolder = None,
     ship_limit: o.ShipLimit = None,
+    follow_links: o.FollowLinks = False,
     detach: o.Detach = False,
     name: o.Name = None,
     dry_run: o.DryRun = False,
@@ -67,6 +69,7 @@ def run(
     request = check(
         Options(
             script=script,
+            module=module,
             words=ctx.obj.words,
             command=ctx.obj.command,
             workers=workers,
@@ -82,7 +85,7 @@ def run(
             on_nonfinite=on_nonfinite,
             emulation=Emulation(read_slow(slow), read_rate(rate)),
             checkpoints=read_checkpoints(checkpoint_every, keep),
-            travel=read_travel(data, ship_limit, detach),
+            travel=read_travel(data, ship_limit, detach, follow_links=follow_links),
             joins=foreign is None,
         )
     )

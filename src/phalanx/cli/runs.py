@@ -31,7 +31,7 @@ def runs(
     check_at_least("--limit", limit, 1)
     out = Output(json)
     every = list_runs()
-    rows = [_row(paths) for paths in every[-limit:]]
+    rows = [_row_or_warning(paths, out) for paths in every[-limit:]]
     if rows:
         _print(rows, out)
     else:
@@ -40,6 +40,17 @@ def runs(
         out.note(f"{len(every) - len(rows)} older: --limit {len(every)} shows all")
     out.result({"runs": rows})
     return 0
+
+
+def _row_or_warning(paths: RunPaths, out: Output) -> dict[str, Any]:
+    """One folder that cannot be read does not hide the others."""
+    from phalanx.core.errors import InputError
+
+    try:
+        return _row(paths)
+    except InputError as error:
+        out.note(f"warning: {error.cause}")
+        return dict.fromkeys((*FIELDS, "resumes")) | {"run": paths.id, "status": "unreadable"}
 
 
 def _row(paths: RunPaths) -> dict[str, Any]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from phalanx.cli import options as o
 
@@ -17,7 +20,11 @@ POLL_SECONDS = 0.1
 HEAR_SECONDS = 2.0
 
 
-def stop(run: o.RunName = None, json: o.Json = False) -> int:
+def stop(
+    run: o.RunName = None,
+    pool: Annotated[Path | None, typer.Option(metavar="FILE", help=o.OTHER_POOL)] = None,
+    json: o.Json = False,
+) -> int:
     """Stop a run that is going on (the newest of them, unless one is named)."""
     from phalanx.cli.find import running
     from phalanx.cli.output import Output
@@ -28,14 +35,14 @@ def stop(run: o.RunName = None, json: o.Json = False) -> int:
         out.say("nothing is running")
         out.result({"run": None, "stopped": False, "status": None})
         return 0
-    result = _stop(paths)
+    result = _stop(paths, pool)
     words = "stopped" if result["stopped"] else f"was not running: {result['status']}"
     out.say(f"{paths.id} {words}")
     out.result(result)
     return 0
 
 
-def _stop(paths: RunPaths) -> dict[str, Any]:
+def _stop(paths: RunPaths, pool: Path | None) -> dict[str, Any]:
     import psutil
 
     from phalanx.cli.find import summary_of
@@ -43,7 +50,7 @@ def _stop(paths: RunPaths) -> dict[str, Any]:
 
     controller = controller_of(paths)
     if controller is None and paths.detached.exists():
-        return _stop_detached(paths)
+        return _stop_detached(paths, pool)
     if controller is not None:
         try:
             controller.terminate()
@@ -58,7 +65,7 @@ def _stop(paths: RunPaths) -> dict[str, Any]:
     return {"run": paths.id, "stopped": stopped, "status": summary.status}
 
 
-def _stop_detached(paths: RunPaths) -> dict[str, Any]:
+def _stop_detached(paths: RunPaths, pool: Path | None) -> dict[str, Any]:
     """Be its controller for as long as it takes to stop it, and bring home what there is."""
     from phalanx.cli.attach import job_of
     from phalanx.launch.attached import take_over
@@ -71,7 +78,7 @@ def _stop_detached(paths: RunPaths) -> dict[str, Any]:
             """A moment later: it may have ended by itself, which is heard first."""
             return time.monotonic() - began > HEAR_SECONDS
 
-    summary = take_over(job_of(paths, None), paths, Stopper()).summary
+    summary = take_over(job_of(paths, pool), paths, Stopper()).summary
     return {"run": paths.id, "stopped": summary.status == "stopped", "status": summary.status}
 
 

@@ -147,6 +147,18 @@ class StudyRun:
             self._outcomes.append(outcome)
             if outcome.exit_code == STOPPED:
                 return True
+        return self._again(study)
+
+    def _again(self, study: Study) -> bool:
+        """What a verdict would hang on, and one run each does not explain, runs once more."""
+        pair = in_question(self._outcomes) if self._repeat == 1 and self._batches == 1 else []
+        if pair:
+            self._out.say("again, because the difference is more than the workers explain", "bold")
+        for index in pair:
+            outcome = self._run_one(study, self.names()[index], self.jobs[index])
+            self._outcomes.append(outcome)
+            if outcome.exit_code == STOPPED:
+                return True
         return False
 
     def _run_one(self, study: Study, name: str, job: Job) -> Outcome:
@@ -201,6 +213,29 @@ class StudyRun:
         if not codes:
             return DONE
         return codes.pop() if len(codes) == 1 else SCRIPT_FAILED
+
+
+MOST_AGAIN = 60.0
+"""Seconds of training that are not worth repeating unasked."""
+
+
+def in_question(outcomes: Sequence[Outcome]) -> list[int]:
+    """The fastest and ``single``, in this order, if one worker took implausibly long."""
+    from phalanx.report.load import train_seconds
+    from phalanx.report.noise import NOISE, SHORT_SECONDS
+
+    taken = {
+        i: seconds
+        for i, outcome in enumerate(outcomes)
+        if outcome.exit_code == DONE and (seconds := train_seconds(outcome.summary))
+    }
+    alone = [i for i in taken if outcomes[i].summary.strategy == "single"]
+    others = [i for i in taken if i not in alone]
+    if not alone or not others or not SHORT_SECONDS <= taken[alone[0]] <= MOST_AGAIN:
+        return []
+    best = min(others, key=lambda i: taken[i])
+    most = (1.0 + NOISE) * (outcomes[best].summary.workers or 1)
+    return [best, alone[0]] if taken[alone[0]] > most * taken[best] else []
 
 
 def start_of(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 PATIENCE_SECONDS = 10.0
 POLL_SECONDS = 0.1
+MOST_BYTES = 1 << 16
 EXAMPLE = "For example: phalanx switch async"
 
 
@@ -114,8 +115,10 @@ def _ask(paths: RunPaths, spec: Spec) -> int:
 
 
 def _last_number(paths: RunPaths) -> int:
+    from phalanx.core.files import read_bounded
+
     try:
-        record = json_module.loads(paths.switch.read_bytes())
+        record = json_module.loads(read_bounded(paths.switch, MOST_BYTES))
         return max(0, int(record["number"]))
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return 0

@@ -44,6 +44,7 @@ def tune_switch(
     rate: o.Rate = None,
     data: o.DataFolder = None,
     ship_limit: o.ShipLimit = None,
+    follow_links: o.FollowLinks = False,
     name: o.Name = None,
     dry_run: o.DryRun = False,
     json: o.Json = False,
@@ -78,7 +79,7 @@ def tune_switch(
             name=name,
             balance=balance,
             emulation=Emulation(read_slow(slow), read_rate(rate)),
-            travel=read_travel(data, ship_limit),
+            travel=read_travel(data, ship_limit, follow_links=follow_links),
         )
     )
     out = Output(json)

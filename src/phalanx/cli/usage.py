@@ -12,6 +12,7 @@ from typing import Any
 
 from phalanx.cli.invocation import PASS_WORDS_ON, Invocation
 from phalanx.core.errors import InputError, MachineError, PhalanxError
+from phalanx.core.missing import missing_package
 from phalanx.core.registry import did_you_mean
 
 
@@ -20,6 +21,8 @@ def explain(error: Any, invocation: Invocation) -> PhalanxError:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         where = f" ({error.filename})" if error.filename else ""
         return MachineError(f"the disk is full{where}", "Free some space, then try again.")
+    if isinstance(error, ModuleNotFoundError) and (missing := missing_package(error)):
+        return missing
     if not hasattr(error, "format_message"):
         return PhalanxError(
             f"unexpected {type(error).__name__}: {error}",

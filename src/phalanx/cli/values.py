@@ -42,10 +42,14 @@ class Travel:
     limit: int | None = None
     """Bytes of the project folder."""
     detach: bool = False
+    follow_links: bool = False
 
 
-def read_travel(data: Path | None, limit: str | None, detach: bool = False) -> Travel:
-    return Travel(data, None if limit is None else _size("--ship-limit", limit), detach)
+def read_travel(
+    data: Path | None, limit: str | None, detach: bool = False, follow_links: bool = False
+) -> Travel:
+    size = None if limit is None else _size("--ship-limit", limit)
+    return Travel(data, size, detach, follow_links)
 
 
 def _size(option: str, text: str) -> int:

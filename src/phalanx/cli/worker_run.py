@@ -21,9 +21,11 @@ from phalanx.core.errors import BAD_INPUT, MACHINE_FAILED
 from phalanx.core.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
 from phalanx.core.startup import run_startup
+from phalanx.core.terminal import printable
 from phalanx.launch import by_hand
 from phalanx.launch.bootstrap import become_main
 from phalanx.launch.launcher import Job
+from phalanx.launch.run_folder import folder_gone
 from phalanx.launch.script_runner import run_script
 from phalanx.launch.verdict import told_by
 from phalanx.observe.timeline import read_ranks
@@ -117,12 +119,14 @@ def _prepare(seat: Seat) -> None:
 def _judge(code: int, seat: Seat, paths: RunPaths) -> int:
     """Say why the script ended as it did; one that never joined has failed too."""
     told = told_by(seat.process, paths)
+    if code == 0 and not paths.folder.is_dir():
+        code, told = MACHINE_FAILED, str(folder_gone(paths)).splitlines()
     if code == 0 and not any(log.joined for log in read_ranks(paths)):
         code, told = BAD_INPUT, list(_NEVER_JOINED)
     if told and code in (BAD_INPUT, MACHINE_FAILED):
         write_problem(f"worker {seat.process}: {told[0]}", " ".join(told[1:]))
     elif told and code:
-        print("\n".join(told), file=sys.stderr, flush=True)
+        print(printable("\n".join(told)), file=sys.stderr, flush=True)
     return code
 
 

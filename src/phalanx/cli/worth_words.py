@@ -26,13 +26,25 @@ def lines(worth: Worth) -> tuple[str, ...]:
 
 def _contributions(worth: Worth) -> str:
     unit, told = " samples/s", []
-    for name, part in list(worth.machines.items())[:MOST_NAMED]:
+    matter = _who_matter(worth)
+    for name in matter:
+        part = worth.machines[name]
         told.append(f"{name} {count(part.samples_per_second)}{unit} ({rough_share(part.share)})")
         unit = ""
-    rest = len(worth.machines) - MOST_NAMED
-    told += [f"{rest} more"] if rest > 0 else []
+    rest = [part.share for name, part in worth.machines.items() if name not in matter]
+    told += [f"{len(rest)} others together {rough_share(sum(rest))}"] if rest else []
     told += [f"{name} {count(rate)} until it was lost" for name, rate in worth.lost.items()]
     return ", ".join(told)
+
+
+def _who_matter(worth: Worth) -> list[str]:
+    """All, or of many those that do most and least, and the one that is waited for."""
+    if len(worth.machines) <= MOST_NAMED:
+        return list(worth.machines)
+    by_share = sorted(worth.machines, key=lambda name: worth.machines[name].share, reverse=True)
+    late = {worth.waiting.name} if worth.waiting else set()
+    chosen = {*by_share[:_FEW], *by_share[-_FEW:], *late}
+    return [name for name in by_share if name in chosen]
 
 
 def _waiting(worth: Worth) -> str:

@@ -10,6 +10,7 @@ MEET = "PHALANX_MEET"  # HOST[:PORT] of process 0; wins over what the launcher s
 PORT = "PHALANX_PORT"  # the port on which process 0 is met
 RUN_ID = "PHALANX_RUN_ID"  # a word that all processes of the run share
 ADDRESS = "PHALANX_ADDRESS"  # this machine's address, or the network it is to be in (10.0.0.0/24)
+MEMBERS = "PHALANX_MEMBERS"  # addresses of the run's machines (A,B,…), for whom room is kept
 POOL = "PHALANX_POOL"  # the blueprint
 SERVERS = "PHALANX_SERVERS"  # names of machines, or a number: where parameter servers are
 SERVE = "PHALANX_SERVE"  # "1": this process is a parameter server

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import os
+import resource
 import secrets
 import stat
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ class RunKey:
         if len(secret) != KEY_BYTES:
             raise ValueError(f"a run key has {KEY_BYTES} bytes")
         self._secret = bytes(secret)
+        without_core_dumps()
 
     @staticmethod
     def new() -> RunKey:
@@ -65,6 +67,12 @@ class RunKey:
 
     def __reduce__(self) -> tuple[object, ...]:
         raise TypeError("a run key is not pickled")
+
+
+def without_core_dumps() -> None:
+    """A process that holds a key leaves no image of its memory behind when it crashes."""
+    _, most = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, most))
 
 
 def key_from(variables: Mapping[str, str]) -> RunKey | None:

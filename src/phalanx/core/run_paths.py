@@ -37,7 +37,7 @@ class RunPaths:
 
     @property
     def id(self) -> str:
-        return self.folder.name
+        return self.folder.name or self.folder.resolve().name
 
     @property
     def plan(self) -> Path:
@@ -46,6 +46,11 @@ class RunPaths:
     @property
     def launch(self) -> Path:
         return self.folder / "launch.json"
+
+    @property
+    def signature(self) -> Path:
+        """Proves that this user wrote ``launch.json``, see ``core/trust.py``."""
+        return self.folder / "launch.sig"
 
     @property
     def controller(self) -> Path:
@@ -189,6 +194,13 @@ def list_runs() -> list[RunPaths]:
     folders = (f for f in home.iterdir() if f.is_dir())
     found = [RunPaths(f) for f in folders]
     return sorted((r for r in found if r.launch.exists() or r.study.exists()), key=lambda r: r.id)
+
+
+def beside(paths: RunPaths, name: str) -> RunPaths | None:
+    """The folder called ``name`` beside ``paths``; ``None`` for a name that leads elsewhere."""
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        return None
+    return RunPaths(paths.folder.parent / name)
 
 
 def find_run(name: str | None) -> RunPaths:

@@ -25,13 +25,16 @@ RUN_FOLDER = "PHALANX_RUN"
 MACHINE = "PHALANX_MACHINE"
 SETTINGS = "PHALANX_SETTINGS"
 ARENA = "PHALANX_ARENA"  # number of the inherited file descriptor of the shared memory
+PROCESS = "PHALANX_WORKER_PROCESS"  # process id of the worker, which alone may join
 DEVICE = "PHALANX_DEVICE"  # "cpu" or "cuda:N", from the plan
 CPUS = "PHALANX_CPUS"  # the cores this worker is pinned to ("0,1"); empty: any
 STARTED = "PHALANX_STARTED"  # clock reading (CLOCK_MONOTONIC, seconds) when the launcher started us
 CONTROLLER = "PHALANX_CONTROLLER"  # process id of the controller, which a worker never outlives
 DATA = "PHALANX_DATA"  # where the data are on this machine; wins over the settings
+DATASETS = "PHALANX_DATASETS"  # ready-made data sets that the controller sent, by name
 SKEW = "PHALANX_SKEW"  # seconds that this machine's wall clock is ahead of the controller's
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")  # others' variables
+HASHING = "PYTHONHASHSEED"  # Python's variable: the order of sets depends on it
 GRACE = "PHALANX_GRACE"  # seconds between being told to stop (SIGTERM) and being killed
 
 
@@ -59,6 +62,10 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_minutes: float | None = None
     keep: int = 3
     """How many checkpoints are kept, besides the best."""
+    second_copy: bool = False
+    """Whether a second machine keeps them too: no controller takes them home meanwhile."""
+    module: str | None = None
+    """The script's name as a module, where it was asked for by ``-m``."""
     resume: str | None = None
     """The folder of the checkpoint to go on from."""
 

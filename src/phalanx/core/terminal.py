@@ -1,4 +1,8 @@
-"""Text from files that others may have written, made fit for a terminal."""
+"""Text from scripts, machines and files, made fit for a terminal.
+
+:func:`printable` for words, :func:`coloured` for what a script printed: of all that steers a
+terminal, colours alone are left of it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,55 @@ import re
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """All that can steer a terminal; tabs and line ends stay."""
 
+_STEERING = re.compile(
+    r"(?P<colour>\x1b\[[0-9;:]*m)"
+    # Strings to the terminal (title, clipboard, links): with all that is in them, if they end.
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x80-\x9f\n]*(?:\x07|\x1b\\|\x9c)"
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
+    r"|\x1b[ -/]*[0-Z\\`-~]"
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
+_RESET = "\x1b[0m"
+_RESETS = ("\x1b[m", _RESET)
+_NOT_LETTERS = re.compile(r"[\W\d_]+")
+
 
 def printable(text: str) -> str:
     """``text`` without control characters."""
     return _CONTROLS.sub("", text)
+
+
+def coloured(text: str) -> str:
+    """``text`` without what steers a terminal, but with its colours, which end with it."""
+    if text.isprintable():
+        return text
+    last = ""
+
+    def kept(found: re.Match[str]) -> str:
+        nonlocal last
+        last = found["colour"] or last
+        return found["colour"] or ""
+
+    shown = _STEERING.sub(kept, text)
+    if not last or last in _RESETS:
+        return shown
+    body = shown.rstrip("\n")
+    return body + _RESET + shown[len(body) :]
+
+
+def line_as_shown(line: str) -> list[str]:
+    """What a line with carriage returns comes to: a progress bar once, everything else whole.
+
+    A terminal overwrites what stands before a carriage return, which would hide it. Only what
+    differs from its successor in figures and marks alone (a bar that moves) is left out.
+    """
+    parts = [part for part in line.rstrip("\r\n").split("\r") if part.strip()]
+    if len(parts) < 2:
+        return [coloured(part) for part in parts] or [""]
+    letters = [_NOT_LETTERS.sub("", coloured(part)) for part in parts]
+    kept = [
+        part
+        for part, own, following in zip(parts, letters, letters[1:], strict=False)
+        if own and own != following
+    ]
+    return [coloured(part) for part in [*kept, parts[-1]]]

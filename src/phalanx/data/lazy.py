@@ -11,8 +11,8 @@ import ctypes
 import random
 import signal
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -30,6 +30,7 @@ from torch.utils.data import (
 
 from phalanx.core.errors import InputError
 from phalanx.data.augment import Augment, Draws, hashed
+from phalanx.data.structure import with_first
 
 K = TypeVar("K")
 _PR_SET_PDEATHSIG = 1
@@ -109,31 +110,42 @@ class LazyReader:
     def __len__(self) -> int:
         return self._length
 
-    def fetch(self, indices: Tensor, epoch: int) -> tuple[Any, ...]:
+    def fetch(self, indices: Tensor, epoch: int) -> Any:
         with kept_generators():
             samples = self._seeded.__getitems__([(epoch, i) for i in indices.tolist()])
         return self._finish(self._options.collate(samples), indices, epoch)
 
-    def stream(
-        self, orders: Iterable[tuple[K, Tensor]], epoch: int
-    ) -> Iterator[tuple[K, tuple[Any, ...] | None]]:
+    def peek(self, places: Sequence[int]) -> Iterator[Any]:
+        """In a process of the loader where it has some: this one may not open what they open."""
+        keys = [[(0, place)] for place in places]
+        if self._options.processes:
+            options = replace(self._options, processes=1, collate=_only)
+            yield from self._loader(keys, options)
+            return
+        for one in keys:
+            with kept_generators():
+                sample = self._seeded.__getitems__(one)[0]
+            yield sample
+
+    def stream(self, orders: Iterable[tuple[K, Tensor]], epoch: int) -> Iterator[tuple[K, Any]]:
         """See ``Reader``; the batches are made ahead by the loader's processes, if it has any."""
         if self._options.processes == 0:
             for key, indices in orders:
                 yield key, self.fetch(indices, epoch) if len(indices) else None
             return
         taken = _Taken(orders, epoch)
-        for batch in self._loader(taken):
+        for batch in self._loader(taken, self._options):
             yield from taken.without_indices()
             key, indices = taken.waiting.popleft()
             yield key, self._finish(batch, indices, epoch)
         yield from taken.without_indices()
 
-    def _loader(self, taken: _Taken[Any]) -> DataLoader[Any]:
-        options = self._options
+    def _loader(
+        self, batches: Iterable[list[tuple[int, int]]], options: LoaderOptions
+    ) -> DataLoader[Any]:
         return DataLoader(
             self._seeded,
-            batch_sampler=taken,
+            batch_sampler=batches,
             collate_fn=options.collate,
             num_workers=options.processes,
             prefetch_factor=options.prefetch_factor,
@@ -144,11 +156,21 @@ class LazyReader:
             generator=torch.Generator().manual_seed(self._seed),
         )
 
-    def _finish(self, batch: Any, indices: Tensor, epoch: int) -> tuple[Any, ...]:
-        parts = tuple(batch) if isinstance(batch, list | tuple) else (batch,)
-        if self._augment is None:
-            return parts
-        return (self._augment(parts[0], Draws(self._seed, epoch, indices)), *parts[1:])
+    def _finish(self, batch: Any, indices: Tensor, epoch: int) -> Any:
+        augment, draws = self._augment, Draws(self._seed, epoch, indices)
+        if augment is None:
+            return batch
+        changed = with_first(batch, lambda images: augment(images, draws))
+        if changed is None:
+            raise InputError(
+                f"augment cannot tell where the images of a {type(batch).__name__} are",
+                "Augment in the dataset's __getitem__, or in the DataLoader's collate_fn.",
+            )
+        return changed
+
+
+def _only(samples: list[Any]) -> Any:
+    return samples[0]
 
 
 class Seeded(Dataset[Any]):

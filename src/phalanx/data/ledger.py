@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -20,15 +20,15 @@ import torch
 class Lease:
     """Positions ``start … end`` of a pass.
 
-    ``share`` is how much of a whole batch they are; a batch is ``short`` when some worker of the
-    team has no samples of it. In lockstep the global batch ends at ``batch_end``, and there may
-    be where a round of training apart ends.
+    ``share`` is how much of a whole batch they are. A last batch may have fewer samples than there
+    are workers: one that has no part of it reads all of it, and its gradient counts nothing. So
+    every worker goes through the script's loop equally often. The batch of all workers that step
+    together ends at ``batch_end``, and there may be where a round of training apart ends.
     """
 
     start: int
     end: int
     share: float
-    short: bool = False
     batch_end: int = 0
     ends_round: bool = False
     emphasis: float = 1.0
@@ -37,10 +37,13 @@ class Lease:
     """Samples of the batch that this is a part of, over all workers that step together."""
     full: float = 1.0
     """That batch, as a share of a whole one; below 1 for a shorter last one."""
+    total: int = 0
+    """Samples that its worker has been given up to the end of this lease, where that is counted."""
 
     @property
     def samples(self) -> int:
-        return self.end - self.start
+        """Those that count as this worker's."""
+        return self.end - self.start if self.share else 0
 
     @property
     def part(self) -> float:
@@ -79,33 +82,53 @@ def split(total: int, shares: Sequence[float]) -> list[int]:
     return ends
 
 
-def split_among_all(total: int, shares: Sequence[float]) -> list[int]:
-    """Like :func:`split`, but nobody is left without a sample where there are enough.
+def split_among_all(total: int, shares: Sequence[float], least: int = 1) -> list[int]:
+    """Like :func:`split`, but nobody is left with less than ``least`` where there are enough.
 
-    Who has none is never measured again, and would stay without.
+    Who has none is never measured again, and would stay without. Where there are too few for all,
+    nobody has a part that is smaller than ``least`` but for a batch that is.
     """
     ends, workers = split(total, shares), len(shares)
-    if total < workers or all(a < b for a, b in itertools.pairwise([0, *ends])):
+    if total < workers * least:
+        active = max(1, total // least)  # the first ones get an equal part each, which is enough
+        return [*split(total, [1.0] * active), *[total] * (workers - active)]
+    if all(b - a >= least for a, b in itertools.pairwise([0, *ends])):
         return ends
-    return [end + i + 1 for i, end in enumerate(split(total - workers, shares))]
+    return [end + least * (i + 1) for i, end in enumerate(split(total - workers * least, shares))]
+
+
+def lease_of(
+    start: int, first: int, last: int, whole: int, want: int, *, ends_round: bool = False
+) -> Lease:
+    """Samples ``first … last`` of a batch of ``whole`` at ``start``, where ``want`` were wanted."""
+    begin, end = (first, last) if first < last else (0, whole)
+    share, over = (last - first) / want, start + whole
+    return Lease(start + begin, start + end, share, over, ends_round, 1.0, whole, whole / want)
 
 
 def lockstep(
-    segment: Segment, batch: int, rank: int, shares: Sequence[float], every: int = 0
+    segment: Segment,
+    batch: int,
+    rank: int,
+    shares: Sequence[float],
+    every: int = 0,
+    *,
+    least: int = 1,
+    fixed: bool = False,
 ) -> Iterator[Lease]:
-    """This worker's share of each global batch; an empty lease where it has none.
+    """This worker's share of each global batch.
 
-    A round is ``every`` batches; the last one of a segment may be shorter.
+    A round is ``every`` batches; the last one of a segment may be shorter. ``least``: what a share
+    has at least, if anything. ``fixed``: the same columns also of a last batch that is not full.
     """
     for number, start in enumerate(range(segment.start, segment.end, batch), 1):
         total = min(batch, segment.end - start)
-        ends = [0, *split_among_all(total, shares)]
-        short = any(a == b for a, b in itertools.pairwise(ends))
-        share = (ends[rank + 1] - ends[rank]) / batch
+        parts = split_among_all(batch if fixed else total, shares, least)
+        ends = [0, *(min(end, total) for end in parts)]
         over = start + total
         round_over = bool(every) and (number % every == 0 or over == segment.end)
-        first, last = start + ends[rank], start + ends[rank + 1]
-        yield Lease(first, last, share, short, over, round_over, 1.0, total, total / batch)
+        first, last = ends[rank], ends[rank + 1]
+        yield lease_of(start, first, last, total, batch, ends_round=round_over)
 
 
 @dataclass(frozen=True)
@@ -122,9 +145,11 @@ class Counter:
 
 
 def claim(
-    counter: Counter, ticket: int, segment: Segment, want: int
+    counter: Counter, ticket: int, segment: Segment, want: int, least: int = 1
 ) -> tuple[Counter, Lease | None]:
     """Take the next ``want`` samples of ``segment``; ``None`` when they are all given out.
+
+    Nobody is left with fewer than ``least``, if there are as many.
 
     Tickets grow from segment to segment, and a worker enters one only after the one before has
     been given out completely: so one counter is enough, and an old ticket means "finished".
@@ -134,10 +159,49 @@ def claim(
     start = segment.start if counter.ticket < ticket else counter.position
     if start >= segment.end:
         return Counter(ticket, start, segment.end, counter.cut), None
-    end = min(start + want, segment.end)
-    return Counter(ticket, end, segment.end, counter.cut), Lease(
-        start, end, share := (end - start) / want, whole=end - start, full=share
-    )
+    end = min(start + max(want, least), segment.end)
+    if segment.end - end < least:  # too few to be left for another
+        end = segment.end
+    lease = lease_of(start, 0, end - start, end - start, want)
+    return Counter(ticket, end, segment.end, counter.cut), lease
+
+
+@dataclass(frozen=True)
+class Given:
+    """A lease as it was written down: ``total`` is what its worker had been given by its end."""
+
+    start: int
+    end: int
+    want: int
+    total: int
+
+    @property
+    def samples(self) -> int:
+        return self.end - self.start
+
+    def again(self, total: int) -> Lease:
+        """The same samples for another worker, which has been given ``total`` before."""
+        lease = lease_of(self.start, 0, self.samples, self.samples, self.want)
+        return replace(lease, total=total + self.samples)
+
+
+@dataclass(frozen=True)
+class Applied:
+    """How far the updates of a worker that is lost have come, counted as ``Given.total`` is.
+
+    Up to ``whole`` they are in all parts of the store; up to ``begun`` in some.
+    """
+
+    whole: int
+    begun: int
+
+
+def untrained(given: Sequence[Given], applied: Applied) -> tuple[int, int]:
+    """Of what a lost worker was ``given``, oldest first: how many leases at the end of it others
+    have to train, and how many samples nobody can, because they are in a part of the store."""
+    back = sum(one.total > applied.begun for one in given)
+    in_part = sum(one.samples for one in given if applied.whole < one.total <= applied.begun)
+    return back, in_part
 
 
 def cut(counter: Counter) -> Counter | None:

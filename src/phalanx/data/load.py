@@ -12,12 +12,10 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from phalanx.core.cache import cache_home
 from phalanx.core.context import current
+from phalanx.core.datasets import data_home
 from phalanx.core.registry import Registry
-from phalanx.core.settings import SETTINGS, RunSettings
-
-FOLDER_VARIABLE = "PHALANX_DATA"
+from phalanx.core.settings import DATASETS, SETTINGS, RunSettings
 
 # A source takes the folder of its files and returns (train, test, checksums of the files);
 # train and test are (x, y): x float32 in [0, 1], NCHW; y int64.
@@ -67,7 +65,8 @@ LOADED: list[LoadRecord] = []
 def load(name: str, *, folder: Path | None = None) -> Loaded:
     """The data set ``name``, downloaded first when this machine does not have it.
 
-    Its files are looked for in ``folder``, else in the data folder of the run's settings, else in
+    Its files are looked for in ``folder``, else where the run's controller sent them
+    (``$PHALANX_DATASETS/NAME``), else in the data folder of the run's settings, else in
     ``$PHALANX_DATA/NAME``, else in the user's cache.
     """
     began = time.monotonic()
@@ -82,19 +81,19 @@ def load(name: str, *, folder: Path | None = None) -> Loaded:
 
 def data_folder(name: str, folder: Path | None = None) -> Path:
     """Where the files of ``name`` are, or will be put."""
-    chosen = folder or _folder_of_the_run()
+    context = current()
+    environment = context.environment if context else os.environ
+    sent = environment.get(DATASETS)
+    if folder is None and sent and (Path(sent) / name).is_dir():
+        return Path(sent) / name
+    chosen = folder or _folder_of_the_run(environment)
     if chosen is not None:
         inside = chosen.expanduser() / name
         return inside if inside.is_dir() else chosen.expanduser()
-    home = os.environ.get(FOLDER_VARIABLE)
-    if home:
-        return Path(home).expanduser() / name
-    return cache_home() / "datasets" / name
+    return data_home() / name
 
 
-def _folder_of_the_run() -> Path | None:
-    context = current()
-    environment = context.environment if context else os.environ
+def _folder_of_the_run(environment: Mapping[str, str]) -> Path | None:
     text = environment.get(SETTINGS)
     data = RunSettings.from_json(text).data if text else None
     return Path(data) if data else None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 import torch
-from torch import Tensor
+
+from phalanx.data.structure import map_tensors, tensors_in
 
 T = TypeVar("T")
 _POLL_SECONDS = 0.05
@@ -83,21 +84,13 @@ class _Filler(Generic[T]):
 
 
 def move(value: Any, device: torch.device, *, pin: bool = False) -> Any:
-    """``value`` with every tensor in it (in tuples, lists and dicts too) on ``device``."""
+    """``value`` with every tensor in it on ``device``; whatever holds them keeps its type."""
     source = _pin(value) if pin else value
-    return _each_tensor(source, lambda tensor: tensor.to(device, non_blocking=pin))
-
-
-def _each_tensor(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        return {key: _each_tensor(item, change) for key, item in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_each_tensor(item, change) for item in value))
-    if isinstance(value, list | tuple):
-        return type(value)(_each_tensor(item, change) for item in value)
-    return value
+    return map_tensors(
+        source,
+        lambda tensor: tensor.to(device, non_blocking=pin),
+        lambda other: other.to(device) if callable(getattr(other, "to", None)) else other,
+    )
 
 
 def pinned(iterable: Iterable[T]) -> Iterator[T]:
@@ -112,7 +105,7 @@ def pinned(iterable: Iterable[T]) -> Iterator[T]:
 
 
 def _pin(value: Any) -> Any:
-    return _each_tensor(value, lambda t: t.pin_memory() if t.device.type == "cpu" else t)
+    return map_tensors(value, lambda t: t.pin_memory() if t.device.type == "cpu" else t)
 
 
 def prefetch_to(device: torch.device | str, iterable: Iterable[T]) -> Iterator[T]:
@@ -153,15 +146,6 @@ def _handed_over(waiting: tuple[T], copies: torch.cuda.Stream, device: torch.dev
     """Makes the computing stream wait for the copy, and the allocator keep its memory."""
     computing = torch.cuda.current_stream(device)
     computing.wait_stream(copies)
-    _record(waiting[0], computing)
+    for tensor in tensors_in(waiting[0]):
+        tensor.record_stream(computing)
     return waiting[0]
-
-
-def _record(value: Any, stream: torch.cuda.Stream) -> None:
-    if isinstance(value, Tensor):
-        value.record_stream(stream)
-    elif isinstance(value, dict):
-        _record(list(value.values()), stream)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            _record(item, stream)

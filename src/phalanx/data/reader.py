@@ -5,7 +5,7 @@ Who reads which samples is the ledger's business; a reader turns sample numbers 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -23,7 +23,8 @@ from phalanx.core.errors import InputError
 from phalanx.data.augment import Augment, Draws
 from phalanx.data.lazy import LazyReader, LoaderOptions, loader_options
 
-Batch = tuple[Any, ...]
+Batch = Any
+"""As the script's own DataLoader would yield it."""
 K = TypeVar("K")
 KINDS = "Give tensors (x, y), NumPy arrays, a map-style Dataset, or a DataLoader."
 
@@ -44,6 +45,9 @@ class Reader(Protocol):
     def __len__(self) -> int: ...
 
     def fetch(self, indices: Tensor, epoch: int) -> Batch: ...
+
+    def peek(self, places: Sequence[int]) -> Iterator[Any]:
+        """The samples there, one by one, as they are before they are put together."""
 
     def stream(
         self, orders: Iterable[tuple[K, Tensor]], epoch: int
@@ -67,13 +71,14 @@ class TensorReader:
         seed: int = 0,
         augment: Augment | None = None,
         options: LoaderOptions | None = None,
+        form: Callable[[list[Tensor]], Batch] = tuple,
     ) -> None:
         _check_rows([tuple(t.shape) for t in tensors])
         options = options or LoaderOptions()
         self.tensors = tuple(t.detach().contiguous() for t in tensors)
         self.shuffle, self.batch = options.shuffle, options.batch
         self.drop_last = options.drop_last
-        self._seed, self._augment = seed, augment
+        self._seed, self._augment, self._form = seed, augment, form
 
     @property
     def augmented(self) -> bool:
@@ -84,10 +89,13 @@ class TensorReader:
 
     def fetch(self, indices: Tensor, epoch: int) -> Batch:
         # A gather, never a view: a script may change its batch in place.
-        rows = tuple(t.index_select(0, indices.to(t.device)) for t in self.tensors)
-        if self._augment is None:
-            return rows
-        return (self._augment(rows[0], Draws(self._seed, epoch, indices)), *rows[1:])
+        rows = [t.index_select(0, indices.to(t.device)) for t in self.tensors]
+        if self._augment is not None:
+            rows[0] = self._augment(rows[0], Draws(self._seed, epoch, indices))
+        return self._form(rows)
+
+    def peek(self, places: Sequence[int]) -> Iterator[Any]:
+        return (tuple(t[place] for t in self.tensors) for place in places)
 
     def stream(
         self, orders: Iterable[tuple[K, Tensor]], epoch: int
@@ -109,7 +117,8 @@ def as_reader(data: Any, *, seed: int = 0, augment: Augment | None = None) -> Re
         )
     tensors = tensors_of(source) if options.collate is default_collate else None
     if tensors is not None:
-        return TensorReader(tensors, seed=seed, augment=augment, options=options)
+        form = _form_of(source)
+        return TensorReader(tensors, seed=seed, augment=augment, options=options, form=form)
     if _is_map_style(source):
         return LazyReader(source, seed=seed, augment=augment, options=options)
     raise InputError(f"cannot read data of type {type(data).__name__}", KINDS)
@@ -129,6 +138,15 @@ def tensors_of(data: Any) -> list[Tensor] | None:
             raise InputError(f"cannot read data of ({kinds})", KINDS)
         return [_tensor(part) for part in data]
     return None
+
+
+def _form_of(data: Any) -> Callable[[list[Tensor]], Batch]:
+    """A DataLoader yields a tensor for a tensor, and a list for each kind of Dataset."""
+    while type(data) is Subset:
+        data = data.dataset
+    if isinstance(data, Tensor | np.ndarray):
+        return lambda rows: rows[0]
+    return tuple if isinstance(data, tuple) else list
 
 
 def _rows_of(subset: Subset[Any]) -> list[Tensor] | None:

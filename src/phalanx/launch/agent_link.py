@@ -32,6 +32,8 @@ from phalanx.pool.machine import Machine
 
 PATIENCE = 8.0
 PING_SECONDS = 1.0
+OWN_GAP = 4.0
+"""Seconds that a ping is late when it is not for load: this computer slept."""
 FIRST_PINGS = 4
 HELLO_SECONDS = 20.0
 """For the machine's Python to start and to answer: a small machine under load takes long."""
@@ -43,6 +45,7 @@ PONGS_KEPT = 30
 
 OnTell = Callable[[str, dict[str, Any], bytes], None]
 OnLost = Callable[[MachineError], None]
+OnGap = Callable[[float], None]
 Reply = tuple[dict[str, Any], bytes]
 
 
@@ -60,6 +63,8 @@ class AgentLink:
         self.lost: MachineError | None = None
         self.on_tell: OnTell = lambda name, fields, payload: None
         self.on_lost: OnLost = lambda error: None
+        self.on_gap: OnGap = lambda seconds: None
+        """This computer itself did not run for so long."""
         self.waiting = Waiting(self.machine)
         self._command, self._patience = command, patience
         self._numbers, self._heard = itertools.count(1), time.monotonic()
@@ -233,7 +238,14 @@ class AgentLink:
     async def _ping(self) -> None:
         for count in itertools.count(1):
             self._command.put(pack({"ask": "ping", "sent": time.monotonic()}))
-            await asyncio.sleep(PING_SECONDS if count > FIRST_PINGS else PING_SECONDS / 20)
+            pause = PING_SECONDS if count > FIRST_PINGS else PING_SECONDS / 20
+            # The monotonic clock stands still while the computer sleeps; this one does not.
+            before = time.clock_gettime(time.CLOCK_BOOTTIME)
+            await asyncio.sleep(pause)
+            gap = time.clock_gettime(time.CLOCK_BOOTTIME) - before - pause
+            if gap > OWN_GAP:
+                self._heard = time.monotonic()  # it had no chance to be heard
+                self.on_gap(gap)
             if self.lost is not None:
                 return
             if time.monotonic() - self._heard > self._patience:
@@ -272,12 +284,14 @@ async def open_agent(
     run: str | None,
     detach: bool = False,
     attach: bool = False,
+    hold: float = 0.0,
     timeout: float = CONNECT_SECONDS,
     patience: float = PATIENCE,
 ) -> AgentLink:
     """Log in, start an agent in the machine's Python, and greet it.
 
-    ``detach``: it outlives this link; ``attach``: the one of ``run`` that does.
+    ``detach``: it outlives this link; ``attach``: the one of ``run`` that does; ``hold``: for so
+    many seconds it may be silent here, and then come back.
     """
     own = machine.is_here and "python" not in machine.model_fields_set
     python = sys.executable if own else machine.python
@@ -290,6 +304,7 @@ async def open_agent(
         "patience": patience,
         "detach": detach,
         "attach": attach,
+        "hold": hold,
     }
     try:
         await link.open(hello, HELLO_SECONDS)

@@ -16,6 +16,10 @@ _WAIT = 2.0
 _MOST_WORDS = 500
 
 
+class ConnectionLost(MachineError):  # noqa: N818  (what happened)
+    """Whoever was at its other end may still be there."""
+
+
 async def why_it_ended(command: RunningCommand) -> MachineError:
     """From the exit code and the last words of an agent that has ended."""
     machine = command.machine
@@ -38,12 +42,13 @@ async def why_it_ended(command: RunningCommand) -> MachineError:
             f"{machine.name}: '{machine.python}' is not a Python 3",
             "Name a newer Python as 'python' in the blueprint.",
         )
-    if code is None and not last:
-        return MachineError(
+    if not code and not last:  # 0: of a relay that an agent has let go of
+        return ConnectionLost(
             f"the connection to {machine.name} was lost", "See whether it is still up."
         )
     why = last or exit_words(code)
-    return MachineError(
+    kind = MachineError if code else ConnectionLost
+    return kind(
         f"the agent on {machine.name} ended: {why}",
         "See whether the machine is up, and whether somebody ends processes there.",
     )
@@ -57,7 +62,7 @@ def exit_words(code: int | None) -> str:
 
 
 def silent(machine: Machine, seconds: float) -> MachineError:
-    return MachineError(
+    return ConnectionLost(
         f"{machine.name} has not answered for {seconds:.0f} seconds",
         "See whether it is up, and whether it can be reached.",
     )

@@ -12,8 +12,9 @@ from phalanx.core.run_paths import RunPaths
 from phalanx.launch.controller import Controller, Outcome
 from phalanx.launch.event_loop import EventLoop
 from phalanx.launch.interrupts import Interrupts
-from phalanx.launch.launcher import Job, Launch, never
+from phalanx.launch.launcher import Job, Launch, never, read_launch
 from phalanx.launch.observer import Observer
+from phalanx.launch.reconnect import reconnect_seconds
 from phalanx.launch.remote_run import NobodyLeft, RemoteRun
 from phalanx.launch.salvage import salvage
 from phalanx.launch.say import Say
@@ -55,7 +56,7 @@ class AttachedLauncher(SshLauncher):
     def open(self, job: Job, paths: RunPaths, say: Say, asked: Callable[[], bool]) -> Job:
         machines = with_passwords(job.fleet.machines)
         self._loop = EventLoop()
-        self._run = RemoteRun(paths.id, machines, attach=True)
+        self._run = RemoteRun(paths.id, machines, attach=True, reconnect=reconnect_seconds())
         try:
             self._loop.wait(self._run.connect(), self._saying(say, asked))
         except BaseException:
@@ -66,7 +67,7 @@ class AttachedLauncher(SshLauncher):
     def prepare(self, job: Job, paths: RunPaths) -> Launch:
         """As it was written down when it was started."""
         self._job = job
-        return Launch.from_json(paths.launch.read_bytes())
+        return read_launch(paths)[0]
 
     def start(self, launch: Launch, paths: RunPaths) -> None:
         assert self._job and self._loop and self._run

@@ -13,11 +13,16 @@ import time
 from pathlib import Path
 from types import ModuleType
 
-from phalanx.core import settings
-from phalanx.core.run_paths import RunPaths
-from phalanx.core.startup import run_startup
-from phalanx.launch.script_runner import main_module, run_script
-from phalanx.launch.tied import tie
+from phalanx.core.missing import tell_missing
+
+try:
+    from phalanx.core import settings
+    from phalanx.core.run_paths import RunPaths
+    from phalanx.core.startup import run_startup
+    from phalanx.launch.script_runner import import_folders, main_module, run_script
+    from phalanx.launch.tied import tie
+except ModuleNotFoundError as error:
+    sys.exit(tell_missing(error))
 
 _LAST_WORDS = 5.0
 """Seconds that a failed script's other threads and exit handlers get before they are cut off."""
@@ -25,23 +30,29 @@ _LAST_WORDS = 5.0
 
 def main() -> int:
     tie()
-    run_startup()
+    try:
+        run_startup()
+    except ModuleNotFoundError as error:
+        return tell_missing(error)
     script, arguments = sys.argv[1], sys.argv[2:]
     rank = int(os.environ[settings.RANK])
     paths = RunPaths(Path(os.environ[settings.RUN_FOLDER]))
-    code = run_script(become_main(script, arguments), paths.traceback_of(rank))
+    os.environ[settings.PROCESS] = str(os.getpid())
+    chosen = settings.RunSettings.from_json(os.environ.get(settings.SETTINGS, "{}"))
+    main = become_main(script, arguments, chosen.module)
+    code = run_script(main, paths.traceback_of(rank))
     if code != 0:
         _leave_in_time(code)
     return code
 
 
-def become_main(script: str, arguments: list[str]) -> ModuleType:
+def become_main(script: str, arguments: list[str], named: str | None = None) -> ModuleType:
     """Arrange ``sys`` as plain ``python SCRIPT`` does, with a fresh ``__main__``."""
-    module = main_module(script)
+    module = main_module(script, named)
     sys.modules["__main__"] = module
     sys.argv = [script, *arguments]
     if not os.environ.get("PYTHONSAFEPATH"):  # we ourselves are started without the folder
-        sys.path.insert(0, str(Path(script).resolve().parent))
+        sys.path[:0] = import_folders(script, named)
     return module
 
 

@@ -19,6 +19,7 @@ from typing import IO, Any
 from phalanx.core.errors import DONE, MACHINE_FAILED, STOPPED, InputError, RunStopped
 from phalanx.core.files import write_whole
 from phalanx.core.run_paths import RunPaths
+from phalanx.core.trust import write_launch
 from phalanx.launch.launcher import Job, describe_launch
 from phalanx.launch.script_runner import PEER_LOST_CODE, STOPPED_CODE
 from phalanx.launch.source import keep_source
@@ -50,7 +51,7 @@ class Record:
             )
         write_whole(self._paths.plan, self._job.plan.to_json() + "\n")
         launch = describe_launch(self._job, self._paths, [])
-        write_whole(self._paths.launch, launch.to_json() + "\n")
+        write_launch(self._paths, launch.to_json() + "\n")
         keep_source(self._job.script, self._paths)
         self._claim.enter_context(claim.hold(self._paths))
 

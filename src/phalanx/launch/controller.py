@@ -5,7 +5,6 @@ Nothing here waits without a bound, and nothing that was started outlives :func:
 
 from __future__ import annotations
 
-import contextlib
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +21,14 @@ from phalanx.core.errors import (
 )
 from phalanx.core.files import write_whole
 from phalanx.core.run_paths import RunPaths
+from phalanx.core.trust import write_launch
 from phalanx.launch.frameworks.watching import counted, figures_of, stuck_first, why_failed
 from phalanx.launch.interrupts import Interrupts
 from phalanx.launch.launcher import LAUNCHERS, STOP_SECONDS, Job, Launch, Launcher
 from phalanx.launch.observer import Observer
 from phalanx.launch.patience import Patience
 from phalanx.launch.relay import Relay
+from phalanx.launch.run_folder import Place, append_to_log, folder_gone
 from phalanx.launch.script_runner import STOPPED_CODE
 from phalanx.launch.source import keep_source
 from phalanx.launch.verdict import FREE_SOME_SPACE, culprit, explain, failures, told_by
@@ -88,7 +89,7 @@ def _settle(launcher: Launcher, job: Job, paths: RunPaths) -> Launch:
     launch = launcher.prepare(job, paths)
     try:
         write_whole(paths.plan, job.plan.to_json() + "\n")
-        write_whole(paths.launch, launch.to_json() + "\n")
+        write_launch(paths, launch.to_json() + "\n")
         keep_source(job.script, paths)
     except OSError as error:
         raise _cannot_write(paths.folder, error) from None
@@ -119,6 +120,7 @@ class Controller:
         self._stragglers_waited = Patience(_PATIENCE_FOR_STRAGGLERS)
         self._first_waited = Patience(_PATIENCE_FOR_FIRST)
         self._figures = figures_of(launch, paths)
+        self._place = Place(paths.folder)
 
     def run(self) -> Outcome:
         ending = _Ending("failed", MACHINE_FAILED)
@@ -149,7 +151,13 @@ class Controller:
         self._relay.drain()
         if ending.status == "done" and not self._relay.joined and self._launch.joins:
             return self._never_joined()
+        kept = all(self._paths.events_of(rank).exists() for rank in self._relay.joined)
+        if ending.status == "done" and not kept:
+            return self._folder_gone()
         return ending
+
+    def _folder_gone(self) -> _Ending:
+        return _Ending("failed", MACHINE_FAILED, folder_gone(self._paths))
 
     def _watch(self) -> _Ending:
         """Look at the workers until one of the endings is reached."""
@@ -163,6 +171,8 @@ class Controller:
                 ending = self._ending(self._launcher.poll())
             except PhalanxError as error:
                 return _Ending("failed", error.exit_code, error)
+            if not self._place.is_there():
+                return self._folder_gone()
             if ending is not None:
                 return ending
             time.sleep(_TICK)
@@ -173,8 +183,11 @@ class Controller:
         if self._launcher.detached() and (self._relay.joined or not self._launch.joins):
             self._launcher.leave()  # not before: what goes wrong at first is for somebody to see
             return _Ending(RUNNING, DONE)
-        lost = self._launcher.lost()
-        codes = {rank: code for rank, code in codes.items() if code == 0 or rank not in lost}
+        if alone := self._launcher.alone():
+            return self._left_to_itself(alone)
+        lost = self._lost()
+        gone = {**lost, **self._launcher.away()}  # a machine takes its workers along
+        codes = {rank: code for rank, code in codes.items() if code == 0 or rank not in gone}
         if failures(counted(self._launch, codes)):
             told = self._cause_waited.over()
             return self._failed(codes) if told or culprit(codes) is not None else None
@@ -191,9 +204,21 @@ class Controller:
         early = [rank for rank in codes if rank not in self._relay.finished]
         if early and self._early_waited.over():
             return self._ended_early(early[0])
-        if self._ranks[0] in codes and self._stragglers_waited.over():
+        waited_for = self._ranks[0] in codes and not self._launcher.away()
+        if waited_for and self._stragglers_waited.over():
             return self._left_behind(codes)
         return None
+
+    def _lost(self) -> dict[int, MachineError]:
+        """Also those that may come back, but too late: before the start, or the others are off."""
+        away = self._launcher.away()
+        begun = self._relay.joined if self._launch.joins else away
+        late = {r: error for r, error in away.items() if r not in begun or r in self._relay.lost}
+        return {**self._launcher.lost(), **late}
+
+    def _left_to_itself(self, why: MachineError, code: int | None = None) -> _Ending:
+        self._launcher.leave()
+        return _Ending(RUNNING, why.exit_code if code is None else code, why)
 
     def _ending_of_foreign(self, codes: dict[int, int]) -> _Ending | None:
         """Of another framework's processes: some never end by themselves, some hang at the end."""
@@ -215,6 +240,8 @@ class Controller:
 
     def _stopped(self, code: int) -> _Ending:
         self._launcher.stop(STOP_SECONDS, self._interrupts.insisted)
+        if alone := self._launcher.alone():
+            return self._left_to_itself(alone, code)
         return _Ending("stopped", code)
 
     def _failed(self, codes: dict[int, int]) -> _Ending:
@@ -226,7 +253,7 @@ class Controller:
             rank = next(iter(failures(codes)))
         told = told_by(rank, self._paths)
         error = explain(rank, codes[rank], self._paths, self._launch)
-        lost = self._launcher.lost()
+        lost = {**self._launcher.lost(), **self._launcher.away()}
         if rank in lost or (lost and codes[rank] == STOPPED_CODE):
             # A machine took its worker along, and that one the others.
             error = lost.get(rank) or next(iter(lost.values()))
@@ -270,7 +297,7 @@ class Controller:
         for machine in self._machines:
             machine.stop()
         for rank in self._ranks:
-            _append_to_log(self._paths.log_of(rank), told_by(rank, self._paths))
+            append_to_log(self._paths.log_of(rank), told_by(rank, self._paths))
 
     def _summarise(self, ending: _Ending) -> Summary:
         codes = self._launcher.codes()
@@ -288,11 +315,3 @@ class Controller:
 
 def _cannot_write(path: Path, error: OSError) -> MachineError:
     return MachineError(f"cannot write {path}: {error.strerror or error}", FREE_SOME_SPACE)
-
-
-def _append_to_log(log: Path, lines: list[str]) -> None:
-    """Here, at the end, so that the terminal's view of the log never shows a traceback twice."""
-    if not lines:
-        return
-    with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as file:
-        file.write("\n".join(lines) + "\n")

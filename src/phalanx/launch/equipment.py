@@ -17,6 +17,7 @@ from phalanx.launch.remote_worker import Seating
 from phalanx.launch.say import Say
 from phalanx.launch.shipping.code import code_manifest
 from phalanx.launch.shipping.data import checkpoint_manifest, data_manifest
+from phalanx.launch.shipping.datasets import Datasets, find_datasets
 from phalanx.launch.shipping.environment import prepare_environment
 from phalanx.launch.shipping.foreign import prepare_foreign
 from phalanx.launch.shipping.manifest import Manifest
@@ -39,6 +40,7 @@ class Equipment:
     code: Load
     project: Load
     data: Load | None
+    datasets: Datasets
     checkpoint: Load | None
     resumed: str
     """Where in it the checkpoint is that the run goes on from."""
@@ -47,6 +49,8 @@ class Equipment:
 
     async def bring(self, link: AgentLink, machine: Machine) -> tuple[Seating, Inspection]:
         """Have it all on ``machine``; where it is, and what Python its workers get."""
+        tell = _Telling(self.say, "data sets").tell
+        datasets = await self.datasets.bring(link, tell)  # first: what is nowhere ends it
         code = await self._ship(link, self.code, "code")
         await self._ship(link, self.project, "project")
         python = await self._python(link)
@@ -58,7 +62,7 @@ class Equipment:
             copied = await self._ship(link, self.checkpoint, "data")
             checkpoint = f"{copied}/{self.resumed}"
         folder = read_answer(link, link.hello, Settled).run_folder
-        return Seating(python.executable, folder, code, data, checkpoint), python
+        return Seating(python.executable, folder, code, data, datasets, checkpoint), python
 
     async def _python(self, link: AgentLink) -> Inspection:
         tell = _Telling(self.say, "packages").tell
@@ -75,13 +79,15 @@ async def pack_up(job: Job, say: Say) -> Equipment:
     """Look at all that travels; reading it takes a while, and happens in threads."""
     fleet, resume = job.fleet, job.settings.resume
     limit = SHIP_LIMIT if fleet.ship_limit is None else fleet.ship_limit
+    follow = fleet.follow_links
     own = [fleet.pool] if fleet.pool is not None else []
     async with telling(say, lambda: "reading what shall be sent to the machines"):
-        project = await in_thread(project_manifest, job.script, limit, own)
+        project = await in_thread(project_manifest, job.script, limit, own, follow)
         return Equipment(
             code=await in_thread(code_manifest),
             project=project,
-            data=await in_thread(data_manifest, fleet.data) if fleet.data else None,
+            data=await in_thread(data_manifest, fleet.data, follow) if fleet.data else None,
+            datasets=await in_thread(find_datasets, job, say),
             checkpoint=await in_thread(checkpoint_manifest, Path(resume)) if resume else None,
             resumed="/".join(Path(resume).parts[-2:]) if resume else "",
             framework=job.framework,

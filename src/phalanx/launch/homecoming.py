@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from phalanx.core.files import LARGEST_LOG
 from phalanx.core.run_paths import RunPaths
 from phalanx.launch.shipping.project import megabytes
 from phalanx.observe.agent_samples import ToldSample
@@ -63,7 +64,7 @@ class Homecoming:
 def _of_rank(paths: RunPaths, rank: int) -> list[tuple[str, int]]:
     """The names of a rank's files, each with the most that is kept of it."""
     files = {
-        paths.events_of(rank): LARGEST,
+        paths.events_of(rank): LARGEST_LOG,  # more of them would not be read
         paths.log_of(rank): LARGEST,
         paths.traceback_of(rank): LARGEST_TRACEBACK,
     }

@@ -1,11 +1,11 @@
 """Workers as threads of this process, for debuggers and exact repeats.
 
 Threads share ``sys.argv``, ``sys.path``, imported modules and the generators of random numbers,
-which are seeded once; each executes the script in a namespace of its own. Only one runs at a
-time, and the seed decides who is next whenever it waits inside the arena: so who draws which
-random number, and who comes first, repeats exactly, also in an asynchronous run. A script whose
-workers wait for each other by other means (a file, a lock of its own) hangs here. A thread cannot
-be killed: one that stays inside a long call into native code ends with the process.
+which are seeded when each begins; each executes the script in a namespace of its own. Only one
+runs at a time, and the seed decides who is next whenever it waits inside the arena: so who draws
+which random number, and who comes first, repeats exactly, also in an asynchronous run. A script
+whose workers wait for each other by other means (a file, a lock of its own) hangs here. A thread
+cannot be killed: one that stays inside a long call into native code ends with the process.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from phalanx.core import settings
-from phalanx.core.context import WorkerContext, enter, leave
+from phalanx.core.context import WorkerContext, enter
 from phalanx.core.errors import PeerLost, RunStopped
 from phalanx.core.run_paths import RunPaths
 from phalanx.core.startup import run_startup
@@ -37,6 +36,7 @@ from phalanx.launch.launcher import (
 from phalanx.launch.script_runner import (
     PEER_LOST_CODE,
     STOPPED_CODE,
+    import_folders,
     main_module,
     run_script,
 )
@@ -72,26 +72,18 @@ class InProcessLauncher(Launcher):
         # One worker computes at a time, and sums in one order.
         self._before = sys.argv, sys.path, compute_with(threads=1)
         sys.argv = [launch.script, *launch.arguments]
-        sys.path = [str(Path(launch.script).resolve().parent), *sys.path]
-        self._prepare_process(launch, self._hub)
+        named = launch.settings.module
+        sys.path = [*import_folders(launch.script, named), *sys.path]
         self._streams.install()
         for worker in launch.workers:
             thread = threading.Thread(
                 target=self._work,
-                args=(worker, launch.script, paths, self._hub),
+                args=(worker, launch, paths, self._hub),
                 name=f"phalanx-rank-{worker.rank}",
                 daemon=True,
             )
             self._threads[worker.rank] = thread
             thread.start()
-
-    def _prepare_process(self, launch: Launch, hub: Hub) -> None:
-        """What a worker process does before the script: here once, as the first worker."""
-        enter(WorkerContext(launch.workers[0].env, hub))
-        try:
-            run_startup()
-        finally:
-            leave()
 
     def poll(self) -> dict[int, int]:
         return dict(self._codes)
@@ -113,7 +105,7 @@ class InProcessLauncher(Launcher):
     def processes(self) -> list[int]:
         return [os.getpid()] if self._running() else []
 
-    def _work(self, worker: WorkerCommand, script: str, paths: RunPaths, hub: Hub) -> None:
+    def _work(self, worker: WorkerCommand, launch: Launch, paths: RunPaths, hub: Hub) -> None:
         """The life of one thread."""
         code = 1
         try:
@@ -122,7 +114,9 @@ class InProcessLauncher(Launcher):
                 env = {**worker.env, settings.STARTED: repr(time.monotonic())}
                 enter(WorkerContext(env, hub))
                 with hub.turn(worker.rank):
-                    code = run_script(main_module(script), paths.traceback_of(worker.rank))
+                    run_startup()  # each from the same seed until it joins
+                    main = main_module(launch.script, launch.settings.module)
+                    code = run_script(main, paths.traceback_of(worker.rank))
                     if code != 0:
                         hub.abort()  # before the next one runs
         except PeerLost:  # before its first turn

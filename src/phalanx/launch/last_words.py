@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from phalanx.core.files import read_tail
+
 _LOOKED_AT = 1 << 16  # bytes at the end of the log
 _BEGINS = "Traceback (most recent call last):"
 _RANK = re.compile(r"^\[rank\d+\]: ?")  # torch puts it before every line
@@ -12,13 +14,7 @@ _RANK = re.compile(r"^\[rank\d+\]: ?")  # torch puts it before every line
 
 def last_words(log: Path) -> list[str]:
     """The lines of the last traceback, without what other threads printed after it."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - _LOOKED_AT))
-            text = file.read(_LOOKED_AT).decode("utf-8", errors="replace")
-    except OSError:
-        return []
-    lines = [_RANK.sub("", line) for line in text.splitlines()]
+    lines = [_RANK.sub("", line) for line in read_tail(log, _LOOKED_AT).splitlines()]
     begins = [index for index, line in enumerate(lines) if line.rstrip().endswith(_BEGINS)]
     if not begins:
         return []

@@ -8,9 +8,10 @@ shared memory, the clock reading, the controller's process id) is added at the s
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -18,7 +19,8 @@ from typing import Protocol
 import msgspec
 
 from phalanx.core import settings
-from phalanx.core.errors import MachineError
+from phalanx.core.errors import InputError, MachineError
+from phalanx.core.files import read_bounded
 from phalanx.core.registry import Registry
 from phalanx.core.run_paths import RunPaths
 from phalanx.core.settings import OURS, RunSettings
@@ -106,9 +108,20 @@ class Fleet:
     """A folder of this machine that goes to all of them."""
     ship_limit: int | None = None
     """Bytes of the project folder that may be shipped; ``None`` is the default."""
+    follow_links: bool = False
+    """Whether links that lead out of what is sent are sent as the files they lead to."""
     detach: bool = False
     workers: int | None = None
     """As asked for: how many there are in all is settled when the machines are known."""
+
+
+def read_launch(paths: RunPaths) -> tuple[Launch, Plan]:
+    """How a run was started, as its folder tells it: see ``core/trust.py`` before it is used."""
+    try:
+        launch = Launch.from_json(read_bounded(paths.launch))
+        return launch, Plan.from_json(read_bounded(paths.plan))
+    except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
+        raise InputError(f"cannot read how '{paths.id}' was started: {error}") from None
 
 
 class Samples(Protocol):
@@ -161,6 +174,14 @@ class Launcher(Protocol):
         """Ranks that have gone with their machine, where the others go on without them."""
         return {}
 
+    def away(self) -> dict[int, MachineError]:
+        """Ranks whose machine does not answer now, and may again."""
+        return {}
+
+    def alone(self) -> MachineError | None:
+        """Why the workers, which go on, are to be left to themselves."""
+        return None
+
     def news(self) -> list[str]:
         """What the launcher has to say since the last call: progress, warnings."""
         return []
@@ -170,7 +191,7 @@ class Launcher(Protocol):
         return False
 
     def leave(self) -> None:
-        """Go, and let the workers of a detached run be."""
+        """Go, and let the workers be: the run is detached."""
 
     def stop(self, grace: float, hurry: Callable[[], bool] = never) -> None:
         """Ask the workers to stop, end them after ``grace`` seconds or once ``hurry()``.
@@ -239,13 +260,23 @@ def worker_variables(job: Job, folder: str, machine: PlannedMachine, slot: Slot)
     }
 
 
-def process_variables(slot: Slot) -> dict[str, str]:
+def process_variables(job: Job, slot: Slot) -> dict[str, str]:
     """What holds a worker that is a process of its own to its slot."""
+    hashing = os.environ.get(settings.HASHING, "")
     return {
+        # One order of sets for all workers: a list made of one is the same everywhere.
+        settings.HASHING: hashing if hashing.isdigit() else str(job.settings.seed % 2**32),
         settings.CPUS: ",".join(map(str, slot.cpus)),
         "PYTHONUNBUFFERED": "1",
         **dict.fromkeys(settings.THREADS, str(slot.threads)),
     }
+
+
+def with_own_threads(slot: Slot, environment: Mapping[str, str]) -> Slot:
+    """What the user's environment says about threads, for any library, goes before the plan."""
+    told = [environment[name] for name in settings.THREADS if environment.get(name, "").isdigit()]
+    threads = next((int(number) for number in told if int(number) > 0), slot.threads)
+    return msgspec.structs.replace(slot, threads=threads)
 
 
 def log_name(paths: RunPaths, rank: int) -> str:

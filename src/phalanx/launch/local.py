@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from phalanx.agent import system
 from phalanx.agent.ports import free_port
 from phalanx.core import settings
 from phalanx.core.errors import InputError
@@ -26,8 +27,10 @@ from phalanx.launch.launcher import (
     log_name,
     never,
     process_variables,
+    with_own_threads,
     worker_variables,
 )
+from phalanx.launch.say import Say
 from phalanx.plan.plan import Plan, PlannedMachine, Slot
 from phalanx.sync.transport import memfd
 
@@ -43,6 +46,8 @@ class LocalLauncher(Launcher):
     def __init__(self) -> None:
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._codes: dict[int, int] = {}
+        self._others: set[int] | None = None
+        """Children of this process that are not the run's; ``None`` before it is started."""
 
     def prepare(self, job: Job, paths: RunPaths) -> Launch:
         _check_reach(job.plan)
@@ -52,6 +57,9 @@ class LocalLauncher(Launcher):
         return describe_launch(job, paths, workers)
 
     def start(self, launch: Launch, paths: RunPaths) -> None:
+        # What workers leave behind comes to us, also what has left their group (setsid).
+        self._others = set(system.children())
+        system.adopt_orphans()
         arena = _create_arena(len(launch.workers)) if launch.joins else None
         try:
             for worker in launch.workers:
@@ -77,6 +85,22 @@ class LocalLauncher(Launcher):
         self._await_end(grace, hurry)
         self._signal_all(signal.SIGKILL)
         self._await_end(_AFTER_KILL, never)
+
+    def finish(self, say: Say, hurry: Callable[[], bool]) -> None:
+        """End what the workers started and left to us, until nothing is left."""
+        if self._others is None:
+            return
+        deadline = time.monotonic() + _AFTER_KILL
+        while time.monotonic() < deadline:
+            left = set(system.children()) - self._others - set(self.processes())
+            if not left:
+                break
+            for pid in left:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, os.WNOHANG)
+            time.sleep(_TICK)
+        system.prctl(system.PR_SET_CHILD_SUBREAPER, 0)
 
     def processes(self) -> list[int]:
         return [process.pid for process in list(self._running.values())]
@@ -107,13 +131,14 @@ def _check_reach(plan: Plan) -> None:
 
 
 def _command(job: Job, paths: RunPaths, machine: PlannedMachine, slot: Slot) -> WorkerCommand:
+    slot = with_own_threads(slot, os.environ)
     told = worker_variables(job, str(paths.folder.absolute()), machine, slot)
     bootstrap = [sys.executable, "-P", "-m", "phalanx.launch.bootstrap"]
     return WorkerCommand(
         rank=slot.rank,
         machine=machine.name,
         argv=[*bootstrap, str(job.script), *job.arguments],
-        env={**told, **process_variables(slot)},
+        env={**told, **process_variables(job, slot)},
         cpus=list(slot.cpus),
         threads=slot.threads,
         log=log_name(paths, slot.rank),

@@ -19,7 +19,8 @@ from phalanx.launch.homecoming import Homecoming, MachineFile
 from phalanx.launch.pool_addresses import address_for_others
 from phalanx.launch.remote_worker import Seating
 from phalanx.launch.say import Say
-from phalanx.launch.shipping.results import clean_up
+from phalanx.launch.shipping.checkpoints import ComingHome
+from phalanx.launch.shipping.results import clean_up, take_checkpoint
 from phalanx.launch.shipping.send import answers_wrongly, read_answer
 from phalanx.launch.shipping.versions import Inspection
 from phalanx.observe.agent_samples import SampleReader
@@ -41,7 +42,14 @@ class Member:
     """From logging in to cleaning up, on one machine."""
 
     def __init__(
-        self, machine: Machine, run_id: str, *, detach: bool, attach: bool, say: Say
+        self,
+        machine: Machine,
+        run_id: str,
+        *,
+        detach: bool,
+        attach: bool,
+        say: Say,
+        hold: float = 0.0,
     ) -> None:
         self.machine = machine
         self.ranks: list[int] = []
@@ -61,9 +69,14 @@ class Member:
         self.python: Inspection | None = None
         self._facts: MachineFacts | None = None
         self._link: AgentLink | None = None
+        self._past: list[AgentLink] = []
+        """Kept: the process behind one of this computer is killed by asyncio when it is dropped."""
         self._run_id, self._say = run_id, say
         self._detach, self._attach = detach, attach
+        self._hold = 0.0 if detach or attach else hold
+        """Of an agent that ends with its controller, but not with its sleep."""
         self._files: Homecoming | None = None
+        self._checkpoints: ComingHome | None = None
         self._reader = SampleReader()
         self._notes = 0
         self._seat: Seating | None = None
@@ -118,6 +131,7 @@ class Member:
             run=self._run_id,
             detach=self._detach,
             attach=self._attach,
+            hold=self._hold,
             timeout=timeout,
         )
         if self._attach and self._link.hello.get("gone") is True:
@@ -158,8 +172,15 @@ class Member:
     ) -> None:
         self.ranks = [slot.rank for slot in plan.slots]
         self._files = Homecoming(paths, self.ranks, lambda text: self._say(f"{self.name}: {text}"))
+        self._checkpoints = ComingHome(
+            self.name,
+            paths,
+            lambda incoming, name: take_checkpoint(self.link, incoming, name),
+            lambda text: self._say(f"{self.name}: {text}"),
+        )
         self._on_exit, self._on_lost = on_exit, on_lost
-        self.link.on_lost = lambda error: self._on_lost(self, error)
+        if self._link is not None:
+            self._link.on_lost = lambda error: self._on_lost(self, error)
 
     async def start(self, workers: list[dict[str, Any]]) -> None:
         self.started_ranks = list(self.ranks)
@@ -168,7 +189,7 @@ class Member:
         except Refused:
             await self._end_the_started()
             raise
-        await self._have_sampled(ANSWER_SECONDS, keep=self._detach)
+        await self._have_sampled(ANSWER_SECONDS, keep=self._detach or self._hold > 0)
 
     async def _end_the_started(self) -> None:
         """When one cannot be started, those before it end unheard: the one is the cause."""
@@ -185,6 +206,28 @@ class Member:
         await self.link.ask("resume_tails", offsets=offsets, timeout=ANSWER_SECONDS)
         after = self._last_sample() or 0.0
         await self._have_sampled(SAMPLES_SECONDS, keep=True, after=after)
+
+    async def reconnect(self, timeout: float) -> bool:
+        """Be its controller again; whether there was an agent that still has the run."""
+        link = await open_agent(
+            self.machine, run=self._run_id, attach=True, hold=self._hold, timeout=timeout
+        )
+        if link.hello.get("gone") is True:
+            await link.close()
+            return False
+        old, self._link = self.link, link
+        self._past.append(old)
+        await old.detach()
+        link.on_tell, link.on_gap, link.waiting.say = self._hear, old.on_gap, self._say
+        try:
+            await self.rejoin()
+        except MachineError:
+            await link.detach()
+            raise
+        link.on_lost = lambda error: self._on_lost(self, error)
+        if link.lost is not None:
+            raise link.lost
+        return True
 
     async def _have_sampled(self, timeout: float, **fields: Any) -> None:
         """Figures only: the workers do not end because these are late."""
@@ -235,6 +278,8 @@ class Member:
             ended = read_as(Exited, told)
             if ended.rank in self.ranks:
                 self._on_exit(ended.rank, ended.code)
+        elif what == "saved" and self._checkpoints is not None:
+            self._checkpoints.hear(str(told.get("checkpoint")))
         elif what == "sample" and self.samples is not None:
             sample = self._reader.read(told, self.clock_to_run)
             if sample is not None:
@@ -248,6 +293,11 @@ class Member:
             self._say(f"{self.name}: {text}")
 
     # -- the end -----------------------------------------------------------------------------
+
+    async def checkpoints_home(self) -> None:
+        """The one that is on its way, if there is one, has come."""
+        if self._checkpoints is not None:
+            await self._checkpoints.finish()
 
     async def clean(self) -> None:
         if self.alive:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import time
+
 from phalanx.core.run_paths import RunPaths
+from phalanx.core.terminal import line_as_shown
 from phalanx.launch.launcher import Samples
 from phalanx.launch.observer import Observer
 from phalanx.launch.silence import Silence
 from phalanx.observe.collect import EventTail, LineTail
-from phalanx.observe.events import Event, Finished, Joined
+from phalanx.observe.events import Event, Finished, Joined, WorkerLost
 from phalanx.observe.figure_lines import is_figures
+
+OWN_GAP = 4.0
+"""Seconds between two looks when this computer slept."""
 
 
 class Relay:
@@ -21,15 +27,21 @@ class Relay:
         """The ranks that have joined the run."""
         self.finished: set[int] = set()
         """The ranks that have trained to the end, and have not begun another training since."""
+        self.lost: set[int] = set()
+        """The ranks that the others go on without."""
         self._first = ranks[0]
         self._events = EventTail(paths, ranks)
         self._output = LineTail(paths.log_of(self._first))
         self._machines = machines
         self._observer = observer
         self._silence = Silence()
+        self._polled = time.monotonic()
 
     def poll(self) -> None:
         """Pass on what is new."""
+        before, self._polled = self._polled, time.monotonic()
+        if self._polled - before > OWN_GAP:
+            self._silence.excuse()
         self._pass_on(self._output.poll(), self._events.poll())
         for text in self._silence.news():
             self._observer.note(text)
@@ -41,7 +53,8 @@ class Relay:
     def _pass_on(self, lines: list[bytes], events: list[Event]) -> None:
         for line in lines:
             if not is_figures(line):
-                self._observer.output(self._first, _as_shown(line))
+                for shown in line_as_shown(line.decode("utf-8", errors="replace")):
+                    self._observer.output(self._first, shown)
         for event in events:
             self._note(event)
             self._observer.event(event)
@@ -54,10 +67,7 @@ class Relay:
         if isinstance(event, Joined):
             self.joined.add(event.rank)
             self.finished.discard(event.rank)  # a script may train more than once
+        elif isinstance(event, WorkerLost):
+            self.lost.add(event.worker)
         elif isinstance(event, Finished) and event.status == "done":
             self.finished.add(event.rank)
-
-
-def _as_shown(line: bytes) -> str:
-    """What a terminal would be left showing: progress bars overwrite themselves."""
-    return line.decode("utf-8", errors="replace").rstrip("\r").rpartition("\r")[2]

@@ -12,7 +12,13 @@ from phalanx.launch.frameworks import Framework, places_of
 from phalanx.launch.frameworks.commands import Ground, commands_of
 from phalanx.launch.launcher import Job, WorkerCommand
 from phalanx.launch.member import Member
-from phalanx.launch.remote_worker import Meeting, command_of, meeting_variables, working_folder
+from phalanx.launch.remote_worker import (
+    Meeting,
+    command_of,
+    dataset_variables,
+    meeting_variables,
+    working_folder,
+)
 from phalanx.plan.plan import PlannedMachine
 from phalanx.pool.measured import read_probe, slowest_links
 
@@ -49,7 +55,7 @@ async def orders_for(job: Job, root: Path, members: Sequence[Member], key: RunKe
     ]
     if job.plan.workers == 1:
         return Orders(commands)
-    meeting = await _meeting(job, members[0], key)
+    meeting = await _meeting(job, members, key)
     secrets = {
         slot.rank: meeting_variables(meeting, by_name[machine.name].address, machine, slot)
         for machine, slot in job.plan.seats
@@ -57,11 +63,12 @@ async def orders_for(job: Job, root: Path, members: Sequence[Member], key: RunKe
     return Orders(commands, secrets)
 
 
-async def _meeting(job: Job, first: Member, key: RunKey) -> Meeting:
+async def _meeting(job: Job, members: Sequence[Member], key: RunKey) -> Meeting:
+    first, addresses = members[0], [member.address for member in members]
     probe = read_probe(job.fleet.pool) if job.fleet.pool is not None else None
     links = slowest_links(probe) if probe else {}
     port = (await first.free_ports(1))[0]
-    return Meeting(first.address, port, key, job.fleet.tls, links)
+    return Meeting(first.address, port, key, job.fleet.tls, links, addresses)
 
 
 async def _foreign(job: Job, framework: Framework, root: Path, members: Sequence[Member]) -> Orders:
@@ -83,7 +90,8 @@ async def _foreign(job: Job, framework: Framework, root: Path, members: Sequence
             python=member.seat.python,
             script=str(PurePosixPath(member.seat.project) / script),
             run_folder=member.seat.run_folder,
-            data=member.seat.data,
+            data=member.seat.data or member.seat.datasets,
+            variables=dataset_variables(member.seat),
             before=(member.seat.python, "-I", "-S", f"{member.seat.code}/phalanx/launch/tied.py"),
         )
         for member in members

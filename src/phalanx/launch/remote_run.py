@@ -15,14 +15,16 @@ from typing import Any
 import msgspec
 
 from phalanx.core.errors import InputError, MachineError, PhalanxError
-from phalanx.core.files import write_whole
 from phalanx.core.run_key import RunKey
 from phalanx.core.run_paths import RunPaths
+from phalanx.core.trust import write_launch
+from phalanx.launch.agent_loss import ConnectionLost
 from phalanx.launch.equipment import pack_up
 from phalanx.launch.launcher import Job, Launch
 from phalanx.launch.member import Member
 from phalanx.launch.pool_addresses import own_address
 from phalanx.launch.problems import as_one
+from phalanx.launch.reconnect import Absences, Unreached
 from phalanx.launch.remote_commands import orders_for
 from phalanx.launch.shipping.results import collect_results
 from phalanx.launch.shipping.versions import check_versions
@@ -48,8 +50,9 @@ class RemoteRun:
         *,
         detach: bool = False,
         attach: bool = False,
+        reconnect: float = 0.0,
     ) -> None:
-        self._id = run_id
+        self._id, self._attach = run_id, attach
         self.codes: dict[int, int] = {}
         self.lost: dict[int, MachineError] = {}
         self.news: deque[str] = deque()
@@ -58,8 +61,10 @@ class RemoteRun:
         self.started = False
         self._key = RunKey.new()
         self._ending = False
+        say, hold = self.news.append, reconnect
+        self.absences = Absences(run_id, 0.0 if detach else reconnect, say)
         self.members = [
-            Member(machine, run_id, detach=detach, attach=attach, say=self.news.append)
+            Member(machine, run_id, detach=detach, attach=attach, say=say, hold=hold)
             for machine in machines
         ]
 
@@ -67,7 +72,11 @@ class RemoteRun:
 
     async def connect(self) -> list[Machine]:
         """Log in everywhere at once; the machines as they were found."""
-        await _all({member.name: self._connect(member) for member in self.members})
+        if self._attach:
+            for name, why in (await self.connect_some()).items():
+                self._named(name).gone = MachineError(why, "See whether it is up.")
+        else:
+            await _all({member.name: self._connect(member) for member in self.members})
         there = [member for member in self.members if member.gone is None]
         if not there:
             names = ", ".join(member.name for member in self.members)
@@ -82,14 +91,30 @@ class RemoteRun:
         self._give_addresses()
         return [member.machine for member in self.members]
 
+    def _named(self, name: str) -> Member:
+        return next(member for member in self.members if member.name == name)
+
+    async def connect_some(self) -> dict[str, str]:
+        """Log in where that is possible; the others, each with the reason."""
+        works = [self._connect(member) for member in self.members]
+        found = await asyncio.gather(*works, return_exceptions=True)
+        silent: dict[str, str] = {}
+        for member, error in zip(self.members, found, strict=True):
+            if isinstance(error, PhalanxError):
+                silent[member.name] = error.cause
+            elif isinstance(error, BaseException):
+                raise error
+        return silent
+
     async def _connect(self, member: Member) -> None:
         async with telling(self.news.append, lambda: f"waiting for {member.name}: connecting"):
             await member.connect(CONNECT_SECONDS)
         member.link.waiting.say = self.news.append
+        member.link.on_gap = self._on_gap
 
     def _give_addresses(self) -> None:
         """This machine is known to the others by the address they are reached from."""
-        own = own_address([member.link.reached_from for member in self.members])
+        own = own_address([m.link.reached_from for m in self.members if m.alive])
         for member in self.members:
             member.own_address = own or "127.0.0.1"
 
@@ -124,16 +149,18 @@ class RemoteRun:
         self._one_clock(job)
         orders = await orders_for(job, root, self.members, self._key)
         told = msgspec.structs.replace(launch, workers=orders.commands)
-        write_whole(paths.launch, told.to_json() + "\n")
+        write_launch(paths, told.to_json() + "\n")
         self.started = True
         await _first_failure({m.name: m.start(orders.of(m, root)) for m in self.members})
 
     def _one_clock(self, job: Job) -> None:
         """Samples are told by the clock that events are: the first machine's, or our own."""
-        ours = job.framework is not None  # then events are made here, of what is printed
+        # Those of another framework are made here, of what is printed.
+        ours = job.framework is not None or not self.members[0].alive
         first = 0.0 if ours else self.members[0].link.clock_offset
         for member in self.members:
-            member.clock_to_run = member.link.clock_offset - first
+            if member.alive:
+                member.clock_to_run = member.link.clock_offset - first
 
     async def _dismiss(self, planned: dict[str, PlannedMachine]) -> list[Member]:
         """Those without a worker are not needed any more."""
@@ -147,13 +174,28 @@ class RemoteRun:
     def _on_exit(self, rank: int, code: int) -> None:
         self.codes[rank] = code
 
+    def _on_gap(self, seconds: float) -> None:
+        """With workers on this computer itself the run cannot do without it."""
+        far = not any(member.machine.is_here for member in self.members)
+        self.absences.slept(seconds, leave=self.started and far)
+
     def _on_lost(self, member: Member, error: MachineError) -> None:
-        """The workers of the others know whether they can go on; without any nobody can."""
-        if self._ending:
+        """A connection may come back; agents that have ended do not."""
+        if self._ending or self.absences.alone is not None:
             return
+        back = isinstance(error, ConnectionLost) and bool(member.started_ranks)
+        if back and self.started and self.absences.seconds:
+            self.absences.wait_for(member, error, lambda error: self._lose(member, error))
+        else:
+            self._lose(member, error)
+
+    def _lose(self, member: Member, error: MachineError) -> None:
+        """The workers of the others know whether they can go on; without any nobody can."""
         self.lost.update({r: error for r in member.ranks if self.codes.get(r) != 0})
-        left = [m for m in self.members if m.alive]
-        if not self.started or not left:
+        left = [m for m in self.members if m.alive or m.name in self.absences.names]
+        if not left and isinstance(error, Unreached):
+            self.absences.give_up(error.cause)
+        elif not self.started or not left:
             self.error = self.error or error
             return
         self.news.append(f"{error.cause}; the others go on if they can")
@@ -172,6 +214,7 @@ class RemoteRun:
     async def leave(self) -> None:
         """Let agents and workers be."""
         self._ending = True
+        await self.absences.end()
         await self._tell_all(lambda m: m.leave(), LAST_SECONDS)
 
     async def switch(self, request: str) -> None:
@@ -184,6 +227,11 @@ class RemoteRun:
     async def kill(self) -> None:
         await self._tell_all(lambda m: m.stop(0.0), LAST_SECONDS)
 
+    def say_unreachable(self) -> None:
+        """Where no machine is here to be stopped, none of them stops."""
+        if self.started and self.absences.names and not any(m.alive for m in self.members):
+            self.absences.give_up("no machine can be reached, so that the run cannot be stopped")
+
     def all_ended(self) -> bool:
         ranks = [rank for m in self.members if m.alive for rank in m.started_ranks]
         return all(rank in self.codes for rank in ranks)
@@ -192,7 +240,9 @@ class RemoteRun:
 
     async def bring_home(self, paths: RunPaths) -> None:
         """What the workers left, machine by machine in the order of their ranks."""
-        links = [m.link for m in self.members if m.alive and m.started_ranks]
+        members = [m for m in self.members if m.started_ranks]
+        await asyncio.gather(*(m.checkpoints_home() for m in members))
+        links = [m.link for m in members if m.alive]
         came = await collect_results(links, paths)
         self.news.extend(came.notes)
 
@@ -206,6 +256,7 @@ class RemoteRun:
 
     async def close(self) -> None:
         self._ending = True
+        await self.absences.end()
         await self._tell_all(lambda m: m.close(), LAST_SECONDS)
 
     async def _tell_all(

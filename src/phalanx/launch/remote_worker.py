@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -13,6 +13,7 @@ import msgspec
 from phalanx.core import hosts_settings as hosts
 from phalanx.core import settings
 from phalanx.core.addresses import endpoint
+from phalanx.core.datasets import UNCHECKED_VARIABLE, unchecked
 from phalanx.core.run_key import KEY_VARIABLE, RunKey
 from phalanx.launch.launcher import Job, WorkerCommand, process_variables, worker_variables
 from phalanx.plan.plan import PlannedMachine, Slot
@@ -29,6 +30,8 @@ class Seating:
     code: str
     """The folder that holds our own package."""
     data: str | None = None
+    datasets: str | None = None
+    """Ready-made ones that were sent, each in a folder of its name."""
     checkpoint: str | None = None
     """Of the run that this one goes on from."""
     skew: float = 0.0
@@ -50,6 +53,8 @@ class Meeting:
     tls: bool
     links: Mapping[str, float]
     """Bits per second of each machine's slowest link, where measured."""
+    members: Sequence[str] = ()
+    """Addresses of all machines."""
 
 
 def seating_before(folder: str, python: str, run: str) -> Seating:
@@ -89,6 +94,7 @@ def meeting_variables(
     found = {
         hosts.MEET: endpoint(meeting.address, meeting.port),
         hosts.ADDRESS: address,
+        hosts.MEMBERS: ",".join(meeting.members),
         hosts.LOCAL: str(machine.slots.index(slot)),
         hosts.LOCALS: str(len(machine.slots)),
         KEY_VARIABLE: meeting.key.text(),
@@ -106,11 +112,18 @@ def _variables(job: Job, machine: PlannedMachine, slot: Slot, seat: Seating) -> 
         chosen = msgspec.structs.replace(chosen, resume=seat.checkpoint)
     found = {
         **worker_variables(replace(job, settings=chosen), seat.run_folder, machine, slot),
-        **process_variables(slot),
+        **process_variables(job, slot),
         "PYTHONPATH": seat.code,
     }
     if seat.skew:
         found[settings.SKEW] = repr(seat.skew)
     if seat.data is not None:
         found[settings.DATA] = seat.data
-    return found
+    return {**found, **dataset_variables(seat)}
+
+
+def dataset_variables(seat: Seating) -> dict[str, str]:
+    """Where the data sets are that were sent, and whether this machine takes them as they are."""
+    if seat.datasets is None:
+        return {}
+    return {settings.DATASETS: seat.datasets, **({UNCHECKED_VARIABLE: "1"} if unchecked() else {})}

@@ -15,8 +15,11 @@ from phalanx.launch.ssh_login import with_passwords
 from phalanx.pool.machine import Machine
 
 
-def salvage(machines: Sequence[Machine], paths: RunPaths, say: Say) -> int:
-    """Files that came; what is home is removed there, as at the end of any run."""
+def salvage(machines: Sequence[Machine], paths: RunPaths, say: Say) -> dict[str, str]:
+    """What is home is removed there, as at the end of any run.
+
+    Returns the machines that could not be asked, each with the reason.
+    """
     loop, run = EventLoop(), RemoteRun(paths.id, with_passwords(machines))
     try:
         return loop.wait(_salvage(run, paths, say), never)
@@ -25,15 +28,16 @@ def salvage(machines: Sequence[Machine], paths: RunPaths, say: Say) -> int:
         loop.close()
 
 
-async def _salvage(run: RemoteRun, paths: RunPaths, say: Say) -> int:
-    await run.connect()
-    for member in run.members:
+async def _salvage(run: RemoteRun, paths: RunPaths, say: Say) -> dict[str, str]:
+    silent = await run.connect_some()
+    there = [member for member in run.members if member.name not in silent]
+    for member in there:
         try:
             await member.fetch_samples(paths)
         except MachineError as error:
             say(error.cause)
-    came = await collect_results([member.link for member in run.members], paths)
+    came = await collect_results([member.link for member in there], paths)
     await run.clean()
     for text in (*came.notes, *run.news):
         say(text)
-    return came.files
+    return silent

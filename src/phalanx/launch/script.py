@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from phalanx.core.errors import InputError
+from phalanx.core.packages import place_of
 from phalanx.core.script_imports import imported_files, parse
 
 _ENTRIES = {"fit", "join"}
-_CANNOT_TELL = {"importlib", "runpy", "exec", "__import__"}
+_CANNOT_TELL = {"import_module", "spec_from_file_location", "runpy", "exec", "__import__"}
 """A script that uses one of these may reach phalanx in ways that cannot be read from it."""
 _MOST_FILES = 200
 
@@ -56,7 +57,8 @@ def _remedy_for(source: bytes) -> str:
 
 def _may_reach_phalanx(script: Path, source: bytes) -> bool:
     """Whether the script, or a module beside it that it imports, uses phalanx."""
-    folders = [script.resolve().parent, *_python_path()]
+    above = place_of(script.resolve()).root
+    folders = [script.resolve().parent, above, Path.cwd(), *_python_path()]
     waiting, seen = [(script, source)], {script.resolve()}
     while waiting and len(seen) < _MOST_FILES:
         file, text = waiting.pop()
@@ -72,25 +74,31 @@ def _may_reach_phalanx(script: Path, source: bytes) -> bool:
 
 
 def _uses_phalanx(tree: ast.AST) -> bool:
-    words = set(_words(tree))
-    return bool(words & _CANNOT_TELL) or ("phalanx" in words and bool(words & _ENTRIES))
-
-
-def _words(tree: ast.AST) -> Iterator[str]:
-    """Every name that the code mentions, the parts of dotted ones apart."""
+    ours, words = {"phalanx"}, set[str]()
     for node in ast.walk(tree):
         match node:
-            case ast.Name(id=name) | ast.Attribute(attr=name):
-                yield name
             case ast.Import(names=names):
-                for alias in names:
-                    yield from alias.name.split(".")
-            case ast.ImportFrom(module=module, names=names):
-                yield from (module or "").split(".")
-                for alias in names:
-                    yield from _ENTRIES if alias.name == "*" else {alias.name}
-            case ast.Constant(value=str() as text) if text in _ENTRIES:
-                yield text
+                ours |= {a.asname for a in names if a.name == "phalanx" and a.asname}
+                words |= {part for a in names for part in a.name.split(".")}
+            case ast.ImportFrom(module=str() as module, names=names, level=0):
+                found = {alias.name for alias in names}
+                words |= found | set(module.split("."))
+                if module.partition(".")[0] == "phalanx" and found & {*_ENTRIES, "*"}:
+                    return True
+            case ast.Name(id=name) | ast.Attribute(attr=name):
+                words.add(name)
+    return bool(words & _CANNOT_TELL) or ("phalanx" in words and any(_entered(tree, ours)))
+
+
+def _entered(tree: ast.AST, ours: set[str]) -> Iterator[bool]:
+    """Wherever phalanx is used: whether that may lead to an entry."""
+    harmless: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if node.value.id in ours and node.attr not in _ENTRIES:
+                harmless.add(node.value)
+        elif isinstance(node, ast.Name) and node.id in ours:
+            yield node not in harmless
 
 
 def _python_path() -> list[Path]:
@@ -102,11 +110,11 @@ def _suggest_near(path: Path) -> str:
     folder = path.parent
     if not folder.is_dir():
         return f"There is no folder '{folder}' either."
-    scripts = sorted(file.name for file in folder.glob("*.py"))
-    near = difflib.get_close_matches(path.name, scripts, n=1)
-    near = near or [name for name in scripts if name == f"{path.name}.py"]
+    scripts = sorted(file.stem for file in folder.glob("*.py"))
+    # By their stems: the same ending makes all names look alike.
+    near = difflib.get_close_matches(path.name.removesuffix(".py"), scripts, n=1, cutoff=0.8)
     if near:
-        return f"Did you mean '{folder / near[0]}'?"
+        return f"Did you mean '{folder / near[0]}.py'?"
     return "Check the path; it is relative to the folder you are in."
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from phalanx.core import stopping
+from phalanx.core.advice import advice_on
 from phalanx.core.errors import (
     SCRIPT_FAILED,
     InputError,
@@ -22,6 +23,8 @@ from phalanx.core.errors import (
     PeerLost,
     RunStopped,
 )
+from phalanx.core.missing import missing_package
+from phalanx.core.packages import place_of
 
 STOPPED_CODE = 143
 """What a shell says of a process ended by SIGTERM: the worker stopped because it was told to."""
@@ -29,11 +32,22 @@ PEER_LOST_CODE = 75
 """The worker ended because another one did, which is the one to be named."""
 
 
-def main_module(script: str) -> ModuleType:
-    """A fresh ``__main__`` for ``script``."""
-    module = ModuleType("__main__")
-    module.__file__ = str(Path(script).absolute())
+def main_module(script: str, named: str | None = None) -> ModuleType:
+    """A fresh ``__main__`` for ``script``, which may be a module of a package."""
+    module, path = ModuleType("__main__"), Path(script).absolute()
+    module.__file__ = str(path)
+    place = place_of(path, named)
+    if place.package:
+        module.__package__, module.__spec__ = place.package, place.spec(path)
     return module
+
+
+def import_folders(script: str, named: str | None = None) -> list[str]:
+    """Where the script's imports are looked for first: as Python does it for a file, or ``-m``."""
+    place, own = place_of(Path(script).resolve(), named), str(Path(script).resolve().parent)
+    if named is not None:
+        return [str(place.root)]
+    return [own, str(place.root)] if place.package else [own]
 
 
 def run_script(main: ModuleType, traceback_file: Path) -> int:
@@ -55,7 +69,10 @@ def run_script(main: ModuleType, traceback_file: Path) -> int:
         _write(traceback_file, str(error) + "\n")
         return error.exit_code
     except BaseException as error:
-        _write(traceback_file, users_traceback(error))
+        if isinstance(error, ModuleNotFoundError) and (told := missing_package(error)):
+            _write(traceback_file, f"{told}\n")
+            return told.exit_code
+        _write(traceback_file, users_traceback(error) + advice_on(error))
         return SCRIPT_FAILED
     # A script that leaves its loop is not told by an exception that its training has failed.
     return SCRIPT_FAILED if traceback_file.exists() else 0

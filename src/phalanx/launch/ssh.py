@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import msgspec
 
-from phalanx.core.errors import MachineError, PhalanxError, RunStopped
+from phalanx.core.errors import InputError, MachineError, PhalanxError, RunStopped
+from phalanx.core.files import read_bounded
 from phalanx.core.run_paths import RunPaths
 from phalanx.launch.event_loop import EventLoop, cancel
 from phalanx.launch.frameworks import plan_for, roles_by_rank
@@ -24,6 +25,7 @@ from phalanx.launch.launcher import (
     describe_launch,
     never,
 )
+from phalanx.launch.reconnect import reconnect_seconds
 from phalanx.launch.remote_run import RemoteRun
 from phalanx.launch.remote_worker import DEFAULT_FOLDER, command_of, seating_before
 from phalanx.launch.say import Say
@@ -32,6 +34,7 @@ from phalanx.launch.ssh_login import with_passwords
 from phalanx.pool.machine import Machine
 
 _TICK = 0.05
+_MOST_SWITCH = 1 << 16  # bytes
 _AFTER_KILL = 5.0
 _CLEANING = 40.0
 _CLOSING = 10.0
@@ -52,7 +55,8 @@ class SshLauncher(Launcher):
     def open(self, job: Job, paths: RunPaths, say: Say, asked: Callable[[], bool]) -> Job:
         machines = tuple(with_passwords(job.fleet.machines))
         self._loop = EventLoop()
-        self._run = RemoteRun(paths.id, machines, detach=job.fleet.detach)
+        reconnect = reconnect_seconds()
+        self._run = RemoteRun(paths.id, machines, detach=job.fleet.detach, reconnect=reconnect)
         say(f"connecting to {len(machines)} machine{'s' * (len(machines) != 1)}")
         try:
             found = self._loop.wait(self._run.connect(), self._saying(say, asked))
@@ -101,15 +105,22 @@ class SshLauncher(Launcher):
             return
         try:
             changed = self._paths.switch.stat().st_mtime_ns
-        except OSError:
-            return
-        if changed != self._switched:
+            if changed == self._switched:
+                return
             self._switched = changed
-            text = self._paths.switch.read_text(encoding="utf-8", errors="replace")
-            self._loop.submit(run.switch(text))
+            text = read_bounded(self._paths.switch, _MOST_SWITCH).decode(errors="replace")
+        except (OSError, InputError):
+            return
+        self._loop.submit(run.switch(text))
 
     def lost(self) -> dict[int, MachineError]:
         return dict(self._run.lost) if self._run else {}
+
+    def away(self) -> dict[int, MachineError]:
+        return self._run.absences.lost if self._run else {}
+
+    def alone(self) -> MachineError | None:
+        return self._run.absences.alone if self._run else None
 
     def news(self) -> list[str]:
         """What there is now: a machine that says more meanwhile has to wait for its turn."""
@@ -122,6 +133,8 @@ class SshLauncher(Launcher):
         return bool(done and run and run.started and not run.error and job and job.fleet.detach)
 
     def leave(self) -> None:
+        if self._paths is not None:
+            self._paths.detached.touch()
         self._let_go()
 
     def stop(self, grace: float, hurry: Callable[[], bool] = never) -> None:
@@ -130,6 +143,7 @@ class SshLauncher(Launcher):
             return
         if self._launching is not None and not self._launching.done():
             cancel(self._launching)
+        run.say_unreachable()
         if run.all_ended():
             return
         loop.submit(run.stop(grace))
@@ -223,6 +237,6 @@ def _as_found(job: Job, machines: tuple[Machine, ...]) -> Job:
     slow = job.settings.slow
     if slow is not None:
         slow = [*slow, *[1.0] * plan.workers][: plan.workers]
-    settings = msgspec.structs.replace(job.settings, slow=slow)
+    settings = msgspec.structs.replace(job.settings, slow=slow, second_copy=job.fleet.detach)
     fleet = replace(job.fleet, machines=machines)
     return replace(job, plan=plan, settings=settings, fleet=fleet)

@@ -15,6 +15,7 @@ from phalanx.core.errors import (
     PhalanxError,
     ScriptError,
 )
+from phalanx.core.files import read_tail
 from phalanx.core.run_paths import RunPaths
 from phalanx.launch.frameworks.framework import WORKER
 from phalanx.launch.script_runner import PEER_LOST_CODE, STOPPED_CODE
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 FREE_SOME_SPACE = "Free some space on the disk; what has a checkpoint can go on: phalanx resume"
 _FULL = 1 << 16  # bytes
+_MOST_TOLD = 1 << 20  # bytes
 
 
 def failures(codes: Mapping[int, int]) -> dict[int, int]:
@@ -71,11 +73,7 @@ def worker_name(rank: int, launch: Launch | None) -> str:
 
 def told_by(rank: int, paths: RunPaths) -> list[str]:
     """The lines of the traceback (or message) that ``rank`` left, if any."""
-    try:
-        text = paths.traceback_of(rank).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
-    return text.rstrip().splitlines()
+    return read_tail(paths.traceback_of(rank), _MOST_TOLD).rstrip().splitlines()
 
 
 def _disk_is_full(paths: RunPaths) -> bool:

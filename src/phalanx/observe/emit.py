@@ -18,6 +18,8 @@ SIGN_OF_LIFE = 5.0
 """Seconds after which a worker that has nothing to tell says that it is there."""
 MOST_UNWRITTEN = 1 << 24
 """Bytes that are kept for a disk that is full; more than that is forgotten."""
+MOST_ROWS = 10_000
+"""Steps of one line: readers pass over lines without end."""
 
 StepRow = tuple[
     int, float, int, float, float, float, float, float, float, float, int, float | None
@@ -91,7 +93,7 @@ class EventWriter:
         rows = [self._rows.popleft() for _ in range(len(self._rows))]
         batches: list[list[StepRow]] = []
         for row in rows:
-            if batches and batches[-1][0][0] == row[0]:
+            if batches and batches[-1][0][0] == row[0] and len(batches[-1]) < MOST_ROWS:
                 batches[-1].append(row)
             else:
                 batches.append([row])

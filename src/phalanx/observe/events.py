@@ -12,6 +12,8 @@ from pathlib import Path
 
 import msgspec
 
+from phalanx.core.files import read_lines
+
 
 class Joined(msgspec.Struct, tag="joined", frozen=True, kw_only=True):
     """A worker is ready: its model is set up and has everyone's weights."""
@@ -128,6 +130,11 @@ class Balanced(msgspec.Struct, tag="balanced", frozen=True, kw_only=True):
     rank: int
     epoch: int
     shares: list[float]
+    refused: list[float] | None = None
+    """Others that were tried and taken back, because they were not faster."""
+    rate_before: float | None = None
+    rate_after: float | None = None
+    """Samples a second in steps with the old shares, and with those that were tried."""
 
 
 class Refused(msgspec.Struct, tag="refused", frozen=True, kw_only=True):
@@ -154,6 +161,24 @@ class WorkerLost(msgspec.Struct, tag="lost", frozen=True, kw_only=True):
     worker: int
     machine: str
     address: str
+
+
+class Settled(msgspec.Struct, tag="settled", frozen=True, kw_only=True):
+    """What became of the samples of a worker that is gone, as the parameter store knows it."""
+
+    time: float
+    rank: int
+    """Who tells of it."""
+    worker: int
+    epoch: int
+    trained: int
+    """Samples that its updates hold, since it joined."""
+    of_epoch: int
+    """The same, in ``epoch``."""
+    back: int
+    """Samples that the others train instead."""
+    lost: int
+    """Samples that nobody trains: of an update that came in part, or before its step."""
 
 
 class Data(msgspec.Struct, tag="data", frozen=True, kw_only=True):
@@ -202,6 +227,7 @@ Event = (
     | Balanced
     | Refused
     | WorkerLost
+    | Settled
     | Data
     | Saved
     | Alive
@@ -221,18 +247,18 @@ def decode(line: bytes) -> Event:
     return _decoder.decode(line)
 
 
-def read_events(path: Path) -> Iterator[Event]:
-    """The events of a file; a last line cut short by a crash is passed over."""
+def read_events(path: Path) -> Iterator[Event | None]:
+    """The events of a file; a last line cut short by a crash is passed over.
+
+    ``None`` stands for what was left out because there was too much of it.
+    """
     if not path.is_file():
         return
-    with path.open("rb") as file:
-        for line in file:
-            if not line.endswith(b"\n"):
-                return
-            try:
-                yield decode(line)
-            except (msgspec.DecodeError, RecursionError):
-                continue
+    for line in read_lines(path):
+        try:
+            yield None if line is None else decode(line)
+        except (msgspec.DecodeError, RecursionError):
+            continue
 
 
 class MachineSample(msgspec.Struct, frozen=True, kw_only=True):

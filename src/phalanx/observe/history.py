@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from phalanx.observe.events import EpochDone
+from phalanx.observe.events import EpochDone, Settled
 from phalanx.observe.timeline import RankLog
 
 Row = dict[str, float | int | None]
@@ -25,10 +25,28 @@ def make_history(ranks: Sequence[RankLog], began: float | None) -> list[Row]:
     for log in ranks:
         for done in log.epochs:
             by_epoch.setdefault(done.epoch, []).append(done)
+    for event in (log.gone for log in ranks if log.gone):
+        parts = by_epoch.setdefault(event.epoch, [])
+        if all(part.rank != event.worker for part in parts):  # it was lost before its end
+            parts.append(_part_of(event))
     logged = logged_values(ranks)
     return [
         epoch_row(parts, logged.get(epoch, {}), began) for epoch, parts in sorted(by_epoch.items())
     ]
+
+
+def _part_of(event: Settled) -> EpochDone:
+    """What a lost worker had trained of its last epoch."""
+    return EpochDone(
+        time=event.time,
+        rank=event.worker,
+        epoch=event.epoch,
+        seconds=0.0,
+        samples=event.of_epoch,
+        train_loss=None,
+        train_accuracy=None,
+        rate=None,
+    )
 
 
 def logged_values(ranks: Sequence[RankLog]) -> dict[int, dict[str, float | None]]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from phalanx.core.run_paths import RunPaths
+from phalanx.core.run_paths import RunPaths, beside
 from phalanx.observe.history import Row
 
 MOST_GENERATIONS = 32
@@ -24,9 +23,9 @@ class Source:
 def source_of(paths: RunPaths, resumes: str | None) -> Source | None:
     """Where the run in ``paths`` goes on from, if that folder still lies beside it."""
     found = re.fullmatch(r"(.+), checkpoint (\d+)", resumes or "")
-    if not found or Path(found[1]).name != found[1]:
+    parent = beside(paths, found[1]) if found else None
+    if not found or parent is None:
         return None
-    parent = RunPaths(paths.folder.parent / found[1])
     if not parent.folder.is_dir() or parent.folder == paths.folder:
         return None
     return Source(parent, int(found[2]))

@@ -12,7 +12,8 @@ from typing import TypeVar
 
 import msgspec
 
-from phalanx.core.run_paths import RunPaths
+from phalanx.core.files import read_bounded, read_lines
+from phalanx.core.run_paths import RunPaths, beside
 from phalanx.core.settings import OURS, RunSettings
 from phalanx.observe.events import MachineSample
 
@@ -82,19 +83,16 @@ T = TypeVar("T")
 
 
 def read_record(path: Path, kind: type[T]) -> T | None:
-    """The record in ``path``, or ``None`` when it is missing or broken."""
-    if not path.is_file():
-        return None  # nor a pipe, which would be waited for
+    """The record in ``path``, or ``None`` when it is missing or broken; too large is an error."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return msgspec.json.decode(read_bounded(path), type=kind)
     except (OSError, msgspec.DecodeError, RecursionError):
         return None
 
 
 def study_folders(paths: RunPaths, record: StudyRecord) -> list[RunPaths]:
     """The folders of a study's runs: they lie beside it, so a name that leads away is none."""
-    names = [name for name in record.runs if Path(name).name == name]
-    return [RunPaths(paths.folder.parent / name) for name in names]
+    return [run for name in record.runs if (run := beside(paths, name)) is not None]
 
 
 def read_samples(paths: RunPaths) -> dict[str, list[MachineSample]]:
@@ -107,9 +105,9 @@ def read_samples(paths: RunPaths) -> dict[str, list[MachineSample]]:
 
 def _samples(path: Path) -> Iterator[MachineSample]:
     decoder = msgspec.json.Decoder(MachineSample)
-    with path.open("rb") as file:
-        for line in file:
-            try:
+    for line in read_lines(path):
+        try:
+            if line is not None:
                 yield decoder.decode(line)
-            except (msgspec.DecodeError, RecursionError):
-                continue
+        except (msgspec.DecodeError, RecursionError):
+            continue

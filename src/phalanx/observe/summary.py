@@ -80,6 +80,14 @@ def read_run(paths: RunPaths) -> RunFiles:
     )
 
 
+def read_summary(paths: RunPaths) -> Summary | None:
+    """The summary as written, under the name of its folder, whatever it calls itself."""
+    summary = read_record(paths.summary, Summary)
+    if summary is not None:
+        summary.run = paths.id
+    return summary
+
+
 def summarise(
     paths: RunPaths,
     *,
@@ -175,7 +183,7 @@ def _other_use(run: RunFiles, machine: str) -> float | None:
 
 def _trained_on(run: RunFiles, machine: str) -> int | None:
     ranks = [log for log in run.ranks if log.joined and log.joined.machine == machine]
-    return sum(step.samples for log in ranks for step in log.steps) if ranks else None
+    return sum(log.samples for log in ranks) if ranks else None
 
 
 def _add_outcome(summary: Summary, run: RunFiles, generation: int) -> None:
@@ -190,7 +198,8 @@ def _add_outcome(summary: Summary, run: RunFiles, generation: int) -> None:
     if not run.joined or (run.launch.system != OURS and not summary.history):
         return
     summary.epochs = sum(not row.get("earlier") for row in summary.history)
-    samples = sum(step.samples for log in ranks for step in log.steps)
+    samples = sum(log.samples for log in ranks)
+    summary.samples_lost = sum(event.lost for log in ranks for event in log.settled)
     summary.samples = samples or sum(done.samples for log in ranks for done in log.epochs)
     train = summary.phases.train
     summary.samples_per_second = summary.samples / train if train else None
@@ -214,7 +223,7 @@ def _add_earlier(summary: Summary, run: RunFiles, generation: int) -> float:
 
 
 def _parent(source: Source, generation: int) -> Summary | None:
-    written = read_record(source.paths.summary, Summary)
+    written = read_summary(source.paths)
     if written is not None and written.status != RUNNING:
         return written
     if generation >= MOST_GENERATIONS:
@@ -299,6 +308,11 @@ def _add_extras(summary: Summary, run: RunFiles) -> None:
         for _, d in sorted(data.items())
     ]
     summary.notes = list(run.joined[0].notes) if run.joined else []
+    summary.notes += [
+        f"the events of worker {log.rank} are too long: not all of them are counted here"
+        for log in ranks
+        if log.left_out
+    ]
     summary.versions = run.launch.versions | (run.joined[0].versions if run.joined else {})
     saved = [saved for log in ranks for saved in log.saved if not _is_checkpoint(saved)]
     summary.files = sorted({one.path for one in saved})

@@ -103,6 +103,8 @@ class BalanceSummary(msgspec.Struct, kw_only=True):
     """What sharing the batches out by measured speed did."""
 
     changes: int
+    refused: int = 0
+    """Other shares that were tried and taken back, because they were not faster."""
     first_epoch: int
     last_epoch: int
     rate_before: float | None = None
@@ -128,6 +130,8 @@ class Summary(msgspec.Struct, kw_only=True):
     machines: list[MachineSummary] = []
     epochs: int | None = None
     samples: int | None = None
+    samples_lost: int | None = None
+    """Of workers that were lost, and that the others could not train instead."""
     seconds: float | None = None
     samples_per_second: float | None = None
     train_loss: float | None = None

@@ -40,12 +40,22 @@ def add_steps(summary: Summary, ranks: Sequence[RankLog], phases: Sequence[Phase
 
 def add_shares(summary: Summary, ranks: Sequence[RankLog]) -> None:
     """How balance shared the batches out."""
-    balanced = next((log.balanced for log in ranks if log.balanced), [])
-    if not balanced:
+    log = next((log for log in ranks if log.balanced or log.taken_back), None)
+    if log is None:
         return
+    balanced = log.balanced
+    epochs = [event.epoch for event in balanced or log.taken_back]
     summary.balance = BalanceSummary(
-        changes=len(balanced), first_epoch=balanced[0].epoch, last_epoch=balanced[-1].epoch
+        changes=len(balanced),
+        refused=len(log.taken_back),
+        first_epoch=epochs[0],
+        last_epoch=epochs[-1],
     )
+    if not balanced:
+        last = log.taken_back[-1]
+        summary.balance.rate_before = last.rate_before
+        summary.balance.rate_after = last.rate_after
+        return
     if not any(log.switches for log in ranks):
         summary.balance.rate_before = _rate(ranks, 0.0, balanced[0].time)
         summary.balance.rate_after = _rate(ranks, balanced[-1].time, math.inf)
@@ -81,7 +91,7 @@ def _worker(log: RankLog) -> WorkerSummary:
         worker.threads = log.joined.threads
     if log.finished:
         worker.peak_memory_bytes = log.finished.peak_memory or None
-    worker.samples = sum(step.samples for step in log.steps)
+    worker.samples = log.samples
     seconds = sum(row.seconds for row in log.rows)
     if log.steps and seconds > 0:
         span = log.phases.get("train") or log.steps[-1].ended - log.steps[0].began

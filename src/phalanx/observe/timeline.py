@@ -64,19 +64,35 @@ class RankLog:
     logged: list[ev.Logged] = field(default_factory=list)
     switches: list[ev.Switched] = field(default_factory=list)
     balanced: list[ev.Balanced] = field(default_factory=list)
+    """Shares that were kept; others were tried and taken back."""
+    taken_back: list[ev.Balanced] = field(default_factory=list)
     refused: list[ev.Refused] = field(default_factory=list)
     lost: list[ev.WorkerLost] = field(default_factory=list)
     """Workers without whom it went on."""
+    settled: list[ev.Settled] = field(default_factory=list)
+    """What it found of the samples of those."""
+    gone: ev.Settled | None = None
+    """What another found of this one's, when it was lost."""
     data: list[ev.Data] = field(default_factory=list)
     saved: list[ev.Saved] = field(default_factory=list)
     finished: ev.Finished | None = None
     """Its last word, unless it joined again: a script may train more than once."""
+    left_out: int = 0
+    """Stretches of its events that were too long to be read."""
     bytes_sent: int | None = None
     last_time: float | None = None
 
     @property
     def joined(self) -> ev.Joined | None:
         return self.joins[0] if self.joins else None
+
+    @property
+    def samples(self) -> int:
+        """That it trained: of one that was lost, as the store knows it."""
+        if self.gone is None:
+            return sum(step.samples for step in self.steps)
+        began = self.joins[-1].time if self.joins else 0.0
+        return self.gone.trained + sum(s.samples for s in self.steps if s.began < began)
 
     @property
     def rows(self) -> list[Step]:
@@ -100,11 +116,13 @@ class RankLog:
             case ev.Switched():
                 self.switches.append(event)
             case ev.Balanced():
-                self.balanced.append(event)
+                (self.balanced if event.refused is None else self.taken_back).append(event)
             case ev.Refused():
                 self.refused.append(event)
             case ev.WorkerLost():
                 self.lost.append(event)
+            case ev.Settled():
+                self.settled.append(event)
             case ev.Data():
                 self.data.append(event)
             case ev.Saved():
@@ -142,6 +160,12 @@ def read_ranks(paths: RunPaths) -> list[RankLog]:
             continue
         log = RankLog(int(found[1]))
         for event in ev.read_events(file):
-            log.add(event)
+            if event is None:
+                log.left_out += 1
+            else:
+                log.add(event)
         logs.append(log)
+    gone = {event.worker: event for log in logs for event in log.settled}
+    for log in logs:
+        log.gone = gone.get(log.rank)
     return sorted(logs, key=lambda log: log.rank)

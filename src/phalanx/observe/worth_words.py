@@ -13,6 +13,7 @@ _WORTH_NAMING = 0.03
 _STEADY = (0.75, 1.33)
 """What is called "about as fast" may not be further off in any stretch of the time."""
 _CLEARLY_SLOWER = 1.3
+_FEW = 3
 
 
 def advise(worth: Worth) -> str | None:
@@ -64,6 +65,8 @@ def _change(worth: Worth, faster: Sequence[Option]) -> str:
 def _leave_out(worth: Worth, option: Option) -> str:
     gone = [name for name in worth.machines if name not in option.machines]
     late = worth.waiting
+    if len(gone) > max(_FEW, len(option.machines)):  # the few are named, not the many
+        return f"keep only {listed(option.machines)} ({_how(worth, option)}: {_faster(option)})"
     known = late is not None and _named(late) and gone == [late.name]
     whom = "it" if known else listed(gone)
     return f"leave {whom} out ({_how(worth, option)}: {_faster(option)})"

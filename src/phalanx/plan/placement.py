@@ -65,14 +65,20 @@ def share_out(machines: Sequence[Machine], workers: int) -> list[int]:
     return counts
 
 
-def place(machine: Machine, workers: int, first_rank: int) -> PlannedMachine:
-    """``workers`` slots on ``machine``, of equal size, with ranks from ``first_rank`` on."""
-    threads = max(1, (machine.cores or 1) // workers)
+def place(
+    machine: Machine, workers: int, first_rank: int, *, instead_of: int = 1
+) -> PlannedMachine:
+    """``workers`` slots on ``machine``, of equal size, with ranks from ``first_rank`` on.
+
+    One worker ``instead_of`` several has what they would have together.
+    """
+    parts = workers * instead_of
+    threads = max(1, (machine.cores or 1) // parts * instead_of)
     slots = [
         Slot(
             rank=first_rank + i,
-            cpus=_cpus(machine, i, workers),
-            threads=threads,
+            cpus=[c for k in range(instead_of) for c in _cpus(machine, i * instead_of + k, parts)],
+            threads=(machine.cores or 1) if crowded(machine, parts) and instead_of > 1 else threads,
             device=_device(machine, i, workers),
         )
         for i in range(workers)

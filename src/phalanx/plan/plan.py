@@ -69,8 +69,11 @@ def make_plan(
     """Place ``workers`` (the total; one per GPU or per machine when ``None``) on ``machines``."""
     if not machines:
         raise InputError("there is no machine to plan for", "Select at least one.")
+    instead_of = 1
     if is_single(strategy):  # what the others have to beat is the best that one of them can do
-        machines = by_speed(machines)[:1]
+        everyone, machines = list(machines), by_speed(machines)[:1]
+        total = workers or natural_workers(everyone)
+        instead_of = max(1, share_out(everyone, total)[everyone.index(machines[0])])
     count, reasons = _count(machines, workers, strategy)
     _check_batch(batch, count)
     planned: list[PlannedMachine] = []
@@ -78,7 +81,7 @@ def make_plan(
     for machine, share in zip(machines, share_out(machines, count), strict=True):
         reasons += _remarks(machine, share)
         if share:
-            planned.append(place(machine, share, rank))
+            planned.append(place(machine, share, rank, instead_of=instead_of))
             rank += share
     return Plan(
         strategy=strategy,

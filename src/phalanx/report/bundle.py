@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from phalanx.core.errors import InputError
-from phalanx.core.files import write_whole
+from phalanx.core.files import LARGEST_RECORD, read_bounded, write_whole
 from phalanx.core.run_paths import RunPaths
 from phalanx.report.load import RunData, StudyData, load_study
 
@@ -111,10 +111,12 @@ def _source(run: RunData) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     if root.is_symlink():
         return found
+    left = LARGEST_RECORD
     for folder, _, names in os.walk(root):
         for file in (Path(folder, name) for name in names):
             if file.is_file() and not file.is_symlink():
-                found[str(file.relative_to(root))] = file.read_bytes()
+                found[str(file.relative_to(root))] = content = read_bounded(file, left)
+                left -= len(content)
     return found
 
 

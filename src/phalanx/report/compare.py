@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from phalanx.report import words
 from phalanx.report.agreement import agreements
 from phalanx.report.load import Spread, StudyData, train_seconds
-from phalanx.report.noise import Difference, judge_quality, judge_times
+from phalanx.report.noise import NOISE, Difference, judge_quality, judge_times
 from phalanx.report.quality import Quality
 
 
@@ -21,6 +21,9 @@ class Competitor:
     batch: int | None
     seconds: Spread
     quality: Spread | None = None
+    workers: int | None = None
+    threads: int | None = None
+    """Of all workers together."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,20 @@ class Ranking:
 
 def rank_times(rows: Sequence[Competitor]) -> Ranking:
     ordered = sorted(rows, key=lambda row: row.seconds.middle)
-    return _rank(ordered, lambda a, b: judge_times(a.seconds, b.seconds))
+    return _rank(ordered, _judge)
+
+
+def _judge(a: Competitor, b: Competitor) -> Difference:
+    """What more workers cannot explain is never clear, however large."""
+    found = judge_times(a.seconds, b.seconds)
+    return Difference.TENTATIVE if found is Difference.CLEAR and is_implausible(a, b) else found
+
+
+def is_implausible(fast: Competitor, slow: Competitor) -> bool:
+    """Whether one worker took longer than several can make up for."""
+    if slow.strategy != "single" or not fast.workers or fast.seconds.middle <= 0.0:
+        return False
+    return slow.seconds.middle / fast.seconds.middle > (1.0 + NOISE) * fast.workers
 
 
 def rank_quality(rows: Sequence[Competitor], quality: Quality) -> Ranking | None:
@@ -185,6 +201,7 @@ def _among(fastest: Competitor, ranks: Ranking, quality: Quality) -> str:
 
 def _remarks(rows: Sequence[Competitor], quality: Quality) -> list[str]:
     remarks = [worth] if (worth := worth_distributing(rows, quality)) else []
+    remarks += _unequal_threads(rows)
     repeats = min(len(row.seconds.values) for row in rows)
     if repeats == 1:
         remarks.append(
@@ -195,6 +212,14 @@ def _remarks(rows: Sequence[Competitor], quality: Quality) -> list[str]:
     else:
         remarks.append(f"Medians of at least {repeats} runs each.")
     return remarks
+
+
+def _unequal_threads(rows: Sequence[Competitor]) -> list[str]:
+    known = {row.label: row.threads for row in rows if row.threads}
+    if len(set(known.values())) < 2 or not any(row.strategy == "single" for row in rows):
+        return []
+    told = words.listed([f"{label} with {threads}" for label, threads in known.items()])
+    return [f"They computed with unlike numbers of threads in all: {told}."]
 
 
 def worth_distributing(rows: Sequence[Competitor], quality: Quality) -> str | None:
@@ -210,7 +235,7 @@ def worth_distributing(rows: Sequence[Competitor], quality: Quality) -> str | No
     single = min(alone, key=lambda row: row.seconds.middle)
     as_good = [row for row in others if not _worse(row, single, quality)]
     best = min(as_good or others, key=lambda row: row.seconds.middle)
-    difference = judge_times(single.seconds, best.seconds)
+    difference = _judge(best, single)
     figures = f"({words.seconds(best.seconds.middle)} against {_took(single)})"
     if difference is Difference.NOISE:
         return (
@@ -219,6 +244,13 @@ def worth_distributing(rows: Sequence[Competitor], quality: Quality) -> str | No
         )
     sure = difference is Difference.CLEAR
     one, many = single.seconds.middle, best.seconds.middle
+    if is_implausible(best, single):
+        return (
+            f"Doubtful: {best.label} was {one / many:.1f} times as fast as {single.label} "
+            f"{figures}, more than {best.workers} workers can be by themselves. Something held "
+            f"{single.label} up: other work on this machine, or threads that wait for each other "
+            "(compare with OMP_NUM_THREADS=1). Repeat it on a quiet machine, with --repeat 3."
+        )
     if many < one:
         paid = "paid" if sure else "seems to have paid"
         told = paid if as_good else "was faster, but at a price"
@@ -261,5 +293,11 @@ def competitors(study: StudyData, quality: Quality) -> list[Competitor]:
         spread = group.spread(train_seconds) if group.done and found.comparable else None
         if spread:
             score = group.spread(quality.get)
-            rows.append(Competitor(group.label, group.strategy, group.batch, spread, score))
+            threads = [worker.threads for worker in group.shown.summary.per_worker]
+            rows.append(
+                Competitor(
+                    group.label, group.strategy, group.batch, spread, score, group.workers,
+                    sum(t or 0 for t in threads) if all(threads) else None,
+                )
+            )  # fmt: skip
     return rows

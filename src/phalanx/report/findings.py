@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phalanx.observe.straggler import Straggler
-from phalanx.observe.summary_fields import Summary, SwitchSummary
+from phalanx.observe.summary_fields import BalanceSummary, Summary, SwitchSummary
 from phalanx.observe.worth_words import as_sentence
 from phalanx.report import words
 from phalanx.report.load import Group, StudyData
@@ -21,6 +21,7 @@ def findings(summary: Summary) -> list[str]:
         balance_sentence(summary),
         worth_sentence(summary),
         switch_sentence(summary),
+        lost_sentence(summary),
     )
     return [sentence for sentence in found if sentence]
 
@@ -34,6 +35,15 @@ def nonfinite_sentence(summary: Summary) -> str | None:
     return (
         f"Not finite: {words.count(count)} step{'s were' if count > 1 else ' was'} skipped, "
         f"{'the first ' if count > 1 else ''}in epoch {first.epoch + 1} ({first.what})."
+    )
+
+
+def lost_sentence(summary: Summary) -> str | None:
+    """What a lost worker took along for good."""
+    if not summary.samples_lost:
+        return None
+    return (
+        f"{words.count(summary.samples_lost)} samples of lost workers were not trained to the end."
     )
 
 
@@ -75,8 +85,11 @@ def _cost(late: Straggler) -> str:
 def balance_sentence(summary: Summary) -> str | None:
     """What sharing out by measured speed came to."""
     balance = summary.balance
-    if balance is None or not summary.shares:
+    if balance is None:
         return None
+    refused = _refused(balance)
+    if not summary.shares:
+        return f"Balance: equal shares; {refused}." if refused else None
     often = "once" if balance.changes == 1 else f"{balance.changes} times"
     last = f"last in epoch {balance.last_epoch + 1}" if balance.changes > 1 else ""
     when = f"{often}, {last}" if last else f"{often}, in epoch {balance.first_epoch + 1}"
@@ -84,7 +97,18 @@ def balance_sentence(summary: Summary) -> str | None:
     before, after = balance.rate_before, balance.rate_after
     if before and after:
         told += f"; {words.count(before)} samples/s in steps before, {words.count(after)} after"
-    return f"{told}."
+    return f"{told}; {refused}." if refused else f"{told}."
+
+
+def _refused(balance: BalanceSummary) -> str:
+    if not balance.refused:
+        return ""
+    often = "once" if balance.refused == 1 else f"{balance.refused} times"
+    told = f"others were tried {often} and taken back, because they were not faster"
+    before, after = balance.rate_before, balance.rate_after
+    if balance.changes or not before or not after:
+        return told
+    return f"{told} ({words.count(after)} samples/s in steps, against {words.count(before)})"
 
 
 def shares(values: Sequence[float]) -> str:

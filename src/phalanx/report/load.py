@@ -10,7 +10,7 @@ from statistics import median
 from phalanx.core.run_paths import RunPaths
 from phalanx.observe.records import LaunchRecord, StudyRecord, read_record, study_folders
 from phalanx.observe.run_status import DONE, RUNNING
-from phalanx.observe.summary import RunFiles, Summary, read_run, summarise_files
+from phalanx.observe.summary import RunFiles, Summary, read_run, read_summary, summarise_files
 
 Getter = Callable[[Summary], float | None]
 Key = tuple[str, int | None, int | None, str | None, tuple[str, ...]]
@@ -158,7 +158,7 @@ def load_study(paths: RunPaths) -> StudyData:
 
 def load_run(paths: RunPaths) -> RunData:
     """The run in ``paths``: its written summary, or one made now if it has none that is final."""
-    summary = read_record(paths.summary, Summary)
+    summary = read_summary(paths)
     if summary is not None and summary.status != RUNNING:
         return RunData(paths, summary)
     files = read_run(paths)

@@ -34,6 +34,8 @@ def judge_times(a: Spread, b: Spread) -> Difference:
     apart = abs(a.middle - b.middle)
     if min(len(a.values), len(b.values)) > 1:
         return _judge_repeated(a, b, apart)
+    if apart <= max(a.width, b.width):  # one of them was repeated, and differs as much from itself
+        return Difference.NOISE
     longer = max(a.middle, b.middle)
     found = _by_size(apart / longer if longer else 0.0, NOISE, TENTATIVE)
     if longer < SHORT_SECONDS and found is Difference.CLEAR:

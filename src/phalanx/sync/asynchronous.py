@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from phalanx.data.ledger import Applied
 from phalanx.sync.courier import make_courier
 from phalanx.sync.parameter_store import make_store
 from phalanx.sync.replica import Masks
@@ -27,6 +28,7 @@ class Asynchronous(SharedStrategy):
         super().__init__(context)
         self._store = make_store(context, servers)
         self._rate_factor, self._emphasis = 1.0 / context.rate_divisor, 1.0
+        self._given = 0
         self._outbox = self._store.outbox()
         self._overlaps = overlap == "yes"
         device = self._replica.device
@@ -42,6 +44,12 @@ class Asynchronous(SharedStrategy):
     def emphasise(self, factor: float) -> None:
         self._emphasis = factor
 
+    def covers(self, total: int) -> None:
+        self._given = total
+
+    def fence(self, rank: int) -> Applied | None:
+        return self._store.fence(rank)
+
     def exchange(self, weight: float, clip: float | None = None) -> Timing:
         ready = self._clock.now()
         self._settle()
@@ -51,6 +59,7 @@ class Asynchronous(SharedStrategy):
         carried = timing.wait + timing.reduce + timing.update
         timing.wait += max(0.0, began - ready - carried)
         used = self._outbox.collect()
+        self._outbox.total = self._given
         self._replica.drop_gradients()
         if weight > 0.0 and (finite := self._outbox.is_finite()):
             self._outbox.normalise(weight, clip, self._emphasis)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from phalanx.data.ledger import Counter, Lease, Segment, claim, cut, split_among_all
+from phalanx.data.ledger import Counter, Lease, Segment, claim, cut, lease_of, split_among_all
+from phalanx.sync.given_out import GivenOut
 from phalanx.sync.transport.arena import Arena
 from phalanx.sync.transport.locks import Locks
 
@@ -15,7 +16,7 @@ RING = 64
 """Chunks of a team that its fastest member may be ahead of its slowest."""
 AHEAD = 4
 """Chunks that a worker claims at once, where others are on other machines."""
-_TICKET, _NUMBER, _START, _WANT, _FIRST_SHARE = range(5)
+_TICKET, _NUMBER, _START, _WANT, _WHOLE, _FIRST_SHARE = range(6)
 _NUMBERS = 1 << 32  # that one ticket may use
 
 
@@ -30,12 +31,16 @@ class TeamLease:
 class SharedClaims:
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
+        self.least = 1
+        """Samples that a part has at least, if there are as many."""
         self._cells = arena.region("claims", 4, torch.int64).numpy()
-        # Per worker, a ring of what it claimed for its team: ticket, number, start, want, ends.
-        width = _FIRST_SHARE + arena.workers
+        # Per worker, a ring of what it claimed for its team, each with the members' parts of it.
+        width = _FIRST_SHARE + 2 * arena.workers
         rings = arena.region("team claims", arena.workers * RING * width, torch.int64)
         self._rings = rings.view(arena.workers, RING, width).numpy()
         self._taken = arena.region("team taken", arena.workers, torch.int64).numpy()
+        self.given = None if arena.hosts is None else GivenOut(arena)
+        """Where a worker can be lost and the others go on: what each has in hand."""
         if arena.rank == 0:
             self._cells[:] = (-1, 0, 0, -1)
             self._rings[:] = -1
@@ -60,18 +65,25 @@ class SharedClaims:
         is one at a time, so that nobody is left with several while the others wait.
         """
         found: list[Lease] = []
+        assert self.given is not None
         with self._arena.lock(Locks.CLAIMS):
             while len(found) < AHEAD:
                 lease = self._claim(ticket, segment, want)
                 if lease is None:
+                    found += self._again(ticket, self.given) if not found else []
                     break
-                found.append(lease)
+                found.append(self.given.record(ticket, lease, want))
                 if segment.end - lease.end < 2 * AHEAD * self._arena.workers * want:
                     break
         return found
 
+    def _again(self, ticket: int, given: GivenOut) -> list[Lease]:
+        """One at a time, for the same reason: what a lost worker had in hand."""
+        back = given.take_back(ticket)
+        return [given.record(ticket, back.again(0), back.want)] if back else []
+
     def _claim(self, ticket: int, segment: Segment, want: int) -> Lease | None:
-        counter, lease = claim(self._counter(), ticket, segment, want)
+        counter, lease = claim(self._counter(), ticket, segment, want, self.least)
         self._store(counter)
         return lease
 
@@ -101,12 +113,14 @@ class SharedClaims:
                 lease = self._claim(ticket, segment, want)
                 cell[_TICKET], cell[_NUMBER], cell[_WANT] = ticket, number, want
                 cell[_START] = lease.start if lease else -1
-                ends = split_among_all(lease.samples, shares) if lease else [0] * len(members)
-                cell[_FIRST_SHARE : _FIRST_SHARE + len(members)] = ends
+                whole = cell[_WHOLE] = lease.samples if lease else 0
+                ends = [0, *split_among_all(max(1, whole), shares, self.least)]
+                for i in range(len(members)):
+                    cell[_FIRST_SHARE + 2 * i : _FIRST_SHARE + 2 * i + 2] = ends[i : i + 2]
             found = [int(v) for v in cell]
             self._taken[rank] = taken + 1
         self._arena.wake()
-        return _part(found, list(members).index(rank), len(members))
+        return _part(found, list(members).index(rank))
 
     def _together(self, taken: int, members: Sequence[int]) -> Callable[[], bool]:
         """All members have come to this ticket, and none is a whole ring behind."""
@@ -142,13 +156,13 @@ class SharedClaims:
         self._cells[:] = (counter.ticket, counter.position, counter.end, counter.cut)
 
 
-def _part(cell: list[int], index: int, members: int) -> TeamLease | None:
+def _part(cell: list[int], index: int) -> TeamLease | None:
     if cell[_START] < 0:
         return None
     want = cell[_WANT]
-    ends = [0, *cell[_FIRST_SHARE : _FIRST_SHARE + members]]
-    short = any(ends[i] == ends[i + 1] for i in range(members))
-    start, end = cell[_START] + ends[index], cell[_START] + ends[index + 1]
-    whole = ends[-1]
-    lease = Lease(start, end, (end - start) / want, short, whole=whole, full=whole / want)
-    return TeamLease(lease, want)
+    first, last, whole = (
+        cell[_FIRST_SHARE + 2 * index],
+        cell[_FIRST_SHARE + 2 * index + 1],
+        cell[_WHOLE],
+    )
+    return TeamLease(lease_of(cell[_START], first, last, whole, want), want)

@@ -20,7 +20,7 @@ get_grad: Callable[[Tensor], Tensor | None] = _grad.__get__
 """This worker's own ``.grad``, whoever watches it."""
 set_grad: Callable[[Tensor, Tensor | None], None] = _grad.__set__
 
-OnRead = Callable[[], None]
+OnRead = Callable[[Tensor], None]
 
 
 @dataclass
@@ -54,7 +54,7 @@ def _watched_class(on_read: OnRead) -> type[nn.Parameter]:
             or torch._C._current_graph_task_id() != -1
         ):
             return gradient
-        on_read()
+        on_read(self)
         return get_grad(self)
 
     def copied(self: nn.Parameter, memo: dict[int, Any]) -> nn.Parameter:

@@ -35,6 +35,8 @@ class Outbox:
         )
         self.payloads: list[Payload] | None = None
         """What a codec made of it, shard by shard, for a real wire."""
+        self.total = 0
+        """Samples that this worker had been given by the time of what is in it."""
 
     def collect(self) -> Masks:
         """Take the gradients from the parameters; returns which had one."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from phalanx.core.errors import InputError
 from phalanx.core.strategies import known_strategies
+from phalanx.data.ledger import Applied
 from phalanx.sync.net.remote_store import RemoteStore
 from phalanx.sync.outbox import Outbox
 from phalanx.sync.reducer import Reducer
@@ -47,6 +48,9 @@ class ParameterStore(Protocol):
         pull: Sequence[Tensor] | None = None,
     ) -> None:
         """Give what was encoded; ``pull``, unless it is ``None``, takes the new parameters."""
+
+    def fence(self, rank: int) -> Applied | None:
+        """A worker is lost: how far its pushes have come, and will ever."""
 
     def push_for(self, reducer: Reducer) -> None:
         """A team's sums are what will be pushed."""

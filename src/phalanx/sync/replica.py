@@ -33,15 +33,19 @@ class Replica:
         self.layouts: list[Layout] = [make_layout(m, shards) for m in spaces.values()]
         self.device = self.parameters[0][0].device
         self._known = {id(p) for members in self.parameters for p in members}
+        self._features = _features(optimizer)
         self.staging = Staging(self.device)
         self.scale = Scale()
         self._gathered: list[Tensor] = []
         self._hooks: list[RemovableHandle] = []
 
     def outgrown(self) -> bool:
-        """Whether the optimizer trains a parameter that is not laid out: unfrozen, or added."""
+        """Whether the optimizer trains a parameter that is not laid out (unfrozen, or added), or
+        keeps other state than before (a schedule has switched its momentum on)."""
         known, groups = self._known, self.optimizer.param_groups
-        return any(p.requires_grad and id(p) not in known for g in groups for p in g["params"])
+        if any(p.requires_grad and id(p) not in known for g in groups for p in g["params"]):
+            return True
+        return self._features != _features(self.optimizer)
 
     def copy_out(self, flats: list[Tensor]) -> None:
         """Write the parameters' values into ``flats``."""
@@ -94,6 +98,14 @@ class Replica:
             gather = Collector(reshard(layout, 1), own, [flat], self.scale).collect
             found.append(StagedCollector(self.staging, gather, flat, layout, targets))
         return found
+
+
+def _features(optimizer: torch.optim.Optimizer) -> list[tuple[bool, ...]]:
+    """Which options are on, in each group: they decide what state an optimizer keeps."""
+    return [
+        (bool(g.get("momentum")), bool(g.get("amsgrad")), bool(g.get("centered")))
+        for g in optimizer.param_groups
+    ]
 
 
 class Collector:
@@ -152,7 +164,9 @@ class Collector:
                 sources += [flat[start:end] for start, end, _ in self._targets[i]]
         if targets:
             torch._foreach_copy_(targets, sources)
-            if self._scale.value != 1.0:
+            if self._scale.value == 0.0:  # whatever it is, it does not count
+                torch._foreach_zero_(targets)
+            elif self._scale.value != 1.0:
                 torch._foreach_mul_(targets, self._scale.value)
         if not missing:
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from phalanx.data.ledger import Applied
 from phalanx.sync.shared_state import State
 from phalanx.sync.strategy import StrategyContext, Timing
 from phalanx.sync.transport.locks import shard_lock
@@ -41,6 +42,12 @@ class SharedStrategy:
 
     def emphasise(self, factor: float) -> None:
         pass
+
+    def covers(self, total: int) -> None:
+        pass
+
+    def fence(self, rank: int) -> Applied | None:
+        return None
 
     def offer(self, weight: float, clip: float | None = None) -> None:
         pass

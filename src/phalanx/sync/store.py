@@ -12,6 +12,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from phalanx.data.ledger import Applied
 from phalanx.sync.outbox import Outbox
 from phalanx.sync.reducer import Reducer
 from phalanx.sync.replica import Masks
@@ -70,6 +71,10 @@ class Store:
     ) -> None:
         """Update all shards with what was encoded; ``pull`` takes the new parameters."""
         self.push(outbox.gradients, used, rate_factor, timing, pull=pull or ())
+
+    def fence(self, rank: int) -> Applied | None:
+        """On one host nobody goes on without another."""
+        return None
 
     def push_for(self, reducer: Reducer) -> None:
         """Nothing to prepare: the sums are where the store is."""

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from phalanx.data.ledger import Applied
 from phalanx.sync.clock import Clock
 from phalanx.sync.gate import Gates
 from phalanx.sync.replica import Replica
@@ -92,6 +93,15 @@ class Strategy(Protocol):
 
     def step_agreed(self) -> Timing:
         """Update from the agreed gradient, which all members have, and have met for."""
+
+    def covers(self, total: int) -> None:
+        """What is given next covers the first ``total`` samples that this worker has had."""
+
+    def fence(self, rank: int) -> Applied | None:
+        """A worker is lost: how far what it gave has come. Nothing more of it is taken.
+
+        ``None`` where nobody can know.
+        """
 
     def offer(self, weight: float, clip: float | None = None) -> None:
         """Show the team this worker's gradient, without beginning a step. Teams only."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Collection, Sequence
+from typing import Any
 
 from phalanx.core.spec import Phase, Spec
-from phalanx.sync.balance import Balancer, Meter
+from phalanx.sync.balance import Balancer, Change, Meter, Tick
 from phalanx.sync.straggler_policy import StragglerPolicy
 from phalanx.train.board import Command, Kind
+from phalanx.train.meeting import BUSY, SAMPLES, STEPS, WHOLE
 
 LOOK_EVERY = 4  # steps, at least, between observations of the policies
 LOOK_SECONDS = 0.1
@@ -15,6 +18,8 @@ KNOWN_AFTER = 8  # steps of the slowest worker that by=speed waits for
 WINDOW = 20  # steps that a speed is the median of
 TICK_SECONDS = 0.02
 """Shorter steps are looked at together: their noise is no reason to change anybody's share."""
+FREE_SETTLING = 3
+"""Ticks until new shares show where workers may be some steps apart."""
 
 
 class Watch:
@@ -22,22 +27,22 @@ class Watch:
 
     def __init__(self, workers: int, *, balance: bool) -> None:
         self.meter = Meter(WINDOW)
-        self.batch = 1
-        """The global batch: what it takes all workers together is the time that passes."""
         self.shares = [1.0 / workers] * workers
+        self.decided: list[Change] = []
+        """What has been found out about shares, and not been said yet."""
         self._workers, self._wanted = workers, balance
         self._balancer = Balancer(workers)
         self._balances = self._regroups = False
         self._policy: StragglerPolicy | None = None
         self._spec = ""
-        self._looks, self._passed = 0, 0.0
+        self._since: Any = None
         self._steps, self._next_look, self._looked = 0, LOOK_EVERY, 0.0
 
     def enter(self, phase: Phase, spec: Spec, grouped_by_speed: bool) -> None:
         """A phase begins."""
         self._mind_stragglers(phase, spec)
         self._share_anew(phase)
-        self._regroups, self._looks, self._passed = grouped_by_speed, 0, 0.0
+        self._regroups = grouped_by_speed
         self._steps, self._next_look = 0, LOOK_EVERY
 
     def follow(self, phase: Phase, spec: Spec) -> None:
@@ -61,22 +66,33 @@ class Watch:
         self._balances = self._wanted and phase.traits.balanced and self._policy is None
         if not self._balances:
             self.shares = [1.0 / self._workers] * self._workers
-        self._balancer = Balancer(self._workers, self.shares)
+        settling = 1 if phase.traits.lockstep else FREE_SETTLING
+        self._balancer = Balancer(self._workers, self.shares, settling=settling)
+        self._since = None
 
-    def new_shares(self, speeds: Sequence[float], steps: int = 1) -> bool:
-        """Whether the shares have changed; ``steps`` have passed since this was asked."""
+    def new_shares(self, figures: Any, lost: Collection[int] = ()) -> bool:
+        """Whether the shares have changed, from the figures of all workers, a row each."""
         if not self._balances:
             return False
-        self._passed += steps * self.batch / (sum(speeds) or 1.0)
-        if self._passed < TICK_SECONDS:
+        since = self._since
+        if since is None:
+            self._since = figures.copy()
             return False
-        # Told by the speeds and not by a clock, so that all agree on when to look.
-        self._looks += max(1, min(steps, int(self._passed / TICK_SECONDS)))
-        self._passed = 0.0
-        found = self._balancer.observe(self._looks, speeds)
-        if found is not None:
-            self.shares = found
-        return found is not None
+        # By what the first worker tells and not by a clock, so that all agree on when to look.
+        if figures[0, WHOLE] - since[0, WHOLE] < TICK_SECONDS:
+            return False
+        now = figures.copy()  # free-running workers go on writing theirs
+        passed = now - since
+        if any(passed[r, STEPS] <= 0.0 for r in range(self._workers) if r not in lost):
+            return False
+        self._since = now
+        change = self._balancer.observe(_tick(passed.tolist(), lost))
+        if change is None:
+            return False
+        self.shares = change.shares
+        if change.decided:
+            self.decided.append(change)
+        return True
 
     def verdict(self, speeds: Sequence[float], now: float) -> Command | None:
         """What the policies want, asked once a step."""
@@ -92,3 +108,14 @@ class Watch:
             if verdict is not None:
                 return Command(Kind.LEAVE if verdict == "leave" else Kind.RETURN)
         return None
+
+
+def _tick(passed: Sequence[Sequence[float]], lost: Collection[int]) -> Tick:
+    rows = [[0.0] * len(row) if r in lost else row for r, row in enumerate(passed)]
+    steps = [max(1.0, row[STEPS]) for row in rows]
+    whole = statistics.median(row[WHOLE] for r, row in enumerate(rows) if r not in lost)
+    return Tick(
+        [row[SAMPLES] / n for row, n in zip(rows, steps, strict=True)],
+        [row[BUSY] / n for row, n in zip(rows, steps, strict=True)],
+        whole / max(1.0, sum(row[SAMPLES] for row in rows)),
+    )

@@ -1,4 +1,4 @@
-"""What workers tell each other outside meetings: speeds, shares, and commands.
+"""What workers tell each other outside meetings: figures, shares, and commands.
 
 A command changes how everybody trains (another strategy, a checkpoint), so everybody has to take
 it at the same place in the data. The first worker posts it; in lockstep the others hear of it at
@@ -13,6 +13,7 @@ from enum import IntEnum
 import torch
 
 from phalanx.sync.transport.arena import Arena
+from phalanx.train.meeting import FIGURES
 
 TEXT = 512  # bytes of a spec that fit
 
@@ -36,7 +37,8 @@ class Command:
 
 class Board:
     def __init__(self, arena: Arena) -> None:
-        self.speeds = arena.region("board.speeds", arena.workers, torch.float64).numpy()
+        told = arena.region("board.figures", arena.workers * len(FIGURES), torch.float64)
+        self.figures = told.view(arena.workers, -1).numpy()
         self.shares = arena.region("board.shares", arena.workers, torch.float64).numpy()
         self._cells = arena.region("board.command", 2, torch.int64).numpy()  # [number, kind]
         self._text = arena.region("board.text", TEXT, torch.uint8).numpy()

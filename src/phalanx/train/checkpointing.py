@@ -71,6 +71,16 @@ class Trained:
             for replica in self.engine.replicas
         ]
 
+    def named(self) -> list[tuple[list[str], Tensor]]:
+        """The trained parameters that belong to a model, with their names."""
+        names = names_of(self.models)
+        members = (p for r in self.engine.replicas for space in r.parameters for p in space)
+        return [(names[id(p)], p) for p in members if id(p) in names]
+
+    def paused(self) -> list[str]:
+        """Parameters that were trained, and are frozen now."""
+        return [names[0] for names, p in self.named() if not p.requires_grad]
+
     def frozen(self) -> list[tuple[str, Tensor]]:
         replicas = self.engine.replicas
         trained = {id(p) for r in replicas for space in r.parameters for p in space}
@@ -125,13 +135,28 @@ class Resumed:
             return msgspec.convert(self.manifest.other.get("history"), History)
         return []
 
+    def unfreeze(self, models: Sequence[nn.Module]) -> None:
+        """What the script unfroze later is trained from the start: it will not do so again."""
+        flats = (flat for optimizer in self.manifest.optimizers for flat in optimizer.layouts)
+        saved = {name for flat in flats for place in flat.places for name in place.names}
+        names = names_of(models)
+        for model in models:
+            for parameter in model.parameters():
+                if saved.intersection(names[id(parameter)]):
+                    parameter.requires_grad_(True)
+
     def restore(self, trained: Trained) -> None:
         """Parameters, optimizer state and buffers. Collective."""
         if _shapes(trained.layouts()) != _shapes(self.manifest.optimizers):
             raise InputError(
                 "the checkpoint is of another model or optimizer than this script builds",
-                "Resume with the script as it was, or start anew.",
+                "Resume with the script as it was: what it gave to the optimizer later "
+                "(add_param_group) has to be there before phalanx.join.",
             )
+        paused = set(self.manifest.other.get("paused", []))
+        for names, parameter in trained.named():
+            if paused.intersection(names):
+                parameter.requires_grad_(False)
         with self._whole():
             trained.engine.restore(self.shared, self.private)
         with torch.no_grad():
@@ -201,14 +226,15 @@ class Checkpoints:
         if environment.paths is None or not asked:
             return
         folder = environment.paths.checkpoints
-        cell = trained.engine.region("checkpoint", 1, torch.int64)
+        cell = trained.engine.region("checkpoint", 2, torch.int64)
+        far = trained.engine.channels_with_first()
         if self._rank == 0:
             cell[0] = next_number(folder)
-        far = trained.engine.channels_with_first()
+            cell[1] = min(far, default=0) if self._settings.second_copy else 0
         self._writer = Writer(folder, self._rank, self._workers, self._settings.keep, far=far)
         self._writer.lost = lambda: trained.engine.lost
         trained.engine.barrier()
-        self._last = int(cell[0]) - 1
+        self._last, self._writer.second = int(cell[0]) - 1, int(cell[1]) or None
 
     def is_due(self) -> bool:
         """By the minutes; for the first worker to decide."""
@@ -256,6 +282,7 @@ class Checkpoints:
             "state": {
                 n: pack(f"state.{n}", k.state_dict(), shared) for n, k in trained.keepers.items()
             },
+            "paused": trained.paused(),
             "first_pass": course.first_pass,
             "training": trained.training,
             **(self.figures() if self.figures else {}),

@@ -1,4 +1,4 @@
-"""Speeds, shares and commands: what all workers of a training have to decide alike.
+"""Figures, shares and commands: what all workers of a training have to decide alike.
 
 In lockstep everybody hears the same at the meetings and draws the same conclusions. Where workers
 run freely the first one watches for all: it writes shares on the board, and cuts the counter of
@@ -8,27 +8,29 @@ samples so that everybody comes to the command that it has posted.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from phalanx.core.spec import Spec
+from phalanx.sync.balance import Change
 from phalanx.sync.claims import SharedClaims
 from phalanx.sync.transport.arena import Arena
 from phalanx.train.balancing import Watch
 from phalanx.train.board import Board, Command, Kind
-from phalanx.train.meeting import CUT, Meeting
+from phalanx.train.meeting import BUSY, CUT, SAMPLES, SPEED, STEPS, WHOLE, Meeting
 from phalanx.train.stage import Stage
 
 Watcher = Callable[[], Command | None]
 
 
 class Control:
-    """``tell`` is called, on every worker, with shares that are new."""
+    """``tell`` is called, on every worker, with what was found out about shares."""
 
     def __init__(
         self,
         arena: Arena,
         meeting: Meeting,
         claims: SharedClaims,
-        tell: Callable[[list[float]], None],
+        tell: Callable[[Change], None],
         *,
         balance: bool,
     ) -> None:
@@ -37,7 +39,9 @@ class Control:
         self._board = Board(arena)
         self._taken = self._heard = 0
         self._rebalanced = False
-        self._lockstep, self._every = True, 0
+        self.fixed = False
+        """The pass under way keeps its shares."""
+        self._lockstep = True
         meeting.hear = self._hear
 
     @property
@@ -48,7 +52,8 @@ class Control:
     def speeds(self) -> list[float]:
         """Of all workers; 0 is unknown, and what a worker that is gone told last is of no use."""
         lost = self._arena.lost
-        return [0.0 if r in lost else float(speed) for r, speed in enumerate(self._board.speeds)]
+        told = self._board.figures[:, SPEED]
+        return [0.0 if r in lost else float(speed) for r, speed in enumerate(told)]
 
     @property
     def free_shares(self) -> list[float]:
@@ -58,7 +63,7 @@ class Control:
     # -- phases ------------------------------------------------------------------------------
 
     def enter(self, stage: Stage, spec: Spec, *, regroup: bool) -> None:
-        self._lockstep, self._every = stage.lockstep, stage.every
+        self._lockstep = stage.lockstep
         by_speed = stage.phase.options.get("by") == "speed" and not regroup
         self.watch.enter(stage.phase, spec, by_speed)
         self._share_out()
@@ -78,14 +83,29 @@ class Control:
     def measured(self, samples: int, seconds: float) -> None:
         """This worker has computed."""
         self.watch.meter.add(samples, seconds)
-        self._meeting.speed = self._board.speeds[self._arena.rank] = self.watch.meter.value
+        figures = self._meeting.figures
+        figures[SPEED] = self.watch.meter.value
+        if samples:  # a second optimizer's step over the same ones is part of it
+            figures[STEPS] += 1
+        figures[SAMPLES] += samples
+        figures[BUSY] += seconds
+        figures[WHOLE] += seconds
+        self._board.figures[self._arena.rank] = figures
+
+    def exchanged(self, seconds: float) -> None:
+        """And has then exchanged what it computed, and waited for others."""
+        self._meeting.figures[WHOLE] += seconds
 
     def use_shares(self) -> list[float]:
         """The shares of the stretch that begins in lockstep."""
-        if self._rebalanced:
-            self._tell(list(self.watch.shares))
+        self._tell_decided()
         self._rebalanced = False
         return self.watch.shares
+
+    def _tell_decided(self) -> None:
+        for change in self.watch.decided:
+            self._tell(change)
+        self.watch.decided.clear()
 
     def _share_out(self) -> None:
         if self._first:
@@ -93,14 +113,14 @@ class Control:
 
     # -- commands ----------------------------------------------------------------------------
 
-    def _hear(self, speeds: list[float], command: int) -> None:
+    def _hear(self, figures: Any, command: int) -> None:
         """At a meeting of all: everybody hears the same, and decides the same."""
         self._heard = command
         if not self._lockstep:
             return
-        self._rebalanced |= self.watch.new_shares(speeds, max(1, self._every))
+        self._rebalanced |= not self.fixed and self.watch.new_shares(figures)
         if self._first:
-            self._post(self.watch.verdict(speeds, self._arena.pace.now()))
+            self._post(self.watch.verdict(figures[:, SPEED].tolist(), self._arena.pace.now()))
 
     def look(self, watcher: Watcher | None, *, told_to_stop: bool = False) -> None:
         """The first worker looks for commands, and after those who do not meet."""
@@ -117,11 +137,10 @@ class Control:
             return
         self._post(watcher() if watcher else None)
         if not self._lockstep:
-            speeds = self.speeds
-            if self.watch.new_shares(speeds):
+            if self.watch.new_shares(self._board.figures, self._arena.lost):
                 self._share_out()
-                self._tell(list(self.watch.shares))
-            self._post(self.watch.verdict(speeds, self._arena.pace.now()))
+                self._tell_decided()
+            self._post(self.watch.verdict(self.speeds, self._arena.pace.now()))
 
     def _post(self, command: Command | None) -> None:
         if command is None or self._board.number > self._taken:

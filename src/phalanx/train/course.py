@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from phalanx.core.errors import InputError
+from phalanx.core.errors import InputError, PeerLost
 from phalanx.core.spec import Phase, Spec, parse_spec
 from phalanx.data.ledger import Lease, Segment
 from phalanx.sync.shard_optimizer import is_elementwise
@@ -70,17 +70,25 @@ class Course:
         self, current: Pass, device: torch.device, *, channels_last: bool
     ) -> Iterator[Source]:
         """The stretches of a pass, each as its batches; consume one before asking for the next."""
-        self.position, ticket = self._begin_at(current), current.number * STRETCHES_PER_PASS
+        self.position, ticket = self.begin_at(current), current.number * STRETCHES_PER_PASS
         if self._start is not None and current.number == self._start.pass_number and self.on_resume:
             self.on_resume()
         while self.position < current.samples:
             segment = self._next(current)
             self._enter(segment, current)
-            found = self.engine.leases(ticket, segment, current.batch)
             # What is claimed ahead, others wait for; scripted time has no threads beside it.
             ahead = (2 if self.engine.lockstep else 1) if self.engine.background else 0
             self._reached = segment.end
-            yield loaded(current, found, device, ahead=ahead, channels_last=channels_last)
+            over = False
+            while not over:
+                found = self.engine.leases(ticket, segment, current.batch, fixed=current.fixed)
+                try:
+                    yield loaded(current, found, device, ahead=ahead, channels_last=channels_last)
+                except GeneratorExit:
+                    with contextlib.suppress(PeerLost):
+                        self.engine.let_go()
+                    raise
+                over = self.engine.complete(ticket)
             self.position, command = self.engine.after_stretch(ticket, self._reached)
             self._take(command, current)
             ticket += 1
@@ -95,7 +103,8 @@ class Course:
         self._reached = lease.batch_end
         return True
 
-    def _begin_at(self, current: Pass) -> int:
+    def begin_at(self, current: Pass) -> int:
+        """Where a pass begins: not at its start if the run was resumed in the middle of it."""
         start = self._start
         if start is None or current.number > start.pass_number:
             return 0
@@ -114,7 +123,8 @@ class Course:
     def _enter(self, segment: Segment, current: Pass, *, regroup: bool = False) -> None:
         self.phase = segment.phase
         phase: Phase = self.spec.phases[segment.phase]
-        if phase.label != self.engine.phase and self.before_switch is not None:
+        another = phase.label != self.engine.phase and self.engine.workers > 1
+        if another and self.before_switch is not None:
             self.before_switch()
         point = current.epoch + segment.start / current.samples
         self.switching.enter(phase, self.spec, point, regroup=regroup)
@@ -158,6 +168,8 @@ class Course:
     def _check(self, spec: Spec, current: Pass) -> None:
         if any(phase.name == "single" for phase in spec.phases):
             raise InputError("'single' has one worker", "Use another strategy.")
+        if current.fixed:
+            check_fixed(spec)
         if not spec.on_straggler:
             boundaries(spec, self.epochs, current.samples, current.batch)
         if all(phase.traits.any_optimizer for phase in spec.phases):
@@ -166,6 +178,16 @@ class Course:
             if not is_elementwise(replica.optimizer):
                 kind = type(replica.optimizer).__name__
                 raise InputError(f"the optimizer {kind} cannot run in the store", "Use allreduce.")
+
+
+def check_fixed(spec: Spec) -> None:
+    """Columns can be kept only where everybody has a part of each batch."""
+    free = next((phase.label for phase in spec.phases if not phase.traits.lockstep), None)
+    if free is not None:
+        raise InputError(
+            f"fixed=True does not go with {free}: whoever is free takes the next samples",
+            "Use allreduce, bsp, localsgd or diloco.",
+        )
 
 
 def say_refused(error: InputError) -> None:

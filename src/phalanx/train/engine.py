@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from phalanx.core.spec import Phase, Spec
 from phalanx.data.ledger import Lease, Segment, lockstep
+from phalanx.sync.balance import Change
 from phalanx.sync.clock import Clock
+from phalanx.sync.given_out import Settled
 from phalanx.sync.net.channel import Channel
 from phalanx.sync.net.home_messages import Lost
 from phalanx.sync.optimizer_state import State
@@ -65,10 +67,12 @@ class Engine:
         self._command: Command | None = None
         self.watcher: Callable[[], Command | None] | None = None
         """Asked at every step, on the first worker, whether there is a command to post."""
-        self.on_shares: Callable[[list[float]], None] | None = None
-        """Told, on the first worker, when the workers' parts of a batch have changed."""
+        self.on_shares: Callable[[Change], None] | None = None
+        """Called, on the first worker, when other parts of a batch have been kept or refused."""
         self.on_lost: Callable[[Lost], None] | None = None
         """Told when a worker is gone and the others go on."""
+        self.on_settled: Callable[[Settled], None] | None = None
+        """Told, on one worker, what became of the samples that a lost one was given."""
         self.told_to_stop: Callable[[], bool] = lambda: False
         """Asked at every step, on each worker."""
         self.on_step: Callable[[int, Timing], None] = lambda index, timing: None
@@ -89,6 +93,10 @@ class Engine:
 
     def barrier(self) -> None:
         pass
+
+    def gather(self, mine: bytes | None) -> list[bytes]:
+        """What each worker gives, by rank, without those who give ``None``. Collective."""
+        return [] if mine is None else [mine]
 
     def pause(self) -> None:
         """Give way for a moment inside a polling loop."""
@@ -158,15 +166,6 @@ class Engine:
         if self._command is None and self.watcher is not None:
             self._command = self.watcher()
 
-    def idle(self, on_shared: Callable[[int], None], on_step: Callable[[int], None]) -> None:
-        """This worker has no samples of a batch: take part in what the others do.
-
-        ``on_shared`` and ``on_step`` hear of which optimizer they shared gradients, or stepped.
-        """
-
-    def batch_done(self) -> None:
-        """The others had no samples of this batch: tell them that it is over."""
-
     def end_round(self) -> Timing | None:
         """A round of training apart is over: agree on the parameters. Collective."""
         return None
@@ -179,8 +178,13 @@ class Engine:
 
     # -- the way through the data ------------------------------------------------------------
 
-    def leases(self, ticket: int, segment: Segment, batch: int) -> Iterator[Lease]:
-        """What this worker reads of ``segment``: its shares, or what it can claim."""
+    def leases(
+        self, ticket: int, segment: Segment, batch: int, *, fixed: bool = False
+    ) -> Iterator[Lease]:
+        """What this worker reads of ``segment``: its shares, or what it can claim.
+
+        ``fixed``: always the same columns of each global batch.
+        """
         return lockstep(segment, batch, 0, [1.0])
 
     @property
@@ -197,6 +201,20 @@ class Engine:
         """How far the data have been used, and the command to take there, if any."""
         command, self._command = self._command, None
         return lockstep_position, command
+
+    def complete(self, ticket: int) -> bool:
+        """After all leases of a stretch, whether it is over: nobody has any of it in hand.
+
+        If not, there are samples of a worker that was lost meanwhile: ask for leases again.
+        """
+        return True
+
+    def let_go(self) -> None:
+        """The script has left the stretch before its end."""
+
+    def waits(self, rank: int) -> bool:
+        """Whether that worker waits at the end of a stretch until nobody has any of it in hand."""
+        return False
 
     def enter(self, phase: Phase, spec: Spec, *, regroup: bool = False) -> float | None:
         """Be in ``phase``; when that is a switch, returns when the last worker came to it.

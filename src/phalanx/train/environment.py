@@ -57,6 +57,12 @@ def detect() -> Environment:
     """Read this worker's variables (its thread's, or its process's)."""
     inside = context.current()
     variables: Mapping[str, str] = inside.environment if inside else os.environ
+    if inside is None and variables.get(settings.PROCESS, str(os.getpid())) != str(os.getpid()):
+        raise InputError(
+            "phalanx.join was called in a process that a worker's script has started",
+            "Processes that load data import the script again: let its training begin under "
+            "if __name__ == '__main__':",
+        )
     if settings.RANK not in variables:
         return _by_another_launcher(variables) or Environment(
             device=_best_device(), data=_data(variables, RunSettings())

@@ -6,7 +6,8 @@ go on; all evaluations of one epoch see the same snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,20 +17,38 @@ from phalanx.core.errors import InputError
 from phalanx.data.ledger import split
 from phalanx.data.prefetch import move
 from phalanx.data.reader import Reader
+from phalanx.data.structure import joined, plain
 from phalanx.sync.transport.locks import Locks
 from phalanx.train.engine import Engine, Snapshot
+from phalanx.train.gathered import gather
 from phalanx.train.meeting import EVALUATE
+from phalanx.train.metrics import Metric, one_number
+from phalanx.train.model_calls import Forward, call_model
+from phalanx.train.passes import formatted
 
 MOST_METRICS = 32
 RING = 32  # figures that are kept for those who come late
 PER_EPOCH = 1 << 20  # evaluations that one epoch may have
 BATCH = 500
 
-Means = Callable[[Tensor, Tensor], Sequence[Tensor | float]]
+Means = Callable[[Any, Any], Sequence[Tensor | float]]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is to be known of ``model`` over the data of ``reader``."""
+
+    model: nn.Module
+    reader: Reader
+    means: Means
+    """Of each batch's outputs and targets; averaged over samples."""
+    whole: Metric | None = None
+    """Instead of ``means``: one number of all outputs and targets."""
+    forward: Forward = call_model
 
 
 class Evaluator:
-    """Runs a model over data and averages what ``means`` returns for each batch."""
+    """Runs a model over data and averages what is asked for of each batch, or asks once for all."""
 
     def __init__(self, engine: Engine, device: torch.device, channels_last: bool) -> None:
         self.engine = engine
@@ -64,15 +83,13 @@ class Evaluator:
                 cell[:] = (epoch + 1, self.engine.rank)
             return bool(cell[0] == epoch + 1 and cell[1] == self.engine.rank)
 
-    def run(
-        self, epoch: int, model: nn.Module, reader: Reader, means: Means, *, wait: bool = True
-    ) -> list[float] | None:
+    def run(self, epoch: int, asked: Question, *, wait: bool = True) -> list[float] | None:
         """The averages; ``None`` when another worker makes them and this one need not wait."""
         if epoch != self._numbered:  # workers may have evaluated unequally often before
             self._numbered, self._done = epoch, epoch * PER_EPOCH
         number, self._done = self._done, self._done + 1
         if self.engine.lockstep:
-            return self._together(model, reader, means)
+            return self._together(asked)
         if not self.mine(epoch):
             resting = self.engine.resting
             found = self._made_by_another(epoch, number, wait)
@@ -81,20 +98,23 @@ class Evaluator:
             if found is not None or not wait:
                 return found
             self._owns(epoch, claims=True)  # nobody else does
-        averages = self._on_snapshot(epoch, model, reader, means)
+        averages = self._on_snapshot(epoch, asked)
         with self.engine.lock(Locks.EVALUATION):
             cell = self._cell(number)
             cell[2 : 2 + len(averages)] = averages
             cell[:2] = (number + 1, len(averages))
         return averages
 
-    def _together(self, model: nn.Module, reader: Reader, means: Means) -> list[float]:
+    def _together(self, asked: Question) -> list[float]:
         engine = self.engine
         engine.meet(EVALUATE)
         engine.settle()
         engine.share_buffers()
-        ends = [0, *split(len(reader), [1.0] * engine.workers)]
-        mine = self._sweep(model, reader, means, ends[engine.rank], ends[engine.rank + 1])
+        ends = [0, *split(len(asked.reader), [1.0] * engine.workers)]
+        start, end = ends[engine.rank], ends[engine.rank + 1]
+        mine = (
+            self._sweep(asked, start, end) if asked.whole is None else self._gathered(asked, ends)
+        )
         row = self._sums[engine.rank]
         row.zero_()
         row[: len(mine)] = mine
@@ -103,6 +123,13 @@ class Evaluator:
         total, width = self._sums.sum(dim=0), int(self._sums[:, -1].max())
         engine.barrier()
         return _averages(total[:width])
+
+    def _gathered(self, asked: Question, ends: Sequence[int]) -> Tensor:
+        """The first worker asks for all: others might come to another last digit."""
+        engine, own = self.engine, self._outputs(asked, *ends[self.engine.rank :][:2])
+        everyone = gather(own, engine.gather)
+        found = [share for share in everyone if share is not None]
+        return _asked_once(asked, found) if engine.rank == 0 else torch.zeros(1)
 
     def _cell(self, number: int) -> Any:
         """Epochs take four cells each, so that a few of them are there at once."""
@@ -121,6 +148,7 @@ class Evaluator:
             owner = int(owned[1]) if owned[0] == epoch + 1 else 0
             # Asked first: what it made is there then.
             ended = bool(self._ended[owner] > epoch) or owner in self.engine.lost
+            ended = ended or self.engine.waits(owner)  # perhaps for this worker
             with self.engine.lock(Locks.EVALUATION):
                 made, count = int(cell[0]), int(cell[1])
                 if made == number + 1:
@@ -130,45 +158,57 @@ class Evaluator:
             self.engine.rest()  # whoever makes them may be waiting for this worker's next step
             self.engine.pause()
 
-    def _on_snapshot(
-        self, epoch: int, model: nn.Module, reader: Reader, means: Means
-    ) -> list[float]:
+    def _on_snapshot(self, epoch: int, asked: Question) -> list[float]:
         if self._epoch != epoch or self.snapshot is None:
             self._epoch, self.snapshot = epoch, self.engine.take_snapshot()
         with self.engine.showing(self.snapshot):
-            return _averages(self._sweep(model, reader, means, 0, len(reader)))
+            if asked.whole is None:
+                return _averages(self._sweep(asked, 0, len(asked.reader)))
+            return _averages(_asked_once(asked, [self._outputs(asked, 0, len(asked.reader))]))
+
+    def _sweep(self, asked: Question, start: int, end: int) -> Tensor:
+        """Sums over samples ``start … end``: [samples, average × samples, …]."""
+        sums: Tensor | None = None  # on the device: reading each batch would wait for it
+        for samples, outputs, targets in self._through(asked, start, end):
+            values = asked.means(outputs, targets)
+            if len(values) > MOST_METRICS:
+                raise InputError(f"more than {MOST_METRICS} metrics", "Use fewer.")
+            row = self._row(values) * samples
+            sums = row if sums is None else sums + row
+        return torch.zeros(1, dtype=torch.float64) if sums is None else sums.cpu()
+
+    def _outputs(self, asked: Question, start: int, end: int) -> Any:
+        """[outputs, targets] of samples ``start … end``, in memory of the host."""
+        host, found = torch.device("cpu"), []
+        for _, outputs, targets in self._through(asked, start, end):
+            found.append(plain(move([outputs, targets], host)))
+        return joined(found) if found else None
 
     @torch.no_grad()
-    def _sweep(
-        self, model: nn.Module, reader: Reader, means: Means, start: int, end: int
-    ) -> Tensor:
-        """Sums over samples ``start … end``: [samples, average × samples, …]."""
+    def _through(self, asked: Question, start: int, end: int) -> Iterator[tuple[int, Any, Any]]:
+        reader, model = asked.reader, asked.model
         training = model.training
         model.eval()
-        sums: Tensor | None = None  # on the device: reading each batch would wait for it
         try:
             for at in range(start, end, reader.batch or BATCH):
                 indices = torch.arange(at, min(at + (reader.batch or BATCH), end))
-                x, y = self._batch(reader, indices)
-                values = means(model(x), y)
-                if len(values) > MOST_METRICS:
-                    raise InputError(f"more than {MOST_METRICS} metrics", "Use fewer.")
-                row = self._row(values) * len(indices)
-                sums = row if sums is None else sums + row
+                batch = move(reader.fetch(indices, 0), self._device)
+                outputs, targets = asked.forward(model, formatted(batch, self._channels_last))
+                yield len(indices), outputs, targets
         finally:
             model.train(training)
-        return torch.zeros(1, dtype=torch.float64) if sums is None else sums.cpu()
 
     def _row(self, values: Sequence[Tensor | float]) -> Tensor:
         where = self._device
         cells = [torch.as_tensor(v, dtype=torch.float64, device=where).reshape(()) for v in values]
         return torch.stack([torch.ones((), dtype=torch.float64, device=where), *cells])
 
-    def _batch(self, reader: Reader, indices: Tensor) -> tuple[Tensor, Tensor]:
-        x, y = move(reader.fetch(indices, 0), self._device)
-        if self._channels_last and isinstance(x, Tensor) and x.ndim == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
-        return x, y
+
+def _asked_once(asked: Question, shares: Sequence[Any]) -> Tensor:
+    assert asked.whole is not None
+    outputs, targets = joined(shares)
+    value = one_number(asked.whole(outputs, targets))
+    return torch.tensor([1.0, value], dtype=torch.float64)
 
 
 def _averages(sums: Tensor) -> list[float]:

@@ -10,17 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from torch import Tensor, nn
+from torch import nn
 
 from phalanx.adapters.torch_models import save_state, state_of
+from phalanx.observe import events
 from phalanx.observe.events import Balanced, EpochDone, Logged, Planned, Saved, WorkerLost
+from phalanx.sync.balance import Change
+from phalanx.sync.given_out import Settled
 from phalanx.sync.net.home_messages import Lost
 from phalanx.train.best import Best
 from phalanx.train.checkpointing import Checkpoints, History, Resumed
 from phalanx.train.environment import Environment
 from phalanx.train.evaluation import Evaluator
 from phalanx.train.lifetime import Lifetime
-from phalanx.train.metrics import is_classification
+from phalanx.train.metrics import is_classification, logits_of
 from phalanx.train.passes import Pass
 from phalanx.train.stopwatch import Stopwatch
 
@@ -47,7 +50,14 @@ class Figures:
         self._stopwatch, self._writer, self._clock = stopwatch, stopwatch.writer, stopwatch.clock
         self._evaluator, self._checkpoints = evaluator, checkpoints
         self._planned, self._resumed = False, resumed
+        self._said: set[str] = set()
         checkpoints.figures = self._kept
+
+    def say_once(self, line: str) -> None:
+        """What changes the mathematics, where the first worker's output is seen."""
+        if self._environment.rank == 0 and line not in self._said:
+            self._said.add(line)
+            print(f"phalanx: {line}", file=sys.stderr, flush=True)
 
     def told(self, epoch: int) -> int:
         """Epochs go on counting when a script trains several models, one after another."""
@@ -102,13 +112,38 @@ class Figures:
             flush=True,
         )
 
-    def tell_shares(self, shares: list[float]) -> None:
-        now, epoch, rank = self._clock.now(), self.told(self.epoch), self._environment.rank
-        self._writer.emit(Balanced(time=now, rank=rank, epoch=epoch, shares=shares))
+    def tell_settled(self, found: Settled) -> None:
+        """Its samples are trained by the others; those that cannot be are said."""
+        self._writer.emit(
+            events.Settled(
+                time=self._clock.now(),
+                rank=self._environment.rank,
+                worker=found.worker,
+                epoch=self.told(self.epoch),
+                trained=found.trained,
+                of_epoch=found.of_pass,
+                back=found.back,
+                lost=found.lost,
+            )
+        )
+        self._writer.flush()  # at once: what it says is known to this worker alone
 
-    def judge(self, outputs: Tensor, targets: Tensor) -> None:
+    def tell_shares(self, change: Change) -> None:
+        self._writer.emit(
+            Balanced(
+                time=self._clock.now(),
+                rank=self._environment.rank,
+                epoch=self.told(self.epoch),
+                shares=change.shares,
+                refused=None if change.shares == change.tried else change.tried,
+                rate_before=change.before,
+                rate_after=change.after,
+            )
+        )
+
+    def judge(self, outputs: Any, targets: Any) -> None:
         if is_classification(outputs, targets):
-            self._stopwatch.sums.judge(outputs, targets)
+            self._stopwatch.judge(logits_of(outputs), targets)
 
     def of_training(self) -> dict[str, float]:
         """What this worker saw of the epoch so far."""

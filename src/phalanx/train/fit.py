@@ -10,13 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.core.errors import InputError
+from phalanx.data.structure import map_tensors
 from phalanx.train.join import join_with
 from phalanx.train.metrics import Metric, accuracy, is_classification
+from phalanx.train.model_calls import Forward, call_model, own_loss
 from phalanx.train.precision import trial_step
 from phalanx.train.run import Run
 from phalanx.train.validation import hold_out
 
-Loss = Callable[[Tensor, Tensor], Tensor]
+Loss = Callable[[Any, Any], Tensor]
 
 
 @dataclass
@@ -32,12 +34,13 @@ class _Loop:
     augment: Any
     metrics: Mapping[str, Metric]
     summed: bool
+    forward: Forward
 
     def train(self, data: Any) -> None:
         self.model.train()
-        for x, y in self.run.batches(data, self.batch, augment=self.augment):
+        for batch in self.run.batches(data, self.batch, augment=self.augment):
             with self.run.autocast():
-                outputs = self.model(x)
+                outputs, y = self.forward(self.model, batch)
                 error = self.loss(outputs, y)
             self.run.backward(error)
             self.run.judge(outputs, y)
@@ -46,8 +49,8 @@ class _Loop:
         if self.run.pending:
             self.run.step(clip=self.clip)
 
-    def means(self, outputs: Tensor, y: Tensor) -> list[Tensor | float]:
-        outputs = outputs.float() if outputs.is_floating_point() else outputs
+    def means(self, outputs: Any, y: Any) -> list[Tensor | float]:
+        outputs = map_tensors(outputs, lambda t: t.float() if t.is_floating_point() else t)
         error = self.loss(outputs, y)
         found: dict[str, Tensor | float] = {"loss": error / len(y) if self.summed else error}
         if is_classification(outputs, y):
@@ -56,7 +59,7 @@ class _Loop:
         return list(found.values())
 
     def measure(self, data: Any, prefix: str, wait: bool) -> dict[str, float]:
-        values = self.run.measure(self.means, data, wait=wait)
+        values = self.run.measure(self.means, data, wait=wait, forward=self.forward)
         if values is None:
             return {}
         # By their number: the worker that waited for another's figures has not seen the outputs.
@@ -68,11 +71,11 @@ def fit(
     model: nn.Module,
     *,
     optimizer: torch.optim.Optimizer,
-    loss: Loss,
+    loss: Loss | None = None,
     train: Any,
     test: Any = None,
     epochs: int = 10,
-    batch: int = 128,
+    batch: int | None = None,
     validation: Any = None,
     scheduler: Any = None,
     clip: float | None = None,
@@ -81,15 +84,21 @@ def fit(
     metrics: Mapping[str, Metric] | None = None,
     best: str | None = None,
     patience: int | None = None,
+    forward: Forward = call_model,
 ) -> Run:
     """Train ``model`` on ``train`` and evaluate it on ``test`` after every epoch.
 
-    ``batch`` is the global batch, shared among the workers; a step takes ``accumulate`` of them.
+    ``batch`` is the global batch, shared among the workers; a step takes ``accumulate`` of them. It
+    is that of the ``DataLoader`` unless given, else 128.
     ``validation`` is a share of ``train`` to hold out, or data of its own. ``best`` names the
     figure by which the best weights are kept (``"test_accuracy"``); training stops after
-    ``patience`` epochs without a better one. Any worker count, any strategy, same arguments.
+    ``patience`` epochs without a better one. Without ``loss`` the model's outputs have to have one.
+    ``forward(model, batch)`` returns outputs and targets, where batches are unusual. Any worker
+    count, any strategy, same arguments.
     """
+    loss = loss or own_loss
     _check(batch, accumulate, clip, patience)
+    batch = batch or getattr(train, "batch_size", None) or 128
     if taken := {"loss", "accuracy"} & set(metrics or {}):
         raise InputError(
             f"fit: metrics has '{min(taken)}', which fit itself reports", "Give yours another name."
@@ -98,9 +107,12 @@ def fit(
     if validation is not None:
         train, held = hold_out(train, validation)
     kind = "sum" if getattr(loss, "reduction", "mean") == "sum" else "mean"
-    run = join_with(model, optimizer, trial=trial_step(model, loss, train, batch), loss=kind)
+    trial = trial_step(model, loss, train, batch, forward)
+    run = join_with(model, optimizer, trial=trial, loss=kind)
     run.average_accumulated()
-    loop = _Loop(run, model, loss, batch, clip, accumulate, augment, metrics or {}, kind == "sum")
+    loop = _Loop(
+        run, model, loss, batch, clip, accumulate, augment, metrics or {}, kind == "sum", forward
+    )
     watched = best or _default_watch(patience, held, test)
     if watched:
         run.save_best(watched, patience)
@@ -122,7 +134,7 @@ def fit(
     return run
 
 
-def _check(batch: int, accumulate: int, clip: float | None, patience: int | None) -> None:
+def _check(batch: int | None, accumulate: int, clip: float | None, patience: int | None) -> None:
     for name, value in (("batch", batch), ("accumulate", accumulate), ("patience", patience)):
         if value is not None and value < 1:
             raise InputError(f"fit: {name}={value}", f"{name} is a whole number from 1.")

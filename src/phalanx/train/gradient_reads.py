@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +28,8 @@ class GradientReads:
         self._engine, self._models, self._optimizers = engine, models, optimizers
         self._weighing = weighing
         self._paused = False
+        self._owners: dict[int, int] = {}
+        """The optimizer of each parameter."""
         self._hooked: dict[int, tuple[int, RemovableHandle]] = {}
         """Of each parameter that is watched for backward passes: its optimizer, and the hook."""
         self.watch()
@@ -37,13 +38,11 @@ class GradientReads:
         """Again when the optimizers have other parameters than before."""
         if self._engine.workers == 1:
             return
-        trained: set[int] = set()
-        for index, optimizer in enumerate(self._optimizers):
-            parameters = _parameters(optimizer)
-            watch_reads(parameters, partial(self._read, index))
-            trained.update(id(p) for p in parameters)
-        left = [p for model in self._models for p in model.parameters() if id(p) not in trained]
-        watch_reads(left, self._refuse)
+        self._owners = {id(p): i for i, o in enumerate(self._optimizers) for p in _parameters(o)}
+        for optimizer in self._optimizers:
+            watch_reads(_parameters(optimizer), self._read)
+        for model in self._models:
+            watch_reads(model.parameters(), self._read)
         for index in {index for index, _ in self._hooked.values()}:
             self._listen(index)
 
@@ -56,25 +55,23 @@ class GradientReads:
         finally:
             self._paused = before
 
-    def _read(self, index: int) -> None:
-        if self._paused or self._engine.parties == 1 or index in self._weighing.agreed:
+    def _read(self, parameter: Tensor) -> None:
+        if self._paused or self._engine.parties == 1:
+            return
+        index = self._owners.get(id(parameter))
+        if index in self._weighing.agreed:
             return
         with self.paused():
             if self._engine.follow_parameters():
                 self.watch()
+                index = self._owners.get(id(parameter))
+            if index is None:
+                raise InputError(
+                    "the script reads the gradient of a parameter that no optimizer trains: "
+                    "each worker has another one",
+                    "Freeze it (requires_grad_(False)), or read and clip only what is trained.",
+                )
             self._engine.share_gradients(index, self._weighing.of_step(index)[1])
-        self.shared(index)
-
-    def _refuse(self) -> None:
-        if not self._paused and self._engine.parties > 1:
-            raise InputError(
-                "the script reads the gradient of a parameter that no optimizer trains: each "
-                "worker has another one",
-                "Freeze it (requires_grad_(False)), or read and clip only what is trained.",
-            )
-
-    def shared(self, index: int) -> None:
-        """This worker has the agreed gradient of optimizer ``index``."""
         self._weighing.agreed.add(index)
         self._listen(index)
 

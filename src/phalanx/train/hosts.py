@@ -55,6 +55,8 @@ class Ticket:
     meet_at: str
     tls: bool
     wish: Wish
+    members: tuple[str, ...] = ()
+    """Addresses of the run's machines, as far as they are known."""
 
 
 def ticket_of(seat: Seat, variables: Mapping[str, str]) -> Ticket:
@@ -76,7 +78,14 @@ def ticket_of(seat: Seat, variables: Mapping[str, str]) -> Ticket:
         meeting_address(seat.meet_at, pool),
         tls=variables.get(names.TLS) == "1" if ours else bool(pool and pool.tls),
         wish=Wish(_servers(variables), _told_links(variables) if ours else _links(variables)),
+        members=_members(variables, pool),
     )
+
+
+def _members(variables: Mapping[str, str], pool: Pool | None) -> tuple[str, ...]:
+    """What the launcher says, or the blueprint."""
+    given = tuple(filter(None, variables.get(names.MEMBERS, "").split(",")))
+    return given or tuple(m.address or m.host for m in (pool.machines if pool else ()))
 
 
 def _servers(variables: Mapping[str, str]) -> int | list[str] | None:
@@ -128,6 +137,7 @@ def take_seat(seat: Seat) -> Mirror:
         address=ticket.address,
         tls=ticket.tls,
         wish=ticket.wish,
+        members=ticket.members,
     )
     words = run_folder(seat, os.environ).traceback_of(seat.process)
     atexit.register(_leave, arena, keeper, words)
@@ -136,7 +146,9 @@ def take_seat(seat: Seat) -> Mirror:
 
 def _keep_home(ticket: Ticket) -> subprocess.Popen[bytes]:
     seat = ticket.seat
-    orders = Orders(ticket.key.text(), ticket.address, seat.port, seat.processes, ticket.tls)
+    orders = Orders(
+        ticket.key.text(), ticket.address, seat.port, seat.processes, ticket.tls, ticket.members
+    )
     return start_home(orders)[0]
 
 
@@ -185,7 +197,7 @@ def serve(seat: Seat) -> int:
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda _number, _frame: _end(ended, _frame))
     keeper = _keep_home(ticket) if seat.is_first else None
-    listener = Listener(ticket.address, ticket.key, tls=ticket.tls)
+    listener = Listener(ticket.address, ticket.key, tls=ticket.tls, members=ticket.members)
     hello = Hello(
         seat.process, seat.processes, ticket.machine, ticket.address, listener.port, host_id(),
         serves=True,
@@ -193,7 +205,8 @@ def serve(seat: Seat) -> int:
     server = StoreServer(listener)
     serving = threading.Thread(target=server.serve, args=(ended.is_set,), daemon=True)
     serving.start()
-    channel, _ = greet((ticket.meet_at, seat.port), ticket.key, hello, tls=ticket.tls)
+    channel, welcome = greet((ticket.meet_at, seat.port), ticket.key, hello, tls=ticket.tls)
+    listener.expect_from(w.address for w in welcome.workers)
     code = 0
     try:
         while not ended.is_set():  # the home ends the connection when the last worker has left

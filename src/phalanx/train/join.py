@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from phalanx.adapters.torch_models import (
     move,
     move_state,
 )
+from phalanx.core import settings
 from phalanx.core.errors import InputError
 from phalanx.core.spec import Spec, parse_spec
 from phalanx.observe.emit import EventWriter
@@ -26,6 +28,7 @@ from phalanx.train.kept_state import Keeper
 from phalanx.train.lifetime import Lifetime
 from phalanx.train.precision import Trial, choose
 from phalanx.train.run import Run
+from phalanx.train.seed import CommonSeed
 from phalanx.train.shared_engine import make_engine
 from phalanx.train.stopwatch import Stopwatch
 from phalanx.train.warming import warm_up
@@ -70,7 +73,10 @@ def join_with(
         raise InputError(f"buffers='{buffers}' is unknown", f"Use {', '.join(BUFFER_POLICIES)}.")
     if loss not in LOSSES:
         raise InputError(f"loss='{loss}' is unknown", f"Use {' or '.join(LOSSES)}.")
+    seeds = CommonSeed.now()
     environment = environment or detect()
+    if environment.launched and not environment.thread:
+        os.environ[settings.PROCESS] = str(os.getpid())  # what it starts is no worker
     clock = environment.clock
     paths = environment.paths
     writer = EventWriter(paths.events_of(environment.rank) if paths else None, environment.rank)
@@ -82,6 +88,8 @@ def join_with(
     move_state(opts)
     resumed = _resumed(environment, spec, lifetime.training)
     start = resumed.start if resumed else None
+    if resumed:
+        resumed.unfreeze(found)
     engine = make_engine(
         environment.arena,
         found,
@@ -107,7 +115,11 @@ def join_with(
         notes=notes,
     )
     course, stopwatch = Course(engine, spec, start), Stopwatch(clock, writer)
-    return Run(environment, trained, course, precision, stopwatch, lifetime, resumed, loss=loss)
+    run = Run(environment, trained, course, precision, stopwatch, lifetime, resumed, loss=loss)
+    if environment.workers > 1:
+        seeds.own(environment.rank)
+        run.on_finish = seeds.common
+    return run
 
 
 def _resumed(environment: Environment, spec: Spec, training: int) -> Resumed | None:

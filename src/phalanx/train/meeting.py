@@ -2,14 +2,14 @@
 
 Without it a script that goes another way on one worker would make barriers of different kinds
 pair up, and mix gradients with evaluations or wait for ever. What everybody has to decide alike
-travels the same way: at a meeting all members hear the same speeds and the same command.
+travels the same way: at a meeting all members hear the same figures and the same command.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 
@@ -17,15 +17,12 @@ from phalanx.core.errors import InputError
 from phalanx.sync.transport.arena import Arena, Circle
 
 # What a worker is about to do with the others; numbers from 0 are steps of that optimizer.
-FOLLOW, BATCH_DONE, EVALUATE, EPOCH_DONE, SWITCH, FINISH, ROUND, SAVE, CUT = range(-1, -10, -1)
-UNFREEZE, LOAD = -10, -11
+EVALUATE, EPOCH_DONE, SWITCH, FINISH, ROUND, SAVE, CUT, UNFREEZE, LOAD, GATHER = range(-1, -11, -1)
 READ = -100
 """And below: reads gradients of the optimizer ``READ - intent``."""
 AGREED = 1 << 16
 """And above: steps of the optimizer ``intent - AGREED``, whose gradient all have."""
 _WORDS = {
-    FOLLOW: "has no samples left",
-    BATCH_DONE: "is done with its batch",
     EVALUATE: "evaluates",
     EPOCH_DONE: "ends its epoch",
     SWITCH: "switches the strategy",
@@ -35,9 +32,14 @@ _WORDS = {
     CUT: "takes a command",
     UNFREEZE: "trains other parameters than before",
     LOAD: "loads an optimizer's state",
+    GATHER: "gathers values",
 }
 
-Hear = Callable[[list[float], int], None]
+SPEED, STEPS, SAMPLES, BUSY, WHOLE = FIGURES = range(5)
+"""Figures of a worker: samples a second of its own work; then sums since it began: steps, their
+samples, the seconds of its own work, and those with the exchange and all waiting."""
+
+Hear = Callable[[Any, int], None]
 
 
 class Meeting:
@@ -48,26 +50,28 @@ class Meeting:
         self._count = 0
         # Two rows in turn: a worker can be one meeting ahead of another, but never two.
         self._rows = arena.region("intents", 2 * arena.workers, torch.int64).view(2, -1).numpy()
-        self._speeds = arena.region("speeds", 2 * arena.workers, torch.float64).view(2, -1).numpy()
+        told = arena.region("figures", 2 * arena.workers * len(FIGURES), torch.float64)
+        self._told = told.view(2, arena.workers, -1).numpy()
         self._posted = arena.region("posted", 2 * arena.workers, torch.int64).view(2, -1).numpy()
         self._options = (
             arena.region("options", 2 * arena.workers, torch.float64).view(2, -1).numpy()
         )
         self._left = arena.region("left", arena.workers, torch.uint8).numpy()
-        self.speed = 0.0
-        """Of this worker: samples per second of its own work."""
+        self.figures = [0.0] * len(FIGURES)
+        """Of this worker."""
         self.command = 0
         """The number of the newest command that this worker knows."""
         self.options = 0.0
         """A digest of this worker's learning rates and other settings of its optimizers."""
         self.hear: Hear | None = None
-        """Called at each meeting with the speeds of all members and their newest command."""
+        """Called at each meeting with the figures of all members (a row each, which lasts until
+        the next but one) and their newest command."""
 
     def announce(self, intent: int) -> None:
         self._count += 1
         row, rank = self._count % 2, self._arena.rank
         self._rows[row, rank] = intent
-        self._speeds[row, rank] = self.speed
+        self._told[row, rank] = self.figures
         self._posted[row, rank] = self.command
         self._options[row, rank] = self.options
 
@@ -76,16 +80,17 @@ class Meeting:
         self._circle.wait(self.someone_left)
         row = self._count % 2
         present = [member for member in self._members if member not in self._arena.lost]
-        meant = {int(self._rows[row, member]) for member in present} - {FOLLOW}
-        if len(meant) != 1:  # also when everybody follows, and nobody leads
+        meant = {int(self._rows[row, member]) for member in present}
+        if len(meant) != 1:
             self.disagree()
+        intent = meant.pop()
         options = self._options[row, present]
-        if (options != options[0]).any():
+        if (intent >= 0 or intent == EPOCH_DONE) and (options != options[0]).any():
             self._differ(present, options.tolist())
         if self.hear is not None:
             command = max(int(self._posted[row, member]) for member in present)
-            self.hear([float(self._speeds[row, m]) for m in self._members], command)
-        return meant.pop()
+            self.hear(self._told[row, self._members], command)
+        return intent
 
     def _differ(self, present: list[int], options: list[float]) -> NoReturn:
         other = next(m for m, o in zip(present, options, strict=True) if o != options[0])

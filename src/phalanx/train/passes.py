@@ -14,6 +14,7 @@ from phalanx.core.settings import RunSettings
 from phalanx.data.ledger import Lease, order
 from phalanx.data.prefetch import move, pinned, prefetch, prefetch_to
 from phalanx.data.reader import Reader, TensorReader
+from phalanx.data.structure import map_tensors
 
 
 @dataclass(frozen=True)
@@ -26,21 +27,26 @@ class Pass:
     samples: int
     batch: int
     order: Tensor
+    fixed: bool = False
+    """Each worker reads the same columns of each batch."""
 
     def indices(self, lease: Lease) -> Tensor:
         return self.order[lease.start : lease.end]
 
 
-def new_pass(number: int, epoch: int, reader: Reader, batch: int, seed: int) -> Pass:
+def new_pass(
+    number: int, epoch: int, reader: Reader, batch: int, seed: int, *, fixed: bool = False
+) -> Pass:
     samples = len(reader) // batch * batch if reader.drop_last else len(reader)
     if samples == 0:
         raise InputError(
             f"drop_last leaves nothing of {len(reader)} samples in batches of {batch}",
             "Use a smaller batch.",
         )
-    return Pass(
-        number, epoch, reader, samples, batch, order(len(reader), seed, number, reader.shuffle)
-    )
+    # Samples that go on from each other keep their order, unless a DataLoader says otherwise.
+    shuffle = reader.shuffle and not (fixed and reader.batch is None)
+    mixed = order(len(reader), seed, number, shuffle)
+    return Pass(number, epoch, reader, samples, batch, mixed, fixed)
 
 
 def batch_of(chosen: RunSettings, asked: int | None, workers: int) -> int:
@@ -68,7 +74,7 @@ def check_sizes(samples: int, batch: int, workers: int) -> None:
 def loaded(
     current: Pass, found: Iterator[Lease], device: torch.device, *, ahead: int, channels_last: bool
 ) -> Iterator[tuple[Lease, Any]]:
-    """Each lease with its batch (``None`` for an empty one), ``ahead`` of time where that pays.
+    """Each lease with its batch, ``ahead`` of time where that pays.
 
     With ``ahead`` 0 there is no thread beside this one. A plain gather from memory is done in the
     training thread anyway: a thread beside it would only take turns with it on a pinned core.
@@ -81,16 +87,18 @@ def loaded(
     if device.type == "cuda":  # whoever reads nothing ahead takes no lease ahead either
         ready = prefetch_to(device, ready) if ahead else (move(item, device) for item in ready)
     for lease, batch in ready:
-        yield lease, _formatted(batch, channels_last)
+        yield lease, formatted(batch, channels_last)
 
 
 def _is_plain(reader: Reader) -> bool:
     return isinstance(reader, TensorReader) and not reader.augmented
 
 
-def _formatted(batch: Any, channels_last: bool) -> Any:
-    if channels_last and isinstance(batch, tuple | list) and isinstance(batch[0], Tensor):
-        first = batch[0]
-        if first.ndim == 4:
-            return (first.contiguous(memory_format=torch.channels_last), *batch[1:])
-    return batch
+def formatted(batch: Any, channels_last: bool) -> Any:
+    return map_tensors(batch, _channels_last) if channels_last else batch
+
+
+def _channels_last(tensor: Tensor) -> Tensor:
+    if tensor.ndim != 4 or not tensor.is_floating_point():
+        return tensor
+    return tensor.contiguous(memory_format=torch.channels_last)

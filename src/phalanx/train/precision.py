@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from phalanx.data.prefetch import move
 from phalanx.data.reader import as_reader
+from phalanx.train.model_calls import Forward
+from phalanx.train.passes import formatted
 
 Trial = Callable[[str], None]
 _CPU_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")
@@ -65,23 +67,22 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[obj
 
 
 def trial_step(
-    model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], data: Any, batch: int
+    model: nn.Module, loss: Callable[[Any, Any], Tensor], source: Any, batch: int, forward: Forward
 ) -> Trial:
     """One forward and backward pass in a given precision that leaves no trace."""
 
     def attempt(precision: str) -> None:
         device = next(model.parameters()).device
-        reader = as_reader(data)
-        x, y = move(reader.fetch(torch.arange(min(batch, len(reader))), 0), device)
+        reader = as_reader(source)
+        data = move(reader.fetch(torch.arange(min(batch, len(reader))), 0), device)
         last = precision == "bfloat16"
         form = torch.channels_last if last else torch.contiguous_format
         model.to(memory_format=form)  # type: ignore[call-overload]
-        if x.ndim == 4:
-            x = x.contiguous(memory_format=form)
+        data = formatted(data, last)
         kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
         devices = [device] if device.type == "cuda" else []
         with torch.random.fork_rng(devices), autocast(precision, device):
-            loss(model(x), y).backward()
+            loss(*forward(model, data)).backward()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         for name, buffer in model.named_buffers():

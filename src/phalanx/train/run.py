@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,23 +15,29 @@ from phalanx.adapters.torch_models import save_state, state_of
 from phalanx.core.errors import InputError, NotFinite, PeerLost, RunStopped
 from phalanx.data.ledger import Lease
 from phalanx.data.reader import Reader, as_reader
+from phalanx.train import gathered
+from phalanx.train.carried_state import CarriedState
 from phalanx.train.checkpointing import Checkpoints, Resumed, Trained
 from phalanx.train.commander import Commander
-from phalanx.train.course import Course
+from phalanx.train.course import Course, check_fixed
 from phalanx.train.engine import NEVER, Engine
 from phalanx.train.environment import Environment, between_machines
-from phalanx.train.evaluation import Evaluator, Means
+from phalanx.train.evaluation import Evaluator, Means, Question
 from phalanx.train.figures import Figures
 from phalanx.train.gradient_reads import GradientReads
 from phalanx.train.kept_state import Keeper
 from phalanx.train.lifetime import Lifetime
+from phalanx.train.loss_kind import LossWatch, watch_backward
 from phalanx.train.meeting import EPOCH_DONE
-from phalanx.train.metrics import Metric
+from phalanx.train.metrics import Metric, whole_set
+from phalanx.train.model_calls import Forward, call_model
 from phalanx.train.nonfinite import SOUND, NonFinite, bad_weights
 from phalanx.train.own_steps import OwnSteps
 from phalanx.train.passes import Pass, batch_of, check_sizes, new_pass
 from phalanx.train.precision import autocast
+from phalanx.train.same_data import SameData
 from phalanx.train.scaling import Scaling
+from phalanx.train.schedules import Schedules
 from phalanx.train.stopwatch import Stopwatch
 from phalanx.train.weighing import Weighing
 
@@ -68,10 +74,16 @@ class Run:
         self._checkpoints.pending = self._weighing.export_state
         self._own_steps = OwnSteps(self._optimizers, self.engine)
         self._reads = GradientReads(self.engine, self._models, self._optimizers, self._weighing)
+        self._losses, self._in_batch, self._looked = LossWatch(), False, False
+        watch_backward(self._see_backward)
+        self._schedules = Schedules(self.engine, self._optimizers)
         self._clip: float | None = None
         self._epochs: int | None = None
         self._epoch = self._passes = 0
-        self._began = False
+        self._began = self._inside = False
+        self._same_data = SameData(self.engine)
+        self._carried = CarriedState(self._models) if self.workers > 1 else None
+        self.on_finish: Callable[[], None] = lambda: None
         self._readers: dict[tuple[int, int], tuple[Any, Any, Reader]] = {}
         self.engine.watcher = Commander(environment, self._clock, self._checkpoints).look
         self.engine.on_shares = self._figures.tell_shares
@@ -79,6 +91,7 @@ class Run:
         self._scaling = Scaling(self._optimizers, self.step, self._nonfinite)
         self.engine.on_step = self._scaling.on_step
         self.engine.on_lost = self._figures.tell_lost
+        self.engine.on_settled = self._figures.tell_settled
         course.on_save = self._checkpoints.save
         course.before_stop, course.on_stop = lifetime.obey, self._stop_here
         course.before_switch = self._step_before_switch
@@ -123,6 +136,15 @@ class Run:
     def pending(self) -> int:
         """Batches since the last step, also those this worker had no samples of."""
         return self._weighing.pending
+
+    @property
+    def samples(self) -> int:
+        """Samples of the batch in hand that count as this worker's.
+
+        0 where a last batch has fewer samples than there are workers: then this worker goes
+        through the loop with the others' samples, and what it computes counts nothing.
+        """
+        return self._stopwatch.batch_samples
 
     def average_accumulated(self) -> None:
         """Batches since the last step are averaged by it; else they add up, as in torch."""
@@ -186,27 +208,40 @@ class Run:
         self._evaluator.end_epoch(epoch)
         self._figures.end_epoch(epoch, began, rate)
 
-    def batches(self, data: Any, batch: int | None = None, *, augment: Any = None) -> Iterator[Any]:
+    def batches(
+        self, data: Any, batch: int | None = None, *, augment: Any = None, fixed: bool = False
+    ) -> Iterator[Any]:
         """This worker's batches of one pass over ``data``, on its device.
 
         ``batch`` is the global one, shared among the workers; a ``DataLoader`` brings its own.
+        ``fixed``: in the data's own order, and always the same columns of each global batch.
         """
+        if fixed and self.workers > 1:
+            check_fixed(self._course.spec)
+            self._figures.say_once("fixed=True: equal shares, whatever the workers' speeds")
         if self._epochs is None:
             self._restore_kept()
-        current = self._new_pass(self._reader(data, augment), batch)
+        current = self._new_pass(self._reader(data, augment, trains=True), batch, fixed)
         stretches = self._course.through(current, self.device, channels_last=self._channels_last)
         trained = False
+        self._schedules.begin_pass(current, self._course.begin_at(current))
         for source in stretches:
-            trained, began = True, self._clock.now()
+            trained, began, self._inside = True, self._clock.now(), True
             try:
-                yield from self._through(source, current.batch)
+                yield from self._through(source, current)
+            except GeneratorExit:  # the script left its loop
+                self._in_batch = False
+                self._schedules.leave_pass()
+                raise
             finally:
+                self._inside = False
                 self._lifetime.trained(self._clock.now() - began)
         if trained:
+            self._schedules.end_pass()
             self.engine.end_pass()
             self._checkpoints.after_pass(current)
 
-    def _through(self, source: Iterator[tuple[Lease, Any]], size: int) -> Iterator[Any]:
+    def _through(self, source: Iterator[tuple[Lease, Any]], current: Pass) -> Iterator[Any]:
         while True:
             asked = self._stopwatch.asked()
             switched = self._course.switching.over(asked, self._figures.told(self._epoch))
@@ -217,17 +252,16 @@ class Run:
             if lease is None:
                 return
             self._follow_parameters()
-            self._weighing.new_batch(lease, size, self.engine)
+            self._weighing.new_batch(lease, current.batch, self.engine)
             self.engine.begin_batch(self._weighing.scales)
             self.engine.received(lease)
-            if batch is None:
-                with self._own_steps.allowed(), self._reads.paused():
-                    self.engine.idle(self._reads.shared, self._weighing.stepped)
-            else:
-                self._stopwatch.received(asked, lease.samples)
-                yield batch
-                if lease.short:
-                    self.engine.batch_done()
+            self._schedules.new_batch(lease)
+            self._stopwatch.received(asked, lease.samples)
+            if self._carried is not None:
+                self._carried.new_batch(lease.end - lease.start, fixed=current.fixed)
+            self._in_batch = True
+            yield batch
+            self._in_batch = False
             if lease.ends_round:
                 self._end_round()
             if self._course.reached(lease):
@@ -261,7 +295,7 @@ class Run:
         if self.pending and len(self._optimizers) == 1:
             self.step(clip=self._clip)
 
-    def _new_pass(self, reader: Reader, batch: int | None) -> Pass:
+    def _new_pass(self, reader: Reader, batch: int | None, fixed: bool) -> Pass:
         chosen = self.environment.settings
         if chosen.epochs and self._epochs is None:
             raise InputError(
@@ -273,15 +307,19 @@ class Run:
         number, self._passes = self._passes, self._passes + 1
         # A loop without run.epochs: each pass is an epoch.
         epoch = number if self._epochs is None else self._epoch
-        current = new_pass(number, epoch, reader, wanted, chosen.seed)
+        current = new_pass(number, epoch, reader, wanted, chosen.seed, fixed=fixed)
         self._figures.plan(current)
         return current
 
-    def _reader(self, data: Any, augment: Any = None) -> Reader:
+    def _reader(self, data: Any, augment: Any = None, *, trains: bool = False) -> Reader:
         key = (id(data), id(augment))
         if key not in self._readers:  # data and augment are kept alive, so their ids stay theirs
             seed = self.environment.settings.seed
-            self._readers[key] = (data, augment, as_reader(data, seed=seed, augment=augment))
+            reader = as_reader(data, seed=seed, augment=augment)
+            self._same_data.check(
+                self.engine, reader, f"data to {'train on' if trains else 'evaluate'}"
+            )
+            self._readers[key] = (data, augment, reader)
         return self._readers[key][2]
 
     # -- steps -------------------------------------------------------------------------------
@@ -289,8 +327,27 @@ class Run:
     def backward(self, error: Tensor) -> None:
         """``error.backward()``, whose value becomes the training loss of the report."""
         self._check_batch()
+        self._looked = True
+        try:
+            self._look_at(error)
+            error.backward()
+        finally:
+            self._looked = False
+
+    def _look_at(self, error: Tensor) -> None:
+        """A loss is about to go backwards."""
         self._stopwatch.loss(error, summed=self._sums)
-        error.backward()
+        if self._sums or self.workers == 1 or error.grad_fn is None or not self.samples:
+            return
+        weight = self._losses.weight_of(error, self._stopwatch.batch_samples)
+        if weight is not None and self.engine.parties > 1:
+            self._weighing.count_as(weight)
+            self.engine.begin_batch(self._weighing.scales)
+
+    def _see_backward(self, error: Tensor) -> None:
+        """The script called ``error.backward()`` itself."""
+        if self._in_batch and not self._looked and error.numel() == 1:
+            self._look_at(error)
 
     def step(
         self,
@@ -305,7 +362,8 @@ class Run:
         ``scaler`` is what the loss was scaled with; with one optimizer it is updated as well.
         """
         index = 0 if optimizer is None else self._index(optimizer)
-        self._check_batch()
+        if weight is None:
+            self._check_batch()
         if self.workers > 1:
             self._await_device()
         self.engine.worked(*self._stopwatch.worked())
@@ -333,7 +391,8 @@ class Run:
         if self._passes == 0:
             raise InputError(
                 "this batch did not come from run.batches, so nobody knows what it weighs",
-                "for x, y in run.batches(train, batch=128):",
+                "for x, y in run.batches(train, batch=128): or, for batches of your own, "
+                "error.backward() and run.step(weight=its part of the global batch).",
             )
 
     def _index(self, optimizer: torch.optim.Optimizer) -> int:
@@ -344,26 +403,65 @@ class Run:
 
     # -- evaluation and results --------------------------------------------------------------
 
-    def evaluate(self, metric: Metric, data: Any, *, model: nn.Module | None = None) -> float:
-        """The mean of ``metric(outputs, targets)`` over ``data``, the same for every worker."""
-        values = self.measure(lambda outputs, y: [metric(outputs, y)], data, model=model)
+    def evaluate(
+        self,
+        metric: Metric,
+        data: Any,
+        *,
+        model: nn.Module | None = None,
+        whole: bool = False,
+        forward: Forward = call_model,
+    ) -> float:
+        """The mean of ``metric(outputs, targets)`` over ``data``, the same for every worker.
+
+        ``whole``: asked once, of all outputs and targets; as one that has ``compute`` always is.
+        """
+        asked = Question(
+            model or self._models[0],
+            self._reader(data),
+            lambda outputs, y: [metric(outputs, y)],
+            whole_set(metric) if whole or hasattr(metric, "compute") else None,
+            forward,
+        )
+        values = self._ask(asked, wait=True)
         assert values is not None  # it waits for them
         return values[0]
 
     def measure(
-        self, means: Means, data: Any, *, model: nn.Module | None = None, wait: bool = True
+        self,
+        means: Means,
+        data: Any,
+        *,
+        model: nn.Module | None = None,
+        wait: bool = True,
+        forward: Forward = call_model,
     ) -> list[float] | None:
         """Several means at once; ``None`` if another worker has them and this need not wait."""
+        asked = Question(model or self._models[0], self._reader(data), means, forward=forward)
+        return self._ask(asked, wait=wait)
+
+    def _ask(self, asked: Question, *, wait: bool) -> list[float] | None:
         began = self._clock.now()
         self._figures.evaluated = True
         with self.autocast():
-            values = self._evaluator.run(
-                self._epoch, model or self._models[0], self._reader(data), means, wait=wait
-            )
+            values = self._evaluator.run(self._epoch, asked, wait=wait)
         self._lifetime.evaluated(self._clock.now() - began)
         return values
 
-    def judge(self, outputs: Tensor, targets: Tensor) -> None:
+    def gather(self, value: Any) -> list[Any]:
+        """What each worker gives, by rank; every worker has to ask. Numbers, texts, tensors."""
+        return gathered.gather(value, self._bring_together)
+
+    def reduce(self, value: Any, how: str = "mean") -> Any:
+        """The mean, sum, min or max of what each worker gives; every worker has to ask."""
+        return gathered.reduce(value, how, self._bring_together)
+
+    def _bring_together(self, mine: bytes) -> list[bytes]:
+        return gathered.bring_together(
+            self.engine, mine, self._inside, self._lifetime.over and self.workers > 1
+        )
+
+    def judge(self, outputs: Any, targets: Any) -> None:
         """Count the classes that a training batch got right, if it is about classes."""
         self._figures.judge(outputs, targets)
 
@@ -396,6 +494,8 @@ class Run:
             self.engine.finish(collective)
         self._own_steps.end()
         self._reads.end()
+        watch_backward(None)
+        self._schedules.end()
         self._scaling.end()
         # What follows concerns this worker alone: evaluating, logging, saving.
         self.engine = self._evaluator.engine = Engine(self._models, self._optimizers, self._clock)
@@ -412,3 +512,4 @@ class Run:
         if self.is_first and self.environment.paths:
             save_state(state_of(self._models), self.environment.paths.model)
         self._lifetime.end("done", self._stopwatch.bytes_sent, self._epoch + 1)
+        self.on_finish()

@@ -45,8 +45,7 @@ class Scaling:
     ) -> None:
         self._optimizers, self._nonfinite = optimizers, nonfinite
         self._scalers: dict[int, GradScaler] = {}
-        self._stepping, self._one = False, len(optimizers) == 1
-        self._updates = self._one
+        self._updates = self._one = len(optimizers) == 1
         for optimizer in optimizers:
             _joined[optimizer] = partial(self._by_scaler, step, optimizer)
         GradScaler.step = _step  # type: ignore[method-assign]
@@ -65,23 +64,18 @@ class Scaling:
         if scaler is None or not scaler.is_enabled():
             yield 1.0
             return
-        self._scalers[index], self._stepping = scaler, True
+        self._scalers[index] = scaler
         _unscale(scaler, self._optimizers[index])
-        try:
-            yield scaler.get_scale()
-        finally:
-            self._stepping = False
+        yield scaler.get_scale()
         if updates:
             scaler.update()
 
     def on_step(self, index: int, timing: Timing) -> None:
-        """Also of a step for which this worker had no samples: its scaler hears of it."""
+        """The scaler hears what all workers found."""
         scaler = self._scalers.get(index)
         self._nonfinite.scale = 1.0 if scaler is None else scaler.get_scale()
         if scaler is not None:
             _tell(scaler, self._optimizers[index], timing.refused is not None)
-            if not self._stepping and self._one:
-                scaler.update()
         self._nonfinite.stepped(index, timing)
 
     def end(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
@@ -12,11 +12,14 @@ from torch import Tensor, nn
 from phalanx.core.errors import InputError
 from phalanx.core.settings import RunSettings
 from phalanx.core.spec import Phase, Spec
-from phalanx.data.ledger import Lease, Segment, lockstep
+from phalanx.data.ledger import Applied, Lease, Segment, lockstep
+from phalanx.sync.balance import Change
 from phalanx.sync.broadcast import broadcast
 from phalanx.sync.buffers import SharedBuffers
 from phalanx.sync.claims import SharedClaims
 from phalanx.sync.clock import Clock
+from phalanx.sync.gathering import Gathering
+from phalanx.sync.given_out import Settled
 from phalanx.sync.net.channel import Channel
 from phalanx.sync.net.home_messages import Lost
 from phalanx.sync.net.mirror import Mirror
@@ -33,9 +36,7 @@ from phalanx.train.emulation import emulation_of
 from phalanx.train.engine import Engine, Snapshot
 from phalanx.train.meeting import (
     AGREED,
-    BATCH_DONE,
     FINISH,
-    FOLLOW,
     LOAD,
     READ,
     ROUND,
@@ -71,16 +72,20 @@ class SharedEngine(Engine):
         broadcast(arena, _untrained(models, self._replicas))
         self._buffers = SharedBuffers(arena, models, buffers)
         self._claims = SharedClaims(arena)
+        self._claims.least = 2 if _normalise_batches(models) else 1
         self._meeting = Meeting(arena, arena.circle(range(self.workers)), range(self.workers))
         self._control = Control(
             arena, self._meeting, self._claims, self._tell_shares, balance=chosen.balance == "auto"
         )
+        self._had = self._stepped = 0
+        """Samples that this worker has had in this training, and those it has stepped with."""
         self._arrived = arena.region("arrived", self.workers, torch.float64).numpy()
         wire = Wire(None, chosen.rate, arena.sleep, chosen.seed * 64 + self.rank)
         self._makings = Makings(
             arena, clock, self._replicas, self._shared, self._meeting,
             chosen.divide_rate, wire, machine,
         )  # fmt: skip
+        self._gathering: Gathering | None = None
         self._stages: dict[tuple[str, tuple[float, ...]], Stage] = {}
         self._staged = 0
         for phase in spec.phases:
@@ -116,6 +121,8 @@ class SharedEngine(Engine):
             self._arena.in_step = stage.lockstep  # all come here after the same barriers
         if stage.phase.traits.grouped:
             self._claims.begin_teams()
+        if self._claims.given is not None:
+            self._claims.given.count(self._had)
         self._control.enter(stage, spec, regroup=regroup)
         for strategy in stage.strategies:
             strategy.begin()
@@ -155,10 +162,16 @@ class SharedEngine(Engine):
         return self._arena.lock(index)
 
     def meet(self, intent: int) -> None:
+        self._meeting.options = digest_of_options(self._users)
         self._meeting.meet(intent)
 
     def barrier(self) -> None:
         self._arena.barrier()
+
+    def gather(self, mine: bytes | None) -> list[bytes]:
+        if self._gathering is None:
+            self._gathering = Gathering(self._arena)
+        return self._gathering.gather(mine)
 
     def pause(self) -> None:
         self._arena.pause()
@@ -214,6 +227,7 @@ class SharedEngine(Engine):
         self._control.look(self.watcher, told_to_stop=self.told_to_stop())
         strategy, stage = self._strategies[index], self._stage
         self._replicas[index].scale.value = scale
+        began = self._arena.pace.now()
         if not stage.together:
             timing = strategy.exchange(weight, clip)
         elif agreed and clip is None and strategy.steps_agreed:
@@ -221,6 +235,8 @@ class SharedEngine(Engine):
         else:
             self._announce(index)
             timing = strategy.exchange(weight, clip)
+        self._control.exchanged(self._arena.pace.now() - began)
+        self._stepped = self._had
         if not self.lockstep and self._buffers.any:
             self._buffers.publish()
         # Schedulers warn when the optimizer they know has not stepped itself.
@@ -230,7 +246,8 @@ class SharedEngine(Engine):
 
     def _announce(self, intent: int) -> None:
         """To those who step together; their optimizers have to be set alike."""
-        self._stage.meeting.options = digest_of_options(self._users)
+        if self.lockstep:
+            self._stage.meeting.options = digest_of_options(self._users)
         self._stage.meeting.announce(intent)
 
     def _step_agreed(self, index: int) -> Timing:
@@ -248,45 +265,13 @@ class SharedEngine(Engine):
         self._stage.meeting.wait()
         self._strategies[index].share_gradients(weight)
 
-    def idle(self, on_shared: Callable[[int], None], on_step: Callable[[int], None]) -> None:
-        meeting = self._stage.meeting
-        while self._stage.together:
-            before = [strategy.export_private() for strategy in self._strategies]
-            for strategy in self._strategies:
-                strategy.offer(0.0)
-            self._announce(FOLLOW)
-            intent = meeting.wait()
-            for i, strategy in enumerate(self._strategies):
-                if i != intent:  # nobody takes what it offered: its codec has not sent it
-                    strategy.import_private(before[i])
-            if intent == BATCH_DONE:
-                return
-            if intent <= READ:
-                self._strategies[READ - intent].share_gradients(0.0)
-                self._replicas[READ - intent].scale.value = 0.0  # all have it: it counts once
-                on_shared(READ - intent)
-            elif intent >= AGREED:
-                self._replicas[intent - AGREED].scale.value = 1.0
-                timing = self._strategies[intent - AGREED].step_agreed()
-                self.on_step(intent - AGREED, timing)
-                on_step(intent - AGREED)
-            elif intent < 0:
-                meeting.disagree()
-            else:
-                self.on_step(intent, self._strategies[intent].follow())
-                on_step(intent)
-
-    def batch_done(self) -> None:
-        if self._stage.together:
-            self._announce(BATCH_DONE)
-            self._stage.meeting.wait()
-
     def end_round(self) -> Timing | None:
         total = Timing()
-        self._meeting.options = digest_of_options(self._users)
         for strategy in self._strategies:
             self._meeting.announce(ROUND)
+            began = self._arena.pace.now()
             timing = strategy.agree()
+            self._control.exchanged(self._arena.pace.now() - began)
             total.send += timing.send
             total.wait += timing.wait
             total.update += timing.update
@@ -297,18 +282,20 @@ class SharedEngine(Engine):
 
     def received(self, lease: Lease) -> None:
         self._buffers.count(lease.samples)
+        self._had = lease.total or self._had + lease.samples
         if not self.lockstep:
             for strategy in self._strategies:
                 strategy.emphasise(lease.emphasis)
+                strategy.covers(self._had)
 
     def settle(self) -> None:
         if self.apart:
             for strategy in self._strategies:
                 strategy.drain()
 
-    def _tell_shares(self, shares: list[float]) -> None:
+    def _tell_shares(self, change: Change) -> None:
         if self.rank == 0 and self.on_shares is not None:
-            self.on_shares(shares)
+            self.on_shares(change)
 
     # -- the script's optimizers -------------------------------------------------------------
 
@@ -323,7 +310,9 @@ class SharedEngine(Engine):
         self._give_back()
         self.barrier()  # nothing of the old memory is read any more
         key = next(k for k, stage in self._stages.items() if stage is self._stage)
+        scales = [replica.scale.value for replica in self._replicas]
         self._lay_out()
+        self.begin_batch(scales)
         self._makings = replace(self._makings, replicas=self._replicas, shared=self._shared)
         self._stages = {}
         self._stage = self._makings.stage(self._stage.phase, self._staged, key[1])
@@ -371,11 +360,14 @@ class SharedEngine(Engine):
 
     # -- the way through the data ------------------------------------------------------------
 
-    def leases(self, ticket: int, segment: Segment, batch: int) -> Iterator[Lease]:
-        self._control.watch.batch = batch
+    def leases(
+        self, ticket: int, segment: Segment, batch: int, *, fixed: bool = False
+    ) -> Iterator[Lease]:
+        self._control.fixed = fixed
         if self.lockstep:
-            shares = self._control.use_shares()
-            return lockstep(segment, batch, self.rank, shares, self._stage.every)
+            shares = [1.0] * self.workers if fixed else self._control.use_shares()
+            every, least = self._stage.every, self._claims.least
+            return lockstep(segment, batch, self.rank, shares, every, least=least, fixed=fixed)
         return self._claimed(ticket, segment, batch)
 
     def _claimed(self, ticket: int, segment: Segment, batch: int) -> Iterator[Lease]:
@@ -398,11 +390,38 @@ class SharedEngine(Engine):
                 leases = claims.next_few(ticket, segment, want)
             if not leases:
                 return
-            # Of what was wanted when the chunk was claimed; equal shares may not divide evenly.
-            equal = want == round(batch / teams)
             for lease in leases:
                 self.arrive()
-                yield lease if equal else replace(lease, emphasis=want * teams / batch)
+                # Of what was wanted when the chunk was claimed, perhaps by another worker.
+                wanted = want if len(members) > 1 else round(lease.samples / lease.share)
+                equal = wanted == round(batch / teams)  # which may not divide evenly
+                yield lease if equal else replace(lease, emphasis=wanted * teams / batch)
+
+    def complete(self, ticket: int) -> bool:
+        given = self._claims.given
+        if given is None or self.lockstep or self._stage.phase.traits.grouped:
+            return True
+        self.rest()
+        given.end(self._had, self._stepped, ticket)
+        for settled in given.wait(ticket, self._fence):
+            self._tell_settled(settled)
+        return given.over(ticket)
+
+    def _tell_settled(self, settled: Settled) -> None:
+        if self.on_settled is not None:
+            self.on_settled(settled)
+
+    def _fence(self, rank: int) -> Applied | None:
+        """Of several optimizers, the one that has come farthest: not all step with each batch."""
+        found = [strategy.fence(rank) for strategy in self._strategies]
+        return max((one for one in found if one), key=lambda one: one.whole, default=None)
+
+    def let_go(self) -> None:
+        if self._claims.given is not None:
+            self._claims.given.end(self._had, self._stepped)
+
+    def waits(self, rank: int) -> bool:
+        return self._claims.given is not None and self._claims.given.waits(rank)
 
     @property
     def cut(self) -> bool:
@@ -500,8 +519,11 @@ class SharedEngine(Engine):
 
     def finish(self, collective: bool) -> None:
         self.rest()
+        self.let_go()
         if collective:
             self.meet(FINISH)
+            for settled in self._claims.given.settle_all(self._fence) if self._claims.given else ():
+                self._tell_settled(settled)
             for strategy in self._strategies:
                 strategy.drain()
             self.share_buffers()
@@ -510,6 +532,12 @@ class SharedEngine(Engine):
         self._give_back()
         if collective:
             self._arena.rewind()
+
+
+def _normalise_batches(models: Sequence[nn.Module]) -> bool:
+    """Whether a single sample cannot be trained on, for want of a variance."""
+    kind = nn.modules.batchnorm._BatchNorm
+    return any(isinstance(module, kind) for model in models for module in model.modules())
 
 
 def _untrained(models: Sequence[nn.Module], replicas: Sequence[Replica]) -> list[Tensor]:

@@ -24,6 +24,7 @@ class EpochSums:
     correct: float | Tensor = 0.0
 
     def judge(self, outputs: Tensor, targets: Tensor) -> None:
+        """``outputs`` are scores of classes."""
         self.correct = self.correct + (outputs.detach().argmax(1) == targets).sum()
         self.judged += len(targets)
 
@@ -97,6 +98,15 @@ class Stopwatch:
                 self.sums.add_loss(value / scale if scale != 1.0 else value, samples)
         self._losses.clear()
         self._loss = None if self._loss is None else self._loss / scale
+
+    @property
+    def batch_samples(self) -> int:
+        """Of the batch in hand."""
+        return self._batch
+
+    def judge(self, outputs: Tensor, targets: Tensor) -> None:
+        if self._batch:
+            self.sums.judge(outputs, targets)
 
     def worked(self) -> tuple[int, float]:
         """Samples of the step in hand, and the seconds since it began."""

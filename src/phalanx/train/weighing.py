@@ -22,6 +22,8 @@ from phalanx.data.ledger import Lease
 from phalanx.sync.gradients import get_grad, set_grad
 from phalanx.train.engine import Engine
 
+NEXT_TO_NOTHING = 2.0**-40
+
 
 class Weighing:
     """The measure of the gradients in hand, for each optimizer."""
@@ -38,22 +40,21 @@ class Weighing:
         self.agreed: set[int] = set()
         """Optimizers whose ``.grad`` all workers agreed on, with nothing added since."""
         self._scales = [1.0] * len(optimizers)
-        self._weight = self._part = 1.0
+        self._weight = self._part = self._unit = 1.0
+        self._counted: float | None = None
 
     def new_batch(self, lease: Lease, batch: int, engine: Engine) -> None:
         """Of ``batch`` samples over all workers, unless it is a smaller last one."""
         scale, self._weight = self._measure(lease, batch, engine)
-        self._part = lease.part * engine.parties
+        self._part, self._counted = lease.part * engine.parties, None
+        self._unit = engine.parties / lease.whole
         self.pending += 1
         self._batches += lease.full
         if self.averages:
             scale *= lease.full
         for index, before in enumerate(self._scales):
-            if lease.samples == 0:  # what was accumulated before still counts as it did
-                self._scales[index] = 0.0 if index in self.agreed else before
-                continue
             if index not in self.agreed and scale != before:
-                self._rescale(index, before / scale)
+                scale = self._rescale(index, before, scale)
             self._scales[index] = scale
 
     def _measure(self, lease: Lease, batch: int, engine: Engine) -> tuple[float, float]:
@@ -62,18 +63,38 @@ class Weighing:
         if not self._sums:
             # Times the parties, so that equal parts need no multiplication at all.
             part = lease.part * engine.parties
-            return (part, part) if together else (1.0, lease.share if engine.apart else 1.0)
+            if together:
+                return part, part
+            return (1.0 if lease.samples else 0.0), (lease.share if engine.apart else 1.0)
         # A sum over fewer samples than a batch stands for the whole batch, as a mean does.
-        stands_for = 1.0 if engine.lockstep else batch / max(1, lease.whole)
+        stands_for = 1.0 if engine.lockstep else batch / lease.whole
         if together:
-            return stands_for, lease.part
-        return (1.0 / (lease.part or 1.0), lease.share) if engine.apart else (stands_for, 1.0)
+            return (stands_for if lease.samples else 0.0), lease.part
+        if engine.apart:
+            return (1.0 / lease.part if lease.samples else 0.0), lease.share
+        return stands_for, 1.0
 
-    def _rescale(self, index: int, factor: float) -> None:
+    def _rescale(self, index: int, before: float, scale: float) -> float:
+        """What has been accumulated, in the new measure, which is returned."""
         gradients = [g for p in self._parameters(index) if (g := get_grad(p)) is not None]
-        if gradients:
-            with torch.no_grad():
-                torch._foreach_mul_(gradients, factor)
+        if not gradients:
+            return scale
+        # A batch that counts nothing is added to what does count: next to nothing, then.
+        scale = scale or NEXT_TO_NOTHING
+        with torch.no_grad():
+            torch._foreach_mul_(gradients, before / scale)
+        return scale
+
+    def count_as(self, samples: float) -> None:
+        """The loss of the batch in hand is a mean over ``samples`` of whatever it counts."""
+        weight = samples * self._unit if self._weight else 0.0
+        if self.pending > 1 or self._counted not in (None, weight):
+            raise InputError(
+                "the loss is a weighted mean, and several of them are accumulated for one step",
+                'Make it a sum over the batch, and declare it: join(…, loss="sum").',
+            )
+        self._counted = self._weight = weight
+        self._scales = [weight] * len(self._scales)
 
     def touched(self, index: int) -> None:
         """A backward pass has added to gradients that were agreed on."""

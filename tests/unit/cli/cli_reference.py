@@ -42,6 +42,7 @@ example each.
 |---|---|
 | `PHALANX_RUNS` | the folder of the runs; `./runs` without it |
 | `PHALANX_DATA` | the folder of the data sets; the user's cache without it |
+| `PHALANX_RECONNECT` | seconds that a controller over SSH may sleep and come back; 120 without it |
 | `PHALANX_PLUGINS` | modules to import first, separated by commas; they register what they add |
 | `PHALANX_DEBUG` | `1` shows the traceback of an error of Phalanx itself |
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from phalanx.cli.changes import MOST_SHARES, MOST_SWITCHES, Changes
 from phalanx.cli.words import describe
-from phalanx.observe.events import Balanced, Switched
+from phalanx.observe.events import Balanced, Settled, Switched
 from phalanx.observe.summary import Summary
 
 
@@ -36,8 +36,28 @@ def test_only_the_first_few_are_told() -> None:
     assert lines[0] == "switched from allreduce to async at epoch 0.00, pause 2 ms"
 
 
+def test_what_a_lost_worker_had_is_told() -> None:
+    event = Settled(time=1.0, rank=0, worker=2, epoch=1, trained=96, of_epoch=32, back=43, lost=0)
+    assert Changes().line(event) == "worker 2 is lost: 43 samples that it had go to the others"
+    event = Settled(time=1.0, rank=0, worker=2, epoch=1, trained=96, of_epoch=32, back=0, lost=16)
+    assert "16 of an update that came in part cannot be trained again" in Changes().line(event)
+
+
 def test_the_last_line_says_that_it_was_emulated() -> None:
     summary = Summary(run="r", status="done", strategy="async", emulated="speeds 1, 0.25")
     assert "emulated (speeds 1, 0.25)" in describe(summary)
     summary.emulated = None
     assert "emulated" not in describe(summary)
+
+
+def test_what_is_taken_back_is_said() -> None:
+    changes = Changes()
+    tried = Balanced(
+        time=1.0, rank=0, epoch=0, shares=[0.5, 0.5], refused=[0.88, 0.12],
+        rate_before=7984.0, rate_after=2359.0,
+    )  # fmt: skip
+    assert changes.line(tried) == (
+        "shares 88 : 12 tried and taken back: not faster (2,359 samples/s, against 7,984)"
+    )
+    told = [changes.line(tried) for _ in range(40)]
+    assert len([line for line in told if line]) == MOST_SHARES

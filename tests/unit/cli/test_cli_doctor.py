@@ -6,6 +6,7 @@ import pytest
 from cli_support import Shell
 
 from phalanx.cli import doctor_checks as checks
+from phalanx.core.datasets import data_home
 from phalanx.data.load import data_folder
 
 
@@ -81,4 +82,4 @@ def test_the_data_cache_is_where_the_loaders_look(
     if variable:
         monkeypatch.setenv(variable, str(tmp_path))
 
-    assert checks.data_home() / "mnist" == data_folder("mnist")
+    assert data_home() / "mnist" == data_folder("mnist")

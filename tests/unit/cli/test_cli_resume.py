@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from phalanx.core.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
+from phalanx.core.trust import write_launch
 from phalanx.launch.launcher import Launch
 from phalanx.observe.claim import hold
 from phalanx.train.checkpoint.manifest import Manifest
@@ -32,7 +33,7 @@ def paths(shell: Shell) -> RunPaths:
     )
     launch = Launch.from_json(paths.launch.read_bytes())
     changed = msgspec.structs.replace(launch, settings=settings, arguments=["deep"])
-    paths.launch.write_text(changed.to_json())
+    write_launch(paths, changed.to_json())
     paths.source.mkdir()
     (paths.source / "train.py").write_bytes((shell.folder / "train.py").read_bytes())
     for number in (1, 2):
@@ -83,7 +84,7 @@ def test_another_strategy_workers_epochs_and_checkpoint(shell: Shell, paths: Run
 def test_the_global_batch_stays_when_each_worker_had_its_own(shell: Shell, paths: RunPaths) -> None:
     launch = Launch.from_json(paths.launch.read_bytes())
     settings = msgspec.structs.replace(launch.settings, batch=None, batch_per_worker=64)
-    paths.launch.write_text(msgspec.structs.replace(launch, settings=settings).to_json())
+    write_launch(paths, msgspec.structs.replace(launch, settings=settings).to_json())
     answer = shell("resume", "--workers", "4", "--dry-run", "--json")
 
     (found,) = answer.json["launches"]

@@ -17,9 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.cli.compare import rows
-from phalanx.cli.study import matrix
+from phalanx.cli.study import in_question, matrix
 from phalanx.core.run_paths import RunPaths
 from phalanx.core.spec import parse_specs
+from phalanx.launch.controller import Outcome
+from phalanx.observe.summary import Summary
 
 STRATEGIES = st.lists(st.sampled_from(["single", "allreduce", "async"]), min_size=1, unique=True)
 BATCHES = st.lists(st.sampled_from([64, 128, 256]), min_size=1, unique=True)
@@ -161,3 +163,20 @@ def test_the_demo_compares_single_first_with_two_workers(shell: Shell) -> None:
     assert found == [("single", 1), ("allreduce", 2), ("async", 2), ("switch:at=0.5", 2)]
     script = Path(answer.json["launches"][0]["script"])
     assert "phalanx.fit(" in script.read_text()
+
+
+def outcome(strategy: str, seconds: float, workers: int, code: int = 0) -> Outcome:
+    summary = Summary(run="r", status="done", strategy=strategy, workers=workers)
+    summary.phases.train = seconds
+    return Outcome(summary, None, code)
+
+
+def test_what_the_workers_do_not_explain_runs_again_in_reverse() -> None:
+    single, two = outcome("single", 9.0, 1), outcome("allreduce", 1.0, 2)
+    slower = outcome("async", 3.0, 2)
+    assert in_question([single, slower, two]) == [2, 0]
+    assert in_question([outcome("single", 2.0, 1), two]) == [], "twice as fast is what two can be"
+    assert in_question([outcome("single", 0.9, 1), outcome("allreduce", 0.1, 2)]) == [], "too short"
+    assert in_question([outcome("single", 900.0, 1), two]) == [], "too long to repeat unasked"
+    assert in_question([single, outcome("allreduce", 1.0, 2, code=1)]) == []
+    assert in_question([slower, two]) == []

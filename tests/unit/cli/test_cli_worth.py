@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -13,7 +14,8 @@ from phalanx.cli.worth_words import LiveWorth, lines
 from phalanx.core.settings import RunSettings
 from phalanx.launch.launcher import Launch
 from phalanx.observe.events import Balanced, Event, Joined, Steps, WorkerLost
-from phalanx.observe.worth import Contribution, WaitedFor, Worth
+from phalanx.observe.worth import Contribution, Option, WaitedFor, Worth
+from phalanx.observe.worth_words import advise
 
 PACES = (0.1, 0.1, 0.4)
 
@@ -102,7 +104,27 @@ def test_the_first_line_stands_alone_when_the_rest_is_too_noisy() -> None:
         predicted=[],
     )
     (line,) = lines(told)
-    assert line.endswith("m7 10 (10 %), 2 more; the others wait 40 % of the time for m9")
+    assert line.endswith("4 others together 40 %; the others wait 40 % of the time for m9")
+
+
+def test_of_many_machines_the_few_that_matter_are_named() -> None:
+    rates = {f"m{i}": 100.0 for i in range(1, 17)} | {"m7": 5.0, "m12": 400.0, "m3": 60.0}
+    whole = sum(rates.values())
+    told = Worth(
+        machines={n: Contribution(samples_per_second=r, share=r / whole) for n, r in rates.items()},
+        samples_per_second=whole,
+        waiting=WaitedFor(name="m5", share=0.4, slower=1.1),
+        predicted=[],
+    )
+    (line,) = lines(told)
+    assert line.startswith("worth it? m12 400 samples/s (")
+    assert all(f"{name} " in line for name in ("m3", "m5", "m7")) and "9 others together" in line
+    fewer = Option(
+        kind="fewer", machines=["m12", "m1"], samples_per_second=1.0, times=2.0, low=1.8, high=2.1
+    )
+    advice = advise(msgspec.structs.replace(told, predicted=[fewer]))
+    assert advice is not None
+    assert "keep only m12 and m1 (--machines m12,m1: about 2.0 times faster)" in advice
 
 
 @pytest.mark.parametrize("worth", [True, False])

@@ -102,7 +102,7 @@ def test_a_batch_may_be_changed_without_changing_the_data() -> None:
 
 
 def test_a_single_tensor_and_a_subset() -> None:
-    assert torch.equal(as_reader(X).fetch(PICK, 0)[0], X[PICK])
+    assert torch.equal(as_reader(X).fetch(PICK, 0), X[PICK])
     subset = as_reader(Subset(TensorDataset(X, Y), [9, 8, 7]))
     assert isinstance(subset, TensorReader) and len(subset) == 3
     assert subset.fetch(torch.tensor([2, 0]), 0)[1].tolist() == [7, 9]
@@ -125,7 +125,7 @@ def test_a_loader_keeps_its_collate_function_and_facts() -> None:
     assert reader.fetch(PICK, 0)[0].shape == (3, 5)
     assert (reader.batch, reader.drop_last, reader.shuffle) == (4, True, False)
     tensors = as_reader(DataLoader(TensorDataset(X, Y), batch_size=3, collate_fn=lambda s: len(s)))
-    assert tensors.fetch(PICK, 0) == (3,)
+    assert tensors.fetch(PICK, 0) == 3
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from phalanx.agent import blobs, environment, files, inspect_python, results
+from phalanx.agent import blobs, datasets, environment, files, inspect_python, results
 from phalanx.agent.frames import Problem
 from phalanx.core.errors import MachineError
 from phalanx.launch.waiting import Waiting
@@ -15,7 +15,7 @@ from phalanx.pool.machine import Machine
 
 HANDLERS: dict[str, Callable[..., Any]] = {
     name: handler
-    for module in (blobs, environment, files, inspect_python, results)
+    for module in (blobs, datasets, environment, files, inspect_python, results)
     for name, handler in module.HANDLERS.items()
 }
 

@@ -12,6 +12,20 @@ from phalanx.core.settings import RunSettings
 from phalanx.launch.local import LocalLauncher
 
 
+def test_the_users_number_of_threads_is_respected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    for workers in (1, 2):
+        job = make_job(tmp_path / "train.py", workers)
+        for worker in LocalLauncher().prepare(job, RunPaths(tmp_path / "run")).workers:
+            assert worker.threads == 7
+            assert worker.env["OMP_NUM_THREADS"] == worker.env["MKL_NUM_THREADS"] == "7"
+    monkeypatch.setenv("OMP_NUM_THREADS", "many")
+    (worker,) = LocalLauncher().prepare(job, RunPaths(tmp_path / "run")).workers[:1]
+    assert worker.env["OMP_NUM_THREADS"] == "1", "what is no number is the plan's"
+
+
 def test_the_dry_run_says_what_would_start_and_touches_nothing(tmp_path: Path) -> None:
     job = make_job(tmp_path / "train.py", 2)
     paths = RunPaths(tmp_path / "run")

@@ -128,3 +128,31 @@ def test_the_remedy_for_a_script_of_another_framework(tmp_path: Path, text: str,
     with pytest.raises(InputError) as caught:
         check_script(make(tmp_path, train=text))
     assert word in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import importlib.metadata\nprint(importlib.metadata.version('torch'))",
+        "import os, phalanx\ntrain = phalanx.data.load('digits')\nprint(os.path.join('a', 'b'))",
+        "from phalanx import data\nmodel.fit()",
+        "import phalanx as p\nprint(p.accuracy, ', '.join('ab'))",
+    ],
+)
+def test_one_that_only_looks_like_it_is_refused_before_it_runs(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InputError, match=r"has no phalanx\.fit or phalanx\.join"):
+        check_script(make(tmp_path, train=text))
+
+
+def test_a_package_imports_from_the_folder_above_it(tmp_path: Path) -> None:
+    make(tmp_path, p__run="import p.loop", p__loop="from phalanx import fit")
+    (tmp_path / "p" / "__init__.py").touch()
+    check_script(tmp_path / "p" / "run.py")
+
+
+def test_no_unrelated_file_is_suggested(tmp_path: Path) -> None:
+    make(tmp_path, main="", test="", brain="")
+    for wrong in ("train.py", "best.py", "mine.py"):
+        with pytest.raises(InputError) as caught:
+            check_script(tmp_path / wrong)
+        assert "Did you mean" not in caught.value.remedy or "brain" in caught.value.remedy

@@ -138,7 +138,7 @@ def test_an_ignored_script_is_sent_all_the_same(tmp_path: Path) -> None:
     assert [entry.path for entry in manifest.entries] == [".gitignore", "train.py"]
 
 
-def test_links_inside_stay_links_and_files_outside_are_sent(tmp_path: Path) -> None:
+def test_links_inside_stay_links_and_files_outside_are_sent_if_asked_for(tmp_path: Path) -> None:
     write_all(tmp_path, {"outside.txt": "there", "p/deep/a.txt": "abc", "p/.gitignore": "hidden"})
     root = write_all(tmp_path / "p", {"hidden": "12345"})
     (root / "relative").symlink_to("deep/a.txt")
@@ -146,7 +146,7 @@ def test_links_inside_stay_links_and_files_outside_are_sent(tmp_path: Path) -> N
     (root / "deep/up").symlink_to("../relative")
     (root / "out").symlink_to(tmp_path / "outside.txt")
     (root / "shown").symlink_to("hidden")
-    found = {file.path: (file.link, file.size) for file in list_files(root)}
+    found = {file.path: (file.link, file.size) for file in list_files(root, follow=True)}
     assert found["relative"] == ("deep/a.txt", 0)
     assert found["absolute"] == ("deep", 0)
     assert found["deep/up"] == ("a.txt", 0)

@@ -109,7 +109,7 @@ def test_unknown_cores() -> None:
 
 def test_single_has_one_worker() -> None:
     made = plan(here(4), workers=3, strategy="single", batch=1)
-    assert [(s.cpus, s.threads) for s in slots(made)] == [([0, 1, 2, 3], 4)]
+    assert [(s.cpus, s.threads) for s in slots(made)] == [([0, 1, 2], 3)], "as three would have"
     assert made.workers == 1
     assert made.reasons == ["'single' has one worker; --workers 3 does not apply"]
     assert plan(here(4), strategy="single").reasons == []
@@ -211,3 +211,14 @@ def test_every_rank_once_over_any_pool(
     gpus_left_idle = [g for m in made.machines if (g := m.gpus - len(m.slots)) > 0]
     on_cpus = [s for s in slots(made) if s.device == "cpu"]
     assert not (gpus_left_idle and on_cpus)
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("workers", [None, 1, 2, 3, 4, 16])
+def test_single_has_the_cores_and_threads_of_the_others_together(
+    cores: int, workers: int | None
+) -> None:
+    alone = slots(plan(here(cores), workers=workers, strategy="single", batch=None))
+    others = slots(plan(here(cores), workers=workers, strategy="allreduce", batch=None))
+    assert sorted(alone[0].cpus) == sorted(c for slot in others for c in slot.cpus)
+    assert alone[0].threads == min(cores, sum(slot.threads for slot in others))

@@ -66,6 +66,21 @@ def test_balance_says_what_it_changed() -> None:
         "100 samples/s in steps before, 250 after."
     )
     assert shares([0.996, 0.004]) == "100 : 0.4"
+    balance.refused = 2
+    told = balance_sentence(summary)
+    assert told is not None and told.endswith(
+        "; others were tried 2 times and taken back, because they were not faster."
+    )
+
+
+def test_balance_says_what_it_took_back() -> None:
+    balance = BalanceSummary(
+        changes=0, refused=1, first_epoch=0, last_epoch=0, rate_before=7984.0, rate_after=2359.0
+    )
+    assert balance_sentence(Summary(run="r", status="done", balance=balance)) == (
+        "Balance: equal shares; others were tried once and taken back, because they were not "
+        "faster (2,359 samples/s in steps, against 7,984)."
+    )
 
 
 def many_switches(count: int) -> list[SwitchSummary]:

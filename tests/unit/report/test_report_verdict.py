@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -200,3 +201,30 @@ def test_one_run_is_told_as_it_ended(tmp_path: Path) -> None:
 def test_less_than_a_second_of_training_proves_nothing_by_itself() -> None:
     assert judge_times(Spread((0.1,)), Spread((0.9,))) is Difference.TENTATIVE
     assert judge_times(Spread((1.0,)), Spread((9.0,))) is Difference.CLEAR
+
+
+def test_a_speed_up_above_the_number_of_workers_is_questioned_and_not_praised() -> None:
+    alone = row("single", [9.0], [0.9])
+    two = replace(row("allreduce", [1.0], [0.9]), workers=2)
+    verdict = decide([alone, two], ACCURACY)
+    assert verdict.time is Difference.TENTATIVE and "looks fastest" in verdict.sentence
+    doubt = verdict.remarks[0]
+    assert doubt.startswith("Doubtful: allreduce was 9.0 times as fast as single")
+    assert "more than 2 workers can be" in doubt and "--repeat 3" in doubt
+    assert not any("paid" in remark for remark in verdict.remarks)
+    plausible = decide([alone, replace(two, seconds=Spread((4.6,)))], ACCURACY)
+    assert plausible.remarks[0].startswith("Distributing paid")
+
+
+def test_what_differs_as_much_from_itself_is_noise() -> None:
+    assert judge_times(Spread((9.0, 2.0)), Spread((2.5,))) is Difference.NOISE
+    assert judge_times(Spread((9.0, 9.1)), Spread((2.5,))) is Difference.CLEAR
+
+
+def test_unlike_numbers_of_threads_are_said() -> None:
+    alone = replace(row("single", [9.0]), threads=1)
+    two = replace(row("allreduce", [5.0]), workers=2, threads=2)
+    told = " ".join(decide([alone, two], ACCURACY).remarks)
+    assert "unlike numbers of threads in all: single with 1 and allreduce with 2" in told
+    same = " ".join(decide([replace(alone, threads=2), two], ACCURACY).remarks)
+    assert "threads" not in same

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from channel_pairs import WAIT_SECONDS, channel_pair
 
 from phalanx.core.errors import InputError, PeerLost
 from phalanx.core.run_key import RunKey
-from phalanx.sync.net.handshake import HELLO_BYTES, PLAIN_GREETING
+from phalanx.sync.net.handshake import ANSWER_BYTES, HELLO_BYTES, PLAIN_GREETING, Introduction
 from phalanx.sync.net.listener import Listener, connect
 from phalanx.sync.net.tls import Identity
 
@@ -57,10 +58,12 @@ def test_a_recorded_handshake_is_worth_nothing() -> None:
     key = RunKey.new()
     listener = Listener("127.0.0.1", key)
     try:
-        recorded = _answer_to(_hello(opened := _open(listener.port)), key)
+        recorded = _answer_to(_hello(opened := _open(listener.port)), key, listener.port)
         opened.sendall(recorded)
-        assert listener.accept(WAIT_SECONDS) is not None
-        assert len(opened.recv(64)) == 32
+        accepted = listener.accept(WAIT_SECONDS)
+        assert accepted is not None
+        assert accepted.introduction == Introduction("some purpose", 3, 4)
+        assert len(opened.recv(128)) == 96
         again = _open(listener.port)
         _hello(again)
         again.sendall(recorded)
@@ -75,7 +78,7 @@ def test_a_recorded_handshake_is_worth_nothing() -> None:
 def test_a_proof_sent_back_to_its_author_is_no_proof() -> None:
     """A stranger that answers a member with the member's own proof."""
     lost = pytest.raises(PeerLost, match="does not have this run's key")
-    with _impostor(lambda hello, answer: answer[32:]) as port, lost:
+    with _impostor(lambda hello, answer: bytes(64) + answer[-32:]) as port, lost:
         connect("127.0.0.1", port, RunKey.new())
 
 
@@ -129,10 +132,11 @@ def test_nothing_listens_on_every_address(address: str) -> None:
         Listener(address, RunKey.new())
 
 
-def test_all_members_derive_the_same_certificate() -> None:
+def test_both_sides_derive_the_same_certificate() -> None:
     key = RunKey.new()
-    assert Identity(key).certificate == Identity(key).certificate
-    assert Identity(key).certificate != Identity(RunKey.new()).certificate
+    assert Identity(key, b"a").certificate == Identity(key, b"a").certificate
+    assert Identity(key, b"a").certificate != Identity(key, b"b").certificate
+    assert Identity(key, b"a").certificate != Identity(RunKey.new(), b"a").certificate
 
 
 def test_tls_does_not_trust_who_only_relayed_the_proof() -> None:
@@ -143,8 +147,9 @@ def test_tls_does_not_trust_who_only_relayed_the_proof() -> None:
     thread = threading.Thread(target=_relay_then_pretend, args=(entry, listener.port))
     thread.start()
     try:
-        with pytest.raises(PeerLost, match="certificate that is not this run's"):
-            connect("127.0.0.1", entry.getsockname()[1], key, tls=True)
+        with pytest.raises(PeerLost, match="certificate that is not this connection's"):
+            name = f"127.0.0.1:{listener.port}"
+            connect("127.0.0.1", entry.getsockname()[1], key, tls=True, name=name)
         assert listener.accept(0.05) is None
     finally:
         entry.close()
@@ -156,9 +161,9 @@ def _relay_then_pretend(entry: socket.socket, port: int) -> None:
     member, _ = entry.accept()
     with member, _open(port) as server:
         member.sendall(_take(server, HELLO_BYTES))
-        server.sendall(_take(member, 64))
-        member.sendall(_take(server, 32))
-        secured = Identity(RunKey.new()).wrap(member, server=True)
+        server.sendall(_take(member, ANSWER_BYTES))
+        member.sendall(_take(server, 96))
+        secured = Identity(RunKey.new(), b"").wrap(member, server=True)
         with secured:
             try:
                 secured.do_handshake()
@@ -178,10 +183,11 @@ def _take(connection: socket.socket, count: int) -> bytes:
     return connection.recv(count, socket.MSG_WAITALL)
 
 
-def _answer_to(hello: bytes, key: RunKey) -> bytes:
+def _answer_to(hello: bytes, key: RunKey, port: int) -> bytes:
     """Written out here once more, so that the protocol cannot change by accident."""
-    nonce = b"n" * 32
-    return nonce + hmac.digest(key.secret(), b"phalanx client" + hello + nonce, "sha256")
+    name = f"127.0.0.1:{port}".encode().ljust(64, b"\0")
+    said = b"n" * 32 + b"some purpose".ljust(64, b"\0") + name + struct.pack("<qq", 3, 4)
+    return said + hmac.digest(key.secret(), b"phalanx client" + hello + said, "sha256")
 
 
 @contextlib.contextmanager
@@ -197,7 +203,7 @@ def _impostor(
             with member:
                 hello = greeting + b"s" * 32
                 member.sendall(hello)
-                member.sendall(reply(hello, _take(member, 64)))
+                member.sendall(reply(hello, _take(member, ANSWER_BYTES)))
 
     thread = threading.Thread(target=serve)
     thread.start()

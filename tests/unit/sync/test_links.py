@@ -20,7 +20,8 @@ from phalanx.sync.collective.collective import Collective
 from phalanx.sync.collective.gather import all_gather_ring
 from phalanx.sync.collective.torch_dist import TorchDist, gloo
 from phalanx.sync.net import doorman as doormen
-from phalanx.sync.net.doorman import Doorman, introduce
+from phalanx.sync.net.doorman import Doorman
+from phalanx.sync.net.handshake import Introduction
 from phalanx.sync.net.links import ChannelLinks, open_links, raw
 from phalanx.sync.net.listener import Listener, connect
 from phalanx.sync.net.payloads import BLOCK, encode_header, make_room, rest_length
@@ -208,30 +209,27 @@ def test_one_that_cannot_be_reached_is_named(house: House) -> None:
 
 
 @pytest.mark.parametrize("house", [2], indirect=True)
-def test_the_doorman_drops_strangers_and_the_silent(
+def test_the_doorman_drops_those_who_are_not_expected(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doormen, "MAX_WAITING", 3)
-    monkeypatch.setattr(doormen, "GREETING_SECONDS", 0.2)
     port = house.addresses[0][1]
-    silent = connect(HERE, port, house.key)
-    rude = connect(HERE, port, house.key)
-    rude.send(b"\x93\x01\x02\x03")
-    strangers = [connect(HERE, port, house.key) for _ in range(8)]
-    for number, channel in enumerate(strangers):
-        introduce(channel, "nobody expects this", number)
+    strangers = [
+        connect(HERE, port, house.key, Introduction("not expected", number, 0))
+        for number in range(8)
+    ]
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(house.open, range(2))
     with pytest.raises(PeerLost):
         # Everybody before the one that was expected has been let in and looked at.
-        house.doormen[0].expect("all", 7, time.monotonic() + 0.5, "machine z")
-    assert rude.poll(5.0) and silent.poll(5.0)
+        caller = Introduction("all", 7, 0)
+        house.doormen[0].expect(caller, time.monotonic() + 0.5, "machine z")
     assert sum(channel.poll(0.0) for channel in strangers) >= 5
     with ThreadPoolExecutor(2) as pool:
         flats = [torch.ones(3), torch.ones(3)]
         list(pool.map(direct.all_reduce, (first, second), flats))
     assert flats[0].tolist() == [2.0, 2.0, 2.0]
-    for channel in [silent, rude, *strangers]:
+    for channel in strangers:
         channel.close()
 
 

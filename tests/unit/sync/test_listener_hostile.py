@@ -17,7 +17,8 @@ from hostile import Attacker, attack
 from phalanx.core.run_key import RunKey
 from phalanx.sync.net import handshake
 from phalanx.sync.net.channel import Channel
-from phalanx.sync.net.listener import MAX_PENDING, Listener, connect
+from phalanx.sync.net.listener import Listener, connect
+from phalanx.sync.net.lobby import MAX_PENDING
 
 BOTH = pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 MEGABYTE = 1 << 20
@@ -137,7 +138,9 @@ def test_members_that_stop_after_their_proof_hold_nobody_up(tls: bool) -> None:
     listener = Listener("127.0.0.1", key, tls=tls)
     stuck = _visit(listener.port)
     greeting = handshake.TLS_GREETING if tls else handshake.PLAIN_GREETING
-    handshake.prove_to_server(stuck, key, greeting, "here", WAIT_SECONDS)
+    name = f"127.0.0.1:{listener.port}"
+    caller = handshake.Caller(key, greeting, handshake.Introduction(), name)
+    caller.prove(stuck, name, WAIT_SECONDS)
     try:
         if not tls:
             assert isinstance(listener.accept(WAIT_SECONDS), Channel)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -227,3 +229,49 @@ def test_nothing_is_left_in_dev_shm() -> None:
     descriptor = memfd.create(2)
     assert set(Path("/dev/shm").iterdir()) == before
     os.close(descriptor)
+
+
+@pytest.mark.parametrize("what", ["semaphore", "lock"])
+def test_a_clock_that_is_set_back_prolongs_no_wait(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wait until a moment of the wall clock would end an hour later, and nobody would look."""
+    wall = time.time
+    monkeypatch.setattr(time, "time", lambda: wall() + 3600)
+
+    def work(arena: ShmArena) -> None:
+        looks = iter(range(3))
+
+        def look() -> None:
+            if next(looks, None) is None:
+                os._exit(0)
+
+        if arena.rank == 0:
+            arena.watch = look
+        held = arena.lock(0)
+        if what == "lock" and arena.rank == 1:
+            held.acquire()
+        arena.barrier()
+        if arena.rank == 1:
+            signal.pause()
+        held.acquire() if what == "lock" else arena.barrier()
+
+    assert _first_of(work) == 0
+
+
+def _first_of(work: Callable[[ShmArena], None]) -> int:
+    """How the first of two processes ends; the other one is ended after it."""
+    descriptor, pids = memfd.create(2), []
+    for rank in range(2):
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(30)
+            with contextlib.suppress(BaseException):
+                work(ShmArena(descriptor, rank, 2))
+            os._exit(3)
+        pids.append(pid)
+    os.close(descriptor)
+    ended = os.waitstatus_to_exitcode(os.waitpid(pids[0], 0)[1])
+    os.kill(pids[1], signal.SIGKILL)
+    os.waitpid(pids[1], 0)
+    return ended

@@ -20,17 +20,19 @@ from phalanx.core.run_key import RunKey
 from phalanx.sync.clock import MonotonicClock
 from phalanx.sync.codec.make import make_compressor, parts_of
 from phalanx.sync.net.channel import Channel
+from phalanx.sync.net.handshake import Introduction
 from phalanx.sync.net.listener import connect
 from phalanx.sync.net.store_client import Share, StoreClient
 from phalanx.sync.net.store_description import describe, group_options, push_and_pull_bytes
 from phalanx.sync.net.store_line import PREFIX, HostMemory
-from phalanx.sync.net.store_messages import Open, Push, pack
+from phalanx.sync.net.store_messages import STORE, Open, Push, pack
 from phalanx.sync.net.store_process import ServerProcess
 from phalanx.sync.net.store_shard import byte_view
 from phalanx.sync.replica import Masks, Replica
 from phalanx.sync.strategy import Timing
 
 LOOPBACK = "127.0.0.1"
+TO_STORE = Introduction(STORE)
 SHAPES = [(9, 7), (40,), (6, 5, 2), (1,)]
 STEPS = 5
 Kind = type[torch.optim.Optimizer]
@@ -61,7 +63,7 @@ class Worker:
         rank: int = 0,
         channels: list[Channel] | None = None,
     ) -> None:
-        self.channels = channels or [connect(LOOPBACK, s.port, key) for s in servers]
+        self.channels = channels or [connect(LOOPBACK, s.port, key, TO_STORE) for s in servers]
         self.replica = Replica(optimizer, shards=1)
         self.flats = self.replica.private_flats()
         self.replica.copy_out(self.flats)
@@ -382,7 +384,7 @@ def test_wrong_sizes_end_the_connection_and_not_the_server(
         (b"\xc1 no message", b""),
     ]
     for header, payload in hostile:
-        channel = connect(LOOPBACK, servers[0].port, key)
+        channel = connect(LOOPBACK, servers[0].port, key, TO_STORE)
         channel.send(pack(opening))
         _drain(channel)
         channel.send(header, payload)
@@ -427,9 +429,10 @@ def test_half_a_push_is_no_push(made: Any, servers: list[ServerProcess], key: Ru
 _HALF_PUSH = """
 import os, time
 from phalanx.core.run_key import key_from
+from phalanx.sync.net.handshake import Introduction
 from phalanx.sync.net.listener import connect
 from phalanx.sync.net.channel import _PREFIX
-channel = connect("127.0.0.1", {port}, key_from(os.environ))
+channel = connect("127.0.0.1", {port}, key_from(os.environ), Introduction("store"))
 channel.send({opening!r})
 _, size = channel.receive()
 channel.skip(size)
@@ -460,7 +463,7 @@ def test_a_request_that_a_dead_worker_left_behind_is_noticed(made: Any) -> None:
 
 def test_a_killed_server_is_a_lost_peer(key: RunKey) -> None:
     with ServerProcess(key, LOOPBACK) as server:
-        channel = connect(LOOPBACK, server.port, key)
+        channel = connect(LOOPBACK, server.port, key, TO_STORE)
         channel.peer = "machine beta"
         os.kill(server.pid, signal.SIGSTOP)  # it dies with the request under way
         timer = threading.Timer(0.2, server.kill)
@@ -475,3 +478,26 @@ def test_frames_have_the_length_that_is_counted(made: Any) -> None:
     traffic = worker.client.pull(worker.flats)
     assert traffic.sent > PREFIX
     assert worker.client.traffic.sent >= traffic.sent
+
+
+def test_nothing_of_a_fenced_worker_is_applied_and_what_was_is_told(made: Any) -> None:
+    lost, other = made(_sgd(), rank=1), made(_sgd(), rank=0)
+    lost.load()
+    for worker in (lost, other):
+        worker.gradients[0].fill_(1.0)
+
+    def push(worker: Worker, rank: int, total: int) -> None:
+        worker.client.push(
+            worker.gradients, worker.everything, 1.0, Timing(), worker.flats, origin=(rank, total)
+        )
+
+    push(lost, 1, 16)
+    push(lost, 1, 32)
+    assert other.client.fence(1) == [32, 32]
+    push(other, 0, 16)
+    before = other.flats[0].clone()
+    with pytest.raises(InputError, match="took worker 1 for lost"):
+        push(lost, 1, 48)
+    other.client.pull(other.flats)
+    assert torch.equal(other.flats[0], before)
+    assert other.client.fence(1) == [32, 32], "decided once"

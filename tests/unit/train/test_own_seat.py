@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from phalanx.core.errors import InputError
+from phalanx.core.run_key import RunKey
 from phalanx.core.settings import RunSettings
+from phalanx.launch.remote_worker import Meeting, meeting_variables
 from phalanx.train.environment import detect
 from phalanx.train.foreign import own_seat, seat_of
 from phalanx.train.hosts import ticket_of
@@ -82,3 +85,27 @@ def test_data_of_this_machine_win_over_those_of_the_run(
     found = detect()
     assert found.data == Path("/of/this/machine")
     assert found.stop_seconds == 9.0
+
+
+def test_the_launcher_names_the_addresses_of_all_machines() -> None:
+    """Listeners keep places for them."""
+    seat = own_seat(VARIABLES)
+    assert seat is not None
+    assert ticket_of(seat, VARIABLES).members == ()
+    meeting = Meeting("127.0.0.1", 9900, RunKey.new(), False, {}, ["127.0.0.1", "::1"])
+    machine, slot = SimpleNamespace(slots=[0]), 0
+    given = meeting_variables(meeting, "127.0.0.1", machine, slot)  # type: ignore[arg-type]
+    assert ticket_of(seat, VARIABLES | given).members == ("127.0.0.1", "::1")
+
+
+def test_by_hand_the_blueprint_names_them(tmp_path: Path) -> None:
+    pool = tmp_path / "pool.yaml"
+    pool.write_text("machines: {a: {host: 127.0.0.1}, b: {host: b.lan, address: 192.0.2.2}}")
+    variables = {
+        "PHALANX_PROCESS": "0", "PHALANX_PROCESSES": "2", "PHALANX_MEET": "127.0.0.1:9900",
+        "PHALANX_KEY": "ab" * 32, "PHALANX_POOL": str(pool),
+    }  # fmt: skip
+    seat = seat_of(variables, "a")
+    assert seat is not None
+    assert ticket_of(seat, variables).members == ("127.0.0.1", "192.0.2.2")
+    assert ticket_of(seat, variables | {"PHALANX_MEMBERS": "::1"}).members == ("::1",)

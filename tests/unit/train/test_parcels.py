@@ -105,3 +105,46 @@ def test_a_lost_worker_has_nothing_of_its_own(tmp_path: Path) -> None:
     assert writer.finish(GRACE)
     assert writer.problem is None
     assert (tmp_path / "000001" / "rank-1.safetensors").exists()
+
+
+def test_a_second_machine_has_each_checkpoint_whole(
+    pair: tuple[Channel, Channel], tmp_path: Path
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    writers = [
+        Writer(here, 0, 2, 2, patience=GRACE, far={1: pair[1]}),
+        Writer(there, 1, 2, 2, patience=GRACE, far={0: pair[0]}),
+    ]
+    for writer in writers:
+        writer.second = 1
+    for number in (1, 2, 3):
+        for rank, writer in enumerate(writers):
+            begin_write(writer, number, rank, 2)
+    assert all(writer.finish(GRACE) for writer in writers)
+    assert [writer.problem for writer in writers] == [None] * 2
+    assert [sorted(path.name for path in folder.iterdir()) for folder in (here, there)] == [
+        ["000002", "000003"]
+    ] * 2
+    assert newest(there) == 3
+
+
+def test_a_copy_is_whole_or_not_there_and_older_ones_stay(
+    pair: tuple[Channel, Channel], tmp_path: Path
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    first = Writer(here, 0, 2, 1, patience=GRACE, far={1: pair[1]})
+    second = Writer(there, 1, 2, 1, patience=GRACE, far={0: pair[0]})
+    first.second = second.second = 1
+    for number in (1, 2):
+        begin_write(first, number, 0, 2)
+        if number == 2:
+            parcels.send(pair[0], 2, private_of(2, 1))
+            assert pair[0].poll(GRACE)  # the copy is on its way, and its reader dies
+            pair[0].close()
+            break
+        begin_write(second, number, 1, 2)
+        assert second.finish(GRACE)
+    assert first.finish(GRACE)
+    assert newest(there) == 1
+    assert sorted(path.name for path in there.iterdir()) == ["000001"]
+    assert newest(here) == 2

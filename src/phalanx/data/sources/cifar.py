@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from phalanx.core import datasets
 from phalanx.core.errors import InputError
 from phalanx.data.fetch import Order, fetch_files, locked, replace_with
 from phalanx.data.sources.published import Published, Read, Split, damaged, read_all
 
-HOMES = ["https://www.cs.toronto.edu/~kriz/"]
+HOMES = datasets.HOMES["cifar-10"]
 ARCHIVE = "cifar-10-binary.tar.gz"
 ARCHIVE_LIMIT = 256 << 20
 ROW = 1 + 3 * 32 * 32

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from phalanx.core.datasets import HOMES, IDX_FILES
 from phalanx.core.errors import InputError
 from phalanx.data.fetch import Order, fetch_files
 from phalanx.data.sources.published import Published, Read, Split, damaged, read, read_all
@@ -21,36 +22,25 @@ from phalanx.data.sources.published import Published, Read, Split, damaged, read
 UNSIGNED_BYTE = 8
 SIDE = 28
 CLASSES = 10
-NAMES = (
-    "train-images-idx3-ubyte",
-    "train-labels-idx1-ubyte",
-    "t10k-images-idx3-ubyte",
-    "t10k-labels-idx1-ubyte",
-)
+NAMES = IDX_FILES
 SIZES = (16 + 60_000 * SIDE * SIDE, 8 + 60_000, 16 + 10_000 * SIDE * SIDE, 8 + 10_000)
 Checksums = tuple[str | None, str | None, str | None, str | None]
 
-MNIST_HOMES = [
-    "https://ossci-datasets.s3.amazonaws.com/mnist/",
-    "https://storage.googleapis.com/cvdf-datasets/mnist/",
-]
+MNIST_HOMES = HOMES["mnist"]
 MNIST_CHECKSUMS: Checksums = (
     "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
     "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
     "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
     "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 )
-FASHION_HOMES = [
-    "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
-    "https://storage.googleapis.com/tensorflow/tf-keras-datasets/",
-]
+FASHION_HOMES = HOMES["fashion-mnist"]
 FASHION_CHECKSUMS: Checksums = (
     "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
     "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
     "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
     "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
 )
-KMNIST_HOMES = ["https://codh.rois.ac.jp/kmnist/dataset/kmnist/"]
+KMNIST_HOMES = HOMES["kmnist"]
 # Its home publishes no checksums of the decompressed files: shape and size are checked.
 KMNIST_CHECKSUMS: Checksums = (None, None, None, None)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import os
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,11 +17,11 @@ from pathlib import Path
 
 from torch import Tensor
 
+from phalanx.core.datasets import UNCHECKED_VARIABLE, locate, unchecked
 from phalanx.core.errors import InputError
 from phalanx.data.fetch import replace_with
 
 Split = tuple[Tensor, Tensor]
-UNCHECKED_VARIABLE = "PHALANX_DATA_UNCHECKED"
 MARKER = ".checked"
 # No published file is larger; a damaged or hostile archive must not fill the memory.
 MOST_BYTES = 1 << 30
@@ -44,16 +43,6 @@ class Read:
     path: Path
     data: bytes
     sha256: str
-
-
-def unchecked() -> bool:
-    return os.environ.get(UNCHECKED_VARIABLE, "") not in ("", "0")
-
-
-def locate(folder: Path, name: str) -> Path | None:
-    """The file, plain or gzipped, when it is there."""
-    candidates = (folder / name, folder / f"{name}.gz")
-    return next((path for path in candidates if path.is_file()), None)
 
 
 def read_all(

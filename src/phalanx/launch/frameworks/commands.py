@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from phalanx.core import settings
 from phalanx.launch.frameworks import Framework, environment_of, settings_variables
@@ -20,6 +20,8 @@ class Ground:
     script: str
     run_folder: str
     data: str | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Others that every process there is given."""
     before: tuple[str, ...] = ()
     """Words in front of the command: a program that ties it to whoever starts it."""
 
@@ -36,6 +38,7 @@ def commands_of(
         env = {
             **told,
             **variables[slot.rank],
+            **ground.variables,
             settings.RUN_FOLDER: ground.run_folder,
             settings.MACHINE: machine.name,
             settings.CPUS: ",".join(map(str, slot.cpus)),

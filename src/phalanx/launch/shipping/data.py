@@ -12,12 +12,12 @@ from phalanx.launch.shipping.manifest import Manifest
 BEST, MANIFEST = "best.safetensors", "manifest.json"
 
 
-def data_manifest(folder: Path) -> tuple[Path, Manifest]:
+def data_manifest(folder: Path, follow: bool = False) -> tuple[Path, Manifest]:
     """The folder and all that is in it; nothing is ignored."""
     if not folder.is_dir():
         raise InputError(f"--data {folder} is not a folder", "Name the folder that holds the data.")
     root = folder.resolve()
-    return root, make_manifest(root, walk(root, lambda path, is_folder: False))
+    return root, make_manifest(root, walk(root, lambda path, is_folder: False, follow=follow))
 
 
 def checkpoint_manifest(checkpoint: Path) -> tuple[Path, Manifest]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from phalanx.core.errors import InputError
@@ -27,12 +27,15 @@ class ListedFile:
     folder: bool = False
 
 
-def walk(root: Path, left_out: LeftOut) -> list[ListedFile]:
-    """Everything below ``root`` that is not left out, in the order of the paths."""
+def walk(root: Path, left_out: LeftOut, *, follow: bool = False) -> list[ListedFile]:
+    """Everything below ``root`` that is not left out, in the order of the paths.
+
+    ``follow``: links to files that are not sent, outside or left out, are sent as those files.
+    """
     real_root = Path(os.path.realpath(root))
     found = list(_folder(real_root, "", left_out))
     shipped = {file.path for file in found}
-    found = [_with_target(real_root, file, shipped) for file in found]
+    found = [_with_target(real_root, file, shipped, follow) for file in found]
     return sorted(found, key=lambda file: file.path)
 
 
@@ -102,32 +105,40 @@ def _check_name(root: Path, path: str) -> None:
 
 
 def _link(root: Path, path: str) -> ListedFile:
-    """A link as a link where it stays inside, else the file that it leads to."""
+    """A link, by where it leads from its own folder."""
     source = root / path
     try:
         target = Path(os.path.realpath(source, strict=True))
     except OSError:
         raise _refused(source, "leads nowhere") from None
-    if target == root or target.is_relative_to(root):
-        return ListedFile(path, link=os.path.relpath(target, os.path.realpath(source.parent)))
-    if not target.is_file():
+    if not target.is_relative_to(root) and not target.is_file():
         raise _refused(source, "leads to a folder outside of what is sent")
-    return _regular(path, target.stat())
+    return ListedFile(path, link=os.path.relpath(target, os.path.realpath(source.parent)))
 
 
-def _refused(link: Path, why: str) -> InputError:
+def _refused(link: Path, why: str, otherwise: str = "") -> InputError:
     return InputError(
         f"the link {link} {why}",
-        "Leave it out by a .gitignore; what is behind it can be sent by --data.",
+        f"{otherwise}Leave it out by a .gitignore; what is behind it can be sent by --data.",
     )
 
 
-def _with_target(root: Path, file: ListedFile, shipped: set[str]) -> ListedFile:
-    """A link to a file that is itself left out becomes that file."""
+def _with_target(root: Path, file: ListedFile, shipped: set[str], follow: bool) -> ListedFile:
+    """A link that stays a link leads to what is sent; another one is refused, or becomes the file.
+
+    Whoever made the project may have put the link there to get at a file of this machine.
+    """
     if not file.link:
         return file
     target = Path(os.path.realpath(root / file.path))
-    inside = target.relative_to(root).as_posix()
-    if target.is_file() and inside not in shipped:
-        return replace(_regular(file.path, target.stat()), link="")
-    return file
+    inside = target.is_relative_to(root)
+    if inside and (not target.is_file() or target.relative_to(root).as_posix() in shipped):
+        return file
+    if not follow:
+        where = "is left out" if inside else "is outside of what is sent"
+        raise _refused(
+            root / file.path,
+            f"leads to {target}, which {where}",
+            "Send it as that file: --follow-links. ",
+        )
+    return _regular(file.path, target.stat())

@@ -10,6 +10,7 @@ from pathlib import Path
 import pathspec
 
 from phalanx.core.errors import InputError
+from phalanx.core.packages import place_of
 from phalanx.core.run_paths import runs_home
 from phalanx.core.script_imports import script_files
 from phalanx.launch.shipping.hashes import make_manifest
@@ -29,7 +30,7 @@ def find_root(script: Path) -> Path:
             break
         if any((place / mark).exists() for mark in MARKS) or _has_requirements(place):
             return place
-    return folder
+    return place_of(script.resolve()).root
 
 
 def _is_too_wide(folder: Path) -> bool:
@@ -43,14 +44,18 @@ def _has_requirements(folder: Path) -> bool:
 
 
 def project_manifest(
-    script: Path, limit: int = SHIP_LIMIT, without: Sequence[Path] = ()
+    script: Path,
+    limit: int = SHIP_LIMIT,
+    without: Sequence[Path] = (),
+    follow: bool = False,
 ) -> tuple[Path, Manifest]:
     """The project's root and what of it is sent: always the script, whatever is ignored.
 
     ``without``: files that are nobody else's business, such as the blueprint with its passwords.
+    ``follow``: see :func:`walk`.
     """
     root = find_root(script)
-    files = list_files(root, limit) if not _is_too_wide(root) else _imported(script, root)
+    files = list_files(root, limit, follow) if not _is_too_wide(root) else _imported(script, root)
     kept_here = {Path(os.path.realpath(path)) for path in without}
     files = [f for f in files if Path(os.path.realpath(root / f.path)) not in kept_here]
     name = script.resolve().relative_to(root).as_posix()
@@ -60,11 +65,11 @@ def project_manifest(
     return root, make_manifest(root, files)
 
 
-def list_files(root: Path, limit: int = SHIP_LIMIT) -> list[ListedFile]:
+def list_files(root: Path, limit: int = SHIP_LIMIT, follow: bool = False) -> list[ListedFile]:
     """The files of a project, less what its .gitignore files and common sense leave out."""
     root = root.resolve()
     rules = Ignored(root)
-    files = walk(root, rules.leaves_out)
+    files = walk(root, rules.leaves_out, follow=follow)
     _check_size(root, files, limit)
     return files
 

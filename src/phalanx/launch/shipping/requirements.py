@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 import msgspec
 
 from phalanx.core.errors import InputError
+from phalanx.core.files import read_bounded
 
 DISTRIBUTION = "phalanx-train"
 LOCKS = ("requirements.lock", "requirements.txt")
@@ -29,6 +33,9 @@ WORKER_PACKAGES = (
 TLS_ONLY = frozenset({"cryptography"})
 _NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 _DEEPEST = 10
+LARGEST = 4 << 20
+"""Bytes of a requirements file; one with the hashes of hundreds of packages has less."""
+MOST_SHOWN = 120  # characters of a line
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -52,26 +59,37 @@ class Recipe(msgspec.Struct, frozen=True):
 
 def read_recipe(root: Path) -> Recipe | None:
     """From the project's lock, requirements or constraints; ``None`` when it has none."""
-    for name in LOCKS:
+    for name in (*LOCKS, CONSTRAINTS):
         if (root / name).is_file():
-            lines = _lines(root / name, root)
-            return Recipe(name, _steps(lines))
-    if not (root / CONSTRAINTS).is_file():
-        return None
-    lines = _lines(root / CONSTRAINTS, root)
-    constraints = [*lines, *_own_versions(_names(lines))]
-    return Recipe(CONSTRAINTS, (Step(_text(own_requirements()), _text(constraints)),))
+            found = Lines([], [])
+            _read_lines(root / name, root, found, as_constraints=name == CONSTRAINTS)
+            return Recipe(name, _steps(found))
+    return None
 
 
-def _steps(lines: list[str]) -> tuple[Step, ...]:
+@dataclass(frozen=True)
+class Lines:
+    """What files ask for: packages, and versions of packages that others may ask for."""
+
+    wanted: list[str]
+    constraints: list[str]
+
+
+def _steps(lines: Lines) -> tuple[Step, ...]:
     """The project's wishes first: Phalanx is held to the versions here only where they allow it."""
-    own, named = own_requirements(), _names(lines)
-    versions = _text(_own_versions(named))
-    if any("--hash" in line for line in lines):
-        # With hashes pip takes nothing without one, so ours come after, and change nothing.
-        pins = [_NAME_AND_PIN.sub(r"\1", line) for line in lines if _NAME_AND_PIN.match(line)]
-        return Step(_text(lines), ""), Step(_text(own), _text([*pins, versions]))
-    return (Step(_text([*lines, *own]), versions),)
+    every = [*lines.wanted, *lines.constraints]
+    own, versions = own_requirements(), _own_versions(_names(every))
+    if not any("--hash" in line for line in every):
+        constraints = _text([*lines.constraints, *versions])
+        return (Step(_text([*lines.wanted, *own]), constraints),)
+    # With hashes pip takes nothing without one, so ours come after, and change nothing; those of
+    # ours that have one are taken by it.
+    needed = _names(own) - _names(lines.wanted)
+    hashed = [line for line in lines.constraints if "--hash" in line and _names([line]) & needed]
+    first = Step(_text([*lines.wanted, *hashed]), _text(lines.constraints))
+    pins = [_NAME_AND_PIN.sub(r"\1", line) for line in every if _NAME_AND_PIN.match(line)]
+    rest = Step(_text(own), _text([*pins, *versions]))
+    return (first, rest) if first.requirements else (rest,)
 
 
 _NAME_AND_PIN = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*\s*==\s*[^\s;\\]+).*")
@@ -114,20 +132,18 @@ def _text(lines: list[str]) -> str:
     return "".join(f"{line}\n" for line in lines if line.strip())
 
 
-def _lines(file: Path, root: Path, depth: int = 0) -> list[str]:
+def _read_lines(
+    file: Path, root: Path, found: Lines, depth: int = 0, *, as_constraints: bool = False
+) -> None:
     """The lines of a file with those that it includes; comments are left out."""
     shown = file.relative_to(root) if file.is_relative_to(root) else file
     if depth > _DEEPEST:
         raise InputError(f"{shown} includes itself", "Remove one of its -r lines.")
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {shown}: {error}", "Correct it, or remove it.") from None
-    found = []
-    for number, line in enumerate(_logical(text), start=1):
-        included = _included(line)
+    for number, line in enumerate(_logical(_text_of(file, shown, root)), start=1):
+        option, included = _included(line)
         if included is not None:
-            found += _lines(file.parent / included, root, depth + 1)
+            inner = as_constraints or option in ("-c", "--constraint")
+            _read_lines(file.parent / included, root, found, depth + 1, as_constraints=inner)
         elif _is_local(line):
             raise InputError(
                 f"{shown}: '{line}' installs a folder (requirement {number})",
@@ -135,8 +151,49 @@ def _lines(file: Path, root: Path, depth: int = 0) -> list[str]:
                 "name a 'python' for the machines in the blueprint.",
             )
         else:
-            found.append(line)
-    return found
+            (found.constraints if as_constraints else found.wanted).append(line)
+
+
+def _text_of(file: Path, shown: Path, root: Path) -> str:
+    """Of a file of the project: what lies elsewhere is not the project's to read and to send."""
+    real = Path(os.path.realpath(file))
+    if not real.is_relative_to(os.path.realpath(root)):
+        raise InputError(
+            f"{shown} is outside of the project {root}: it is neither read nor sent",
+            "Copy it into the project, or name a 'python' for the machines in the blueprint.",
+        )
+    try:
+        return read_bounded(real, LARGEST).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {shown}: {error}", "Correct it, or remove it.") from None
+
+
+def refuse_unsafe(steps: Iterable[Step], machine: str) -> None:
+    """Before pip works on this machine: names and versions only.
+
+    Anything else could have it build a source, which runs the project's code here, read a file of
+    this machine, or send a variable of this environment (``${NAME}``) to a server.
+    """
+    for line in (line for s in steps for line in (s.requirements + s.constraints).splitlines()):
+        head = re.sub(r"\s--hash[=\s]\S+", "", f" {line}").partition(";")[0].strip()
+        named = _PLAIN.fullmatch(head) and " -" not in head
+        plain = named and not head.lower().endswith(_ARCHIVES)
+        if "${" in line or not (plain or _SAFE_OPTION.fullmatch(head)):
+            raise InputError(
+                f"{machine} reaches no package index, and '{line[:MOST_SHOWN]}' is not fetched "
+                "here: only names with versions are, from an index",
+                "Install the requirements there by hand, and name that 'python' in the blueprint.",
+            )
+
+
+_PLAIN = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9._-]*\s*(\[[A-Za-z0-9._,\s-]*\])?[\s()<>=!~A-Za-z0-9.*+,_-]*"
+)
+_ARCHIVES = (".whl", ".zip", ".gz", ".tgz", ".bz2", ".tbz", ".xz", ".txz", ".tlz", ".lzma", ".tar")
+_SAFE_OPTION = re.compile(
+    r"--pre|--prefer-binary|--require-hashes"
+    r"|(-i|--index-url|--extra-index-url)[=\s]\s*https?://\S+|--trusted-host[=\s]\s*\S+"
+)
 
 
 def _logical(text: str) -> list[str]:
@@ -146,10 +203,13 @@ def _logical(text: str) -> list[str]:
     return [line for line in lines if line]
 
 
-def _included(line: str) -> str | None:
-    """The file that a ``-r`` or ``-c`` line names."""
-    found = re.fullmatch(r"(?:-r|-c|--requirement|--constraint)[\s=]*(.+)", line)
-    return shlex.split(found[1])[0] if found else None
+def _included(line: str) -> tuple[str, str | None]:
+    """The option and the file of a line that names one by ``-r`` or ``-c``."""
+    found = re.fullmatch(r"(-r|-c|--requirement|--constraint)[\s=]*(.+)", line)
+    try:
+        return (found[1], shlex.split(found[2])[0]) if found else ("", None)
+    except ValueError as error:
+        raise InputError(f"'{line}' cannot be read: {error}", "Correct that line.") from None
 
 
 def _is_local(line: str) -> bool:

@@ -17,6 +17,7 @@ import msgspec
 from phalanx.core.errors import MachineError, PhalanxError
 from phalanx.core.run_paths import RunPaths
 from phalanx.launch.in_thread import in_thread
+from phalanx.launch.shipping.checkpoints import at_home, place, split_off
 from phalanx.launch.shipping.incoming import Incoming, Received, shown
 from phalanx.launch.shipping.project import megabytes
 from phalanx.launch.shipping.send import Link, read_answer
@@ -65,11 +66,13 @@ async def collect_results(links: Sequence[TellingLink], paths: RunPaths) -> Coll
     collected = Collected()
     with tempfile.TemporaryDirectory(prefix=".incoming-", dir=paths.folder) as scratch:
         incomings = [_incoming(link, Path(scratch) / str(n)) for n, link in enumerate(links)]
-        came = (_collect(link, incoming) for link, incoming in zip(links, incomings, strict=True))
+        have = at_home(paths)
+        pairs = zip(links, incomings, strict=True)
+        came = (_collect(link, incoming, have) for link, incoming in pairs)
         answers = await asyncio.gather(*came, return_exceptions=True)
         for link, incoming, answer in zip(links, incomings, answers, strict=True):
             _note_failure(incoming, answer, collected)
-            await in_thread(_settle_all, incoming, paths.folder, collected)  # pings go on
+            await in_thread(_settle_all, incoming, paths, collected)  # pings go on
             if incoming.machine not in collected.incomplete:
                 await _confirm(link, collected)
     return collected
@@ -89,7 +92,32 @@ def _incoming(link: TellingLink, scratch: Path) -> Incoming:
     return Incoming(link.machine.name, scratch)
 
 
-async def _collect(link: TellingLink, incoming: Incoming) -> None:
+async def _collect(link: TellingLink, incoming: Incoming, have: Sequence[str]) -> None:
+    answer = await _take(
+        link,
+        incoming,
+        "collect",
+        timeout=COLLECT_SECONDS,
+        doing=lambda: f"bringing its results home, {megabytes(incoming.bytes)} so far",
+        have=have,
+    )
+    names = msgspec.convert(answer.get("refused", []), list[str])
+    incoming.refused += [f"{shown(name)} (not UTF-8)" for name in names]
+
+
+async def take_checkpoint(link: TellingLink, incoming: Incoming, name: str) -> dict[str, Any]:
+    return await _take(
+        link,
+        incoming,
+        "checkpoint",
+        timeout=COLLECT_SECONDS,
+        doing=lambda: f"bringing a checkpoint home, {megabytes(incoming.bytes)} so far",
+        checkpoint=name,
+    )
+
+
+async def _take(link: TellingLink, incoming: Incoming, ask: str, **fields: Any) -> dict[str, Any]:
+    """Ask for what comes as results do; what else the machine says meanwhile is heard as ever."""
     others = link.on_tell
 
     def on_tell(name: str, header: dict[str, Any], payload: bytes) -> None:
@@ -98,13 +126,7 @@ async def _collect(link: TellingLink, incoming: Incoming) -> None:
 
     link.on_tell = on_tell
     try:
-        answer = await link.ask(
-            "collect",
-            timeout=COLLECT_SECONDS,
-            doing=lambda: f"bringing its results home, {megabytes(incoming.bytes)} so far",
-        )
-        names = msgspec.convert(answer.get("refused", []), list[str])
-        incoming.refused += [f"{shown(name)} (not UTF-8)" for name in names]
+        return await link.ask(ask, **fields)
     finally:
         link.on_tell = others
         incoming.close()
@@ -123,9 +145,19 @@ def _note_failure(incoming: Incoming, answer: object, collected: Collected) -> N
         collected.incomplete.add(incoming.machine)
 
 
-def _settle_all(incoming: Incoming, folder: Path, collected: Collected) -> None:
-    for one in incoming.received:
-        _settle(one, incoming.machine, folder, collected)
+def _settle_all(incoming: Incoming, paths: RunPaths, collected: Collected) -> None:
+    checkpoints, others = split_off(incoming.received)
+    for name, files in checkpoints.items():
+        try:
+            place(files, paths, name)
+            collected.files += len(files)
+            collected.bytes += sum(one.size for one in files)
+        except OSError as error:
+            why = error.strerror or error
+            collected.notes.append(f"{incoming.machine}: checkpoint {int(name)} is left out: {why}")
+            collected.incomplete.add(incoming.machine)
+    for one in others:
+        _settle(one, incoming.machine, paths.folder, collected)
 
 
 def _settle(one: Received, machine: str, folder: Path, collected: Collected) -> None:

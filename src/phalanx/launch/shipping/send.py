@@ -175,7 +175,7 @@ class Shipment:
     async def _have(self, first: int) -> Have:
         answer = await self._link.ask(
             "have",
-            timeout=_seconds(len(self._manifest.entries)),
+            timeout=_seconds(len(self._manifest.entries), self._size),
             doing=lambda: f"checking {self._words()}",
             kind=self._kind,
             manifest=self._manifest.digest,

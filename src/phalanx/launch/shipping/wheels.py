@@ -20,7 +20,7 @@ from phalanx.launch.in_thread import in_thread
 from phalanx.launch.shipping.hashes import make_manifest
 from phalanx.launch.shipping.listing import walk
 from phalanx.launch.shipping.manifest import Manifest
-from phalanx.launch.shipping.requirements import Recipe, Step
+from phalanx.launch.shipping.requirements import Recipe, Step, refuse_unsafe
 from phalanx.launch.shipping.versions import Inspection
 
 FETCH_SECONDS = 3600.0
@@ -31,6 +31,7 @@ _TICK = 0.2
 
 async def fetch_wheels(recipe: Recipe, python: Inspection, machine: str) -> tuple[Path, Manifest]:
     """A folder with every wheel that the recipe needs there, and its manifest."""
+    refuse_unsafe(recipe.steps, machine)
     digest = recipe.digest(python.version, python.platform)
     folder = cache_home() / "wheels" / digest
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -79,7 +80,7 @@ async def _download(step: Step, python: Inspection, folder: Path, machine: str) 
                 file = Path(scratch) / f"{option[1:]}.txt"
                 file.write_text(text, encoding="utf-8")
                 words += [option, str(file)]
-        code, output = await _run(words)
+        code, output = await _run(words, scratch)
     if code != 0:
         lines = [line for line in output.splitlines() if line.startswith("ERROR:")]
         said = (lines or output.splitlines() or ["pip said nothing"])[-1][:300]
@@ -89,12 +90,13 @@ async def _download(step: Step, python: Inspection, folder: Path, machine: str) 
         )
 
 
-async def _run(words: list[str]) -> tuple[int, str]:
+async def _run(words: list[str], folder: str) -> tuple[int, str]:
     process = await asyncio.create_subprocess_exec(
         *words,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
+        cwd=folder,  # no name of a file in the project is one for pip
         start_new_session=True,
     )
     try:

@@ -21,6 +21,7 @@ from phalanx.sync.net import liveness
 from phalanx.sync.net.buffers import Buffer as Buffer
 from phalanx.sync.net.buffers import as_bytes, drop_first
 from phalanx.sync.net.duplex import exchange as exchange
+from phalanx.sync.net.handshake import Introduction
 
 MAX_HEADER = 1 << 20
 MAX_PAYLOAD = 1 << 36
@@ -45,6 +46,8 @@ class Channel:
 
     def __init__(self, connection: socket.socket, peer: str) -> None:
         self.peer = peer
+        self.introduction = Introduction()
+        """What the side that connected said of itself, where this one answered."""
         self.max_payload = MAX_PAYLOAD
         self._connection = connection
         self._watch = liveness.Watch(connection)

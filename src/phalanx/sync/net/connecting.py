@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import random
 import socket
 import time
 
@@ -14,14 +15,18 @@ from phalanx.sync.net.channel import Channel
 from phalanx.sync.net.handshake import (
     PLAIN_GREETING,
     TLS_GREETING,
+    Caller,
     Dropped,
-    prove_to_server,
+    Introduction,
     without_key,
 )
 
-# A crowd of strangers may have pushed us out after our proof: once or twice, hardly more often.
+# A listener that has no room resets the connection, one that does not like our proof just ends it.
+# The network may turn the one into the other: hardly so often.
 MAX_REFUSED_PROOFS = 4
 _REST_SECONDS = 0.05
+_LONGEST_REST_SECONDS = 1.0
+_NO_PURPOSE = Introduction()
 _NEVER = (errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM, errno.EAFNOSUPPORT, errno.EINVAL)
 
 
@@ -29,18 +34,22 @@ def connect(
     address: str,
     port: int,
     key: RunKey,
+    introduction: Introduction = _NO_PURPOSE,
     *,
     tls: bool = False,
     timeout: float = 10.0,
     source: str | None = None,
+    name: str | None = None,
 ) -> Channel:
     """A channel to the listener at ``address``; tries again until ``timeout`` if nobody is there.
 
     ``source`` is the address of this machine to connect from, so that the network is not guessed.
+    ``name`` is the listener's, if it has one of its own.
     """
     peer = endpoint(address, port)
+    caller = Caller(key, TLS_GREETING if tls else PLAIN_GREETING, introduction, name or peer)
     deadline = time.monotonic() + timeout
-    refused = 0
+    refused, rest = 0, _REST_SECONDS
     why = "nobody answered"
     while True:
         left = deadline - time.monotonic()
@@ -50,21 +59,23 @@ def connect(
                 "See whether its machine is up, and whether a firewall is between.",
             )
         try:
-            return _connect_once(address, port, key, tls=tls, timeout=left, source=source)
+            return _connect_once(address, port, caller, timeout=left, source=source)
         except Dropped as dropped:
-            refused += dropped.proved
-            why = "it ended the connection"
+            refused += dropped.refused
+            why = "it ended the connection; perhaps strangers crowd its port"
             if refused >= MAX_REFUSED_PROOFS:
                 raise without_key(peer) from None
+            # Longer each time, and never all at once: others may be in the same crowd.
+            rest = min(2 * rest, _LONGEST_REST_SECONDS)
         except OSError as error:
             if error.errno in _NEVER:
                 raise _impossible(peer, source, error) from None
             why = (error.strerror or str(error)).lower()
-        time.sleep(max(0.0, min(_REST_SECONDS, deadline - time.monotonic())))
+        time.sleep(max(0.0, min(rest * random.uniform(0.5, 1.0), deadline - time.monotonic())))
 
 
 def _connect_once(
-    address: str, port: int, key: RunKey, *, tls: bool, timeout: float, source: str | None
+    address: str, port: int, caller: Caller, *, timeout: float, source: str | None
 ) -> Channel:
     family, where = resolve(address, port)
     peer = endpoint(address, port)
@@ -77,18 +88,19 @@ def _connect_once(
         if connection.getsockname() == connection.getpeername():
             # Nobody listens, and the kernel picked that very port for our own end.
             raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
-        greeting = TLS_GREETING if tls else PLAIN_GREETING
-        prove_to_server(connection, key, greeting, peer, timeout)
-        return _secured(connection, key, peer) if tls else Channel(connection, peer)
+        binding = caller.prove(connection, peer, timeout)
+        if caller.greeting == PLAIN_GREETING:
+            return Channel(connection, peer)
+        return _secured(connection, caller.key, binding, peer)
     except BaseException:
         connection.close()
         raise
 
 
-def _secured(connection: socket.socket, key: RunKey, peer: str) -> Channel:
+def _secured(connection: socket.socket, key: RunKey, binding: bytes, peer: str) -> Channel:
     from phalanx.sync.net.tls import Identity, client_channel
 
-    return client_channel(connection, Identity.of(key), peer)
+    return client_channel(connection, Identity(key, binding), peer)
 
 
 def _impossible(peer: str, source: str | None, error: OSError) -> InputError:

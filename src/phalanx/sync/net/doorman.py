@@ -10,28 +10,14 @@ from __future__ import annotations
 import threading
 import time
 
-import msgspec
-
-from phalanx.core.errors import MachineLost, PeerLost
+from phalanx.core.errors import MachineLost
 from phalanx.sync.net.channel import Channel
+from phalanx.sync.net.handshake import Introduction
 from phalanx.sync.net.listener import Listener
 
 MAX_WAITING = 256
 KEPT_SECONDS = 60.0
-GREETING_SECONDS = 5.0
 _LOOK_SECONDS = 0.1
-
-
-class Greeting(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """The first frame of the side that connects."""
-
-    tag: str
-    rank: int
-
-
-def introduce(channel: Channel, tag: str, rank: int) -> None:
-    """Say who is calling, and for which group."""
-    channel.send(msgspec.msgpack.encode(Greeting(tag, rank)))
 
 
 class Doorman:
@@ -41,12 +27,12 @@ class Doorman:
         self._listener = listener
         self._door = threading.Lock()
         self._guard = threading.Lock()
-        self._waiting: dict[tuple[str, int], tuple[Channel, float]] = {}
+        self._waiting: dict[Introduction, tuple[Channel, float]] = {}
 
-    def expect(self, tag: str, rank: int, deadline: float, name: str) -> Channel:
-        """The channel of participant ``rank`` of group ``tag``; waits until ``deadline``."""
+    def expect(self, caller: Introduction, deadline: float, name: str) -> Channel:
+        """The channel of one who introduced itself like this; waits until ``deadline``."""
         while True:
-            if (channel := self._take(tag, rank)) is not None:
+            if (channel := self._take(caller)) is not None:
                 return channel
             if time.monotonic() >= deadline:
                 raise MachineLost(
@@ -62,9 +48,9 @@ class Doorman:
         for channel, _ in waiting.values():
             channel.close()
 
-    def _take(self, tag: str, rank: int) -> Channel | None:
+    def _take(self, caller: Introduction) -> Channel | None:
         with self._guard:
-            found = self._waiting.pop((tag, rank), None)
+            found = self._waiting.pop(caller, None)
         return found[0] if found else None
 
     def _answer_the_door(self) -> None:
@@ -75,10 +61,10 @@ class Doorman:
             channel = self._listener.accept(timeout=_LOOK_SECONDS)
         finally:
             self._door.release()
-        if channel is not None and (greeting := _greeting_of(channel)) is not None:
-            self._keep((greeting.tag, greeting.rank), channel)
+        if channel is not None:
+            self._keep(channel.introduction, channel)
 
-    def _keep(self, caller: tuple[str, int], channel: Channel) -> None:
+    def _keep(self, caller: Introduction, channel: Channel) -> None:
         """Who calls twice has given up the first call; who waits too long is sent away."""
         now = time.monotonic()
         with self._guard:
@@ -89,15 +75,3 @@ class Doorman:
             self._waiting[caller] = (channel, now)
         for gone in filter(None, dropped):
             gone[0].close()
-
-
-def _greeting_of(channel: Channel) -> Greeting | None:
-    try:
-        if channel.poll(GREETING_SECONDS):
-            header, count = channel.receive()
-            if count == 0 and len(header) <= 1024:
-                return msgspec.msgpack.decode(header, type=Greeting)
-    except (PeerLost, msgspec.MsgspecError):
-        pass
-    channel.close()
-    return None

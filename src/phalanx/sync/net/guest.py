@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import selectors
 import socket
 import ssl
-from typing import TYPE_CHECKING
+import struct
+from dataclasses import dataclass
 
 from phalanx.core.addresses import endpoint
 from phalanx.core.run_key import RunKey
 from phalanx.sync.net.channel import Channel
 from phalanx.sync.net.handshake import PLAIN_GREETING, TLS_GREETING, ServerHandshake
 
-if TYPE_CHECKING:
-    from phalanx.sync.net.tls import Identity
+_AT_ONCE = struct.pack("ii", 1, 0)
+
+
+@dataclass(frozen=True)
+class House:
+    """What a listener is to those who come: its key, its name, and whether it speaks TLS."""
+
+    key: RunKey
+    name: str
+    tls: bool
 
 
 class Guest:
     """Never blocks; every failure is an ``OSError``, and to the other side just an end."""
 
-    def __init__(self, connection: socket.socket, key: RunKey, identity: Identity | None) -> None:
+    def __init__(self, connection: socket.socket, house: House, source: str) -> None:
         self.connection = connection
+        self.source = source
+        """Whose quota it is under."""
+        self.proved = False
         self.events = selectors.EVENT_READ
-        self._identity = identity
-        greeting = PLAIN_GREETING if identity is None else TLS_GREETING
-        self._proof = ServerHandshake(connection, key, greeting)
+        self._house = house
+        greeting = TLS_GREETING if house.tls else PLAIN_GREETING
+        self._proof = ServerHandshake(connection, house.key, greeting, house.name)
         self.deadline = self._proof.deadline
         self._secured: ssl.SSLSocket | None = None
 
@@ -33,11 +46,21 @@ class Guest:
         if self._secured is None:
             if not self._proof.advance():
                 return None
-            if self._identity is None:
-                return Channel(self.connection, describe(self.connection))
-            self._secured = self._identity.wrap(self.connection, server=True)
+            self.proved = True
+            if not self._house.tls:
+                return self._channel(Channel(self.connection, describe(self.connection)))
+            from phalanx.sync.net.tls import Identity
+
+            identity = Identity(self._house.key, self._proof.binding)
+            self._secured = identity.wrap(self.connection, server=True)
             self.connection = self._secured
         return self._secure(self._secured)
+
+    def turn_away(self) -> None:
+        """For want of room: reset, so that a member knows it from a refusal and comes again."""
+        with contextlib.suppress(OSError):
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+        self.connection.close()
 
     def _secure(self, secured: ssl.SSLSocket) -> Channel | None:
         from phalanx.sync.net.tls import TlsChannel
@@ -49,8 +72,12 @@ class Guest:
         except ssl.SSLWantWriteError:
             self.events = selectors.EVENT_WRITE
         else:
-            return TlsChannel(secured, describe(secured))
+            return self._channel(TlsChannel(secured, describe(secured)))
         return None
+
+    def _channel(self, channel: Channel) -> Channel:
+        channel.introduction = self._proof.introduction
+        return channel
 
 
 def describe(connection: socket.socket) -> str:

@@ -22,6 +22,7 @@ import msgspec
 from phalanx.core.errors import PeerLost
 from phalanx.sync.net import home_messages as m
 from phalanx.sync.net.channel import Channel
+from phalanx.sync.net.handshake import Introduction
 from phalanx.sync.net.home_state import Change, Changes, Client, Held
 from phalanx.sync.net.listener import Listener
 
@@ -116,6 +117,8 @@ class Home:
             self._drop(channel)
             return
         fits = isinstance(hello, m.Hello) and size == 0 and hello.processes == self._processes
+        if fits:
+            fits = channel.introduction == Introduction(m.HOME, hello.process)
         if not fits or hello.process in self._present:
             self._drop(channel)
             return

@@ -6,6 +6,9 @@ from typing import Annotated
 
 import msgspec
 
+HOME = "home"
+"""The name of the home's listener, and the purpose of connections to it."""
+
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
     """The first word of a process."""

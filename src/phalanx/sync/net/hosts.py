@@ -35,7 +35,7 @@ class Hosts:
         run: str,
         words: KeyValue,
     ) -> None:
-        self._words = words
+        self._words, self._run = words, run
         self._rank, self._members, self._access, self._servers = rank, members, access, servers
         me = members[rank]
         self.machine = me.machine
@@ -95,7 +95,7 @@ class Hosts:
             [(m.address, m.port) for m in chosen],
             self._access.doorman,
             self._access.key,
-            tag,
+            f"{self._run}.{tag}",
             source=self._access.address,
             tls=self._access.tls,
             names=[f"{m.machine} ({m.address})" for m in chosen],

@@ -30,10 +30,13 @@ class Orders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     port: int
     processes: int
     tls: bool = False
+    members: tuple[str, ...] = ()
+    """Addresses of the run's machines."""
 
 
 def main() -> int:
     from phalanx.sync.net.home import Home
+    from phalanx.sync.net.home_messages import HOME
     from phalanx.sync.net.listener import Listener
 
     orders = msgspec.json.decode(sys.stdin.buffer.readline(65536), type=Orders)
@@ -41,8 +44,9 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)
     try:
         listener = Listener(
-            orders.address, RunKey.from_text(orders.key), port=orders.port, tls=orders.tls
-        )
+            orders.address, RunKey.from_text(orders.key), port=orders.port, tls=orders.tls,
+            name=HOME, members=orders.members,
+        )  # fmt: skip
     except (OSError, InputError) as error:
         print(json.dumps({"problem": str(error)}), flush=True)
         return 2

@@ -21,7 +21,8 @@ from phalanx.core.errors import PeerLost
 from phalanx.core.run_key import RunKey
 from phalanx.sync.net.channel import Channel
 from phalanx.sync.net.channel import exchange as exchange_channels
-from phalanx.sync.net.doorman import Doorman, introduce
+from phalanx.sync.net.doorman import Doorman
+from phalanx.sync.net.handshake import Introduction
 from phalanx.sync.net.listener import connect
 from phalanx.sync.net.payloads import BLOCK, MAX_PAYLOAD, encode_header, make_room, rest_length
 
@@ -259,10 +260,12 @@ def open_channels(
         for peer, (address, port) in enumerate(addresses[:rank]):
             left = max(0.1, deadline - time.monotonic())
             with _named(names[peer], address, port):
-                channels[peer] = connect(address, port, key, tls=tls, timeout=left, source=source)
-                introduce(channels[peer], tag, rank)
+                caller = Introduction(tag, rank, peer)
+                channels[peer] = connect(
+                    address, port, key, caller, tls=tls, timeout=left, source=source
+                )
         for peer in range(rank + 1, len(addresses)):
-            channels[peer] = doorman.expect(tag, peer, deadline, names[peer])
+            channels[peer] = doorman.expect(Introduction(tag, peer, rank), deadline, names[peer])
     except BaseException:
         for channel in channels.values():
             channel.close()

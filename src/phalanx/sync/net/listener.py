@@ -1,8 +1,8 @@
 """Lets in those who prove the run's key, and stays untouched by everybody else.
 
 One thread looks after all connections that have proved nothing yet. None of them can block another,
-each has five seconds in all, and at most ``MAX_PENDING`` are kept: the oldest goes first, so that
-silent strangers cannot keep a member out.
+each has five seconds in all, and the lobby says who has to leave when there are too many, so that
+strangers cannot keep a member out.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 
+from phalanx.core.addresses import endpoint
 from phalanx.core.run_key import RunKey
 from phalanx.sync.net.addresses import listening
 from phalanx.sync.net.channel import Channel
 from phalanx.sync.net.connecting import connect as connect
-from phalanx.sync.net.guest import Guest
+from phalanx.sync.net.guest import Guest, House
+from phalanx.sync.net.lobby import Lobby
 
-MAX_PENDING = 64
 BACKLOG = 512
 _REST_SECONDS = 0.05
 
@@ -38,17 +40,20 @@ class Listener:
         port: int = 0,
         tls: bool = False,
         backlog: int = BACKLOG,
+        name: str | None = None,
+        members: Iterable[str] = (),
     ) -> None:
-        self._key = key
-        self._identity = None
-        if tls:
-            from phalanx.sync.net.tls import Identity
+        """``name`` is who answers here, to be said by who calls; else it is the address and port.
 
-            self._identity = Identity.of(key)
+        For ``members``, addresses of the run's machines, places are kept.
+        """
         self._socket = listening(address, port, backlog)
         self.port: int = self._socket.getsockname()[1]
+        self._house = House(key, name or endpoint(address, self.port), tls)
         self._selector = selectors.DefaultSelector()
-        self._pending: dict[int, Guest] = {}
+        self._lobby = Lobby()
+        self._pending = self._lobby.guests
+        self.expect_from([address, *members])
         self._arrived: deque[Channel] = deque()
         self._ready = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._stop = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -71,6 +76,10 @@ class Listener:
                 os.eventfd_read(self._ready)
                 return None if self._closed else self._arrived.popleft()
             return None
+
+    def expect_from(self, addresses: Iterable[str]) -> None:
+        """Keep places for members that come from these addresses."""
+        self._lobby.reserve(addresses)
 
     def fileno(self) -> int:
         """Readable when a channel waits to be accepted."""
@@ -116,21 +125,21 @@ class Listener:
 
     def _let_in(self) -> None:
         try:
-            connection, _ = self._socket.accept()
+            connection, address = self._socket.accept()
         except BlockingIOError:
             return
         except OSError:
             # Gone again, or no file numbers left: make room, and do not spin.
-            self._drop_oldest()
+            self._turn_away(self._lobby.anybody())
             time.sleep(_REST_SECONDS)
             return
-        if len(self._pending) >= MAX_PENDING:
-            self._drop_oldest()
-        self._greet(connection)
+        source = self._lobby.source(address[0])
+        self._turn_away(self._lobby.who_goes(source))
+        self._greet(connection, source)
 
-    def _greet(self, connection: socket.socket) -> None:
+    def _greet(self, connection: socket.socket, source: str) -> None:
         try:
-            guest = Guest(connection, self._key, self._identity)
+            guest = Guest(connection, self._house, source)
             self._selector.register(connection, guest.events)
         except OSError:
             connection.close()
@@ -156,12 +165,12 @@ class Listener:
         self._selector.unregister(number)
         self._pending.pop(number).connection.close()
 
-    def _drop_oldest(self) -> None:
-        for number in self._pending:
-            self._drop(number)
-            return
+    def _turn_away(self, number: int | None) -> None:
+        if number is not None:
+            self._selector.unregister(number)
+            self._pending.pop(number).turn_away()
 
     def _drop_late(self) -> None:
         now = time.monotonic()
         for number in [n for n, guest in self._pending.items() if guest.deadline <= now]:
-            self._drop(number)
+            self._turn_away(number)

@@ -15,12 +15,14 @@ from phalanx.sync.net.connecting import connect
 from phalanx.sync.net.credentials import Credentials
 from phalanx.sync.net.direct_meeting import MOST_WORKERS, DirectMeeting
 from phalanx.sync.net.doorman import Doorman
-from phalanx.sync.net.home_messages import Hello, Welcome, encode, reply_decoder
+from phalanx.sync.net.handshake import Introduction
+from phalanx.sync.net.home_messages import HOME, Hello, Welcome, encode, reply_decoder
 from phalanx.sync.net.hosts import Hosts
 from phalanx.sync.net.links import open_channels
 from phalanx.sync.net.listener import Listener
 from phalanx.sync.net.mirror import Mirror
 from phalanx.sync.net.servers import Servers, Wish
+from phalanx.sync.net.sharing import hand_out, take
 from phalanx.sync.transport import memfd
 from phalanx.sync.transport.shm import ShmArena
 
@@ -48,7 +50,10 @@ def greet(
 ) -> tuple[Channel, Welcome]:
     """Waits until everybody is there."""
     address, port = home
-    channel = connect(address, port, key, tls=tls, timeout=timeout, source=hello.address)
+    channel = connect(
+        address, port, key, Introduction(HOME, hello.process), tls=tls, timeout=timeout,
+        source=hello.address, name=HOME,
+    )  # fmt: skip
     channel.peer = f"the first machine ({address})"
     channel.send(encode(hello))
     if not channel.poll(timeout):
@@ -79,11 +84,13 @@ def become_worker(
     tls: bool = False,
     timeout: float = JOIN_SECONDS,
     wish: Wish | None = None,
+    members: Sequence[str] = (),
 ) -> Mirror:
     """Collective: every process of the training does so."""
-    listener = Listener(address, key, tls=tls)
+    listener = Listener(address, key, tls=tls, members=members)
     hello = Hello(process, processes, machine, address, listener.port, host or host_id())
     channel, welcome = greet(home, key, hello, tls=tls, timeout=timeout)
+    listener.expect_from(w.address for w in welcome.workers)
     mirror = Mirror(channel, welcome.rank, len(welcome.workers))
     mirror.set_clock()
     access = Credentials(key, address, Doorman(listener), tls)
@@ -91,14 +98,14 @@ def become_worker(
         welcome.rank, welcome.workers, welcome.servers, access, mirror, wish or Wish()
     )
     mirror.hosts = Hosts(welcome.rank, welcome.workers, access, servers, welcome.run, Words(mirror))
-    mirror.host = _host_arena(mirror, mirror.hosts.here)
+    mirror.host = _host_arena(mirror, mirror.hosts.here, key)
     if len(welcome.workers) <= MOST_WORKERS:
         channels = open_channels(
             welcome.rank,
             [(w.address, w.port) for w in welcome.workers],
             access.doorman,
             key,
-            "meeting",
+            f"{welcome.run}.meeting",
             source=address,
             tls=tls,
             timeout=timeout,
@@ -130,14 +137,14 @@ class Words:
         return self.mirror.add(key, amount)
 
 
-def _host_arena(mirror: Mirror, here: Sequence[int]) -> ShmArena:
-    """Memory of this machine's workers. It has no name: others open the leader's descriptor."""
+def _host_arena(mirror: Mirror, here: Sequence[int], key: RunKey) -> ShmArena:
+    """Memory of this machine's workers. It has no name: the leader hands out its descriptor."""
     name, local = f"memory.{here[0]}", here.index(mirror.rank)
     if local == 0:
         descriptor = memfd.create(len(here))
-        mirror.put(name, f"/proc/{os.getpid()}/fd/{descriptor}".encode())
+        hand_out(descriptor, name, here[1:], mirror, key)
     else:
-        descriptor = os.open(mirror.get(name).decode(), os.O_RDWR | os.O_CLOEXEC)
+        descriptor = memfd.checked(take(name, mirror.rank, mirror, key))
     arena = ShmArena(descriptor, local, len(here))
     arena.watch = mirror.check
     return arena

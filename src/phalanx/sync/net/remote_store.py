@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from phalanx.data.ledger import Applied
 from phalanx.sync.net.store_client import StoreClient
 from phalanx.sync.net.store_line import HostMemory
 from phalanx.sync.outbox import Outbox
@@ -85,9 +86,14 @@ class RemoteStore:
     ) -> None:
         into = () if pull is None else self._shared.parameters
         self.client.push(
-            outbox.flats, used, rate_factor, timing, into, outbox.payloads, self._wire.codec
-        )
+            outbox.flats, used, rate_factor, timing, into, outbox.payloads, self._wire.codec,
+            (self._arena.rank, outbox.total),
+        )  # fmt: skip
         self._copy(pull or ())
+
+    def fence(self, rank: int) -> Applied:
+        found = self.client.fence(rank)
+        return Applied(min(found), max(found))
 
     def push_reduced(
         self, reducer: Reducer, used: Masks, rate_factor: float, timing: Timing

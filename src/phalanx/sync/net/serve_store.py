@@ -27,6 +27,7 @@ class Orders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     port: int = 0
     tls: bool = False
     parent: int = 0
+    members: tuple[str, ...] = ()
 
 
 def main() -> None:
@@ -44,7 +45,9 @@ def main() -> None:
 
     torch.set_num_threads(1)
     key = RunKey.from_text(orders.key)
-    listener = Listener(orders.address, key, port=orders.port, tls=orders.tls)
+    listener = Listener(
+        orders.address, key, port=orders.port, tls=orders.tls, members=orders.members
+    )
     threading.Thread(target=_end_with_input, daemon=True).start()
     print(json.dumps({"port": listener.port}), flush=True)
     StoreServer(listener).serve(ended=lambda: False)

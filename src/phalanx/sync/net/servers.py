@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -13,8 +14,10 @@ from phalanx.plan.servers import Host, place_servers
 from phalanx.sync.net.channel import Channel
 from phalanx.sync.net.connecting import connect
 from phalanx.sync.net.credentials import Credentials
+from phalanx.sync.net.handshake import Introduction
 from phalanx.sync.net.home_messages import Member
 from phalanx.sync.net.sharing import Notes, hand_out, take
+from phalanx.sync.net.store_messages import STORE
 from phalanx.sync.net.store_process import ServerProcess
 
 START_SECONDS = 60.0
@@ -99,8 +102,9 @@ class Servers:
         """Beside the workers, where nobody serves apart."""
         missing, access, me = range(len(self._known), len(machines)), self.access, self.rank
         first = {m.machine: m for m in reversed(self.members)}
+        everyone = [member.address for member in self.members]
         mine = {
-            index: ServerProcess(access.key, access.address, tls=access.tls)
+            index: ServerProcess(access.key, access.address, tls=access.tls, members=everyone)
             for index in missing
             if first[machines[index]].rank == me
         }  # all are starting before anyone is waited for
@@ -118,16 +122,18 @@ class Servers:
         here = [m.rank for m in self.members if m.host == host]
         name = f"channel.{index}.{here[0]}"
         if self.rank != here[0] and not self.access.tls:
-            return take(name, self.rank, self.notes, self.access.key, server.words)
+            shared = take(name, self.rank, self.notes, self.access.key)
+            return Channel(socket.socket(fileno=shared), server.words)
         channel = connect(
             server.address,
             server.port,
             self.access.key,
+            Introduction(STORE, self.rank, index),
             tls=self.access.tls,
             timeout=START_SECONDS,
             source=self.access.address,
         )
         channel.peer = server.words
         if not self.access.tls:
-            hand_out(channel, name, here[1:], self.notes, self.access.key)
+            hand_out(channel.fileno(), name, here[1:], self.notes, self.access.key)
         return channel

@@ -22,6 +22,8 @@ from phalanx.sync.net.store_messages import (
     Contribute,
     Drop,
     Encoded,
+    Fence,
+    Fenced,
     Load,
     Open,
     Opened,
@@ -173,10 +175,12 @@ class StoreClient:
         into: Sequence[Tensor] = (),
         payloads: Sequence[Payload] | None = None,
         codec: CodecSpec | None = None,
+        origin: tuple[int, int] = (-1, 0),
     ) -> Traffic:
         """Apply a gradient, once; the new parameters are received into ``into`` if there is one.
 
-        With ``payloads`` (see :meth:`streams`) those are sent, and not ``gradients``.
+        With ``payloads`` (see :meth:`streams`) those are sent, and not ``gradients``. ``origin`` is
+        a rank, and how many samples it had been given.
         """
         now, groups = self._clock.now, group_options(self._optimizer)
         began = now()
@@ -188,7 +192,7 @@ class StoreClient:
                 waited += now() - asked
                 encoded, buffers = self._message(server, gradients, payloads, codec)
                 masks = masks_of(used, self.layouts, server)
-                push = Push(self._name, groups, masks, rate_factor, encoded, bool(into))
+                push = Push(self._name, groups, masks, rate_factor, encoded, bool(into), *origin)
                 line.send(push, buffers)
             for server, line in enumerate(self._lines.each):
                 told = self._lines.take(server, into)
@@ -199,6 +203,11 @@ class StoreClient:
         timing.send += max(0.0, now() - began - waited - updated)
         timing.bytes_sent += traffic.sent
         return traffic
+
+    def fence(self, rank: int) -> list[int]:
+        """A worker is lost: how far its pushes have come, and will ever, at each server."""
+        answers = self._lines.ask(lambda server: Fence(self._name, rank))
+        return [answer.total for answer in answers if isinstance(answer, Fenced)]
 
     def pull(self, into: Sequence[Tensor]) -> Traffic:
         """The newest parameters, from the servers that have newer ones."""

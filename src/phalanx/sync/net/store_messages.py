@@ -13,6 +13,9 @@ from msgspec import Meta, Struct
 
 from phalanx.core.errors import PhalanxError
 
+STORE = "store"
+"""The purpose of connections to a server."""
+
 Count = Annotated[int, Meta(ge=0, le=1 << 40)]
 Name = Annotated[str, Meta(max_length=200)]
 Rank = Annotated[int, Meta(ge=0, le=1 << 20)]
@@ -92,6 +95,15 @@ class Push(_Request, frozen=True):
     rate_factor: float = 1.0
     encoded: Encoded | None = None
     reply: bool = True
+    rank: Annotated[int, Meta(ge=-1, le=1 << 20)] = -1
+    """Whose it is; ``total``: how many samples its worker had been given by then."""
+    total: Count = 0
+
+
+class Fence(_Request, frozen=True):
+    """A worker is lost: nothing more of it is applied. Asks how far its pushes have come."""
+
+    rank: Rank
 
 
 class Pull(_Request, frozen=True):
@@ -148,6 +160,12 @@ class Done(_Answer, frozen=True):
     updated: float = 0.0
 
 
+class Fenced(_Answer, frozen=True):
+    """``total`` of the last push of that worker that was applied."""
+
+    total: int
+
+
 class Squares(_Answer, frozen=True):
     value: float
 
@@ -160,8 +178,8 @@ class Failed(_Answer, frozen=True):
     lost: bool = False
 
 
-Request = Open | Load | Save | Push | Pull | Contribute | Commit | Drop
-Answer = Opened | Done | Squares | Failed
+Request = Open | Load | Save | Push | Fence | Pull | Contribute | Commit | Drop
+Answer = Opened | Done | Fenced | Squares | Failed
 
 _encoder = msgspec.msgpack.Encoder()
 _requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)

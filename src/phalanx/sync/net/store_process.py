@@ -7,6 +7,7 @@ import os
 import select
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import cached_property
 from types import TracebackType
 
@@ -17,10 +18,9 @@ _PATIENCE = 60.0
 COMMAND = (sys.executable, "-P", "-m", "phalanx.sync.net.serve_store")
 
 
-def orders(key: RunKey, address: str, port: int = 0, tls: bool = False, parent: int = 0) -> bytes:
-    """The line that a server reads from its standard input."""
-    words = {"key": key.text(), "address": address, "port": port, "tls": tls, "parent": parent}
-    return json.dumps(words).encode() + b"\n"
+def orders(key: RunKey, address: str, **more: object) -> bytes:
+    """The line that a server reads from its standard input (``serve_store.Orders``)."""
+    return json.dumps({"key": key.text(), "address": address, **more}).encode() + b"\n"
 
 
 class ServerProcess:
@@ -29,11 +29,20 @@ class ServerProcess:
     Making one returns at once; asking for its ``port`` waits until it listens.
     """
 
-    def __init__(self, key: RunKey, address: str, *, port: int = 0, tls: bool = False) -> None:
+    def __init__(
+        self,
+        key: RunKey,
+        address: str,
+        *,
+        port: int = 0,
+        tls: bool = False,
+        members: Sequence[str] = (),
+    ) -> None:
         self._process = subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.pid = self._process.pid
         assert self._process.stdin is not None
-        self._process.stdin.write(orders(key, address, port, tls, os.getpid()))
+        more = {"port": port, "tls": tls, "parent": os.getpid(), "members": list(members)}
+        self._process.stdin.write(orders(key, address, **more))
         self._process.stdin.flush()
         self.address = address
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 
 from phalanx.sync.net.listener import Listener
-from phalanx.sync.net.store_messages import Open, Refused
+from phalanx.sync.net.store_messages import STORE, Open, Refused
 from phalanx.sync.net.store_session import Session, Store
 from phalanx.sync.net.store_shard import Shard
 
@@ -28,7 +28,9 @@ class StoreServer:
         """Accept clients until ``ended``."""
         while not ended():
             channel = self._listener.accept(timeout=0.25)
-            if channel is not None:
+            if channel is not None and channel.introduction.purpose != STORE:
+                channel.close()
+            elif channel is not None:
                 session = Session(self, channel)
                 threading.Thread(target=session.run, daemon=True, name=channel.peer).start()
 

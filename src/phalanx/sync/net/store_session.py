@@ -23,6 +23,8 @@ from phalanx.sync.net.store_messages import (
     Drop,
     Encoded,
     Failed,
+    Fence,
+    Fenced,
     Load,
     Open,
     Opened,
@@ -121,6 +123,8 @@ class Session:
             self._sized(size, 0)
             if isinstance(request, Pull):
                 self._pull(visit, request)
+            elif isinstance(request, Fence):
+                self._fence(visit, request.rank)
             elif isinstance(request, Save):
                 self._save(visit)
             elif isinstance(request, Commit):
@@ -162,15 +166,26 @@ class Session:
         self._receive_gradient(visit, request.encoded, gradients, size)
         asked = time.perf_counter()
         with visit.shard.lock:
+            if request.rank in visit.shard.fenced:
+                raise Refused(f"the others took worker {request.rank} for lost and went on")
             began, before = time.perf_counter(), visit.shard.version
             visit.shard.update(
                 visit.optimizers, gradients, request.groups, request.used, request.rate_factor
             )
+            if request.rank >= 0:
+                visit.shard.applied[request.rank] = request.total
             updated = time.perf_counter() - began
             done = Done(before, before + 1, began - asked, updated)
             tensors = self._outgoing(visit, done) if request.reply else []
         if tensors is not None:
             self._answer(done, tensors)
+
+    def _fence(self, visit: _Visit, rank: int) -> None:
+        """From here on it is settled, once for all who ask, what of that worker counts."""
+        with visit.shard.lock:
+            visit.shard.fenced.add(rank)
+            total = visit.shard.applied.get(rank, 0)
+        self._answer(Fenced(total))
 
     def _pull(self, visit: _Visit, request: Pull) -> None:
         with visit.shard.lock:

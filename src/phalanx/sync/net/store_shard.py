@@ -45,6 +45,10 @@ class Shard:
         self.lock = threading.Lock()
         self.version = 0
         self.loaded = False
+        self.applied: dict[int, int] = {}
+        """By rank: how many samples its worker had been given at its last push."""
+        self.fenced: set[int] = set()
+        """Ranks that were lost: what of theirs is still under way comes too late."""
         self._source = _stand_in(description)
         names = discover_slots(self._source)
         self.slot_names, self._scalars = list(names.flat), names.scalar

@@ -1,14 +1,14 @@
 """TLS 1.3 between members of a run, with nothing to configure.
 
-The run's key gives every member the same Ed25519 key pair and the same certificate, byte for byte
-(HKDF, RFC 5869; Ed25519 signatures are deterministic, RFC 8032). Both sides show it and trust no
-other.
+The run's key and what both sides said and proved on a connection give the two of them the same
+Ed25519 key pair and the same certificate, byte for byte (HKDF, RFC 5869; Ed25519 signatures are
+deterministic, RFC 8032). Both show it and trust no other, so TLS ends where the proof ended.
+(Python's ssl gives no access to the exporter of RFC 9266, which would tie them the other way.)
 """
 
 from __future__ import annotations
 
 import datetime
-import functools
 import os
 import select
 import socket
@@ -30,35 +30,29 @@ from phalanx.sync.net.channel import Channel, reason
 from phalanx.sync.net.handshake import HANDSHAKE_SECONDS, Dropped
 
 RECORD_BYTES = 1 << 14
-_PURPOSE = b"phalanx tls identity 1"
+_PURPOSE = b"phalanx tls identity 2"
 # The run's key ends with the run: the certificate needs no dates of its own (RFC 5280, 4.1.2.5).
 _FROM = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
 _UNTIL = datetime.datetime(9999, 12, 31, 23, 59, 59, tzinfo=datetime.UTC)
 
 
 class Identity:
-    """What a member of the run shows in TLS, and the only thing that it accepts."""
+    """What both sides of one connection show in TLS, and the only thing that they accept."""
 
-    def __init__(self, key: RunKey) -> None:
-        private = _private_key(key)
+    def __init__(self, key: RunKey, binding: bytes) -> None:
+        private = _private_key(key, binding)
         self.certificate = _certificate(private).public_bytes(serialization.Encoding.PEM)
         secret = private.private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.PKCS8,
             serialization.NoEncryption(),
         )
-        self._server = self._context(ssl.PROTOCOL_TLS_SERVER, secret)
-        self._client = self._context(ssl.PROTOCOL_TLS_CLIENT, secret)
-
-    @staticmethod
-    @functools.lru_cache(maxsize=4)
-    def of(key: RunKey) -> Identity:
-        """The identity of the run that has ``key``."""
-        return Identity(key)
+        self._secret = secret
 
     def wrap(self, connection: socket.socket, *, server: bool) -> ssl.SSLSocket:
         """``connection`` with TLS, its handshake still to be done."""
-        context = self._server if server else self._client
+        protocol = ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT
+        context = self._context(protocol, self._secret)
         return context.wrap_socket(connection, server_side=server, do_handshake_on_connect=False)
 
     def _context(self, protocol: int, secret: bytes) -> ssl.SSLContext:
@@ -81,19 +75,19 @@ def client_channel(connection: socket.socket, identity: Identity, peer: str) -> 
     try:
         secured = identity.wrap(connection, server=False)
     except OSError:
-        raise Dropped(proved=False) from None
+        raise Dropped(refused=False) from None
     try:
         secured.do_handshake()
         return TlsChannel(secured, peer)
     except ssl.SSLCertVerificationError:
         secured.close()
         raise PeerLost(
-            f"{peer} showed a certificate that is not this run's",
+            f"{peer} showed a certificate that is not this connection's",
             "Somebody may sit between the two machines: look at the network.",
         ) from None
     except OSError:
         secured.close()
-        raise Dropped(proved=False) from None
+        raise Dropped(refused=False) from None
 
 
 class TlsChannel(Channel):
@@ -186,8 +180,9 @@ def _events(wants: ssl.SSLError) -> int:
     return select.POLLIN if isinstance(wants, ssl.SSLWantReadError) else select.POLLOUT
 
 
-def _private_key(key: RunKey) -> Ed25519PrivateKey:
-    seed = HKDF(hashes.SHA256(), length=32, salt=None, info=_PURPOSE).derive(key.secret())
+def _private_key(key: RunKey, binding: bytes) -> Ed25519PrivateKey:
+    derivation = HKDF(hashes.SHA256(), length=32, salt=None, info=_PURPOSE + binding)
+    seed = derivation.derive(key.secret())
     return Ed25519PrivateKey.from_private_bytes(seed)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from phalanx.sync.net.channel import Channel
 from phalanx.sync.net.connecting import connect
 from phalanx.sync.net.credentials import Credentials
-from phalanx.sync.net.doorman import introduce
+from phalanx.sync.net.handshake import Introduction
 from phalanx.sync.net.home_messages import Member
 
 OPEN_SECONDS = 60.0
@@ -22,15 +22,15 @@ def channels_with_first(
     far = [member for member in members if member.host != first.host]
     if rank == 0:
         deadline = time.monotonic() + OPEN_SECONDS
-        return {m.rank: access.doorman.expect(tag, m.rank, deadline, _name(m)) for m in far}
+        expect = access.doorman.expect
+        return {m.rank: expect(Introduction(tag, m.rank, 0), deadline, _name(m)) for m in far}
     if me.host == first.host:
         return {}
     channel = connect(
-        first.address, first.port, access.key, tls=access.tls, timeout=OPEN_SECONDS,
-        source=access.address,
+        first.address, first.port, access.key, Introduction(tag, rank, 0), tls=access.tls,
+        timeout=OPEN_SECONDS, source=access.address,
     )  # fmt: skip
     channel.peer = _name(first)
-    introduce(channel, tag, rank)
     return {0: channel}
 
 

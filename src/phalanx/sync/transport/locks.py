@@ -13,6 +13,7 @@ class Locks(IntEnum):
     BEST = 2
     STOP = 3
     GATE = 4
+    DATA = 5
     FIRST_SHARD = 8
     SHARDS = 48
 

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import fcntl
 import mmap
 import os
+import stat
 
-from phalanx.core.errors import InputError
+from phalanx.core.errors import InputError, PeerLost
 
 CELL = 64  # one primitive per cache line; glibc's and musl's are all smaller
 LOCKS = 64
@@ -71,6 +73,20 @@ def create(workers: int) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def checked(descriptor: int) -> int:
+    """A descriptor from another process, if it is memory like ours: never a file on a disk."""
+    status = os.fstat(descriptor)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)  # only memory has seals
+        fits = stat.S_ISREG(status.st_mode) and status.st_size >= CONTROL_BYTES
+        if fits and status.st_nlink == 0 and status.st_uid == os.getuid():
+            return descriptor
+    except OSError:
+        pass
+    os.close(descriptor)
+    raise PeerLost("the first worker of this machine shared something that is no memory of ours")
 
 
 def _initialise(base: int, workers: int) -> None:

@@ -8,6 +8,7 @@ import mmap
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 
@@ -25,9 +26,25 @@ class _Timespec(ctypes.Structure):
     _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
 
 
-def _deadline(seconds: float) -> _Timespec:
-    at = time.time() + seconds  # sem_timedwait and mutex_timedlock use CLOCK_REALTIME
-    return _Timespec(int(at), int((at % 1) * 1e9))
+_CLOCK_MONOTONIC = 1
+
+
+def _timed(library: ctypes.CDLL, by_clock: str, otherwise: str) -> Callable[[ctypes.c_void_p], int]:
+    """A wait for a slice of time, by the clock that nobody sets.
+
+    Where the C library has no such function (glibc before 2.30) it is the wall clock: setting that
+    back would prolong the wait.
+    """
+    wait = getattr(library, by_clock, None)
+    if wait is not None:
+        return lambda cell: int(wait(cell, _CLOCK_MONOTONIC, _slice_from(time.monotonic())))
+    by_wall = getattr(library, otherwise)
+    return lambda cell: int(by_wall(cell, _slice_from(time.time())))
+
+
+def _slice_from(now: float) -> Any:
+    at = now + SLICE_SECONDS
+    return ctypes.byref(_Timespec(int(at), int((at % 1) * 1e9)))
 
 
 class _Lock:
@@ -38,14 +55,14 @@ class _Lock:
         self._cell = ctypes.c_void_p(address)
         quick, slow = ctypes.PyDLL(None), ctypes.CDLL(None)
         self._try, self._unlock = quick.pthread_mutex_trylock, quick.pthread_mutex_unlock
-        self._wait = slow.pthread_mutex_timedlock
+        self._wait = _timed(slow, "pthread_mutex_clocklock", "pthread_mutex_timedlock")
 
     def acquire(self, blocking: bool = True) -> bool:
         code = self._try(self._cell)
         if code == _EBUSY and not blocking:
             return False
         while code in (_EBUSY, _ETIMEDOUT):
-            code = self._wait(self._cell, ctypes.byref(_deadline(SLICE_SECONDS)))
+            code = self._wait(self._cell)
             if code == _ETIMEDOUT:
                 self._look()
         if code == _EOWNERDEAD:
@@ -94,6 +111,7 @@ class ShmArena:
         self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._control))
         # Calls that cannot block keep the interpreter lock, the ones that can give it up.
         self._quick, self._slow = ctypes.PyDLL(None), ctypes.CDLL(None)
+        self._sem_wait = _timed(self._slow, "sem_clockwait", "sem_timedwait")
         self._spin = SPIN_SECONDS if workers <= (os.cpu_count() or 1) else 0.0
         self._partners = list(self._rounds())
         self._locks = [
@@ -195,7 +213,7 @@ class ShmArena:
 
     def _slept(self, cell: ctypes.c_void_p) -> bool:
         """Sleep for a slice; whether ``cell`` was posted."""
-        return bool(self._slow.sem_timedwait(cell, ctypes.byref(_deadline(SLICE_SECONDS))) == 0)
+        return self._sem_wait(cell) == 0
 
     def lock(self, index: int) -> _Lock:
         return self._locks[index]

@@ -15,6 +15,9 @@ from phalanx.train.checkpoint.files import load
 from phalanx.train.checkpoint.manifest import FlatLayout, Manifest, PlaceRecord
 
 REMEDY = "Take another checkpoint."
+MOST_UNTIED = 1 << 30
+MOST_TIMES = 64
+"""Bytes that tied tensors may come to when each has memory of its own, and times what is held."""
 
 
 def describe(layout: Layout, names: Sequence[Sequence[str]]) -> FlatLayout:
@@ -29,14 +32,27 @@ def describe(layout: Layout, names: Sequence[Sequence[str]]) -> FlatLayout:
 def state_dict(checkpoint: Path, manifest: Manifest) -> dict[str, Tensor]:
     """Every tensor of the models by name, each in memory of its own, tied ones as well."""
     shared = load(checkpoint, manifest, None)
+    named = named_parameters(manifest, shared)
+    _check_size(named, sum(value.nbytes for value in shared.values()))
     state: dict[str, Tensor] = {}
-    for name, value in named_parameters(manifest, shared):
+    for name, value in named:
         state[name] = value.clone(memory_format=torch.contiguous_format)
     for key, value in shared.items():
         kind, _, name = key.partition(".")
         if kind in ("frozen", "buffer"):
             state[name] = value
     return state
+
+
+def _check_size(named: list[tuple[str, Tensor]], held: int) -> None:
+    """A tensor gets memory once for each of its names, and the manifest may give it any number."""
+    wanted = sum(value.numel() * value.element_size() for _, value in named)
+    if wanted > max(MOST_UNTIED, MOST_TIMES * held):
+        raise InputError(
+            f"the {held:,} bytes of tensors in the checkpoint would take {wanted:,} bytes under "
+            f"their {len(named):,} names",
+            REMEDY,
+        )
 
 
 def named_parameters(manifest: Manifest, shared: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:

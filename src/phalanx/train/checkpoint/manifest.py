@@ -12,11 +12,14 @@ from typing import Annotated, Any
 
 import msgspec
 
+from phalanx.core.files import TooLarge, read_bounded
+
 FORMAT = 1
 SHARED = "shared.safetensors"
 MANIFEST = "manifest.json"
 BEST = "best.json"
 LARGEST_MANIFEST = 64 << 20  # bytes: one record per parameter, and room to spare
+LARGEST_NOTE = 1 << 16  # bytes of the small files beside it
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 _NUMBER = re.compile(r"[0-9]{6,15}")
@@ -125,6 +128,9 @@ def leftover_number(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
+RANK_FILE = re.compile(r"rank-[0-9]{1,9}\.safetensors")
+
+
 def rank_file(rank: int) -> str:
     return f"rank-{rank}.safetensors"
 
@@ -157,13 +163,11 @@ def _bounded(path: Path) -> bytes:
     try:
         if path.is_symlink() or not path.is_file():
             raise Damaged(f"{path.name} is missing")
-        with path.open("rb") as file:
-            data = file.read(LARGEST_MANIFEST + 1)
+        return read_bounded(path, LARGEST_MANIFEST)
     except OSError as error:
         raise Damaged(f"{path.name} cannot be read ({error.strerror})") from error
-    if len(data) > LARGEST_MANIFEST:
-        raise Damaged(f"{path.name} is damaged (too long)")
-    return data
+    except TooLarge as error:
+        raise Damaged(f"{path.name} is damaged (too long)") from error
 
 
 def _check_names(checkpoint: Path, manifest: Manifest) -> None:

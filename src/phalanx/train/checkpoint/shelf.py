@@ -11,9 +11,11 @@ from pathlib import Path
 import msgspec
 
 from phalanx.core.errors import InputError
+from phalanx.core.files import read_bounded
 from phalanx.train.checkpoint.disk import Steps, scratch_of, unwatched, write_durably
 from phalanx.train.checkpoint.manifest import (
     BEST,
+    LARGEST_NOTE,
     BestRecord,
     Damaged,
     FileRecord,
@@ -24,8 +26,6 @@ from phalanx.train.checkpoint.manifest import (
     read_manifest,
     removed_name,
 )
-
-_LARGEST_BEST = 1 << 16
 
 
 def numbers(folder: Path) -> list[int]:
@@ -93,9 +93,8 @@ def _check_file(path: Path, record: FileRecord) -> None:
 
 def read_best(folder: Path) -> BestRecord | None:
     try:
-        with (folder / BEST).open("rb") as file:
-            return msgspec.json.decode(file.read(_LARGEST_BEST), type=BestRecord)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return msgspec.json.decode(read_bounded(folder / BEST, LARGEST_NOTE), type=BestRecord)
+    except (OSError, InputError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

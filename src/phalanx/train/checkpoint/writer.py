@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 from torch import Tensor
 
+from phalanx.core.errors import PeerLost
 from phalanx.core.files import write_whole
 from phalanx.sync.net.channel import Channel
 from phalanx.train.checkpoint import parcels, shelf
@@ -73,6 +74,8 @@ class Writer:
         """Workers that are gone, and without whom the others go on."""
         self._far = far or {}
         """To workers who have no part in this folder, or to the first one if this has none."""
+        self.second: int | None = None
+        """The worker on another machine that keeps each checkpoint too, if there is one."""
         self._folder = folder
         self._rank = rank
         self._workers = workers
@@ -136,6 +139,8 @@ class Writer:
     def _save(self, job: _Job) -> None:
         if self._is_far:
             parcels.send(self._far[0], job.number, job.private)
+            if self._rank == self.second:
+                self._keep_copy(job.number)
             return
         partial = self._make_partial(job.number)
         if job.manifest is None:
@@ -150,6 +155,32 @@ class Writer:
         for rank in range(1, self._workers):
             files[rank_file(rank)] = self._part_of(rank, job.number, partial, end)
         self._publish(partial, msgspec.structs.replace(job.manifest, files=files))
+
+    def _keep_copy(self, number: int) -> None:
+        """On a second machine: the whole checkpoint, as the first worker has finished it."""
+        partial, end = self._make_partial(number), time.monotonic() + 2 * self._patience
+        try:
+            parcels.receive_whole(self._far[0], number, partial, end, self._steps)
+        except parcels.NoParcel as problem:
+            shelf.sweep(self._folder, number, self._steps)
+            raise NotWritten(f"no copy of it is here: the first worker {problem}") from None
+        if (self._folder / folder_name(number)).is_dir():  # a disk that both machines share
+            shelf.sweep(self._folder, number, self._steps)
+            return
+        self._name(partial, number)
+        self._tidy(lambda: shelf.prune(self._folder, self._keep, number, self._steps))
+
+    def _send_copy(self, number: int) -> bool:
+        """Whether the second machine has it, if there is one to have it."""
+        if self.second is None:
+            return True
+        try:
+            parcels.send_whole(self._far[self.second], number, self._folder / folder_name(number))
+        except (PeerLost, OSError) as error:
+            told = error.cause if isinstance(error, PeerLost) else error.strerror
+            self.problem = f"checkpoint {number} has no second copy: {told}"
+            return False
+        return True
 
     @property
     def _is_far(self) -> bool:
@@ -200,13 +231,19 @@ class Writer:
 
     def _publish(self, partial: Path, manifest: Manifest) -> None:
         write_durably(partial / MANIFEST, msgspec.json.encode(manifest), self._steps)
-        fsync_folder(partial, self._steps)
-        self._steps("rename folder")
-        partial.rename(self._folder / folder_name(manifest.number))
-        fsync_folder(self._folder, self._steps)
+        self._name(partial, manifest.number)
         self._tidy(lambda: self._take_note(manifest.number))
         self._tidy(self._settle_best)
-        self._tidy(lambda: shelf.prune(self._folder, self._keep, manifest.number, self._steps))
+        # Older ones stay until this one could not be lost with its machine.
+        if self._send_copy(manifest.number):
+            self._tidy(lambda: shelf.prune(self._folder, self._keep, manifest.number, self._steps))
+
+    def _name(self, partial: Path, number: int) -> None:
+        """All of it is on the disk before it is called a checkpoint."""
+        fsync_folder(partial, self._steps)
+        self._steps("rename folder")
+        partial.rename(self._folder / folder_name(number))
+        fsync_folder(self._folder, self._steps)
 
     def _mark(self, best: BestRecord) -> None:
         self._best = best
@@ -250,6 +287,8 @@ class Writer:
                 return
             if self._rank == 0:
                 shelf.sweep(self._folder, number, self._steps)
+                if self.second is not None:
+                    parcels.send_failure(self._far[self.second], number)
                 return
             partial = self._folder / partial_name(number)
             partial.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,51 @@
+"""Scripts that are modules of a package: their relative imports, and ``-m``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+from phalanx.core.errors import InputError
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a script stands among modules; ``package`` is empty for one that stands alone."""
+
+    package: str
+    root: Path
+    """The folder from which the package is imported."""
+
+    def spec(self, script: Path) -> ModuleSpec:
+        """By which a process that the script starts finds it again."""
+        return ModuleSpec(f"{self.package}.{script.stem}", None, origin=str(script))
+
+
+def place_of(script: Path, module: str | None = None) -> Place:
+    """``module``: the name that it was asked for by; else the ``__init__.py`` files beside it."""
+    folder = script.absolute().parent
+    if module is not None:
+        for _ in range(module.count(".")):
+            folder = folder.parent
+        return Place(module.rpartition(".")[0], folder)
+    names: list[str] = []
+    while (folder / "__init__.py").is_file() and folder.name.isidentifier():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    return Place(".".join(names), folder)
+
+
+def module_file(name: str, folder: Path) -> tuple[Path, str]:
+    """The file that ``python -m NAME`` runs from ``folder``, and the name of its module."""
+    place = folder.joinpath(*name.split("."))
+    for file, found in (
+        (place.with_suffix(".py"), name),
+        (place / "__main__.py", f"{name}.__main__"),
+    ):
+        if all(part.isidentifier() for part in name.split(".")) and file.is_file():
+            return file, found
+    raise InputError(
+        f"there is no module '{name}' here",
+        f"-m looks from the folder you are in: {name.replace('.', '/')}.py",
+    )

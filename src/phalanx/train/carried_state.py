@@ -1,0 +1,60 @@
+"""A state that the script carries from one batch to the next, such as that of an LSTM.
+
+It belongs to the samples that it was made of: a worker has to go on with the same columns of each
+global batch, or it would continue somebody else's text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from phalanx.core.advice import be_advised_by
+from phalanx.core.errors import InputError
+from phalanx.data.structure import tensors_in
+
+REMEDY = "run.batches(…, fixed=True): every worker then keeps its columns of each global batch."
+
+
+class CarriedState:
+    """Watches the batches of a worker among several."""
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        self._batch, self._sizes, self._fixed = 0, (0, 0), False
+        self._made: dict[nn.Module, tuple[int, list[Tensor]]] = {}
+        for module in {m for model in models for m in model.modules()}:
+            if isinstance(module, nn.RNNBase):
+                module.register_forward_hook(self._look, with_kwargs=True)
+        be_advised_by(self._advise)
+
+    def new_batch(self, samples: int, *, fixed: bool) -> None:
+        self._batch, self._fixed = self._batch + 1, fixed
+        self._sizes = (self._sizes[1], samples)
+
+    def _look(self, module: nn.Module, args: Any, named: dict[str, Any], outputs: Any) -> None:
+        if not module.training:
+            return
+        given = {t.data_ptr() for t in tensors_in([args[1:], named.get("hx")])}
+        batch, made = self._made.get(module, (self._batch, []))
+        carried = any(tensor.data_ptr() in given for tensor in made)
+        if carried and batch < self._batch and not self._fixed:
+            raise InputError(
+                "the script carries a hidden state from batch to batch, but which samples a "
+                "worker reads next may change",
+                REMEDY,
+            )
+        # Kept, so that nothing else gets their memory; detached, so that the graph can go.
+        self._made[module] = self._batch, [t.detach() for t in tensors_in(outputs[1])]
+
+    def _advise(self, error: BaseException) -> str:
+        before, now = self._sizes
+        if not isinstance(error, RuntimeError) or "size" not in str(error) or self._fixed:
+            return ""
+        if before in (0, now):
+            return ""
+        return (
+            f"\nThis worker's batch has {now} samples, the one before had {before}. If the script "
+            f"carries a state from batch to batch: {REMEDY}\n"
+        )

@@ -1,0 +1,185 @@
+"""Scripts of many kinds, held against the same script in plain torch.
+
+Not against a run of our own with one worker: what is wrong there would be wrong in both.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from devices import AWAY
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from plain_compare import assert_as_plain
+from plain_scripts import KINDS, Outcome, Script
+from plain_worlds import train_plain, train_workers
+from strategy_cases import NAMES
+
+from phalanx.core.errors import InputError
+
+WORKERS = (1, 2, 3)
+OTHERS = [name for name in NAMES if name != "allreduce"]
+pytestmark = pytest.mark.skipif(AWAY, reason="held against torch on this processor, digit by digit")
+
+
+def examples(count: int) -> Callable[[Any], Any]:
+    """Without shrinking: a script is read as it is, and each costs a training.
+
+    ``PHALANX_TEST_RANDOM=1`` draws other scripts every time.
+    """
+    fixed, found = not os.environ.get("PHALANX_TEST_RANDOM"), (Phase.explicit, Phase.generate)
+    return settings(
+        max_examples=count, deadline=None, derandomize=fixed, phases=found, database=None
+    )
+
+
+def _script(seed: int) -> Script:
+    """Choices that go together in plain torch. By a seed, so that no two are nearly the same."""
+    chance = random.Random(seed)
+
+    def one(*values: Any) -> Any:
+        return chance.choice(values)
+
+    epochs, batch, samples = one(2, 2, 3), one(6, 8, 11), chance.randint(17, 40)
+    length = -(-samples // batch)
+    branch = one("none", "none", "used", "odd", "unfrozen", "unfrozen", "added", "added")
+    late = (chance.randrange(epochs), chance.randrange(length - 1))
+    schedules = ["none", "step"]
+    if branch != "added":  # the others count the groups when they are made
+        schedules += ["cosine", "onecycle", "onecycle", "lambda", "plateau", "own figure"]
+    loss = one("mean", "mean", "mean", "mean by hand", "sum", "sum by hand")
+    clip = one("none", "none", "norm", "value", "own", "assigned", "look", "step")
+    scaled = one("no", "no", "no", "run", "plain" if clip != "step" else "run")
+    moments = [(chance.randrange(epochs), chance.randrange(length)) for _ in range(2)]
+    return Script(
+        optimizer=one(*KINDS),
+        decay=one(0.0, 0.01),
+        groups=one(1, 2),
+        norm=one(False, True),
+        branch=branch,
+        late=one(late, (1, 0)),
+        frozen_again=one(99, 99, 2),
+        samples=samples,
+        batch=batch,
+        epochs=epochs,
+        data=one("tuple", "tuple", "dict", "loader", "dicts of a loader"),
+        loss=loss,
+        declared=one(True, True, False),
+        penalty=loss.startswith("mean") and one(False, True),
+        losses=one(1, 1, 2),
+        backward=one("run", "plain"),
+        accumulate=one(1, 1, 2, 3),
+        divided=one(True, True, False),
+        last=one("step", "leave"),
+        zero=one("none", "top", "bottom", "model"),
+        to_none=one(True, False),
+        clip=clip,
+        clip_each=scaled == "no" and clip in ("norm", "own", "look") and one(False, True),
+        schedule=one(*schedules),
+        per=one("batch", "step"),
+        scheduler_first=one(True, False),
+        average=one("none", "averaged", "lerp"),
+        saves=tuple(moments[: one(0, 1, 2)]),
+        saver=one("all", "first"),
+        scaled=scaled,
+    )
+
+
+SCRIPTS = st.integers(0, 1 << 40).map(_script)
+
+
+def may_be_refused(script: Script, workers: int) -> str:
+    """Why ``script`` may be refused; empty: it may not."""
+    if workers == 1:
+        return ""
+    if script.sums and not script.declared:
+        return "a sum over the batch that is not declared"
+    if script.sums and script.clip_each and script.accumulate > 1:
+        return "a sum, whose gradients are read between two backward passes"
+    if script.schedule == "own figure":
+        return "rates that follow each worker's own figure"
+    return ""
+
+
+Folders = pytest.TempPathFactory
+
+
+def _trained(script: Script, workers: int, strategy: str, folders: Folders) -> list[Outcome] | None:
+    """``None``: refused, for a reason that is known, with a remedy."""
+    try:
+        return train_workers(script, workers, folders.mktemp("script"), strategy)
+    except InputError as error:
+        assert may_be_refused(script, workers), f"refused without a reason: {error}"
+        assert error.cause
+        assert error.remedy
+        return None
+
+
+def _hold_against_plain_torch(script: Script, folders: Folders) -> None:
+    wanted = train_plain(script)
+    assert all(bool(value.isfinite().all()) for value in wanted.weights.values())
+    for workers in WORKERS:
+        found = _trained(script, workers, "allreduce", folders)
+        if found is None:
+            continue
+        if workers > 1 and script.schedule == "own figure":
+            _assert_alike(found)  # no worker has the figure that one process would have
+            continue
+        for outcome in found:
+            assert_as_plain(outcome, wanted)
+
+
+def _assert_alike(found: list[Outcome]) -> None:
+    for outcome in found[1:]:
+        for name, value in found[0].weights.items():
+            assert torch.equal(outcome.weights[name], value), name
+
+
+@examples(40)
+@given(script=SCRIPTS)
+def test_trains_as_in_plain_torch(tmp_path_factory: Folders, script: Script) -> None:
+    _hold_against_plain_torch(script, tmp_path_factory)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@examples(300)
+@given(script=SCRIPTS)
+def test_three_hundred_scripts_train_as_in_plain_torch(
+    tmp_path_factory: Folders, script: Script
+) -> None:
+    _hold_against_plain_torch(script, tmp_path_factory)
+
+
+def _ends(script: Script, strategy: str, workers: int, folders: Folders) -> None:
+    found = _trained(script, workers, strategy, folders)
+    for outcome in found or ():
+        for name, value in outcome.weights.items():
+            assert bool(value.isfinite().all()), name
+            assert found is not None
+            assert torch.equal(value, found[0].weights[name]), name
+
+
+@pytest.mark.parametrize("strategy", OTHERS)
+@examples(6)
+@given(script=SCRIPTS, workers=st.sampled_from((2, 3)))
+def test_runs_under_every_other_strategy(
+    tmp_path_factory: Folders, strategy: str, script: Script, workers: int
+) -> None:
+    _ends(script, strategy, workers, tmp_path_factory)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("strategy", OTHERS)
+@examples(100)
+@given(script=SCRIPTS, workers=st.sampled_from((2, 3)))
+def test_a_hundred_scripts_run_under_every_other_strategy(
+    tmp_path_factory: Folders, strategy: str, script: Script, workers: int
+) -> None:
+    _ends(script, strategy, workers, tmp_path_factory)

@@ -1,0 +1,215 @@
+"""Rates: alike on all workers under lockstep, and by the progress of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from devices import AWAY
+from plain_compare import assert_near, hold
+from plain_scripts import CLASSES, FEATURES, MOMENTUM, Script, data_of, linear
+from plain_worlds import as_workers
+from strategy_cases import NAMES, is_lockstep
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import phalanx
+from phalanx.core.errors import InputError
+
+pytestmark = pytest.mark.skipif(AWAY, reason="held against torch on this processor, digit by digit")
+WORKERS = pytest.mark.parametrize("workers", [1, 2, 3])
+TOGETHER = [name for name in NAMES if is_lockstep(name)]
+FREELY = [name for name in NAMES if not is_lockstep(name)]
+
+
+def _with_options(change: Callable[[dict[str, Any], int], None]) -> Callable[[int], None]:
+    """A script that sets an option of its optimizer after the first pass."""
+    script = Script()
+
+    def work(rank: int) -> None:
+        model = linear()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
+        run = phalanx.join(model, optimizer)
+        for _ in run.epochs(2):
+            for x, y in run.batches(data_of(script), batch=script.batch):
+                run.backward(F.cross_entropy(model(x), y))
+                run.step()
+            change(optimizer.param_groups[0], rank)
+
+    return work
+
+
+@pytest.mark.parametrize("strategy", TOGETHER)
+@pytest.mark.parametrize("option", ["lr", "momentum", "weight_decay"])
+def test_options_that_differ_between_workers_are_refused(
+    tmp_path: Path, strategy: str, option: str
+) -> None:
+    def change(group: dict[str, Any], rank: int) -> None:
+        group[option] = 0.01 * (1 + rank)
+
+    with pytest.raises(InputError) as refused:
+        as_workers(2, tmp_path, _with_options(change), strategy=strategy)
+    assert option in refused.value.cause or "rate" in refused.value.cause
+    assert refused.value.remedy
+
+
+@pytest.mark.parametrize("strategy", TOGETHER)
+def test_options_that_change_alike_are_followed(tmp_path: Path, strategy: str) -> None:
+    def change(group: dict[str, Any], rank: int) -> None:
+        group.update(lr=0.02, momentum=0.1, weight_decay=0.01)
+
+    as_workers(2, tmp_path, _with_options(change), strategy=strategy)
+
+
+def test_a_plateau_of_each_workers_own_loss_is_refused_when_rates_diverge(tmp_path: Path) -> None:
+    script = Script()
+
+    def work(rank: int) -> None:
+        model = linear()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        run = phalanx.join(model, optimizer)
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+        for epoch in run.epochs(4):
+            for x, y in run.batches(data_of(script), batch=script.batch):
+                run.backward(F.cross_entropy(model(x), y))
+                run.step()
+            plateau.step(epoch if rank else -epoch)  # one gets worse, the other better
+
+    with pytest.raises(InputError, match="rate"):
+        as_workers(2, tmp_path, work)
+
+
+@WORKERS
+def test_a_plateau_of_an_evaluated_figure_is_that_of_one_process(
+    tmp_path: Path, workers: int
+) -> None:
+    hold(replace(MOMENTUM, schedule="plateau", epochs=4), workers, tmp_path)
+
+
+def test_buffers_are_alike_when_a_script_tests_the_model_itself(tmp_path: Path) -> None:
+    """Statistics of batch norm, which each worker has of its own samples."""
+    script = Script(samples=44)
+    probe = torch.linspace(-1, 1, 4 * FEATURES, dtype=torch.float64).view(4, -1)
+
+    def work(rank: int) -> list[Tensor]:
+        model = nn.Sequential(nn.BatchNorm1d(FEATURES), nn.Linear(FEATURES, CLASSES)).double()
+        run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        seen = []
+        for _ in run.epochs(2):
+            for x, y in run.batches(data_of(script), batch=script.batch):
+                run.backward(F.cross_entropy(model(x), y))
+                run.step()
+            model.eval()
+            with torch.no_grad():
+                seen.append(model(probe))
+            model.train()
+        return seen
+
+    one, two = as_workers(2, tmp_path, work)
+    for a, b in zip(one, two, strict=True):
+        assert_near(a, b, "outputs")
+
+
+# -- schedules per batch --------------------------------------------------------------------
+
+
+def _one_cycle(optimizer: torch.optim.Optimizer, turns: int) -> Any:
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=turns)
+
+
+def _plain_rates(script: Script, make: Callable[..., Any]) -> list[tuple[float, float]]:
+    """After each pass: the rate, and the momentum that goes with it."""
+    model, seen = linear(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scheduler = make(optimizer, script.length * script.epochs + 1)
+    for _ in range(script.epochs):
+        for _ in range(script.length):
+            optimizer.step()
+            scheduler.step()
+        group = optimizer.param_groups[0]
+        seen.append((group["lr"], group["momentum"]))
+    return seen
+
+
+@pytest.mark.parametrize("speeds", [[1.0, 1.0, 1.0], [0.1, 0.02, 0.1]], ids=["equal", "unequal"])
+@pytest.mark.parametrize("strategy", NAMES)
+def test_a_schedule_per_batch_counts_global_progress(
+    tmp_path: Path, strategy: str, speeds: list[float]
+) -> None:
+    """It ends where it should, whoever had how many batches, and is alike after each pass."""
+    script = Script(samples=97, batch=12, epochs=3)
+
+    def work(rank: int) -> list[tuple[float, float]]:
+        model, seen = linear(), []
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        run = phalanx.join(model, optimizer)
+        scheduler = _one_cycle(optimizer, script.length * script.epochs + 1)
+        for _ in run.epochs(script.epochs):
+            for x, y in run.batches(data_of(script), batch=script.batch):
+                run.backward(F.cross_entropy(model(x), y))
+                run.step()
+                scheduler.step()
+            group = optimizer.param_groups[0]
+            seen.append((group["lr"], group["momentum"]))
+        return seen
+
+    wanted = _plain_rates(script, _one_cycle)
+    for found in as_workers(3, tmp_path, work, strategy=strategy, slow=speeds):
+        for one, other in zip(found, wanted, strict=True):
+            assert one == pytest.approx(other, rel=1e-9)
+
+
+@pytest.mark.parametrize("strategy", FREELY)
+def test_a_schedule_never_overruns_where_batches_are_taken_freely(
+    tmp_path: Path, strategy: str
+) -> None:
+    """With as many turns as there are batches: one more would be an error of torch.
+
+    Torch itself raises the rate again at the last turn.
+    """
+    script = Script(samples=96, batch=8, epochs=2)
+
+    def work(rank: int) -> list[float]:
+        model, rates = linear(), []
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        run = phalanx.join(model, optimizer)
+        scheduler = _one_cycle(optimizer, script.length * script.epochs)
+        for _ in run.epochs(script.epochs):
+            for x, y in run.batches(data_of(script), batch=script.batch):
+                run.backward(F.cross_entropy(model(x), y))
+                run.step()
+                rates.append(optimizer.param_groups[0]["lr"])
+                scheduler.step()
+        return [*rates, optimizer.param_groups[0]["lr"]]
+
+    ended = as_workers(3, tmp_path, work, strategy=strategy, slow=[0.1, 0.01, 0.05])
+    assert len({round(rates[-1], 12) for rates in ended}) == 1
+    for rates in ended:
+        highest = rates.index(max(rates))
+        # The last turn of all is beyond the cycle, and no step uses it.
+        assert rates[highest:-1] == sorted(rates[highest:-1], reverse=True)
+        assert rates[:highest] == sorted(rates[:highest])
+
+
+@WORKERS
+@pytest.mark.parametrize(
+    ("schedule", "first"),
+    [("onecycle", True), ("onecycle", False), ("lambda", False)],
+    ids=["made before joining", "made after", "of a function"],
+)
+def test_schedules_per_batch_are_exact(
+    tmp_path: Path, workers: int, schedule: Any, first: bool
+) -> None:
+    """Also where a worker has no samples of the last batch, and so does not step its own."""
+    script = Script(samples=33, epochs=3, schedule=schedule, scheduler_first=first)
+    hold(script, workers, tmp_path)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_schedule_per_step_of_accumulated_batches(tmp_path: Path, optimizer: str) -> None:
+    script = Script(optimizer=optimizer, schedule="onecycle", per="step", accumulate=3)
+    hold(script, 3, tmp_path)

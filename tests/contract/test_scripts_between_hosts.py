@@ -1,0 +1,71 @@
+"""Scripts that do this and that in their loop, on two hosts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import ranks
+import torch
+from devices import AWAY
+from plain_compare import assert_as_plain, assert_same_optimizer, hold
+from plain_scripts import MOMENTUM, Script
+from plain_worlds import train_plain, train_workers
+
+from phalanx.sync import early_gradients
+from phalanx.sync.collective import ahead
+
+pytestmark = pytest.mark.skipif(
+    AWAY or ranks.HOSTS > 1, reason="the whole contract runs elsewhere already"
+)
+
+
+BETWEEN_HOSTS: dict[str, Script] = {
+    "unfrozen": replace(MOMENTUM, branch="unfrozen", late=(0, 3)),
+    "added": replace(MOMENTUM, branch="added", late=(1, 0)),
+    "clipped": replace(MOMENTUM, clip="norm"),
+    "clipped each": replace(MOMENTUM, clip="norm", clip_each=True, accumulate=2),
+    "looked at": replace(MOMENTUM, clip="look", samples=33),
+    "accumulated": replace(MOMENTUM, accumulate=4, backward="plain"),
+    "sum": replace(MOMENTUM, loss="sum"),
+    "saved": Script(optimizer="adam", saves=((0, 3), (1, 1))),
+    "one cycle": replace(MOMENTUM, schedule="onecycle", samples=33),
+}
+
+
+@pytest.fixture(params=["ahead", pytest.param("at the step", marks=pytest.mark.slow)])
+def two_hosts(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Gradients leave at their step, or as soon as they are there."""
+    monkeypatch.setattr(ranks, "HOSTS", 2)
+    monkeypatch.setattr(ranks, "places", lambda: None)
+    if request.param == "ahead":
+        monkeypatch.setattr(ahead, "WORTHWHILE", 0)
+        monkeypatch.setattr(early_gradients, "LEAST", 1)
+
+
+@pytest.mark.usefixtures("two_hosts")
+@pytest.mark.parametrize("name", BETWEEN_HOSTS)
+def test_between_two_hosts_too(tmp_path: Path, name: str) -> None:
+    """Two workers on the first, one on the second."""
+    hold(BETWEEN_HOSTS[name], 3, tmp_path)
+
+
+@pytest.mark.usefixtures("two_hosts")
+@pytest.mark.parametrize("strategy", ["async", "ssp", "localsgd", "bsp"])
+@pytest.mark.parametrize("name", ["unfrozen", "added", "saved", "one cycle"])
+def test_every_strategy_between_two_hosts(tmp_path: Path, name: str, strategy: str) -> None:
+    script = BETWEEN_HOSTS[name]
+    ended = train_workers(script, 3, tmp_path, strategy)
+    wanted = train_plain(script)
+    for outcome in ended:
+        assert outcome.last_rates == pytest.approx(wanted.last_rates, rel=1e-9)
+        assert outcome.weights.keys() == wanted.weights.keys()
+        for key, value in outcome.weights.items():
+            assert torch.equal(value, ended[0].weights[key]), key
+            assert bool(value.isfinite().all()), key
+    if strategy == "bsp":
+        for outcome in ended:
+            assert_as_plain(outcome, wanted)
+    if strategy != "localsgd":  # where each worker has a state of its own
+        assert_same_optimizer(ended[0].optimizer, ended[-1].optimizer, "optimizer at the end")

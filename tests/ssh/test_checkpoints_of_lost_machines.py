@@ -1,0 +1,74 @@
+"""The first machine, which writes the checkpoints, is gone for good: the run goes on from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from lab_machines import MakeLab, lab, run_in
+from ssh_runs import Bench, cut, holds
+
+from phalanx.lab.lab import Lab
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+__all__ = ["lab"]
+
+
+@pytest.fixture(scope="module")
+def machines(lab: MakeLab) -> Iterator[Lab]:
+    yield lab(2)
+
+
+def _here(bench: Bench) -> list[str]:
+    return sorted(p.name for p in (bench.latest() / "checkpoints").glob("[0-9]*"))
+
+
+def _on(bench: Bench, machine: str) -> list[str]:
+    folder = f"/run/home/.cache/phalanx/runs/{bench.latest().name}/checkpoints"
+    found = run_in(bench.lab, machine, ["sh", "-c", f"ls {folder} 2>/dev/null || true"])
+    return sorted(name for name in found.split() if name.isdecimal())
+
+
+def test_checkpoints_are_home_while_the_run_goes_on(bench: Bench) -> None:
+    running = bench.train("--keep", "2")
+    running.until(r"epoch\s+4/", 300.0)
+    holds(lambda: len(_here(bench)) == 2, 60.0)
+    with cut(bench.lab, "m1"):
+        ended = running.end(120.0)
+        assert ended.code == 3, ended.text
+        resumed = bench.do("resume", "--machines", "m2", "--epochs", "2000", "--dry-run", limit=120)
+        again = bench.start("resume", "--machines", "m2", "--epochs", "2000")
+        again.until(r"epoch\s+\d+/2000", 300.0)
+        again.stop()
+    print(f"\n{ended.text}\n{resumed.text}\n{again.text}")
+    assert "goes on from" in again.text
+    assert "without m1: 1 worker on m2 (was 2)" in again.text
+
+
+def test_a_detached_run_keeps_them_on_a_second_machine(bench: Bench) -> None:
+    ended = bench.train("--detach", epochs=20000).end(300.0)
+    assert ended.code == 0, ended.text
+    holds(lambda: len(_on(bench, "m2")) >= 2, 120.0)
+    assert not _here(bench)
+    with cut(bench.lab, "m1"):
+        stopped = bench.do("stop", limit=240.0)
+        print(f"\n{stopped.text}")
+        assert _here(bench), stopped.text
+        again = bench.start("resume", "--machines", "m2")
+        again.until(r"epoch\s+\d+/20000", 300.0)
+        again.stop()
+    print(f"\n{again.text}")
+    assert "goes on from" in again.text
+
+
+def test_a_machine_that_cannot_be_asked_is_named(bench: Bench) -> None:
+    """The controller is killed before a checkpoint is home, and the only machine is cut off."""
+    running = bench.train("--checkpoint-every", "10min", machines="m1")
+    running.until(r"epoch\s+2/", 300.0)
+    running.stop()
+    with cut(bench.lab, "m1"):
+        ended = bench.do("resume", limit=240.0)
+    print(f"\n{ended.text}")
+    assert ended.code == 2
+    assert "none came home, and m1 could not be asked" in ended.words
+    assert "ended before it wrote one" not in ended.words

@@ -1,0 +1,162 @@
+"""Where a :class:`Script` runs: plain torch, or a run. Both see the same samples in one order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from plain_scripts import (
+    SEED,
+    Net,
+    Outcome,
+    Records,
+    Script,
+    data_of,
+    model_of,
+    optimizer_of,
+    scheduler_of,
+)
+from plain_training import Training
+from ranks import as_ranks
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import phalanx
+from phalanx.core.settings import RunSettings
+from phalanx.data.ledger import order
+from phalanx.train.run import Run
+
+
+@dataclass
+class Plain:
+    """Torch alone."""
+
+    script: Script
+    model: Net
+    optimizer: torch.optim.Optimizer
+    is_first = True
+    _passes = 0
+
+    def epochs(self, count: int) -> Iterable[int]:
+        return range(count)
+
+    def batches(self) -> Iterator[Any]:
+        x, y = data_of(self.script)
+        numbers = order(len(x), SEED, self._passes)
+        self._passes += 1
+        for part in numbers.split(self.script.batch):
+            named = self.script.data.startswith("dict")
+            yield {"x": x[part], "y": y[part]} if named else (x[part], y[part])
+
+    def backward(self, loss: Tensor) -> None:
+        loss.backward()
+
+    def step(self, clip: float | None, scaler: Any) -> None:
+        """``run.step`` clips, and drops the gradients too."""
+        if clip is not None:
+            if scaler is not None:
+                scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(
+                [p for g in self.optimizer.param_groups for p in g["params"]], clip
+            )
+        if scaler is None:
+            self.optimizer.step()
+        else:
+            scaler.step(self.optimizer)
+            scaler.update()
+        self.optimizer.zero_grad()
+
+    @torch.no_grad()
+    def evaluate(self, metric: Callable[[Tensor, Tensor], Tensor]) -> float:
+        x, y = data_of(self.script)
+        self.model.eval()
+        figure = float(metric(self.model(x), y))
+        self.model.train()
+        return figure
+
+
+@dataclass
+class Joined:
+    """A worker of a run."""
+
+    script: Script
+    run: Run
+    optimizer: torch.optim.Optimizer
+
+    def __post_init__(self) -> None:
+        self.is_first, self._pairs = self.run.is_first, data_of(self.script)
+        x, y = self._pairs
+        script = self.script
+        chosen: Any = self._pairs if script.data == "tuple" else Records(x, y)
+        if script.data == "loader":
+            chosen = DataLoader(TensorDataset(x, y), script.batch, shuffle=True)
+        elif script.data == "dicts of a loader":
+            chosen = DataLoader(chosen, script.batch, shuffle=True)
+        self._data = chosen
+
+    def epochs(self, count: int) -> Iterable[int]:
+        return self.run.epochs(count)
+
+    def batches(self) -> Iterator[Any]:
+        loaded = isinstance(self._data, DataLoader)
+        return self.run.batches(self._data, batch=None if loaded else self.script.batch)
+
+    def backward(self, loss: Tensor) -> None:
+        if self.script.backward == "run":
+            self.run.backward(loss)
+        else:
+            loss.backward()
+
+    def step(self, clip: float | None, scaler: Any) -> None:
+        if scaler is None:
+            self.run.step(clip=clip)
+        elif self.script.scaled == "plain":
+            scaler.step(self.optimizer)
+            scaler.update()
+        else:  # which updates the scaler too
+            self.run.step(clip=clip, scaler=scaler)  # type: ignore[call-arg,unused-ignore]
+
+    def evaluate(self, metric: Callable[[Tensor, Tensor], Tensor]) -> float:
+        return self.run.evaluate(metric, self._pairs)
+
+
+def train_plain(script: Script) -> Outcome:
+    model = model_of(script)
+    optimizer = optimizer_of(script, model)
+    world = Plain(script, model, optimizer)
+    return Training(script, model, optimizer, world, scheduler_of(script, optimizer)).run()
+
+
+def train_joined(script: Script) -> Outcome:
+    """As one worker of the run that the caller was started for."""
+    model = model_of(script)
+    optimizer = optimizer_of(script, model)
+    scheduler = scheduler_of(script, optimizer) if script.scheduler_first else None
+    declared: dict[str, Any] = {"loss": "sum"} if script.sums and script.declared else {}
+    run = phalanx.join(model, optimizer, **declared)
+    scheduler = scheduler or scheduler_of(script, optimizer)
+    return Training(script, model, optimizer, Joined(script, run, optimizer), scheduler).run()
+
+
+def train_workers(
+    script: Script, workers: int, folder: Path, strategy: str = "allreduce", **settings: Any
+) -> list[Outcome]:
+    return as_workers(
+        workers, folder, lambda rank: train_joined(script), strategy=strategy, **settings
+    )
+
+
+def as_workers(
+    workers: int, folder: Path, work: Callable[[int], Any], **settings: Any
+) -> list[Any]:
+    """``work`` on every rank, with the order of samples that plain torch is given here."""
+    return as_ranks(workers, folder, work, RunSettings(seed=SEED, **settings))
+
+
+def first_pass(script: Script) -> list[tuple[Tensor, Tensor]]:
+    """The global batches of the first pass."""
+    x, y = data_of(script)
+    return [(x[part], y[part]) for part in order(len(x), SEED, 0).split(script.batch)]

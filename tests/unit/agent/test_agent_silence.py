@@ -1,0 +1,93 @@
+"""A controller that falls silent may be asleep: what runs goes on, and it finds it again."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+from agent_process import AgentProcess, await_gone, is_alive
+from agent_process import new_agent as new_agent
+
+NewAgent = Callable[[], AgentProcess]
+COUNTS = "echo one; while ! test -e go; do sleep 0.05; done; echo two; sleep 300"
+QUICK = {"patience": 0.5, "hold": 60.0}
+
+
+def fall_silent(agent: AgentProcess) -> None:
+    """Until it notices, and lets go of its pipes."""
+    agent.pinging = False
+    with pytest.raises(EOFError):
+        while True:
+            agent.receive()
+
+
+def test_workers_go_on_and_the_controller_finds_all_they_wrote(new_agent: NewAgent) -> None:
+    asleep = new_agent()
+    asleep.greet(**QUICK)
+    worker = asleep.start(["sh", "-c", COUNTS])[0]
+    asleep.log_with(0, b"one\n")
+    fall_silent(asleep)
+    (asleep.folder / "runs" / "test" / "go").touch()
+    again = new_agent()
+    assert again.greet(attach=True, **QUICK)["workers"] == {"0": worker}
+    again.files["logs/rank-0.log"] = bytearray(b"one\n")
+    again.ask("resume_tails", offsets={"logs/rank-0.log": 4})
+    assert again.log_with(0, b"two\n") == b"one\ntwo\n"
+    again.pinging = False
+    os.kill(again.guardian, signal.SIGKILL)  # now it is gone, and so is the run
+    await_gone(worker, asleep.pid, asleep.guardian)
+
+
+def test_it_may_fall_silent_again(new_agent: NewAgent) -> None:
+    first = new_agent()
+    first.greet(**QUICK)
+    worker = first.start(["sleep", "300"])[0]
+    fall_silent(first)
+    for _ in range(2):
+        again = new_agent()
+        assert again.greet(attach=True, **QUICK)["workers"] == {"0": worker}
+        fall_silent(again)
+    assert is_alive(worker)
+    last = new_agent()
+    last.greet(attach=True)
+    last.ask("leave", grace=0)
+    await_gone(worker, first.pid)
+
+
+def test_without_workers_there_is_nothing_to_come_back_for(new_agent: NewAgent) -> None:
+    agent = new_agent()
+    agent.greet(**QUICK)
+    agent.pinging = False
+    await_gone(agent.pid, agent.guardian)
+    assert not (agent.folder / "runs" / "test").exists()
+
+
+def test_a_machine_that_is_cut_off_is_left_in_time(new_agent: NewAgent) -> None:
+    """Its workers miss the others, and nobody comes."""
+    agent = new_agent()
+    agent.greet(patience=0.5, hold=1.0)
+    agent.start(["sh", "-c", "while ! test -e go; do sleep 0.05; done; exit 3"])
+    fall_silent(agent)
+    assert is_alive(agent.pid)
+    (agent.folder / "runs" / "test" / "go").touch()
+    await_gone(agent.pid, agent.guardian)
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_who_fetches_the_rest_is_made_way_for(new_agent: NewAgent, runs: bool) -> None:
+    asleep = new_agent()
+    asleep.greet(**QUICK)
+    worker = asleep.start(["sh", "-c", "while ! test -e go; do sleep 0.05; done"])[0]
+    fall_silent(asleep)
+    if runs:
+        assert new_agent().greet()["cause"] == "this run goes on here"
+        assert is_alive(worker) and is_alive(asleep.pid)
+    (asleep.folder / "runs" / "test" / "go").touch()
+    await_gone(worker)
+    other = new_agent()
+    while "cause" in (answer := other.greet()):  # it may not have noticed yet
+        other = new_agent()
+    assert answer["pid"] != asleep.pid
+    await_gone(asleep.pid)
