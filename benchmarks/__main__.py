@@ -90,6 +90,7 @@ FIGURES = {
 LONG = {
     "accuracy": "benchmarks.accuracy",
     "straggler": "benchmarks.straggler",
+    "balance": "benchmarks.balance",
     "gpu": "benchmarks.gpu",
     "tune-switch": "benchmarks.tune_switch",
     "hosts": "benchmarks.hosts",

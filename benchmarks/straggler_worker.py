@@ -24,7 +24,7 @@ from phalanx.train.shared_engine import SharedEngine
 
 SLOW = 1  # the rank that is held
 LEAST_STEP = 0.05  # seconds of a step of half the global batch at full speed
-WARM_STEPS = 60  # a balancer looks every 8 steps and settles in at most 7 looks
+WARM_STEPS = 80  # a clear difference is settled after about 50
 STRATEGIES = {
     "plain allreduce": RunSettings(strategy="allreduce"),
     "balanced allreduce": RunSettings(strategy="allreduce", balance="auto"),

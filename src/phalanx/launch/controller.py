@@ -186,7 +186,8 @@ class Controller:
         if alone := self._launcher.alone():
             return self._left_to_itself(alone)
         lost = self._lost()
-        codes = {rank: code for rank, code in codes.items() if code == 0 or rank not in lost}
+        gone = {**lost, **self._launcher.away()}  # a machine takes its workers along
+        codes = {rank: code for rank, code in codes.items() if code == 0 or rank not in gone}
         if failures(counted(self._launch, codes)):
             told = self._cause_waited.over()
             return self._failed(codes) if told or culprit(codes) is not None else None

@@ -36,7 +36,7 @@ LOOK_EVERY = 2
 BLOCK, ROUNDS = 4, 6
 """Ticks of a block with the same shares; blocks of either kind in the longest trial."""
 SURE, LIKELY = 0.95, 0.70
-"""How often a tick with new shares has to be faster than one with old: at any time, at the end."""
+"""How often a tick with new shares is faster than one with old: after a round, after all."""
 FIRST_PAUSE, LONGEST_PAUSE = 16, 1024
 """Ticks without a trial after one that failed; doubled each time."""
 LASTING = 8
@@ -197,7 +197,9 @@ class Trial:
             return None
         new, old = ([tick.pace for tick in ticks] for ticks in self.ticks)
         often, gain = faster(new, old), statistics.median(old) / statistics.median(new)
-        if gain >= WORTH_KEEPING and often >= (LIKELY if self._rounds == ROUNDS else SURE):
+        # The more ticks there are, the less often chance alone makes so many of them faster.
+        enough = SURE - (SURE - LIKELY) * (self._rounds - 1) / (ROUNDS - 1)
+        if gain >= WORTH_KEEPING and often >= enough:
             return True
         hopeless = gain < 1.0 and (self._rounds > 1 or often <= 1.0 - LIKELY)
         return False if hopeless or self._rounds == ROUNDS else None

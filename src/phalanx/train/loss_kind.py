@@ -43,20 +43,25 @@ class LossKind:
     """Operations that add up over the batch and are not divided by its samples."""
     weights: list[float] = field(default_factory=list)
     """For each weighted mean: the sum of its weights."""
+    divided: int = 0
+    """How many sums are divided by what happens to be the number of samples."""
     plain: int = 0
     """How many terms are plain means, or unknown."""
 
 
-def inspect_loss(error: Tensor, samples: int) -> LossKind:
-    """The terms of ``error``, a loss over ``samples``."""
+def inspect_loss(error: Tensor, samples: int, least: int = 2) -> LossKind:
+    """The terms of ``error``, a loss over ``samples``; of fewer than ``least`` no sum tells."""
     found = LossKind()
     for node, divisors in _terms(error.grad_fn):
         name = _name(node)
         reduction = getattr(node, "_saved_reduction", None)
         if name.startswith("NllLoss") and reduction == _MEAN:
             _look_at_weights(node, samples, found)
-        elif _adds_up(node, name, reduction, samples) and not _is_mean(node, samples, divisors):
-            found.sums.append(name.removesuffix("0").removesuffix("Backward"))
+        elif _adds_up(node, name, reduction, samples, least):
+            if _is_mean(node, samples, divisors):
+                found.divided += 1
+            else:
+                found.sums.append(name.removesuffix("0").removesuffix("Backward"))
         else:
             found.plain += 1
     return found
@@ -100,13 +105,13 @@ def _divisor(node: Any, name: str) -> float | None:
     return 1.0 / value if value else None
 
 
-def _adds_up(node: Any, name: str, reduction: int | None, samples: int) -> bool:
+def _adds_up(node: Any, name: str, reduction: int | None, samples: int, least: int) -> bool:
     if reduction is not None:
         return reduction == _SUM
     if not name.startswith("SumBackward"):
         return False
     sizes = getattr(node, "_saved_self_sym_sizes", ())
-    if not sizes or samples < 2 or sizes[0] != samples:
+    if not sizes or samples < least or sizes[0] != samples:
         return False
     child = node.next_functions[0][0] if node.next_functions else None
     return not _only_of_parameters(child)
@@ -143,13 +148,17 @@ class LossWatch:
 
     def __init__(self) -> None:
         self._looks = 0
+        self._sizes: set[int] = set()
+        """Of batches with a sum that was divided: one size alone does not tell by what."""
 
     def weight_of(self, error: Tensor, samples: int) -> float | None:
         """What the loss counts for, if not for its samples; refuses a sum."""
-        if self._looks >= LOOKS:
+        if self._looks >= LOOKS and len(self._sizes) != 1:
             return _weight_at_the_top(error, samples)
         self._looks += 1
-        found = inspect_loss(error, samples)
+        found = inspect_loss(error, samples, least=1 if self._sizes else 2)
+        if found.divided:
+            self._sizes.add(samples)
         if found.sums:
             raise InputError(
                 f"the loss is a sum over the batch ({found.sums[0]}), so it depends on how many "
@@ -159,7 +168,7 @@ class LossWatch:
             )
         if not found.weights:
             return None
-        if len(found.weights) > 1 or found.plain:
+        if len(found.weights) > 1 or found.plain or found.divided:
             raise InputError(
                 "the loss is a weighted mean and something else, which count differently",
                 'Make it a sum over the batch, and declare it: join(…, loss="sum").',

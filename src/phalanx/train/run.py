@@ -337,7 +337,7 @@ class Run:
     def _look_at(self, error: Tensor) -> None:
         """A loss is about to go backwards."""
         self._stopwatch.loss(error, summed=self._sums)
-        if self._sums or self.workers == 1 or error.grad_fn is None:
+        if self._sums or self.workers == 1 or error.grad_fn is None or not self.samples:
             return
         weight = self._losses.weight_of(error, self._stopwatch.batch_samples)
         if weight is not None and self.engine.parties > 1:

@@ -1,4 +1,4 @@
-"""Meetings at which nobody leads, and policies whose word was lost."""
+"""Meetings at which workers mean different things, and policies whose word was lost."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from phalanx.core.spec import parse_spec
 from phalanx.sync.transport.memory import ThreadArena
 from phalanx.train.balancing import LOOK_EVERY, Watch
 from phalanx.train.board import Kind
-from phalanx.train.meeting import FOLLOW, Meeting
+from phalanx.train.meeting import EVALUATE, SAVE, Meeting
 
 
-def test_everybody_follows_and_nobody_leads() -> None:
+def test_workers_that_mean_different_things() -> None:
     def work(rank: int, arena: ThreadArena) -> None:
-        Meeting(arena, arena.circle(range(2)), range(2)).meet(FOLLOW)
+        Meeting(arena, arena.circle(range(2)), range(2)).meet(SAVE if rank else EVALUATE)
 
     with pytest.raises(InputError, match="went different ways"):
         scripted(2, work)
