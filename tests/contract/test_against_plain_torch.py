@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from plain_compare import assert_as_plain
 from plain_scripts import KINDS, Outcome, Script
 from plain_worlds import train_plain, train_workers
-from strategy_cases import NAMES
+from strategy_cases import NAMES, is_lockstep
 
 from phalanx.core.errors import InputError
 
@@ -93,7 +93,7 @@ def _script(seed: int) -> Script:
 SCRIPTS = st.integers(0, 1 << 40).map(_script)
 
 
-def may_be_refused(script: Script, workers: int) -> str:
+def may_be_refused(script: Script, workers: int, strategy: str = "allreduce") -> str:
     """Why ``script`` may be refused; empty: it may not."""
     if workers == 1:
         return ""
@@ -101,6 +101,8 @@ def may_be_refused(script: Script, workers: int) -> str:
         return "a sum over the batch that is not declared"
     if script.sums and script.clip_each and script.accumulate > 1:
         return "a sum, whose gradients are read between two backward passes"
+    if script.branch in ("unfrozen", "added") and script.late[1] and not is_lockstep(strategy):
+        return "a change at a batch that not every worker comes to, where they are taken freely"
     if script.schedule == "own figure":
         return "rates that follow each worker's own figure"
     return ""
@@ -114,7 +116,7 @@ def _trained(script: Script, workers: int, strategy: str, folders: Folders) -> l
     try:
         return train_workers(script, workers, folders.mktemp("script"), strategy)
     except InputError as error:
-        assert may_be_refused(script, workers), f"refused without a reason: {error}"
+        assert may_be_refused(script, workers, strategy), f"refused without a reason: {error}"
         assert error.cause
         assert error.remedy
         return None
