@@ -6,6 +6,7 @@ import dataclasses
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -31,17 +32,17 @@ class Stage:
     meeting: Meeting
     strategies: list[Strategy]
 
-    @property
+    @cached_property
     def lockstep(self) -> bool:
         return self.phase.traits.lockstep
 
-    @property
+    @cached_property
     def together(self) -> bool:
         """Whether every step begins with a meeting of the team."""
         traits = self.phase.traits
         return self.team.size > 1 and not traits.local and (traits.lockstep or traits.grouped)
 
-    @property
+    @cached_property
     def every(self) -> int:
         """Batches of a round of training apart; 0 where there are none."""
         return self.strategies[0].every if self.phase.traits.local else 0
