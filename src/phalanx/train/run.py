@@ -222,6 +222,7 @@ class Run:
         if self._epochs is None:
             self._restore_kept()
         current = self._new_pass(self._reader(data, augment, trains=True), batch, fixed)
+        self._follow_parameters()  # here all workers come by, also one that will have no batch
         stretches = self._course.through(current, self.device, channels_last=self._channels_last)
         trained = False
         self._schedules.begin_pass(current, self._course.begin_at(current))

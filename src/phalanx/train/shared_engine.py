@@ -302,9 +302,13 @@ class SharedEngine(Engine):
     def follow_parameters(self) -> bool:
         if not any(replica.outgrown() for replica in self._replicas):
             return False
-        resting = self.resting
+        resting, given = self.resting, self._claims.given
         self.rest()
+        if given is not None:
+            given.meet(self._stepped)
         self.meet(UNFREEZE)
+        if given is not None:
+            given.met()
         for strategy in self._strategies:
             strategy.drain()
         self._give_back()

@@ -53,9 +53,8 @@ class Weighing:
         if self.averages:
             scale *= lease.full
         for index, before in enumerate(self._scales):
-            if index not in self.agreed and scale != before:
-                scale = self._rescale(index, before, scale)
-            self._scales[index] = scale
+            rescales = index not in self.agreed and scale != before
+            self._scales[index] = self._rescale(index, before, scale) if rescales else scale
 
     def _measure(self, lease: Lease, batch: int, engine: Engine) -> tuple[float, float]:
         """The scale of the gradients, and the weight by whose sum the exchange divides."""
