@@ -341,8 +341,7 @@ class Run:
         if self._sums or self.workers == 1 or error.grad_fn is None or not self.samples:
             return
         weight = self._losses.weight_of(error, self._stopwatch.batch_samples)
-        if weight is not None and self.engine.parties > 1:
-            self._weighing.count_as(weight)
+        if self.engine.parties > 1 and self._weighing.count_as(weight):
             self.engine.begin_batch(self._weighing.scales)
 
     def _see_backward(self, error: Tensor) -> None:
