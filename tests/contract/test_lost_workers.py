@@ -23,6 +23,7 @@ from scripted import scripted
 from torch import nn
 
 import phalanx
+from phalanx.core.errors import InputError
 from phalanx.core.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
 from phalanx.data.ledger import Applied, Segment
@@ -141,6 +142,46 @@ def test_what_the_store_has_in_part_is_counted_and_not_given_back() -> None:
     (settled,), again = scripted(2, work)[0]
     assert (settled.trained, settled.back, settled.lost) == (10, 20, 10)
     assert sorted(again) == [(20, 30), (30, 40)]
+
+
+def test_what_an_earlier_store_has_is_not_given_back() -> None:
+    """Parameters were unfrozen in mid-pass: the new store knows of no push."""
+
+    def work(rank: int, arena: ThreadArena) -> Any:
+        arena.lost = {1}  # type: ignore[misc,assignment]
+        claims = SharedClaims(arena)
+        claims.given = handed = GivenOut(arena)
+        arena.barrier()
+        if rank == 1:
+            for _ in range(4):
+                claims.next_few(0, Segment(0, 40, 0), 10)
+            handed.meet(20)
+            handed.met()
+        arena.barrier()
+        if rank == 1:
+            return None
+        handed.end(0, 0, 0)
+        return list(handed.wait(0, lambda _: Applied(whole=0, begun=0)))
+
+    (settled,) = scripted(2, work)[0]
+    assert (settled.trained, settled.of_pass, settled.back, settled.lost) == (20, 20, 20, 0)
+
+
+def test_who_has_no_more_batches_does_not_wait_for_one_who_waits_for_it() -> None:
+    def work(rank: int, arena: ThreadArena) -> None:
+        claims = SharedClaims(arena)
+        claims.given = handed = GivenOut(arena)
+        arena.barrier()
+        if rank == 1:
+            claims.next_few(0, Segment(0, 10, 0), 10)
+            handed.meet(0)
+        arena.barrier()
+        if rank == 0:
+            handed.end(0, 0, 0)
+            with pytest.raises(InputError, match="worker 1 trains other parameters"):
+                list(handed.wait(0, lambda _: None))
+
+    scripted(2, work)
 
 
 # -- whole trainings over loopback -----------------------------------------------------------

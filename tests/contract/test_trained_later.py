@@ -92,3 +92,24 @@ def test_trained_later_under_every_strategy(tmp_path: Path, strategy: str, way: 
     for early, late in as_workers(3, tmp_path, work, strategy=strategy):
         assert early == pytest.approx(-moved * epochs, rel=1e-9)
         assert late == pytest.approx(-moved * (epochs - 1) * slower, rel=1e-9)
+
+
+@pytest.mark.parametrize("strategy", ["async", "ssp", "groups:size=1"])
+def test_a_worker_without_a_batch_of_the_epoch_follows_too(tmp_path: Path, strategy: str) -> None:
+    """Where workers run freely, one chunk of samples leaves the others without any."""
+    x = torch.ones(3, 1, dtype=torch.float64)
+
+    def work(rank: int) -> float:
+        early, late = (nn.Linear(1, 1, bias=False).double() for _ in range(2))
+        nn.init.zeros_(late.weight)
+        late.requires_grad_(False)
+        optimizer = torch.optim.SGD([*early.parameters(), *late.parameters()], lr=0.1)
+        run = phalanx.join(nn.ModuleList([early, late]), optimizer)
+        for epoch in run.epochs(2):
+            late.requires_grad_(epoch == 1)
+            for (part,) in run.batches((x,), batch=9):
+                run.backward((early(part) + late(part)).mean())
+                run.step()
+        return float(late.weight)
+
+    assert set(as_workers(3, tmp_path, work, strategy=strategy)) != {0.0}

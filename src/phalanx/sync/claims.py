@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -18,14 +17,6 @@ AHEAD = 4
 """Chunks that a worker claims at once, where others are on other machines."""
 _TICKET, _NUMBER, _START, _WANT, _WHOLE, _FIRST_SHARE = range(6)
 _NUMBERS = 1 << 32  # that one ticket may use
-
-
-@dataclass(frozen=True)
-class TeamLease:
-    """A member's part of a chunk for which the team wanted ``want`` samples."""
-
-    lease: Lease
-    want: int
 
 
 class SharedClaims:
@@ -95,7 +86,7 @@ class SharedClaims:
         members: Sequence[int],
         shares: Sequence[float],
         gone: Callable[[], bool] | None = None,
-    ) -> TeamLease | None:
+    ) -> Lease | None:
         """This member's part of the team's next chunk, which the first member to come claims.
 
         What the others make of it is what that one has written down.
@@ -156,13 +147,8 @@ class SharedClaims:
         self._cells[:] = (counter.ticket, counter.position, counter.end, counter.cut)
 
 
-def _part(cell: list[int], index: int) -> TeamLease | None:
+def _part(cell: list[int], index: int) -> Lease | None:
     if cell[_START] < 0:
         return None
-    want = cell[_WANT]
-    first, last, whole = (
-        cell[_FIRST_SHARE + 2 * index],
-        cell[_FIRST_SHARE + 2 * index + 1],
-        cell[_WHOLE],
-    )
-    return TeamLease(lease_of(cell[_START], first, last, whole, want), want)
+    first, last = cell[_FIRST_SHARE + 2 * index :][:2]
+    return lease_of(cell[_START], first, last, cell[_WHOLE], cell[_WANT])

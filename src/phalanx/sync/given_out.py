@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from phalanx.core.errors import InputError
 from phalanx.data.ledger import Applied, Given, Lease, untrained
 from phalanx.sync.transport.arena import Arena
 from phalanx.sync.transport.locks import Locks
@@ -21,7 +22,8 @@ from phalanx.sync.transport.locks import Locks
 RING = 64
 """Leases of a worker that are remembered: more than it claims ahead, and gathers for one step."""
 _BUSY, _TICKET, _COUNT, _TOTAL, _BASE, _BACK, _CARRIED, _STEPPED, _WAITS, _SETTLED = range(10)
-_WIDTH = 10
+_APPLIED, _MEETS = 10, 11
+_WIDTH = 12
 _NOTHING = -1
 Fence = Callable[[int], Applied | None]
 """How far the updates of that worker, which is lost, have come (see ``Strategy.fence``)."""
@@ -86,6 +88,15 @@ class GivenOut:
         self._mine[_BUSY], self._mine[_WAITS] = _NOTHING, ticket
         self._arena.wake()
 
+    def meet(self, stepped: int) -> None:
+        """This worker waits for all others, whatever it has in hand, and has pushed all that it
+        stepped with: a store that is made anew does not know of it."""
+        self._mine[_APPLIED], self._mine[_MEETS] = stepped, 1
+        self._arena.wake()
+
+    def met(self) -> None:
+        self._mine[_MEETS] = 0
+
     # -- of the others -----------------------------------------------------------------------
 
     def waits(self, rank: int) -> bool:
@@ -108,11 +119,23 @@ class GivenOut:
         settled of lost workers meanwhile."""
 
         def is_news() -> bool:
-            return self.over(ticket) or self.has_back(ticket) or bool(self._unsettled())
+            known = self.over(ticket) or self.has_back(ticket) or bool(self._unsettled())
+            return known or self._meeting(ticket) is not None
 
         while not (self.over(ticket) or self.has_back(ticket)):
             self._arena.await_(is_news)
             yield from self.settle_all(fence)
+            if (other := self._meeting(ticket)) is not None:
+                raise InputError(
+                    f"worker {other} trains other parameters than before, in the middle of a pass "
+                    f"of which worker {self._arena.rank} has no more batches",
+                    "Unfreeze parameters, or add them, before the loop over run.batches.",
+                )
+
+    def _meeting(self, ticket: int) -> int | None:
+        """A worker that waits for all others, and has samples of ``ticket`` in hand."""
+        found = ((self._rows[:, _BUSY] == ticket) & (self._rows[:, _MEETS] == 1)).nonzero()[0]
+        return next((int(rank) for rank in found if rank not in self._arena.lost), None)
 
     def settle_all(self, fence: Fence) -> Iterator[Settled]:
         """Of all lost workers of whom no other worker has."""
@@ -132,7 +155,8 @@ class GivenOut:
                 return None
             count, busy = int(row[_COUNT]), row[_BUSY] != _NOTHING
             total, had, stepped = (int(row[c]) for c in (_TOTAL, _CARRIED, _STEPPED))
-            applied = applied or Applied(stepped, total)
+            applied, before = applied or Applied(stepped, total), int(row[_APPLIED])
+            applied = Applied(max(applied.whole, before), max(applied.begun, before))
             here = [one for one in self._given(rank) if busy and one.total > row[_BASE]]
             back, lost = untrained(here, applied)
             # What the ring forgot, and what waited for its step when the ticket before ended.

@@ -215,25 +215,27 @@ class Reducer:
         self._shared.totals[self._row] = found
         self._circle.wait()
         found = float(self._shared.totals[self._local].sum())
-        if not math.isfinite(found):
-            self.refused = self._who(slices)
+        if not math.isfinite(found) and self._is_bad(slices):
+            self.refused = self._who()
         if clip > 0.0 and (factor := clip_factor(found, clip)) < 1.0:
             torch._foreach_mul_(slices, factor)
 
-    def _who(self, slices: list[Tensor]) -> tuple[int, ...] | None:
-        """A closer look, by all members: the numbers may be finite, and only their sum not."""
+    def _is_bad(self, slices: list[Tensor]) -> bool:
+        """A closer look, by the members on this host: the numbers may be finite, and only their
+        sum not. Other hosts may have added them up otherwise, and must not be waited for here."""
+        self._shared.norms[self._row] = any(not bool(part.isfinite().all()) for part in slices)
+        self._circle.wait()
+        return bool(self._shared.norms[self._local].any())
+
+    def _who(self) -> tuple[int, ...]:
+        """Asked by all members, whose sums are the same: whose gradient it was."""
         own = self._flats
         if own is None:
             grads = (get_grad(p) for space in self._replica.parameters for p in space)
             own = [gradient for gradient in grads if gradient is not None]
-        spoilt = not are_finite(own)
-        bad = any(not bool(part.isfinite().all()) for part in slices)
-        self._shared.spoilt[self._rank] = spoilt + 2 * bad
+        self._shared.spoilt[self._rank] = not are_finite(own)
         self._team.barrier()
-        found = self._shared.spoilt[list(self._team.members)]
-        if not (found & 2).any():
-            return None
-        return tuple(m for m, told in zip(self._team.members, found, strict=True) if told & 1)
+        return tuple(member for member in self._team.members if self._shared.spoilt[member])
 
     def show_reduced(self) -> None:
         """This member's slices, where all can see the whole sum. Each writes what it alone read."""

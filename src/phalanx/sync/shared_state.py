@@ -60,7 +60,7 @@ class SharedState:
         self.stale = arena.region(f"{tag}.stale", arena.workers, torch.uint8).numpy()
         """Whose gradients went ahead and were not what it then offered."""
         self.spoilt = arena.region(f"{tag}.spoilt", arena.workers, torch.uint8).numpy()
-        """Whose gradient is not finite, and what it sums: see ``Reducer``."""
+        """Whose gradient is not finite."""
         self.norms = host.region(f"{tag}.norms", host.workers, torch.float64).numpy()
         self.totals = host.region(f"{tag}.totals", host.workers, torch.float64).numpy()
         """Of what each worker has summed: finite if all of it is."""

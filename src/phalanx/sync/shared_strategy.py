@@ -49,12 +49,6 @@ class SharedStrategy:
     def fence(self, rank: int) -> Applied | None:
         return None
 
-    def offer(self, weight: float, clip: float | None = None) -> None:
-        pass
-
-    def follow(self) -> Timing:
-        return Timing()
-
     def share_gradients(self, weight: float) -> None:
         pass
 

@@ -103,12 +103,6 @@ class Strategy(Protocol):
         ``None`` where nobody can know.
         """
 
-    def offer(self, weight: float, clip: float | None = None) -> None:
-        """Show the team this worker's gradient, without beginning a step. Teams only."""
-
-    def follow(self) -> Timing:
-        """Take part in the step that the team has met for, with what was offered."""
-
     def agree(self) -> Timing:
         """Local strategies: bring the workers' parameters together. Collective."""
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 from phalanx.sync.agreement import GradientAgreement
 from phalanx.sync.shared_strategy import SharedStrategy
 from phalanx.sync.strategy import StrategyContext, Timing
 
 
 class TeamStrategy(SharedStrategy):
-    """A step: offer the gradient, meet the team, follow. A subclass adds ``offer``, ``follow`` and
-    ``bytes_sent``, what has gone to others by then."""
+    """A step: offer the gradient, meet the team, follow. A subclass may add ``bytes_sent``, what
+    has gone to others by then."""
 
     def __init__(self, context: StrategyContext) -> None:
         super().__init__(context)
@@ -19,6 +21,14 @@ class TeamStrategy(SharedStrategy):
     @property
     def bytes_sent(self) -> int:
         return 0
+
+    @abstractmethod
+    def offer(self, weight: float, clip: float | None = None) -> None:
+        """Show the team this worker's gradient."""
+
+    @abstractmethod
+    def follow(self) -> Timing:
+        """The step that the team has met for, with what was offered."""
 
     def start(self) -> None:
         """The step that was offered for will be taken."""

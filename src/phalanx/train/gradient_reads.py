@@ -68,7 +68,7 @@ class GradientReads:
             if index is None:
                 raise InputError(
                     "the script reads the gradient of a parameter that no optimizer trains: "
-                    "each worker has another one",
+                    "it differs from worker to worker",
                     "Freeze it (requires_grad_(False)), or read and clip only what is trained.",
                 )
             self._engine.share_gradients(index, self._weighing.of_step(index)[1])

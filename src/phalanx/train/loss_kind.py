@@ -88,7 +88,8 @@ def _terms(root: Any) -> Iterator[tuple[Any, tuple[float, ...]]]:
 def _is_mean(node: Any, samples: int, divisors: Sequence[float]) -> bool:
     """Divided by the samples in hand, or by all numbers that were added up; dividing by a constant
     leaves it a sum."""
-    counts = {samples, math.prod(getattr(node, "_saved_self_sym_sizes", ()))}
+    sizes = getattr(node, "_saved_self_sym_sizes", ())
+    counts = {samples, math.prod(sizes)} if sizes else {samples}  # of no sizes the product is 1
     return any(math.isclose(d, count, rel_tol=1e-6) for d in divisors for count in counts)
 
 

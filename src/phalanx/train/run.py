@@ -222,6 +222,7 @@ class Run:
         if self._epochs is None:
             self._restore_kept()
         current = self._new_pass(self._reader(data, augment, trains=True), batch, fixed)
+        self._follow_parameters()  # here all workers come by, also one that will have no batch
         stretches = self._course.through(current, self.device, channels_last=self._channels_last)
         trained = False
         self._schedules.begin_pass(current, self._course.begin_at(current))
@@ -340,8 +341,7 @@ class Run:
         if self._sums or self.workers == 1 or error.grad_fn is None or not self.samples:
             return
         weight = self._losses.weight_of(error, self._stopwatch.batch_samples)
-        if weight is not None and self.engine.parties > 1:
-            self._weighing.count_as(weight)
+        if self.engine.parties > 1 and self._weighing.count_as(weight):
             self.engine.begin_batch(self._weighing.scales)
 
     def _see_backward(self, error: Tensor) -> None:
@@ -390,7 +390,7 @@ class Run:
     def _check_batch(self) -> None:
         if self._passes == 0:
             raise InputError(
-                "this batch did not come from run.batches, so nobody knows what it weighs",
+                "this batch did not come from run.batches, so its weight is unknown",
                 "for x, y in run.batches(train, batch=128): or, for batches of your own, "
                 "error.backward() and run.step(weight=its part of the global batch).",
             )

@@ -302,9 +302,13 @@ class SharedEngine(Engine):
     def follow_parameters(self) -> bool:
         if not any(replica.outgrown() for replica in self._replicas):
             return False
-        resting = self.resting
+        resting, given = self.resting, self._claims.given
         self.rest()
+        if given is not None:
+            given.meet(self._stepped)
         self.meet(UNFREEZE)
+        if given is not None:
+            given.met()
         for strategy in self._strategies:
             strategy.drain()
         self._give_back()
@@ -381,8 +385,8 @@ class SharedEngine(Engine):
             want = max(len(members), round(batch * sum(shares)))
             if len(members) > 1:
                 gone = self._meeting.someone_left
-                found = claims.next_of_team(ticket, segment, want, members, shares, gone)
-                leases, want = ([found.lease], found.want) if found else ([], want)
+                one = claims.next_of_team(ticket, segment, want, members, shares, gone)
+                leases = [one] if one else []
             elif self._arena.hosts is None:
                 one = claims.next(ticket, segment, want)
                 leases = [one] if one else []
@@ -392,10 +396,8 @@ class SharedEngine(Engine):
                 return
             for lease in leases:
                 self.arrive()
-                # Of what was wanted when the chunk was claimed, perhaps by another worker.
-                wanted = want if len(members) > 1 else round(lease.samples / lease.share)
-                equal = wanted == round(batch / teams)  # which may not divide evenly
-                yield lease if equal else replace(lease, emphasis=wanted * teams / batch)
+                equal = lease.wanted == round(batch / teams)  # which may not divide evenly
+                yield lease if equal else replace(lease, emphasis=lease.wanted * teams / batch)
 
     def complete(self, ticket: int) -> bool:
         given = self._claims.given

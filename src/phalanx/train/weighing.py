@@ -53,9 +53,8 @@ class Weighing:
         if self.averages:
             scale *= lease.full
         for index, before in enumerate(self._scales):
-            if index not in self.agreed and scale != before:
-                scale = self._rescale(index, before, scale)
-            self._scales[index] = scale
+            rescales = index not in self.agreed and scale != before
+            self._scales[index] = self._rescale(index, before, scale) if rescales else scale
 
     def _measure(self, lease: Lease, batch: int, engine: Engine) -> tuple[float, float]:
         """The scale of the gradients, and the weight by whose sum the exchange divides."""
@@ -85,16 +84,19 @@ class Weighing:
             torch._foreach_mul_(gradients, before / scale)
         return scale
 
-    def count_as(self, samples: float) -> None:
-        """The loss of the batch in hand is a mean over ``samples`` of whatever it counts."""
-        weight = samples * self._unit if self._weight else 0.0
-        if self.pending > 1 or self._counted not in (None, weight):
+    def count_as(self, samples: float | None) -> bool:
+        """A loss of the batch in hand is a mean over ``samples`` of whatever it counts; ``None``:
+        over the samples of the batch. Whether that changes what gradients count."""
+        weight = (self._part if samples is None else samples * self._unit) if self._weight else 0.0
+        if (self.pending > 1 and samples is not None) or self._counted not in (None, weight):
             raise InputError(
-                "the loss is a weighted mean, and several of them are accumulated for one step",
+                "the loss is a weighted mean, and is added to others for one step",
                 'Make it a sum over the batch, and declare it: join(…, loss="sum").',
             )
-        self._counted = self._weight = weight
-        self._scales = [weight] * len(self._scales)
+        self._counted, changes = weight, weight != self._weight
+        if changes:
+            self._weight, self._scales = weight, [weight] * len(self._scales)
+        return changes
 
     def touched(self, index: int) -> None:
         """A backward pass has added to gradients that were agreed on."""
@@ -120,7 +122,7 @@ class Weighing:
         return [self.of_step(index)[0] for index in range(len(self._scales))]
 
     def stepped(self, index: int) -> None:
-        self.pending, self._batches = 0, 0.0
+        self.pending, self._batches, self._counted = 0, 0.0, None
         self.agreed.discard(index)
 
     # -- checkpoints -------------------------------------------------------------------------

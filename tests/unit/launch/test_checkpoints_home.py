@@ -88,6 +88,18 @@ def test_a_machine_that_dies_while_it_sends_leaves_no_half_checkpoint(tmp_path: 
     assert newest(tmp_path / "home" / "checkpoints") == 1
 
 
+def test_what_did_not_come_is_fetched_when_the_agent_tells_of_it_again(tmp_path: Path) -> None:
+    """As one does to a controller that has reached it again."""
+    agent, said = _Agent(_made(tmp_path / "there", 1)), []
+    home = _home(tmp_path, agent, said)
+    agent.breaks_after = 1
+    _hear(home, "000001")
+    assert at_home(RunPaths(tmp_path / "home")) == []
+    agent.breaks_after = 1 << 30
+    _hear(home, "000001")
+    assert at_home(RunPaths(tmp_path / "home")) == ["000001"]
+
+
 def test_older_ones_go_when_the_workers_have_removed_them_and_a_newer_one_is_here(
     tmp_path: Path,
 ) -> None:

@@ -19,7 +19,7 @@ def test_members_agree_on_a_chunk_although_shares_change_in_between() -> None:
         want = round(100 * sum(shares))
         found = claims.next_of_team(0, Segment(0, 1000, 0), want, [0, 1], shares)
         assert found is not None
-        return found.lease.samples, found.lease.share, found.want
+        return found.samples, found.share, found.wanted
 
     assert scripted(2, work, 0) == [(25, 0.5, 50), (25, 0.5, 50)]
 
@@ -33,7 +33,7 @@ def test_a_new_pass_begins_anew_for_a_member_that_had_read_ahead() -> None:
         arena.barrier()
         segment = Segment(0, 200, 0)
         while found := claims.next_of_team(1, segment, 20, [0, 1], [0.5, 0.5]):
-            seen.extend(range(found.lease.start, found.lease.end))
+            seen.extend(range(found.start, found.end))
         return seen
 
     first, second = scripted(2, work, 0)

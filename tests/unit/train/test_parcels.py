@@ -148,3 +148,18 @@ def test_a_copy_is_whole_or_not_there_and_older_ones_stay(
     assert newest(there) == 1
     assert sorted(path.name for path in there.iterdir()) == ["000001"]
     assert newest(here) == 2
+
+
+def test_checkpoints_do_not_pile_up_when_the_second_machine_is_lost(
+    pair: tuple[Channel, Channel], tmp_path: Path
+) -> None:
+    writer = Writer(tmp_path, 0, 2, 1, patience=GRACE, far={1: pair[1]})
+    writer.second, writer.lost = 1, lambda: {1}
+    pair[0].close()
+    pair[1].close()
+    for number in (1, 2):
+        begin_write(writer, number, 0, 2)
+        assert writer.finish(GRACE)
+    assert writer.problem is not None
+    assert "no second copy" in writer.problem
+    assert [path.name for path in tmp_path.iterdir()] == ["000002"]

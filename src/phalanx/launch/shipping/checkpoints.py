@@ -69,14 +69,17 @@ class ComingHome:
 
     async def _bring_all(self) -> None:
         while self._tried != self._wanted:
-            self._tried = self._wanted
+            name = self._tried = self._wanted
             try:
-                await self._bring(self._tried)
+                await self._bring(name)
             except (MachineError, OSError, msgspec.MsgspecError) as error:
                 cause = error.cause if isinstance(error, MachineError) else str(error)
                 if cause != self._problem:
                     self._problem = cause
-                    self._say(f"checkpoint {int(self._tried)} did not come home yet: {cause}")
+                    self._say(f"checkpoint {int(name)} did not come home yet: {cause}")
+                if name == self._wanted:  # an agent that is reached again tells of it again
+                    self._tried = ""
+                    return
 
     async def _bring(self, name: str) -> None:
         if (self._paths.checkpoints / name).is_dir():

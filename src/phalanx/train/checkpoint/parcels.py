@@ -58,8 +58,9 @@ def send_whole(channel: Channel, number: int, checkpoint: Path) -> None:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             label = _encode(Label(number, digest, path.name))
-            with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as content:
-                channel.send(label, memoryview(content))
+            # Never closed here: of a send that failed, its traceback still holds a part of it.
+            content = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+            channel.send(label, memoryview(content))
 
 
 def receive_whole(

@@ -171,7 +171,7 @@ class Writer:
         self._tidy(lambda: shelf.prune(self._folder, self._keep, number, self._steps))
 
     def _send_copy(self, number: int) -> bool:
-        """Whether the second machine has it, if there is one to have it."""
+        """Whether the second machine has it, if there is one, and it is not lost for good."""
         if self.second is None:
             return True
         try:
@@ -179,7 +179,7 @@ class Writer:
         except (PeerLost, OSError) as error:
             told = error.cause if isinstance(error, PeerLost) else error.strerror
             self.problem = f"checkpoint {number} has no second copy: {told}"
-            return False
+            return self.second in self.lost()
         return True
 
     @property
