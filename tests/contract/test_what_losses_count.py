@@ -237,6 +237,48 @@ def test_each_of_two_losses_of_a_batch_counts_by_itself(tmp_path: Path) -> None:
             assert_near(mine, plain, "weights")
 
 
+BENT: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "a root": lambda out, y: F.mse_loss(out, F.one_hot(y, CLASSES).double()).sqrt(),
+    "a logarithm": lambda out, y: out.exp().mean().log(),
+    "a quotient": lambda out, y: 1 - (out * F.one_hot(y, CLASSES)).sum() / out.exp().sum(),
+}
+
+
+@pytest.mark.parametrize("name", BENT)
+def test_a_function_of_a_mean_is_refused(tmp_path: Path, name: str) -> None:
+    """Parts of a batch do not add up to it."""
+
+    def loop(model: nn.Module, _: Any, run: Run, batches: Any) -> None:
+        for x, y in batches:
+            run.backward(BENT[name](model(x), y))
+            run.step()
+
+    _refused(loop, tmp_path, "function of the whole batch")
+
+
+@WORKERS
+def test_norms_and_factors_of_parameters_are_no_such_function(tmp_path: Path, workers: int) -> None:
+    def error(model: Any, x: Tensor, y: Tensor) -> Tensor:
+        norms = torch.stack([p.norm() for p in model.parameters()])
+        root = sum(p.pow(2).sum() for p in model.parameters()).sqrt()  # type: ignore[union-attr]
+        factor = torch.exp(-model.weight[0, 0])
+        return 1 - factor * F.cross_entropy(model(x), y) + 0.1 * norms.sum() + 0.1 * root
+
+    def loop(model: nn.Module, _: Any, run: Run, batches: Any) -> None:
+        for x, y in batches:
+            run.backward(error(model, x, y))
+            run.step()
+
+    model = linear()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for x, y in first_pass(Script()):
+        optimizer.zero_grad()
+        error(model, x, y).backward()
+        optimizer.step()
+    for found in as_workers(workers, tmp_path, _trained(loop)):
+        assert_near(found, model.weight.detach(), "weights")
+
+
 def test_a_parameter_of_two_optimizers_is_refused(tmp_path: Path) -> None:
     def work(rank: int) -> None:
         model = linear()

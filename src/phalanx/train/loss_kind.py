@@ -21,7 +21,16 @@ from phalanx.core.errors import InputError
 MOST_NODES = 64
 """Looked at, from the loss downwards: what combines terms is there."""
 _MEAN, _SUM = 1, 2
-_COMBINES = ("AddBackward", "SubBackward", "MulBackward", "DivBackward", "NegBackward")
+_COMBINES = (
+    "AddBackward",
+    "SubBackward",
+    "RsubBackward",
+    "MulBackward",
+    "DivBackward",
+    "NegBackward",
+)
+_BENDS = ("SqrtBackward", "RsqrtBackward", "PowBackward", "ExpBackward", "LogBackward")
+"""Of a mean over the batch they make something that parts of a batch do not add up to."""
 _SHAPES = (
     "ViewBackward",
     "ReshapeAliasBackward",
@@ -33,6 +42,7 @@ _SHAPES = (
     "ExpandBackward",
 )
 _PICKS = ("IndexBackward", "MaskedSelectBackward", "IndexSelectBackward")
+_OF_NORMS = ("SumBackward", "MeanBackward", "StackBackward", "SelectBackward", *_BENDS)
 _OF_PARAMETERS = ("AccumulateGrad", "PowBackward", "AbsBackward", "LinalgVectorNormBackward")
 
 
@@ -47,6 +57,8 @@ class LossKind:
     even: list[float] = field(default_factory=list)
     """For each mean over equally many targets of every sample, such as tokens: how many there are
     in all. Such a mean may be weighted on another worker, so that it is counted alike there."""
+    bends: list[str] = field(default_factory=list)
+    """Functions, not linear, of the whole batch's loss."""
     selected: int | None = None
     """Values that a mean was taken over, when they are a selection of the batch."""
     plain: int = 0
@@ -66,10 +78,23 @@ def inspect_loss(error: Tensor, samples: int, least: int = 2) -> LossKind:
                 found.divided += 1
             else:
                 found.sums.append(name.removesuffix("0").removesuffix("Backward"))
+        elif _is_quotient(node, name) or _bends(node, name):
+            found.bends.append(name.removesuffix("0").removesuffix("Backward"))
         else:
             found.plain += 1
             found.selected = found.selected or _selected(node, name, samples)
     return found
+
+
+def _is_quotient(node: Any, name: str) -> bool:
+    """Divided by something that depends on the batch as well."""
+    if not name.startswith("DivBackward") or len(node.next_functions) < 2:
+        return False
+    return not _only_of_parameters(node.next_functions[1][0], _OF_NORMS)
+
+
+def _bends(node: Any, name: str) -> bool:
+    return name.startswith(_BENDS) and not _only_of_parameters(node, _OF_NORMS)
 
 
 def _selected(node: Any, name: str, samples: int) -> int | None:
@@ -107,7 +132,7 @@ def _terms(root: Any) -> Iterator[tuple[Any, tuple[float, ...]]]:
         if node is None:
             continue
         name = _name(node)
-        if name.startswith(_COMBINES + _SHAPES):
+        if name.startswith(_COMBINES + _SHAPES) and not _is_quotient(node, name):
             divisor = _divisor(node, name)
             below = divisors if divisor is None else (*divisors, divisor)
             waiting += [(child, below) for child, _ in node.next_functions]
@@ -145,19 +170,20 @@ def _adds_up(node: Any, name: str, reduction: int | None, samples: int, least: i
     if not sizes or samples < least or sizes[0] != samples:
         return False
     child = node.next_functions[0][0] if node.next_functions else None
-    return not _only_of_parameters(child)
+    return not _only_of_parameters(child, _OF_NORMS)
 
 
-def _only_of_parameters(node: Any) -> bool:
+def _only_of_parameters(node: Any, more: tuple[str, ...] = ()) -> bool:
     """A penalty on weights: it has no samples, whatever its shape."""
     if node is None:
         return True
     name = _name(node)
     if name.startswith("AccumulateGrad"):
         return True
-    if not name.startswith(_OF_PARAMETERS + _COMBINES):
+    if not name.startswith(_OF_PARAMETERS + _COMBINES + _SHAPES + more):
         return False
-    return all(_only_of_parameters(child) for child, _ in node.next_functions if child is not None)
+    below = [child for child, _ in node.next_functions if child is not None]
+    return all(_only_of_parameters(child, more) for child in below)
 
 
 def _look_at_weights(node: Any, samples: int, found: LossKind) -> None:
@@ -202,6 +228,13 @@ class LossWatch:
         self._divided = self._divided or found.divided > 0
         if found.sums:
             raise sum_refused(found.sums[0])
+        if found.bends:
+            raise InputError(
+                f"the loss is a function of the whole batch ({found.bends[0]}), which "
+                "cannot be put together from parts of it",
+                "Take the mean last: of a value for each sample; for a root of a mean, without "
+                "the root.",
+            )
         if found.selected is not None:
             return Counted(float(found.selected), selected=True)
         if found.weights and (len(found.weights) > 1 or found.plain or found.divided or found.even):
