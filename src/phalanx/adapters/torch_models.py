@@ -44,6 +44,19 @@ def as_optimizers(
     return found
 
 
+def check_apart(optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """A parameter has one place in the memory that workers share: that of one optimizer."""
+    owners: dict[int, int] = {}
+    for i, optimizer in enumerate(optimizers):
+        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+            if owners.setdefault(id(parameter), i) != i:
+                raise InputError(
+                    f"a parameter is in optimizer {owners[id(parameter)] + 1} and in optimizer "
+                    f"{i + 1}",
+                    "With several workers a parameter belongs to one optimizer.",
+                )
+
+
 def move(models: Sequence[nn.Module], device: torch.device, channels_last: bool) -> None:
     """In place, so that optimizers keep their parameters."""
     for model in models:

@@ -12,6 +12,7 @@ from torch import nn
 from phalanx.adapters.torch_models import (
     as_models,
     as_optimizers,
+    check_apart,
     count_parameters,
     move,
     move_state,
@@ -82,6 +83,8 @@ def join_with(
     writer = EventWriter(paths.events_of(environment.rank) if paths else None, environment.rank)
     lifetime = Lifetime(environment, writer, clock)
     found, opts, spec = as_models(models), as_optimizers(optimizers), _spec(environment)
+    if environment.workers > 1:
+        check_apart(opts)
     move(found, environment.device, channels_last=False)
     precision, note = _precision(environment, trial)
     move(found, environment.device, channels_last=precision == "bfloat16")

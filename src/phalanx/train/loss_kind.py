@@ -18,12 +18,19 @@ from torch import Tensor
 
 from phalanx.core.errors import InputError
 
-LOOKS = 3
-"""Losses of a training that are looked at whole; after that only at what differs by batch."""
 MOST_NODES = 64
 """Looked at, from the loss downwards: what combines terms is there."""
 _MEAN, _SUM = 1, 2
-_COMBINES = ("AddBackward", "SubBackward", "MulBackward", "DivBackward", "NegBackward")
+_COMBINES = (
+    "AddBackward",
+    "SubBackward",
+    "RsubBackward",
+    "MulBackward",
+    "DivBackward",
+    "NegBackward",
+)
+_BENDS = ("SqrtBackward", "RsqrtBackward", "PowBackward", "ExpBackward", "LogBackward")
+"""Of a mean over the batch they make something that parts of a batch do not add up to."""
 _SHAPES = (
     "ViewBackward",
     "ReshapeAliasBackward",
@@ -34,6 +41,8 @@ _SHAPES = (
     "AliasBackward",
     "ExpandBackward",
 )
+_PICKS = ("IndexBackward", "MaskedSelectBackward", "IndexSelectBackward")
+_OF_NORMS = ("SumBackward", "MeanBackward", "StackBackward", "SelectBackward", *_BENDS)
 _OF_PARAMETERS = ("AccumulateGrad", "PowBackward", "AbsBackward", "LinalgVectorNormBackward")
 
 
@@ -45,6 +54,13 @@ class LossKind:
     """For each weighted mean: the sum of its weights."""
     divided: int = 0
     """How many sums are divided by what happens to be the number of samples."""
+    even: list[float] = field(default_factory=list)
+    """For each mean over equally many targets of every sample, such as tokens: how many there are
+    in all. Such a mean may be weighted on another worker, so that it is counted alike there."""
+    bends: list[str] = field(default_factory=list)
+    """Functions, not linear, of the whole batch's loss."""
+    selected: int | None = None
+    """Values that a mean was taken over, when they are a selection of the batch."""
     plain: int = 0
     """How many terms are plain means, or unknown."""
 
@@ -62,9 +78,48 @@ def inspect_loss(error: Tensor, samples: int, least: int = 2) -> LossKind:
                 found.divided += 1
             else:
                 found.sums.append(name.removesuffix("0").removesuffix("Backward"))
+        elif _is_quotient(node, name) or _bends(node, name):
+            found.bends.append(name.removesuffix("0").removesuffix("Backward"))
         else:
             found.plain += 1
+            found.selected = found.selected or _selected(node, name, samples)
     return found
+
+
+def _is_quotient(node: Any, name: str) -> bool:
+    """Divided by something that depends on the batch as well."""
+    if not name.startswith("DivBackward") or len(node.next_functions) < 2:
+        return False
+    return not _only_of_parameters(node.next_functions[1][0], _OF_NORMS)
+
+
+def _bends(node: Any, name: str) -> bool:
+    return name.startswith(_BENDS) and not _only_of_parameters(node, _OF_NORMS)
+
+
+def _selected(node: Any, name: str, samples: int) -> int | None:
+    """How many values a mean is over, if the script picked them from the batch (``loss[mask]``)."""
+    if name.startswith("MeanBackward0"):
+        sizes = tuple(getattr(node, "_saved_self_sym_sizes", ()))
+    elif getattr(node, "_saved_reduction", None) == _MEAN and hasattr(node, "_saved_self"):
+        sizes = tuple(node._saved_self.shape)
+    else:
+        return None
+    if not sizes or samples in sizes or sizes[0] % samples == 0 or not _picks(node):
+        return None
+    return int(sizes[0])
+
+
+def _picks(node: Any) -> bool:
+    """Whether a selection is a few operations below ``node``."""
+    waiting, seen = [node], 0
+    while waiting and seen < MOST_NODES:
+        below = waiting.pop(0)
+        seen += 1
+        if _name(below).startswith(_PICKS):
+            return True
+        waiting += [child for child, _ in below.next_functions if child is not None]
+    return False
 
 
 def _terms(root: Any) -> Iterator[tuple[Any, tuple[float, ...]]]:
@@ -77,7 +132,7 @@ def _terms(root: Any) -> Iterator[tuple[Any, tuple[float, ...]]]:
         if node is None:
             continue
         name = _name(node)
-        if name.startswith(_COMBINES + _SHAPES):
+        if name.startswith(_COMBINES + _SHAPES) and not _is_quotient(node, name):
             divisor = _divisor(node, name)
             below = divisors if divisor is None else (*divisors, divisor)
             waiting += [(child, below) for child, _ in node.next_functions]
@@ -115,28 +170,33 @@ def _adds_up(node: Any, name: str, reduction: int | None, samples: int, least: i
     if not sizes or samples < least or sizes[0] != samples:
         return False
     child = node.next_functions[0][0] if node.next_functions else None
-    return not _only_of_parameters(child)
+    return not _only_of_parameters(child, _OF_NORMS)
 
 
-def _only_of_parameters(node: Any) -> bool:
+def _only_of_parameters(node: Any, more: tuple[str, ...] = ()) -> bool:
     """A penalty on weights: it has no samples, whatever its shape."""
     if node is None:
         return True
     name = _name(node)
     if name.startswith("AccumulateGrad"):
         return True
-    if not name.startswith(_OF_PARAMETERS + _COMBINES):
+    if not name.startswith(_OF_PARAMETERS + _COMBINES + _SHAPES + more):
         return False
-    return all(_only_of_parameters(child) for child, _ in node.next_functions if child is not None)
+    below = [child for child, _ in node.next_functions if child is not None]
+    return all(_only_of_parameters(child, more) for child in below)
 
 
 def _look_at_weights(node: Any, samples: int, found: LossKind) -> None:
-    target = node._saved_target
-    total = float(node._saved_total_weight)
-    if node._saved_weight is None and total == target.numel():
-        found.plain += 1  # so much for each sample
+    """In targets, whose number per sample may differ between workers (padding does)."""
+    targets, total = node._saved_target.numel(), float(node._saved_total_weight)
+    if targets % samples:
+        found.selected = targets
+    if node._saved_weight is not None or total != targets:
+        found.weights.append(total)
+    elif targets == samples:
+        found.plain += 1
     else:
-        found.weights.append(total * samples / max(1, target.numel()))
+        found.even.append(total)
 
 
 def _name(node: Any) -> str:
@@ -144,72 +204,93 @@ def _name(node: Any) -> str:
     return name
 
 
+@dataclass(frozen=True)
+class Counted:
+    """What a loss counts for, if not for its samples."""
+
+    weight: float
+    even: bool = False
+    """It is as much for each sample."""
+    selected: bool = False
+    """It is a mean of a selection, so that nobody knows what it is measured in."""
+
+
 class LossWatch:
     """Looks at the losses of a training with several workers before they go backwards."""
 
     def __init__(self) -> None:
-        self._looks = 0
-        self._sizes: set[int] = set()
-        """Of batches with a sum that was divided: one size alone does not tell by what."""
+        self._divided = False
+        """Whether a sum was divided: then also one over a single sample tells."""
 
-    def weight_of(self, error: Tensor, samples: int) -> float | None:
+    def weight_of(self, error: Tensor, samples: int) -> Counted | None:
         """What the loss counts for, if not for its samples; refuses a sum."""
-        if self._looks >= LOOKS and len(self._sizes) != 1:
-            return _weight_at_the_top(error, samples)
-        self._looks += 1
-        found = inspect_loss(error, samples, least=1 if self._sizes else 2)
-        if found.divided:
-            self._sizes.add(samples)
+        found = inspect_loss(error, samples, least=1 if self._divided else 2)
+        self._divided = self._divided or found.divided > 0
         if found.sums:
+            raise sum_refused(found.sums[0])
+        if found.bends:
             raise InputError(
-                f"the loss is a sum over the batch ({found.sums[0]}), so it depends on how many "
-                "workers there are",
-                'Declare it: phalanx.join(model, optimizer, loss="sum"). Or divide it by the '
-                "samples of the batch.",
+                f"the loss is a function of the whole batch ({found.bends[0]}), which "
+                "cannot be put together from parts of it",
+                "Take the mean last: of a value for each sample; for a root of a mean, without "
+                "the root.",
             )
-        if not found.weights:
-            return None
-        if len(found.weights) > 1 or found.plain or found.divided:
+        if found.selected is not None:
+            return Counted(float(found.selected), selected=True)
+        if found.weights and (len(found.weights) > 1 or found.plain or found.divided or found.even):
             raise InputError(
                 "the loss is a weighted mean and something else, which count differently",
                 'Make it a sum over the batch, and declare it: join(…, loss="sum").',
             )
-        return found.weights[0]
+        if found.weights:
+            return Counted(found.weights[0])
+        alone = len(found.even) == 1 and not found.plain and not found.divided
+        return Counted(found.even[0], even=True) if alone else None
 
 
-def _weight_at_the_top(error: Tensor, samples: int) -> float | None:
-    """Quickly: of a cross entropy, or of one that was divided or scaled."""
-    node: Any = error.grad_fn
-    name = _name(node)
-    if name.startswith(("DivBackward", "MulBackward")):
-        node = node.next_functions[0][0]
-        name = _name(node)
-    if not name.startswith("NllLoss") or node._saved_reduction != _MEAN:
-        return None
-    found = LossKind()
-    _look_at_weights(node, samples, found)
-    return found.weights[0] if found.weights else None
+def sum_refused(what: str) -> InputError:
+    return InputError(
+        f"the loss is a sum over the batch ({what}), so it depends on how many workers there are",
+        'Declare it: phalanx.join(model, optimizer, loss="sum"). Or divide it by the '
+        "samples of the batch.",
+    )
+
+
+def check_factors(factor: Tensor, samples: int) -> None:
+    """Of losses of single samples, ``losses.backward(factor)``: ones make it a sum."""
+    if factor.ndim == 0 or factor.shape[0] != samples:
+        return
+    first = float(factor.flatten()[0])
+    known = (0.0, 1.0 / samples, 1.0 / factor.numel())
+    if bool((factor == first).all()) and not any(math.isclose(first, k) for k in known):
+        raise sum_refused("backward of a vector")
 
 
 class _Current(threading.local):
-    look: Callable[[Tensor], None] | None = None
+    look: Callable[[Tensor, Tensor | None], None] | None = None
 
 
 _current = _Current()
 
 
-def watch_backward(look: Callable[[Tensor], None] | None) -> None:
-    """``look`` at each loss on which this thread calls ``loss.backward()``."""
+def watch_backward(look: Callable[[Tensor, Tensor | None], None] | None) -> None:
+    """``look`` at each loss that this thread sends backwards, and at what it is multiplied by:
+    ``loss.backward()`` calls ``torch.autograd.backward``."""
     _current.look = look
-    plain: Any = torch.Tensor.backward
+    plain: Any = torch.autograd.backward
     if look is None or hasattr(plain, "_phalanx_watches"):
         return
 
     @functools.wraps(plain)
-    def backward(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+    def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
         if _current.look is not None:
-            _current.look(self)
-        return plain(self, *args, **kwargs)
+            losses = [tensors] if isinstance(tensors, Tensor) else tensors
+            many = grad_tensors is not None and not isinstance(grad_tensors, Tensor)
+            factors = grad_tensors if many else [grad_tensors] * len(losses)
+            for loss, factor in zip(losses, factors, strict=False):
+                if isinstance(loss, Tensor):
+                    _current.look(loss, factor)
+        return plain(tensors, grad_tensors, *args, **kwargs)
 
     setattr(backward, "_phalanx_watches", True)  # noqa: B010
-    setattr(torch.Tensor, "backward", backward)  # noqa: B010
+    setattr(torch.autograd, "backward", backward)  # noqa: B010

@@ -27,7 +27,7 @@ from phalanx.train.figures import Figures
 from phalanx.train.gradient_reads import GradientReads
 from phalanx.train.kept_state import Keeper
 from phalanx.train.lifetime import Lifetime
-from phalanx.train.loss_kind import LossWatch, watch_backward
+from phalanx.train.loss_kind import LossWatch, check_factors, watch_backward
 from phalanx.train.meeting import EPOCH_DONE
 from phalanx.train.metrics import Metric, whole_set
 from phalanx.train.model_calls import Forward, call_model
@@ -340,14 +340,19 @@ class Run:
         self._stopwatch.loss(error, summed=self._sums)
         if self._sums or self.workers == 1 or error.grad_fn is None or not self.samples:
             return
-        weight = self._losses.weight_of(error, self._stopwatch.batch_samples)
-        if self.engine.parties > 1 and self._weighing.count_as(weight):
+        counted = self._losses.weight_of(error, self._stopwatch.batch_samples)
+        if self.engine.parties > 1:
+            self._weighing.count_as(counted)
             self.engine.begin_batch(self._weighing.scales)
 
-    def _see_backward(self, error: Tensor) -> None:
+    def _see_backward(self, error: Tensor, factor: Tensor | None) -> None:
         """The script called ``error.backward()`` itself."""
-        if self._in_batch and not self._looked and error.numel() == 1:
+        if not self._in_batch or self._looked:
+            return
+        if error.numel() == 1:
             self._look_at(error)
+        elif self.workers > 1 and not self._sums and factor is not None and self.samples > 1:
+            check_factors(factor, self.samples)
 
     def step(
         self,

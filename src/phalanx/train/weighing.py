@@ -21,6 +21,7 @@ from phalanx.core.errors import InputError
 from phalanx.data.ledger import Lease
 from phalanx.sync.gradients import get_grad, set_grad
 from phalanx.train.engine import Engine
+from phalanx.train.loss_kind import Counted
 
 NEXT_TO_NOTHING = 2.0**-40
 
@@ -41,12 +42,23 @@ class Weighing:
         """Optimizers whose ``.grad`` all workers agreed on, with nothing added since."""
         self._scales = [1.0] * len(optimizers)
         self._weight = self._part = self._unit = 1.0
-        self._counted: float | None = None
+        self._counted: Counted | None = None
+        """What the batch in hand counts for, where that is not its samples."""
+        self._weighted = self._unknown = False
+        """Since the last step: a loss did not count for its samples; nobody knows for what."""
+        self._looks = 0
+        """Losses of the batch in hand since its last step."""
+        self._by_samples = list(self._scales), 1.0
 
     def new_batch(self, lease: Lease, batch: int, engine: Engine) -> None:
         """Of ``batch`` samples over all workers, unless it is a smaller last one."""
+        if self.pending and not self.averages and not self._any_gradient():
+            self._forget()  # the script dropped them, and takes no step
+            self.agreed.clear()
+        if self._counted is not None and self.pending:
+            self._count_by_samples()
         scale, self._weight = self._measure(lease, batch, engine)
-        self._part, self._counted = lease.part * engine.parties, None
+        self._part, self._looks, self._counted = lease.part * engine.parties, 0, None
         self._unit = engine.parties / lease.whole
         self.pending += 1
         self._batches += lease.full
@@ -55,6 +67,7 @@ class Weighing:
         for index, before in enumerate(self._scales):
             rescales = index not in self.agreed and scale != before
             self._scales[index] = self._rescale(index, before, scale) if rescales else scale
+        self._by_samples = list(self._scales), self._weight
 
     def _measure(self, lease: Lease, batch: int, engine: Engine) -> tuple[float, float]:
         """The scale of the gradients, and the weight by whose sum the exchange divides."""
@@ -84,19 +97,35 @@ class Weighing:
             torch._foreach_mul_(gradients, before / scale)
         return scale
 
-    def count_as(self, samples: float | None) -> bool:
-        """A loss of the batch in hand is a mean over ``samples`` of whatever it counts; ``None``:
-        over the samples of the batch. Whether that changes what gradients count."""
-        weight = (self._part if samples is None else samples * self._unit) if self._weight else 0.0
-        if (self.pending > 1 and samples is not None) or self._counted not in (None, weight):
+    def count_as(self, counted: Counted | None) -> None:
+        """A loss of the batch in hand counts for this; ``None`` is its samples."""
+        if not self._looks:  # what another optimizer has stepped with does not count here
+            self._count_by_samples()
+        self._looks += 1
+        if counted is not None and counted.selected:
+            self._unknown = True
+            return
+        if self.pending > 1 or (self._looks > 1 and counted != self._counted):
+            if (counted is None or counted.even) and not self._weighted:
+                self._count_by_samples()  # as much for each of them
+                return
             raise InputError(
-                "the loss is a weighted mean, and is added to others for one step",
+                "the loss is a weighted mean, and several losses are accumulated for one step",
                 'Make it a sum over the batch, and declare it: join(…, loss="sum").',
             )
-        self._counted, changes = weight, weight != self._weight
-        if changes:
-            self._weight, self._scales = weight, [weight] * len(self._scales)
-        return changes
+        if counted is None or self._looks > 1:
+            return
+        self._counted, self._weighted = counted, not counted.even
+        self._weight = counted.weight * self._unit if self._weight else 0.0
+        full = self._batches if self.averages else 1.0
+        self._scales = [self._weight * full] * len(self._scales)
+
+    def _count_by_samples(self) -> None:
+        """What was counted by targets, equally many for each sample."""
+        if self._counted is None or self._weighted:
+            return
+        scales, self._weight = self._by_samples
+        self._scales, self._counted = list(scales), None
 
     def touched(self, index: int) -> None:
         """A backward pass has added to gradients that were agreed on."""
@@ -111,6 +140,16 @@ class Weighing:
 
     def of_step(self, index: int, wanted: float | None = None) -> tuple[float, float]:
         """Scale and weight of a step of optimizer ``index``."""
+        if self._unknown and wanted is None:
+            raise InputError(
+                "the loss is a mean over a selection of the batch, which may be of another size "
+                "on another worker",
+                "Say what it counts for, run.step(weight=how many were selected); for a cross "
+                "entropy, ignore targets (-100) instead of leaving them out.",
+            )
+        return self._measured(index, wanted)
+
+    def _measured(self, index: int, wanted: float | None = None) -> tuple[float, float]:
         scale, weight = (self._scales[index], self._weight) if wanted is None else (wanted, wanted)
         if index in self.agreed:  # the same on all workers: together they count once
             scale = weight = self._part
@@ -119,11 +158,18 @@ class Weighing:
     @property
     def scales(self) -> list[float]:
         """Of every optimizer, if its step came now."""
-        return [self.of_step(index)[0] for index in range(len(self._scales))]
+        return [self._measured(index)[0] for index in range(len(self._scales))]
 
     def stepped(self, index: int) -> None:
-        self.pending, self._batches, self._counted = 0, 0.0, None
+        self._forget()
         self.agreed.discard(index)
+
+    def _forget(self) -> None:
+        self.pending, self._batches, self._looks = 0, 0.0, 0
+        self._weighted = self._unknown = False
+
+    def _any_gradient(self) -> bool:
+        return any(get_grad(p) is not None for p in self._all())
 
     # -- checkpoints -------------------------------------------------------------------------
 
