@@ -185,7 +185,7 @@ def check_fixed(spec: Spec) -> None:
     free = next((phase.label for phase in spec.phases if not phase.traits.lockstep), None)
     if free is not None:
         raise InputError(
-            f"fixed=True does not go with {free}: whoever is free takes the next samples",
+            f"fixed=True does not go with {free}: the worker that is free takes the next samples",
             "Use allreduce, bsp, localsgd or diloco.",
         )
 

@@ -390,7 +390,7 @@ class Run:
     def _check_batch(self) -> None:
         if self._passes == 0:
             raise InputError(
-                "this batch did not come from run.batches, so nobody knows what it weighs",
+                "this batch did not come from run.batches, so its weight is not known",
                 "for x, y in run.batches(train, batch=128): or, for batches of your own, "
                 "error.backward() and run.step(weight=its part of the global batch).",
             )

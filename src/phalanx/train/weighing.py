@@ -91,7 +91,8 @@ class Weighing:
         if self.pending > 1 or self._counted not in (None, weight):
             raise InputError(
                 "the loss is a weighted mean, and several of them are accumulated for one step",
-                'Make it a sum over the batch, and declare it: join(…, loss="sum").',
+                'Use reduction="sum", divide by the batch size that run.batches is given (not by '
+                'len(x)), and declare it: phalanx.join(model, optimizer, loss="sum").',
             )
         self._counted = self._weight = weight
         self._scales = [weight] * len(self._scales)
