@@ -6,7 +6,7 @@ Among four machines the first is the chief, the last the server; --roles chief=1
 it in numbers, also for one machine.
 
 Nothing in it is about Phalanx; TF_CONFIG tells each process what it is. Workers and servers wait
-for the chief's orders for ever: whoever starts them ends them when the chief is done.
+for the chief's orders for ever: their starter ends them when the chief is done.
 """
 
 from __future__ import annotations

@@ -240,7 +240,7 @@ def _end_visit(visitor: socket.socket, connection: Connection) -> None:
 def _end_on_signals(agent: Agent) -> None:
     def end(*_: object) -> None:
         if not agent.ending:
-            print("it was told to end by a signal", file=sys.stderr, flush=True)
+            print("it was ended by a signal", file=sys.stderr, flush=True)
         agent.ending = True
         agent.bell.ring()
 

@@ -77,7 +77,7 @@ def _reached_by(check: Check, name: str) -> tuple[str, str]:
     knocks = [knock for knock in check.knocks if knock.target == name]
     shut = [knock.source for knock in knocks if not knock.ok]
     if not knocks or len(shut) == len(knocks):
-        return "nobody", "red"
+        return "no other", "red"
     return (f"all but {', '.join(shut)}", "yellow") if shut else ("all others", "green")
 
 

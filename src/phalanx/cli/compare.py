@@ -128,6 +128,6 @@ def compare_checked(
 
     out, batches = start_of(request, batches, json)
     if request.workers == 1 and strategies != ["single"]:
-        out.note("note: one worker has nobody to agree with; --workers 2 makes a comparison")
+        out.note("note: one worker has no other to agree with; --workers 2 makes a comparison")
     study = StudyRun(request, matrix(strategies, batches, repeat), repeat, out)
     return show_or_execute(study, out, dry_run)

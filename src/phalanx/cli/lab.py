@@ -161,7 +161,7 @@ def slow(
 
 @lab_app.command()
 def cut(machine: MachineName, lab: InLab = None, json: o.Json = False) -> int:
-    """Take a machine's link down: nothing goes in or out, and nobody is told.
+    """Take a machine's link down: nothing goes in or out, and no machine is notified.
 
     Example: phalanx lab cut m2
     """

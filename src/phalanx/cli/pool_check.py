@@ -22,7 +22,7 @@ def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A blueprint, YAML or JSON.")],
     machines: o.Machines = "all",
     offline: Annotated[
-        bool, typer.Option("--offline", help="Only read the blueprint; connect to nobody.")
+        bool, typer.Option("--offline", help="Only read the blueprint; connect to no machine.")
     ] = False,
     json: o.Json = False,
 ) -> int:

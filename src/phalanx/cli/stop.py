@@ -36,7 +36,7 @@ def stop(
         out.result({"run": None, "stopped": False, "status": None})
         return 0
     result = _stop(paths, pool)
-    words = "stopped" if result["stopped"] else f"was not running: {result['status']}"
+    words = "stopped" if result["stopped"] else f"was not running (status: {result['status']})"
     out.say(f"{paths.id} {words}")
     out.result(result)
     return 0

@@ -71,7 +71,7 @@ def _find(name: str | None) -> RunPaths:
         return paths
     if paths.detached.exists():
         remedy = f"First, in another terminal: phalanx attach {paths.id}"
-        raise InputError(f"'{paths.id}' is detached: nobody would pass it on", remedy)
+        raise InputError(f"'{paths.id}' is detached: no controller would pass it on", remedy)
     remedy = f"Go on with it: phalanx resume {paths.id} --strategy SPEC"
     raise InputError(f"'{paths.id}' is not running", remedy)
 
@@ -83,7 +83,7 @@ def _check_workers(paths: RunPaths) -> None:
     plan = read_record(paths.plan, PlanRecord)
     if plan is not None and plan.workers == 1:
         raise InputError(
-            f"'{paths.id}' has one worker, which has nobody to agree with",
+            f"'{paths.id}' has one worker, which has no other to agree with",
             "Start it with --workers 2 or more.",
         )
 

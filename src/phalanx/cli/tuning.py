@@ -48,7 +48,7 @@ class Tuning:
         self._tried: list[Tried] = []
         # Planned before anything starts, so that no mistake waits in the queue.
         if self._job(Trial(BASELINE, rules.grid, 0)).plan.workers == 1:
-            raise InputError("one worker has nobody to agree with", "Try --workers 2.")
+            raise InputError("one worker has no other to agree with", "Try --workers 2.")
 
     def show(self) -> int:
         """Only what would be started first: the rest depends on what comes of it."""

@@ -133,7 +133,7 @@ def _check_key() -> None:
 
     if key_from(os.environ) is None:
         raise InputError(
-            f"{KEY_FILE_VARIABLE} is not set: without a key nobody is let in",
+            f"{KEY_FILE_VARIABLE} is not set: without a key no process is let in",
             "Make one with phalanx worker --new-key FILE, and give all processes the same.",
         )
 

@@ -50,9 +50,9 @@ def _who_matter(worth: Worth) -> list[str]:
 def _waiting(worth: Worth) -> str:
     late = worth.waiting
     if late is None:
-        return "nobody waits for another"
+        return "no one waits for another"
     if late.share < _WORTH_TELLING:
-        return "hardly anybody waits"
+        return "hardly any waiting"
     others = [name for name in worth.machines if name != late.name]
     who = listed(others) if len(others) <= _FEW else "the others"
     wait = "waits" if len(others) == 1 else "wait"

@@ -109,7 +109,7 @@ _TRAITS: dict[str, Traits] = {
         keys={"servers": _SERVERS},
     ),
     "ssp": Traits(
-        "like async, but nobody is more than a few steps ahead of the slowest",
+        "like async, but no worker is more than a few steps ahead of the slowest",
         lockstep=False,
         divides_rate=True,
         balanced=True,

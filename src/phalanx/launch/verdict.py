@@ -56,7 +56,7 @@ def explain(rank: int, code: int, paths: RunPaths, launch: Launch | None = None)
         name = signal_name(-code)
         return ScriptError(f"{who} was killed by {name} {log}", _remedy_for(name))
     if code == STOPPED_CODE:
-        return ScriptError(f"{who} was told to stop, not by its controller {log}")
+        return ScriptError(f"{who} was stopped by a signal, not by its controller {log}")
     return ScriptError(f"{who} exited with code {code} {log}")
 
 
@@ -92,5 +92,5 @@ def signal_name(number: int) -> str:
 
 def _remedy_for(name: str) -> str:
     if name == "SIGKILL":
-        return "If nobody killed it, memory ran out: use fewer workers or a smaller batch."
+        return "If you did not kill it, memory ran out: use fewer workers or a smaller batch."
     return ""

@@ -80,5 +80,5 @@ def remarks(groups: Sequence[Group]) -> list[str]:
         if found is Agreement.DIFFERS:
             told.append(f"{group.label}: its losses differ from those of {reference.label}")
         elif found is Agreement.UNKNOWN and group.done:
-            told.append(f"{group.label}: it told no losses")
+            told.append(f"{group.label}: it reported no losses")
     return [f"Times not compared: {'; '.join(told)}."] if told else []

@@ -206,8 +206,8 @@ def _remarks(rows: Sequence[Competitor], quality: Quality) -> list[str]:
     if repeats == 1:
         remarks.append(
             "Each ran once. Identical runs on small machines differ by up to 30 %, so a "
-            "difference below that needs --repeat 3 to be trusted, and one below 5 % cannot be "
-            "told from noise."
+            "difference below that needs --repeat 3 to be trusted, and one below 5 % is taken "
+            "for noise."
         )
     else:
         remarks.append(f"Medians of at least {repeats} runs each.")

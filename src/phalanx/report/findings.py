@@ -75,10 +75,10 @@ def _how_slow(late: Straggler) -> str:
 
 def _cost(late: Straggler) -> str:
     if late.waiting == "nobody":
-        return "nobody waits for it under this strategy, so it costs the others nothing"
+        return "no one waits for it under this strategy, so it costs the others nothing"
     lost = f"{words.seconds(late.seconds)}, {words.rough_share(late.cost)} of their time"
     if late.waiting == "bounded":
-        return f"whoever ran too far ahead waited for it ({lost})"
+        return f"those that ran too far ahead waited for it ({lost})"
     return f"the others waited {lost}, for it"
 
 

@@ -34,7 +34,7 @@ def outcome_of(summary: Summary, quality: Quality) -> str:
     seconds, score = train_seconds(summary), quality.get(summary)
     reached = f" and reached {quality.say(score)}" if score is not None else ""
     if summary.status == DONE and not summary.epochs:
-        return f"{who} ran to its end in {words.seconds(summary.seconds)}; it told no epochs."
+        return f"{who} ran to its end in {words.seconds(summary.seconds)}; it reported no epochs."
     if not summary.epochs or seconds is None:
         return f"{who} {_ENDED.get(summary.status, 'ended')} before the end of its first epoch."
     more = " more" if summary.resumes else ""

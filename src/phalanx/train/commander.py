@@ -52,7 +52,7 @@ class Commander:
         try:
             parse_spec(request.spec)  # what the training itself cannot follow, all find out alike
             if len(request.spec.encode()) >= TEXT:
-                raise InputError("the strategy is too long to be told", "Use fewer phases.")
+                raise InputError("the strategy is too long to be passed on", "Use fewer phases.")
         except InputError as error:  # the command line checks it: this is somebody else's file
             say_refused(error)
             return None

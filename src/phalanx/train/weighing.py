@@ -111,7 +111,8 @@ class Weighing:
                 return
             raise InputError(
                 "the loss is a weighted mean, and several losses are accumulated for one step",
-                'Make it a sum over the batch, and declare it: join(…, loss="sum").',
+                'Use reduction="sum", divide by the batch size that run.batches is given (not by '
+                'len(x)), and declare it: phalanx.join(model, optimizer, loss="sum").',
             )
         if counted is None or self._looks > 1:
             return

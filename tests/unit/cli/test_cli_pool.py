@@ -219,7 +219,7 @@ def test_eighty_columns() -> None:
     assert max(map(len, lines)) <= 80
     assert not [line for line in lines if "…" in line.replace("mmm…", "").replace("uuu…", "")]
     assert lines[2].split() == ["x", "no", *["–"] * 8]
-    assert "nobody" in lines[-1]
+    assert "no other" in lines[-1]
 
 
 def test_gpus_are_told_by_model() -> None:

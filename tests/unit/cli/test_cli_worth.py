@@ -80,7 +80,7 @@ def test_a_machine_that_was_lost_is_not_waited_for() -> None:
     first, second = said(live, iter([*events[:half], *gone, *events[half:]]))
     assert first == (
         "worth it? m1 98 samples/s (50 %), m2 98 (50 %), m3 0 until it was lost;"
-        " nobody waits for another"
+        " no one waits for another"
     )
     assert second.startswith("m3 was lost; both machines that are left pay: ")
 

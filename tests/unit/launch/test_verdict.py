@@ -30,7 +30,7 @@ def test_words(tmp_path: Path) -> None:
     assert "rank-1.log" in killed.cause
     assert "SIGSEGV" in explain(0, -11, paths).cause
     assert "signal 63" in explain(0, -63, paths).cause
-    assert "told to stop" in explain(0, 143, paths).cause
+    assert "stopped by a signal" in explain(0, 143, paths).cause
     plain = explain(0, 2, paths)
     assert isinstance(plain, ScriptError) and "code 2" in plain.cause
     paths.traceback_of(0).write_text("what\ndo this\n")

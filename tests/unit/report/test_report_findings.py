@@ -44,7 +44,7 @@ def late(waiting: str, **changes: Any) -> Summary:
     ("waiting", "told"),
     [
         ("lockstep", "the others waited 12.0 s, 41 % of their time, for it."),
-        ("bounded", "whoever ran too far ahead waited for it (12.0 s, 41 % of their time)."),
+        ("bounded", "those that ran too far ahead waited for it (12.0 s, 41 % of their time)."),
         ("nobody", "so it costs the others nothing."),
     ],
 )

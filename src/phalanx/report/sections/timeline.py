@@ -24,7 +24,7 @@ def section(study: StudyData) -> Section | None:
     windows = [(g, cut_window([log for log in logs[g.label] if log.steps], span)) for g in groups]
     caption = (
         "The same span of time in the middle of each training; a thin tick begins a step. "
-        "Steps that begin together are lockstep: whoever shows no red is the one the others "
+        "Steps that begin together are lockstep: the worker without red is the one that the others "
         "wait for."
     )
     if any(log.rounds for ranks in logs.values() for log in ranks):

@@ -15,7 +15,7 @@ STRAGGLERS = ("strategy", "straggler", "its time per sample", "came last", "othe
               "of their time", "shares at the end, %", "changes of shares")  # fmt: skip
 STRAGGLERS_NOTE = (
     "The straggler is who comes last, not who waits. Its time per sample is a multiple of the "
-    "others', before shares changed. Under asynchronous strategies nobody waits for it."
+    "others', before shares changed. Under asynchronous strategies no one waits for it."
 )
 MOST_TOLD = 2
 """Strategies whose stragglers are told in sentences; of more there is a table."""
@@ -45,7 +45,7 @@ def _straggler(group: Group) -> Iterator[tuple[str, ...]]:
         f"worker {late.rank}",
         words.UNKNOWN if late.slower is None else f"× {late.slower:.1f}",
         words.rough_share(late.share) if late.steps else words.UNKNOWN,
-        "nobody" if nobody else words.seconds(late.seconds),
+        "no one" if nobody else words.seconds(late.seconds),
         words.UNKNOWN if nobody else words.rough_share(late.cost),
         shares(summary.shares) if summary.shares else "equal",
         words.count(balance.changes if balance else 0),

@@ -50,7 +50,7 @@ def connect(
     caller = Caller(key, TLS_GREETING if tls else PLAIN_GREETING, introduction, name or peer)
     deadline = time.monotonic() + timeout
     refused, rest = 0, _REST_SECONDS
-    why = "nobody answered"
+    why = "there was no answer"
     while True:
         left = deadline - time.monotonic()
         if left <= 0:

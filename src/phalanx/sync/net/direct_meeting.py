@@ -81,7 +81,7 @@ class DirectMeeting:
             gone()
             raise
         except (msgspec.MsgspecError, ValueError):
-            raise channel.lost("it said something that nobody says at a meeting") from None
+            raise channel.lost("it said something that does not belong in a meeting") from None
         if arrival.number != self.number:
             raise channel.lost("it is at another meeting")
         return arrival, (arrival.runs, places, values)

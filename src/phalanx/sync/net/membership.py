@@ -131,7 +131,7 @@ class Words:
         except MachineLost:
             raise
         except PeerLost:
-            raise TimeoutError(f"nobody has set {key}") from None
+            raise TimeoutError(f"no machine has set {key}") from None
 
     def add(self, key: str, amount: int) -> int:
         return self.mirror.add(key, amount)

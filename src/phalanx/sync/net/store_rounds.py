@@ -148,7 +148,7 @@ class Rounds:
                     return self._taken_squares
                 self._raise_failure(step)
                 if current is None or current.step != step:
-                    raise Refused(f"nobody has contributed to step {step}")
+                    raise Refused(f"no worker has contributed to step {step}")
                 if current.squares is not None:
                     return current.squares
                 self._look_for_gone()
