@@ -142,7 +142,7 @@ def _assert_alike(found: list[Outcome]) -> None:
             assert torch.equal(outcome.weights[name], value), name
 
 
-@examples(40)
+@examples(24)
 @given(script=SCRIPTS)
 def test_trains_as_in_plain_torch(tmp_path_factory: Folders, script: Script) -> None:
     _hold_against_plain_torch(script, tmp_path_factory)
@@ -168,7 +168,7 @@ def _ends(script: Script, strategy: str, workers: int, folders: Folders) -> None
 
 
 @pytest.mark.parametrize("strategy", OTHERS)
-@examples(6)
+@examples(5)
 @given(script=SCRIPTS, workers=st.sampled_from((2, 3)))
 def test_runs_under_every_other_strategy(
     tmp_path_factory: Folders, strategy: str, script: Script, workers: int
