@@ -109,7 +109,9 @@ def test_a_loader_yields_the_same_kinds_here_and_alone(tmp_path: Path, form: str
     def work(rank: int) -> list[Any]:
         model = Net()
         run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
-        return list(run.batches(_loader(form)))
+        found = list(run.batches(_loader(form)))
+        run.finish()
+        return found
 
     alone = next(iter(_loader(form)))
     for batches in as_ranks(2, tmp_path, work, RunSettings(strategy="async")):
