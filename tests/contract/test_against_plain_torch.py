@@ -93,19 +93,21 @@ def _script(seed: int) -> Script:
 SCRIPTS = st.integers(0, 1 << 40).map(_script)
 
 
-def may_be_refused(script: Script, workers: int, strategy: str = "allreduce") -> str:
-    """Why ``script`` may be refused; empty: it may not."""
-    if workers == 1:
-        return ""
-    if script.sums and not script.declared:
-        return "a sum over the batch that is not declared"
-    if script.sums and script.clip_each and script.accumulate > 1:
-        return "a sum, whose gradients are read between two backward passes"
-    if script.branch in ("unfrozen", "added") and script.late[1] and not is_lockstep(strategy):
-        return "a change at a batch that not every worker comes to, where they are taken freely"
-    if script.schedule == "own figure":
-        return "rates that follow each worker's own figure"
-    return ""
+def may_be_refused(script: Script, workers: int, strategy: str = "allreduce") -> list[str]:
+    """For what ``script`` may be refused, as the refusal has to say; empty: it may not."""
+    reasons = {
+        # A sum over the batch that is not declared.
+        "is a sum": script.sums and not script.declared,
+        # A sum, whose gradients are read between two backward passes.
+        "gradients were read": script.sums and script.clip_each and script.accumulate > 1,
+        # A change at a batch that not every worker comes to, where batches are taken freely.
+        "different ways": script.branch in ("unfrozen", "added")
+        and script.late[1] > 0
+        and not is_lockstep(strategy),
+        # Rates that follow each worker's own figure.
+        "learning rates": script.schedule == "own figure",
+    }
+    return [reason for reason, may_be in reasons.items() if may_be and workers > 1]
 
 
 Folders = pytest.TempPathFactory
@@ -116,8 +118,8 @@ def _trained(script: Script, workers: int, strategy: str, folders: Folders) -> l
     try:
         return train_workers(script, workers, folders.mktemp("script"), strategy)
     except InputError as error:
-        assert may_be_refused(script, workers, strategy), f"refused without a reason: {error}"
-        assert error.cause
+        known = may_be_refused(script, workers, strategy)
+        assert any(reason in error.cause for reason in known), f"refused without a reason: {error}"
         assert error.remedy
         return None
 
@@ -142,7 +144,7 @@ def _assert_alike(found: list[Outcome]) -> None:
             assert torch.equal(outcome.weights[name], value), name
 
 
-@examples(40)
+@examples(24)
 @given(script=SCRIPTS)
 def test_trains_as_in_plain_torch(tmp_path_factory: Folders, script: Script) -> None:
     _hold_against_plain_torch(script, tmp_path_factory)
@@ -168,7 +170,7 @@ def _ends(script: Script, strategy: str, workers: int, folders: Folders) -> None
 
 
 @pytest.mark.parametrize("strategy", OTHERS)
-@examples(6)
+@examples(5)
 @given(script=SCRIPTS, workers=st.sampled_from((2, 3)))
 def test_runs_under_every_other_strategy(
     tmp_path_factory: Folders, strategy: str, script: Script, workers: int
