@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
-from phalanx.core.errors import InputError
 from phalanx.data.ledger import lease_of
 from phalanx.sync.clock import MonotonicClock
 from phalanx.train.engine import Engine
@@ -26,20 +24,3 @@ def test_only_an_optimizer_that_has_gradients_counts_next_to_nothing() -> None:
     weighing.new_batch(lease_of(4, 1, 1, 1, 4), 4, engine)
     assert weighing.scales == [NEXT_TO_NOTHING, 0.0]
     assert float(waiting.grad) * NEXT_TO_NOTHING == 1.0
-
-
-def test_a_plain_mean_and_a_weighted_one_are_not_added_up() -> None:
-    """Each by a backward pass of its own; after a step another loss may count otherwise."""
-    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
-    weighing, engine = Weighing([optimizer]), _Two([], [optimizer], MonotonicClock())
-    weighing.new_batch(lease_of(0, 0, 2, 4, 4), 4, engine)
-    weighing.count_as(None)
-    weighing.count_as(None)
-    with pytest.raises(InputError, match="weighted mean"):
-        weighing.count_as(1.0)
-    weighing.stepped(0)
-    assert weighing.count_as(1.0)
-    assert weighing.scales == [0.5]
-    weighing.stepped(0)
-    assert weighing.count_as(None)
-    assert weighing.scales == [1.0]
