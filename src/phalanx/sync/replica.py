@@ -32,7 +32,10 @@ class Replica:
         self.parameters = [[p for _, p in members] for members in spaces.values()]
         self.layouts: list[Layout] = [make_layout(m, shards) for m in spaces.values()]
         self.device = self.parameters[0][0].device
-        self._known = {id(p) for members in self.parameters for p in members}
+        known = {id(p) for members in self.parameters for p in members}
+        groups = optimizer.param_groups
+        self._sizes = [len(g["params"]) for g in groups]
+        self._frozen = [p for g in groups for p in g["params"] if id(p) not in known]
         self._features = _features(optimizer)
         self.staging = Staging(self.device)
         self.scale = Scale()
@@ -42,9 +45,12 @@ class Replica:
     def outgrown(self) -> bool:
         """Whether the optimizer trains a parameter that is not laid out (unfrozen, or added), or
         keeps other state than before (a schedule has switched its momentum on)."""
-        known, groups = self._known, self.optimizer.param_groups
-        if any(p.requires_grad and id(p) not in known for g in groups for p in g["params"]):
+        groups = self.optimizer.param_groups
+        if [len(g["params"]) for g in groups] != self._sizes:
             return True
+        for parameter in self._frozen:
+            if parameter.requires_grad:
+                return True
         return self._features != _features(self.optimizer)
 
     def copy_out(self, flats: list[Tensor]) -> None:

@@ -144,6 +144,11 @@ class Engine:
     def share_gradients(self, index: int, weight: float) -> None:
         """Every worker that steps together gets the agreed gradient. Collective."""
 
+    @property
+    def outgrown(self) -> bool:
+        """Whether the optimizers train parameters that they did not before."""
+        return False
+
     def follow_parameters(self) -> bool:
         """Train what the optimizers train now: parameters may have been unfrozen or added.
 

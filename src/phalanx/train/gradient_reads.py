@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from phalanx.core.errors import InputError
+from phalanx.core.inside import Inside
 from phalanx.sync.gradients import stop_watching, watch_reads
 from phalanx.train.engine import Engine
 from phalanx.train.weighing import Weighing
@@ -27,7 +27,8 @@ class GradientReads:
     ) -> None:
         self._engine, self._models, self._optimizers = engine, models, optimizers
         self._weighing = weighing
-        self._paused = False
+        self.paused = Inside()
+        """Inside, it is not the script that reads."""
         self._owners: dict[int, int] = {}
         """The optimizer of each parameter."""
         self._hooked: dict[int, tuple[int, RemovableHandle]] = {}
@@ -46,22 +47,13 @@ class GradientReads:
         for index in {index for index, _ in self._hooked.values()}:
             self._listen(index)
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Inside, it is not the script that reads."""
-        before, self._paused = self._paused, True
-        try:
-            yield
-        finally:
-            self._paused = before
-
     def _read(self, parameter: Tensor) -> None:
-        if self._paused or self._engine.parties == 1:
+        if self.paused or self._engine.parties == 1:
             return
         index = self._owners.get(id(parameter))
         if index in self._weighing.agreed:
             return
-        with self.paused():
+        with self.paused:
             if self._engine.follow_parameters():
                 self.watch()
                 index = self._owners.get(id(parameter))

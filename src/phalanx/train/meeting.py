@@ -84,9 +84,11 @@ class Meeting:
         if len(meant) != 1:
             self.disagree()
         intent = meant.pop()
-        options = self._options[row, present]
-        if (intent >= 0 or intent == EPOCH_DONE) and (options != options[0]).any():
-            self._differ(present, options.tolist())
+        if intent >= 0 or intent == EPOCH_DONE:
+            every = self._options[row].tolist()
+            options = [every[member] for member in present]
+            if options.count(options[0]) != len(options):
+                self._differ(present, options)
         if self.hear is not None:
             command = max(int(self._posted[row, member]) for member in present)
             self.hear(self._told[row, self._members], command)
@@ -134,20 +136,29 @@ def _word(intent: int) -> str:
     return _WORDS.get(intent, "updates the parameters")
 
 
-def digest_of_options(optimizers: Sequence[torch.optim.Optimizer]) -> float:
+class Options:
     """A number that differs where learning rates, momentum and the like do."""
-    found = tuple(
-        (name, value) if isinstance(value, int | float | tuple) else (name, _number(value))
-        for optimizer in optimizers
-        for group in optimizer.param_groups
-        for name, value in group.items()
-        if name != "params"
-    )
-    return float(zlib.crc32(repr(found).encode()))
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._optimizers = optimizers
+        self._known: list[list[object]] = []
+        self._digest = 0.0
+
+    def digest(self) -> float:
+        values = [
+            [_number(value) for name, value in group.items() if name != "params"]
+            for optimizer in self._optimizers
+            for group in optimizer.param_groups
+        ]
+        if values != self._known:
+            self._known, self._digest = values, float(zlib.crc32(repr(values).encode()))
+        return self._digest
 
 
-def _number(value: object) -> float | None:
+def _number(value: object) -> object:
     """Of a rate that is a tensor; one on an accelerator is not waited for."""
+    if isinstance(value, int | float | tuple):
+        return value
     if isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.numel() == 1:
         return float(value)
     return None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
 from phalanx.core.errors import InputError
+from phalanx.core.inside import Inside
 from phalanx.train.engine import Engine
 
 
@@ -17,7 +17,8 @@ class OwnSteps:
     """Refuses steps that are not ours, and keeps ``state_dict`` true."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer], engine: Engine) -> None:
-        self._ours, self._engine = False, engine
+        self.allowed, self._engine = Inside(), engine
+        """Inside, it is not the script that steps, saves or loads."""
         self._hooks = [o.register_step_pre_hook(self._check) for o in optimizers]
         for index, optimizer in enumerate(optimizers):
             self._hooks.append(optimizer.register_state_dict_pre_hook(partial(self._ask, index)))
@@ -25,20 +26,12 @@ class OwnSteps:
                 optimizer.register_load_state_dict_post_hook(partial(self._load, index))
             )
 
-    @contextmanager
-    def allowed(self) -> Iterator[None]:
-        before, self._ours = self._ours, True
-        try:
-            yield
-        finally:
-            self._ours = before
-
     def end(self) -> None:
         for hook in self._hooks:
             hook.remove()
 
     def _check(self, *_: Any) -> None:
-        if not self._ours:
+        if not self.allowed:
             raise InputError(
                 "the script called optimizer.step() itself, for this worker alone",
                 "Use run.step(): it agrees with the other workers first, and zeroes the gradients "
@@ -46,9 +39,9 @@ class OwnSteps:
             )
 
     def _ask(self, index: int, *_: Any) -> None:
-        if not self._ours:
+        if not self.allowed:
             self._engine.write_optimizer(index)
 
     def _load(self, index: int, *_: Any) -> None:
-        if not self._ours:
+        if not self.allowed:
             self._engine.read_optimizer(index)

@@ -270,10 +270,11 @@ class Run:
                 return
 
     def _follow_parameters(self) -> None:
-        with self._own_steps.allowed(), self._reads.paused():
-            followed = self.engine.follow_parameters()
-        if followed:
-            self._reads.watch()
+        if not self.engine.outgrown:
+            return
+        with self._own_steps.allowed, self._reads.paused:
+            self.engine.follow_parameters()
+        self._reads.watch()
 
     def _end_round(self) -> None:
         began = self._clock.now()
@@ -377,8 +378,8 @@ class Run:
         scale, weight = self._weighing.of_step(index, weight)
         agreed = index in self._weighing.agreed and scaler is None
         with (
-            self._own_steps.allowed(),
-            self._reads.paused(),
+            self._own_steps.allowed,
+            self._reads.paused,
             self._scaling.of(index, scaler) as factor,
         ):
             timing = self.engine.exchange(index, scale, weight, clip, agreed=agreed)
@@ -495,7 +496,7 @@ class Run:
         if self._lifetime.over:
             return
         self._evaluator.end_epoch(NEVER - 1)
-        with self._own_steps.allowed():
+        with self._own_steps.allowed:
             self.engine.finish(collective)
         self._own_steps.end()
         self._reads.end()

@@ -44,7 +44,7 @@ from phalanx.train.meeting import (
     SWITCH,
     UNFREEZE,
     Meeting,
-    digest_of_options,
+    Options,
 )
 from phalanx.train.stage import Makings, Stage
 from phalanx.train.whole_state import Captured, WholeState
@@ -67,6 +67,7 @@ class SharedEngine(Engine):
         self.background = not arena.scripted
         emulation = emulation_of(chosen, arena.rank, arena)
         super().__init__(models, optimizers, clock, emulation)
+        self._options = Options(self._users)
         self._made = 0
         self._lay_out()
         broadcast(arena, _untrained(models, self._replicas))
@@ -162,7 +163,7 @@ class SharedEngine(Engine):
         return self._arena.lock(index)
 
     def meet(self, intent: int) -> None:
-        self._meeting.options = digest_of_options(self._users)
+        self._meeting.options = self._options.digest()
         self._meeting.meet(intent)
 
     def barrier(self) -> None:
@@ -247,7 +248,7 @@ class SharedEngine(Engine):
     def _announce(self, intent: int) -> None:
         """To those who step together; their optimizers have to be set alike."""
         if self.lockstep:
-            self._stage.meeting.options = digest_of_options(self._users)
+            self._stage.meeting.options = self._options.digest()
         self._stage.meeting.announce(intent)
 
     def _step_agreed(self, index: int) -> Timing:
@@ -299,8 +300,12 @@ class SharedEngine(Engine):
 
     # -- the script's optimizers -------------------------------------------------------------
 
+    @property
+    def outgrown(self) -> bool:
+        return any([replica.outgrown() for replica in self._replicas])
+
     def follow_parameters(self) -> bool:
-        if not any(replica.outgrown() for replica in self._replicas):
+        if not self.outgrown:
             return False
         resting, given = self.resting, self._claims.given
         self.rest()
