@@ -302,7 +302,7 @@ class SharedEngine(Engine):
 
     @property
     def outgrown(self) -> bool:
-        return any([replica.outgrown() for replica in self._replicas])
+        return any(replica.outgrown() for replica in self._replicas)
 
     def follow_parameters(self) -> bool:
         if not self.outgrown:
@@ -364,7 +364,7 @@ class SharedEngine(Engine):
         self.barrier()
 
     def end_pass(self) -> None:
-        if self.lockstep and self._buffers.any:
+        if self.lockstep and self._stage.together and self._buffers.any:
             self.share_buffers()
 
     # -- the way through the data ------------------------------------------------------------

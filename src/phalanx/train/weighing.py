@@ -57,16 +57,18 @@ class Weighing:
             self.agreed.clear()
         if self._counted is not None and self.pending:
             self._count_by_samples()
+        before = self._weight if self.pending and engine.apart else 0.0
         scale, self._weight = self._measure(lease, batch, engine)
+        self._weight += before  # movements are averaged by all samples that they are of
         self._part, self._looks, self._counted = lease.part * engine.parties, 0, None
         self._unit = engine.parties / lease.whole
         self.pending += 1
         self._batches += lease.full
         if self.averages:
             scale *= lease.full
-        for index, before in enumerate(self._scales):
-            rescales = index not in self.agreed and scale != before
-            self._scales[index] = self._rescale(index, before, scale) if rescales else scale
+        for index, old in enumerate(self._scales):
+            rescales = index not in self.agreed and scale != old
+            self._scales[index] = self._rescale(index, old, scale) if rescales else scale
         self._by_samples = list(self._scales), self._weight
 
     def _measure(self, lease: Lease, batch: int, engine: Engine) -> tuple[float, float]:
@@ -183,14 +185,14 @@ class Weighing:
             for i, p in enumerate(self._all())
             if (gradient := get_grad(p)) is not None
         }
-        counted = [self.pending, self._batches, *self._scales]
+        counted = [self.pending, self._batches, self._weight, self._part, *self._scales]
         weighed = torch.tensor(counted, dtype=torch.float64)
         return {"pending": weighed, **gradients}
 
     def import_state(self, state: Mapping[str, Tensor]) -> None:
         if "pending" not in state:
             return
-        pending, self._batches, *self._scales = state["pending"].tolist()
+        pending, self._batches, self._weight, self._part, *self._scales = state["pending"].tolist()
         self.pending = int(pending)
         for i, parameter in enumerate(self._all()):
             if (gradient := state.get(f"pending.{i}")) is not None:
