@@ -20,8 +20,10 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY) ## compare four strategies on handwritten digits, here, now
 	$(BIN)/phalanx demo
 
+# In two processes: most tests use one core.
 test: $(READY) ## the test suite
-	$(BIN)/pytest
+	@$(BIN)/pytest tests/unit tests/e2e tests/faults & first=$$!; \
+	$(BIN)/pytest tests/contract tests/gpu; second=$$?; wait $$first && exit $$second
 
 test-slow: $(READY) ## the tests that take minutes
 	$(BIN)/pytest -m slow --timeout 1200 --ignore tests/ssh --ignore tests/hosts

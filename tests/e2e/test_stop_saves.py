@@ -15,8 +15,8 @@ LONG = """
 import time, torch, phalanx
 from pathlib import Path
 model = torch.nn.Linear(8, 2)
-run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
 x = torch.randn(400000, 8)
+run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
 for epoch in run.epochs(2):
     for i, (part,) in enumerate(run.batches((x,), batch=20)):
         run.backward(model(part).square().mean())

@@ -113,7 +113,7 @@ def test_commands_and_agents_leave_no_core_dumps_nor_do_their_workers(
     here.write_text(f"machines: {{here: {{host: here, folder: {tmp_path / 'there'}}}}}\n")
     script = write_script(
         tmp_path,
-        "import resource\njoin()\nfinish()\n"
+        "import phalanx, resource\njoin()\nfinish()\nif False:\n    phalanx.join()\n"
         "print('core', resource.getrlimit(resource.RLIMIT_CORE)[0])\n",
     )
     words = ["run", str(script), "--launcher", launcher]
