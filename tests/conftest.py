@@ -26,7 +26,7 @@ def _own_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Nor makes a key in the home of who runs the tests; for the session, because fixtures of modules start runs too."""
+    """Nor makes a key in the home of who runs the tests. Fixtures of modules start runs too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
         yield
