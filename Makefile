@@ -20,10 +20,11 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY) ## compare four strategies on handwritten digits, here, now
 	$(BIN)/phalanx demo
 
-# What starts no processes runs beside each other; the rest alone, because it measures time and rates.
+# The contract suite is threads: it runs beside the units. Shells let jobs in the background ignore
+# Ctrl-C, which other tests send. Whole runs come last and alone, because they measure rates.
 test: $(READY) ## the test suite
-	@$(BIN)/pytest tests/unit & first=$$!; \
-	$(BIN)/pytest tests/contract tests/gpu; second=$$?; wait $$first && exit $$second
+	@$(BIN)/pytest tests/contract tests/gpu & contract=$$!; \
+	$(BIN)/pytest tests/unit; units=$$?; wait $$contract && exit $$units
 	$(BIN)/pytest tests/e2e tests/faults
 
 test-slow: $(READY) ## the tests that take minutes

@@ -1,6 +1,6 @@
 """Machines that were lost for a while: the network was cut, or this computer slept.
 
-Their agents and workers go on. Whoever is reached again has kept all that is missing here.
+Their agents and workers go on. An agent that is reached again has kept all that is missing here.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Absences:
                 back = None
             if back:
                 del self._away[member.name]
-                self._say(f"{member.name} is connected again: nothing of the run was missed")
+                self._say(f"{member.name} is connected again; events and logs are complete")
                 return
             if back is False and time.monotonic() - began > SETTLED:
                 error = MachineError(f"the agent on {member.name} has ended", error.remedy)

@@ -147,11 +147,16 @@ class LocalCommand(RunningCommand):
         self._input.close()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        await self._process.wait()
+        await self._ended()
 
     async def _hang_up(self) -> None:
         self._input.close()
+        await self._ended()
+
+    async def _ended(self) -> None:
+        """Pipes are closed too: what the command has started may hold them open."""
         await self._process.wait()
+        self._process._transport.close()  # type: ignore[attr-defined]  # there is no public way
 
     def _put(self, data: bytes) -> None:
         self._input.write(data)

@@ -28,7 +28,12 @@ line = "import os, time; os.setsid(); print(os.getpid(), flush=True); time.sleep
 inner = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {line!r}]); "
 words = [sys.executable, "-c", inner + "import time; time.sleep(0.2)"]
 child = subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True)
-(paths.files / f"daemon-{rank}").write_bytes(child.stdout.readline())
+named = paths.files / f"daemon-{rank}"
+named.with_suffix(".new").write_bytes(child.stdout.readline())
+named.with_suffix(".new").rename(named)
+until = time.monotonic() + 30  # one that fails ends the other: both have to be there before
+while not (paths.files / f"daemon-{1 - rank}").exists() and time.monotonic() < until:
+    time.sleep(0.01)
 """
 
 

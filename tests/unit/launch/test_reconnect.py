@@ -74,7 +74,7 @@ def test_after_a_gap_the_run_goes_on_and_nothing_is_missed(place: Place) -> None
     assert log == [str(number) for number in range(1, 61)]
     first, *rest = place.run.news
     assert first.startswith("this computer slept, or this command was stopped, for")
-    assert rest == ["m1 is connected again: nothing of the run was missed"]
+    assert rest == ["m1 is connected again; events and logs are complete"]
 
 
 def test_a_gap_that_is_too_long_leaves_the_run_to_its_machines(place: Place) -> None:
