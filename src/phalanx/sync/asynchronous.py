@@ -64,8 +64,7 @@ class Asynchronous(SharedStrategy):
         if weight > 0.0 and (finite := self._outbox.is_finite()):
             self._outbox.normalise(weight, clip, self._emphasis)
             timing.bytes_sent += self._store.encode(self._outbox)
-            # A codec may have made something infinite of it.
-            finite = self._outbox.sender.is_plain or self._outbox.is_finite()
+            finite = self._outbox.is_encoded_finite()
         timing.send += self._clock.now() - began
         if weight > 0.0:
             pushed = self._beside if self._overlaps else timing

@@ -43,7 +43,12 @@ class Outbox:
         return [collector.collect() for collector in self._collectors]
 
     def is_finite(self) -> bool:
-        return are_finite(self.flats)
+        """What was collected."""
+        return all(c.finite for c in self._collectors) or are_finite(self.flats)
+
+    def is_encoded_finite(self) -> bool:
+        """What a codec has made of it."""
+        return self.sender.is_plain or are_finite(self.flats)
 
     def normalise(self, weight: float, clip: float | None, emphasis: float = 1.0) -> None:
         """From a sum of weighted means to their mean, of a norm that ``clip`` limits.

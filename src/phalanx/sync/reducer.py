@@ -14,6 +14,7 @@ import math
 import torch
 from torch import Tensor
 
+from phalanx.sync.adding import adding
 from phalanx.sync.clipping import clip_factor
 from phalanx.sync.early_gradients import EarlyGradients
 from phalanx.sync.finite import are_finite, total
@@ -52,15 +53,14 @@ class Reducer:
         self.reduced = [self._own_slices(i) for i in range(len(layouts))]
         """Per layout, and per shard of this member: what the team agreed on."""
         self._targets = [self._targets_of(i) for i in range(len(layouts))]
+        self._offered = [target for own in self._targets for target in own]
         self._collectors = self._replica.collector(self._targets)
-        self._others = [
-            [
-                (out, [shared[m][slice(*bounds[s])] for m in self._rows_to_add])
-                for s, out in zip(self.shards, own, strict=True)
-            ]
+        self._adding = [
+            adding(out, [shared[m][slice(*bounds[s])] for m in self._rows_to_add])
             for bounds, own, shared in zip(
                 self._bounds, self.reduced, self._shared.gradients, strict=True
             )
+            for s, out in zip(self.shards, own, strict=True)
         ]
         whole = self._team.size == context.arena.workers
         self._rows = slice(None) if whole else list(self._team.members)
@@ -71,7 +71,8 @@ class Reducer:
         self.sender = self._summing.sender if self._summing else context.wire.sender(self._sent())
         self.bytes_sent = 0
         """Of the last offer, and of what went to other hosts."""
-        self._looks_first = context.wire.codec is not None or not across
+        self._coded = context.wire.codec is not None
+        self._looks_first = self._coded or not across
         """A codec would remember what is not finite; and what others sum, others have to check."""
         self._flats: list[Tensor] | None = None
         self.refused: tuple[int, ...] | None = None
@@ -139,12 +140,13 @@ class Reducer:
         """Show this worker's gradients."""
         gone, stale = self._early.settle() if self._early else (NOBODY, False)
         masks = [collector.collect(gone) for collector in self._collectors]
-        self._flats, spoilt = None, self._is_spoilt()
-        self._shared.declare(weight, clip, masks, stale=stale, spoilt=spoilt)
+        self._flats, doubtful = None, not all(c.finite for c in self._collectors)
+        spoilt = doubtful and self._is_spoilt()
+        self._shared.declare(weight, clip, masks, stale=stale, spoilt=spoilt, doubtful=doubtful)
         self.bytes_sent = 0 if self._summing or spoilt else self.sender.offer(weight, masks)
 
     def _is_spoilt(self) -> bool:
-        return self._looks_first and not are_finite([t for own in self._targets for t in own])
+        return self._looks_first and not are_finite(self._offered)
 
     def keep_own(self) -> Masks:
         """All members have the same gradients: what this one sums is its part of its own."""
@@ -166,7 +168,7 @@ class Reducer:
         for flat, targets, bounds in zip(flats, self._targets, self._bounds, strict=True):
             for target, (low, high) in zip(targets, bounds, strict=True):
                 target.copy_(flat[low:high])
-        self._shared.declare(weight, None, [None] * len(flats))
+        self._shared.declare(weight, None, [None] * len(flats), doubtful=True)
         self._flats, self.bytes_sent = flats, 0
 
     def encode(self) -> None:
@@ -181,16 +183,14 @@ class Reducer:
         """
         shared = self._shared
         # Read before anything else: on other hosts the next step may be declared already.
-        weight, clip = (
-            float(shared.weights[self._rows].sum()),
-            float(shared.clips[self._rows].max()),
-        )
-        masks, factor = shared.used_by(self._rows), 1.0 / weight if weight else 1.0
-        stale = bool(shared.stale[self._rows].any())
-        self.add_here()
+        declared = shared.declared_by(self._rows)
+        clip, factor = declared.clip, 1.0 / declared.weight if declared.weight else 1.0
+        # A codec may have made something else of it, and a small weight makes it larger.
+        doubtful = self._coded or factor > 1.0 or declared.doubtful
+        self.add_here(1.0 if self._summing else factor)
         if self._summing:
             if self.leads:
-                if stale:
+                if declared.stale:
                     self._summing.discard()
                 self.bytes_sent = self._summing.sum(coded=coded)
                 if self._early is not None:
@@ -200,13 +200,14 @@ class Reducer:
             self._circle.wait()
             if clip > 0.0:  # of the whole sums, so that all hosts find the same
                 factor *= clip_factor(float(shared.norms[self._local[0]]) * factor**2, clip)
-        slices = [out for own in self.reduced for out in own]
-        if factor != 1.0:
-            torch._foreach_mul_(slices, factor)
-        # Everyone decides alike, also a worker that had nothing to give: it costs a barrier.
-        if checked or (clip > 0.0 and not self._summing):
+            if factor != 1.0:
+                torch._foreach_mul_([out for own in self.reduced for out in own], factor)
+        # Everyone decides alike, also a worker that had nothing to give: it costs a barrier, so
+        # what cannot have become infinite is not looked at.
+        self.refused = None
+        if (checked and doubtful) or (clip > 0.0 and not self._summing):
             self.check(0.0 if self._summing else clip)
-        return masks
+        return declared.masks
 
     def check(self, clip: float = 0.0) -> None:
         """Whether what the members have reduced is finite, all of it; limit its norm."""
@@ -243,12 +244,11 @@ class Reducer:
             for shard, part in zip(self.shards, own, strict=True):
                 flat[slice(*bounds[shard])] = part
 
-    def add_here(self) -> None:
-        """Add up what the members on this host have; where hosts are apart, in ``sums``."""
-        for slices in self._others:
-            for out, others in slices:
-                for other in others:
-                    out.add_(other)
+    def add_here(self, factor: float = 1.0) -> None:
+        """Add up what the members on this host have, and multiply it; where hosts are apart, in
+        ``sums``."""
+        for add in self._adding:
+            add(factor)
         if self.apart:
             self._circle.wait()
 

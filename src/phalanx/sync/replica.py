@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from phalanx.core.errors import InputError
+from phalanx.sync.finite import total
 from phalanx.sync.gradients import Scale, get_grad, set_grad
 from phalanx.sync.layout import Layout, Place, by_dtype, make_layout, reshard, trainable
 from phalanx.sync.staging import StagedCollector, Staging
@@ -101,7 +103,7 @@ class Replica:
         self._gathered = self._gathered or self.private_flats()  # one for all strategies
         found = []
         for (layout, own, targets), flat in zip(members, self._gathered, strict=True):
-            gather = Collector(reshard(layout, 1), own, [flat], self.scale).collect
+            gather = Collector(reshard(layout, 1), own, [flat], self.scale)
             found.append(StagedCollector(self.staging, gather, flat, layout, targets))
         return found
 
@@ -139,8 +141,9 @@ class Collector:
             _shaped(place, targets)
             for place, targets in zip(layout.places, self._targets, strict=True)
         ]
+        self._shards = shards
+        self._halves = None if layout.dtype.is_complex else [_halves(shard) for shard in shards]
 
-    @torch.no_grad()  # whoever keeps the graph of its gradients would have it kept here for ever
     def collect(self, gone: Collection[int] = NOBODY) -> bytes | None:
         """``None`` when every parameter had a gradient, else one byte each that says whether.
 
@@ -156,12 +159,15 @@ class Collector:
             if gradient is None:
                 missing.add(i)
                 torch._foreach_zero_([target for _, _, target in self._targets[i]])
-            elif gradient.layout != torch.strided:
+                continue
+            if gradient.requires_grad:  # else the graph of it would be kept here for ever
+                gradient = gradient.detach()
+            if gradient.layout != torch.strided:
                 raise InputError(
                     "a gradient is sparse, which no strategy can exchange",
                     "Make the layer dense, for example nn.Embedding(…, sparse=False).",
                 )
-            elif whole is not None:
+            if whole is not None:
                 targets.append(whole)
                 sources.append(gradient)
             else:  # the parameter lies in several shards
@@ -177,6 +183,20 @@ class Collector:
         if not missing:
             return None
         return bytes(i not in missing for i in range(len(self._parameters)))
+
+    @property
+    def finite(self) -> bool:
+        """Whether what was collected last is finite for certain."""
+        if self._halves is None:
+            return math.isfinite(total(self._shards))
+        return all(math.isfinite(torch.dot(one, other).item()) for one, other in self._halves)
+
+
+def _halves(shard: Tensor) -> tuple[Tensor, Tensor]:
+    """Their product is finite only if all numbers are, and takes half the time of a sum. A number
+    in the middle is in both."""
+    half = (len(shard) + 1) // 2
+    return shard[:half], shard[len(shard) - half :]
 
 
 def _shaped(place: Place, targets: list[tuple[int, int, Tensor]]) -> Tensor | None:

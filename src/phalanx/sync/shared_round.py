@@ -46,7 +46,7 @@ class SharedRound:
 
     def offer(self, weight: float, clip: float | None = None) -> None:
         masks = [collector.collect() for collector in self._collectors]
-        finite = are_finite(self._mine)
+        finite = all(c.finite for c in self._collectors) or are_finite(self._mine)
         self.bytes_sent = self.sender.offer(weight, masks) if finite else 0
         if finite and not self.sender.is_plain:  # a codec may have made something infinite of it
             finite = are_finite(self._mine)

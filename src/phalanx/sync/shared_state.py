@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
 from phalanx.sync.optimizer_state import (
@@ -17,6 +19,19 @@ from phalanx.sync.shard_optimizer import ShardOptimizer, discover_slots, is_elem
 from phalanx.sync.transport.arena import Arena
 
 __all__ = ["SharedState", "State"]
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What the members of a team say of the gradients that they offer."""
+
+    weight: float
+    clip: float
+    masks: Masks
+    stale: bool
+    """Some went ahead and were not what was then offered."""
+    doubtful: bool
+    """Some may not be finite, so that their sum has to be looked at."""
 
 
 class SharedState:
@@ -55,17 +70,15 @@ class SharedState:
             ]
             for i, n in enumerate(layouts)
         ]
-        self.weights = arena.region(f"{tag}.weights", arena.workers, torch.float64).numpy()
-        self.clips = arena.region(f"{tag}.clips", arena.workers, torch.float64).numpy()
-        self.stale = arena.region(f"{tag}.stale", arena.workers, torch.uint8).numpy()
-        """Whose gradients went ahead and were not what it then offered."""
-        self.spoilt = arena.region(f"{tag}.spoilt", arena.workers, torch.uint8).numpy()
-        """Whose gradient is not finite."""
+        # One table, because a row of it is written and read at once, in every step.
+        table = arena.region(f"{tag}.declared", arena.workers * 6, torch.float64)
+        self._declared = table.view(arena.workers, 6).numpy()
+        self.weights, self.clips, self.spoilt = (self._declared[:, i] for i in range(3))
+        """``spoilt``: whose gradient is not finite."""
         self.norms = host.region(f"{tag}.norms", host.workers, torch.float64).numpy()
         self.totals = host.region(f"{tag}.totals", host.workers, torch.float64).numpy()
         """Of what each worker has summed: finite if all of it is."""
         self.versions = host.region(f"{tag}.versions", host.workers, torch.int64).numpy()
-        self._complete = arena.region(f"{tag}.complete", arena.workers, torch.uint8).numpy()
         self._used = [
             arena.region(f"{tag}.used.{i}", arena.workers * len(n.places), torch.uint8)
             .view(arena.workers, len(n.places))
@@ -128,13 +141,12 @@ class SharedState:
         *,
         stale: bool = False,
         spoilt: bool = False,
+        doubtful: bool = False,
     ) -> None:
         """What this worker offers weighs so much; ``masks`` says of which parameters it is."""
-        rank = self.arena.rank
-        self.stale[rank], self.spoilt[rank] = stale, spoilt
-        self.weights[rank], self.clips[rank] = weight, clip or 0.0
-        self._complete[rank] = all(mask is None for mask in masks)
-        if not self._complete[rank]:
+        rank, complete = self.arena.rank, all(mask is None for mask in masks)
+        self._declared[rank] = (weight, clip or 0.0, spoilt, stale, doubtful, complete)
+        if not complete:
             for table, mask in zip(self._used, masks, strict=True):
                 table[rank] = 1 if mask is None else list(mask)
 
@@ -142,11 +154,19 @@ class SharedState:
         """The workers that have declared a gradient that is not finite."""
         return tuple(self.spoilt.nonzero()[0].tolist())
 
+    def declared_by(self, ranks: slice | list[int]) -> Declared:
+        """What ``ranks`` have declared, together."""
+        weights, clips, _, stale, doubtful, complete = zip(
+            *self._declared[ranks].tolist(), strict=True
+        )
+        masks: Masks = [None] * len(self._used) if all(complete) else self.used_by(ranks)
+        return Declared(sum(weights), max(clips), masks, any(stale), any(doubtful))
+
     def used_by(self, ranks: slice | list[int]) -> Masks:
         """Which parameters any of ``ranks`` has declared."""
-        if self._complete[ranks].all():
+        complete = self._declared[ranks, 5:] != 0.0  # whose row of the other table is not written
+        if complete.all():
             return [None] * len(self._used)
-        complete = self._complete[ranks, None]  # whose row of the table is not written
         return [(table[ranks] | complete).max(axis=0).tobytes() for table in self._used]
 
     def export_state(self) -> State:

@@ -8,7 +8,8 @@ On a CPU all of it comes down to plain copies.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,7 +18,13 @@ from phalanx.sync.layout import Layout
 
 Copy = tuple[Tensor, Tensor]
 """A target and its source."""
-Collect = Callable[[], bytes | None]
+
+
+class Gather(Protocol):
+    @property
+    def finite(self) -> bool: ...
+
+    def collect(self, gone: Collection[int] = ...) -> bytes | None: ...
 
 
 class Staging:
@@ -86,7 +93,7 @@ class StagedCollector:
     def __init__(
         self,
         staging: Staging,
-        gather: Collect,
+        gather: Gather,
         flat: Tensor,
         layout: Layout,
         shards: Sequence[Tensor],
@@ -102,9 +109,13 @@ class StagedCollector:
 
     def collect(self, gone: Collection[int] = ()) -> bytes | None:
         """``None`` when every parameter had a gradient, else one byte each that says whether."""
-        used = self._gather()
+        used = self._gather.collect()
         self._staging.fetch(self._copies)
         return used
+
+    @property
+    def finite(self) -> bool:
+        return self._gather.finite
 
 
 def _bounds(layout: Layout) -> list[tuple[int, int]]:

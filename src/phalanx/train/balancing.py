@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from phalanx.core.spec import Phase, Spec
@@ -94,12 +94,13 @@ class Watch:
             self.decided.append(change)
         return True
 
-    def verdict(self, speeds: Sequence[float], now: float) -> Command | None:
+    def verdict(self, speeds: Iterable[float], now: float) -> Command | None:
         """What the policies want, asked once a step."""
         self._steps += 1
         if self._steps < self._next_look or now - self._looked < LOOK_SECONDS:
             return None
         self._looked, self._next_look = now, self._steps + LOOK_EVERY
+        speeds = [float(speed) for speed in speeds]
         if self._regroups and all(speed > 0.0 for speed in speeds) and self._steps >= KNOWN_AFTER:
             self._regroups = False
             return Command(Kind.REGROUP)

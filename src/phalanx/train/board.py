@@ -56,7 +56,7 @@ class Board:
 
     @property
     def stop_is_asked(self) -> bool:
-        return bool(self._told.any())
+        return 1 in self._told.tobytes()
 
     def post(self, command: Command) -> None:
         text = command.spec.encode()[:TEXT].ljust(TEXT, b"\0")

@@ -14,7 +14,7 @@ from phalanx.core.spec import Spec
 from phalanx.sync.balance import Change
 from phalanx.sync.claims import SharedClaims
 from phalanx.sync.transport.arena import Arena
-from phalanx.train.balancing import Watch
+from phalanx.train.balancing import LOOK_EVERY, Watch
 from phalanx.train.board import Board, Command, Kind
 from phalanx.train.meeting import BUSY, CUT, SAMPLES, SPEED, STEPS, WHOLE, Meeting
 from phalanx.train.stage import Stage
@@ -84,13 +84,14 @@ class Control:
         """This worker has computed."""
         self.watch.meter.add(samples, seconds)
         figures = self._meeting.figures
-        figures[SPEED] = self.watch.meter.value
         if samples:  # a second optimizer's step over the same ones is part of it
             figures[STEPS] += 1
         figures[SAMPLES] += samples
         figures[BUSY] += seconds
         figures[WHOLE] += seconds
-        self._board.figures[self._arena.rank] = figures
+        if not self._lockstep or figures[STEPS] % LOOK_EVERY == 0:
+            figures[SPEED] = self.watch.meter.value
+            self._board.figures[self._arena.rank] = figures
 
     def exchanged(self, seconds: float) -> None:
         """And has then exchanged what it computed, and waited for others."""
@@ -120,7 +121,7 @@ class Control:
             return
         self._rebalanced |= not self.fixed and self.watch.new_shares(figures)
         if self._first:
-            self._post(self.watch.verdict(figures[:, SPEED].tolist(), self._arena.pace.now()))
+            self._post(self.watch.verdict(figures[:, SPEED], self._arena.pace.now()))
 
     def look(self, watcher: Watcher | None, *, told_to_stop: bool = False) -> None:
         """The first worker looks for commands, and after those who do not meet."""

@@ -138,10 +138,13 @@ class Engine:
         self.on_step(index, timing)
         return timing
 
+    goes_ahead = False
+    """Whether gradients may be on their way before the step: then ``begin_batch`` is called."""
+
     def begin_batch(self, scales: Sequence[float]) -> None:
         """What the gradients of each optimizer are multiplied by when they are exchanged."""
 
-    def share_gradients(self, index: int, weight: float) -> None:
+    def share_gradients(self, index: int, scale: float, weight: float) -> None:
         """Every worker that steps together gets the agreed gradient. Collective."""
 
     @property

@@ -24,11 +24,10 @@ class GradientReads:
         models: Sequence[nn.Module],
         optimizers: Sequence[torch.optim.Optimizer],
         weighing: Weighing,
+        ours: Inside,
     ) -> None:
         self._engine, self._models, self._optimizers = engine, models, optimizers
-        self._weighing = weighing
-        self.paused = Inside()
-        """Inside, it is not the script that reads."""
+        self._weighing, self._ours = weighing, ours
         self._owners: dict[int, int] = {}
         """The optimizer of each parameter."""
         self._hooked: dict[int, tuple[int, RemovableHandle]] = {}
@@ -48,12 +47,12 @@ class GradientReads:
             self._listen(index)
 
     def _read(self, parameter: Tensor) -> None:
-        if self.paused or self._engine.parties == 1:
+        if self._ours or self._engine.parties == 1:
             return
         index = self._owners.get(id(parameter))
         if index in self._weighing.agreed:
             return
-        with self.paused:
+        with self._ours:
             if self._engine.follow_parameters():
                 self.watch()
                 index = self._owners.get(id(parameter))
@@ -63,7 +62,7 @@ class GradientReads:
                     "it differs from worker to worker",
                     "Freeze it (requires_grad_(False)), or read and clip only what is trained.",
                 )
-            self._engine.share_gradients(index, self._weighing.of_step(index)[1])
+            self._engine.share_gradients(index, *self._weighing.of_step(index))
         self._weighing.agreed.add(index)
         self._listen(index)
 

@@ -224,6 +224,8 @@ class LossWatch:
 
     def weight_of(self, error: Tensor, samples: int) -> Counted | None:
         """What the loss counts for, if not for its samples; refuses a sum."""
+        if _is_plain_mean(error.grad_fn, samples):
+            return None
         found = inspect_loss(error, samples, least=1 if self._divided else 2)
         self._divided = self._divided or found.divided > 0
         if found.sums:
@@ -246,6 +248,16 @@ class LossWatch:
             return Counted(found.weights[0])
         alone = len(found.even) == 1 and not found.plain and not found.divided
         return Counted(found.even[0], even=True) if alone else None
+
+
+def _is_plain_mean(node: Any, samples: int) -> bool:
+    """The most frequent loss, told at once: a cross entropy that counts every sample once."""
+    return (
+        type(node).__name__ == "NllLossBackward0"
+        and node._saved_reduction == _MEAN
+        and node._saved_weight is None
+        and float(node._saved_total_weight) == samples == node._saved_target.numel()
+    )
 
 
 def sum_refused(what: str) -> InputError:

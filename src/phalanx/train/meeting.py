@@ -7,6 +7,7 @@ travels the same way: at a meeting all members hear the same figures and the sam
 
 from __future__ import annotations
 
+import operator
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -49,13 +50,11 @@ class Meeting:
         self._arena, self._circle, self._members = arena, circle, list(members)
         self._count = 0
         # Two rows in turn: a worker can be one meeting ahead of another, but never two.
-        self._rows = arena.region("intents", 2 * arena.workers, torch.int64).view(2, -1).numpy()
-        told = arena.region("figures", 2 * arena.workers * len(FIGURES), torch.float64)
-        self._told = told.view(2, arena.workers, -1).numpy()
-        self._posted = arena.region("posted", 2 * arena.workers, torch.int64).view(2, -1).numpy()
-        self._options = (
-            arena.region("options", 2 * arena.workers, torch.float64).view(2, -1).numpy()
-        )
+        columns = 3 + len(FIGURES)  # the intent, the command, the options
+        told = arena.region("meeting", 2 * arena.workers * columns, torch.float64)
+        self._told = told.view(2, arena.workers, columns).numpy()
+        whole = self._members == list(range(arena.workers))
+        self._rows: slice | list[int] = slice(None) if whole else self._members
         self._left = arena.region("left", arena.workers, torch.uint8).numpy()
         self.figures = [0.0] * len(FIGURES)
         """Of this worker."""
@@ -69,32 +68,27 @@ class Meeting:
 
     def announce(self, intent: int) -> None:
         self._count += 1
-        row, rank = self._count % 2, self._arena.rank
-        self._rows[row, rank] = intent
-        self._told[row, rank] = self.figures
-        self._posted[row, rank] = self.command
-        self._options[row, rank] = self.options
+        row = (intent, self.command, self.options, *self.figures)
+        self._told[self._count % 2, self._arena.rank] = row
 
     def wait(self) -> int:
         """The barrier for what was announced; returns what the others mean to do."""
         self._circle.wait(self.someone_left)
-        row = self._count % 2
-        present = [member for member in self._members if member not in self._arena.lost]
-        meant = {int(self._rows[row, member]) for member in present}
-        if len(meant) != 1:
+        row, lost = self._told[self._count % 2], self._arena.lost
+        present = [member for member in self._members if member not in lost]
+        told = row[:, :3].tolist()
+        meant, commands, options = zip(*(told[member] for member in present), strict=True)
+        if meant.count(meant[0]) != len(meant):
             self.disagree()
-        intent = meant.pop()
-        if intent >= 0 or intent == EPOCH_DONE:
-            every = self._options[row].tolist()
-            options = [every[member] for member in present]
-            if options.count(options[0]) != len(options):
-                self._differ(present, options)
+        intent = int(meant[0])
+        differ = options.count(options[0]) != len(options)
+        if differ and (intent >= 0 or intent == EPOCH_DONE):
+            self._differ(present, options)
         if self.hear is not None:
-            command = max(int(self._posted[row, member]) for member in present)
-            self.hear(self._told[row, self._members], command)
+            self.hear(row[self._rows, 3:], int(max(commands)))
         return intent
 
-    def _differ(self, present: list[int], options: list[float]) -> NoReturn:
+    def _differ(self, present: list[int], options: Sequence[float]) -> NoReturn:
         other = next(m for m, o in zip(present, options, strict=True) if o != options[0])
         raise InputError(
             f"the learning rates or other settings of the optimizers differ between worker "
@@ -117,7 +111,7 @@ class Meeting:
         return bool(self._left[self._members].any())
 
     def disagree(self) -> NoReturn:
-        row = [int(intent) for intent in self._rows[self._count % 2]]
+        row = [int(intent) for intent in self._told[self._count % 2, :, 0]]
         first = self._members[0]
         others = (member for member in self._members if row[member] != row[first])
         other = next(others, self._members[-1])
@@ -141,17 +135,16 @@ class Options:
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._optimizers = optimizers
-        self._known: list[list[object]] = []
+        self._known: list[object] = []
         self._digest = 0.0
 
     def digest(self) -> float:
-        values = [
-            [_number(value) for name, value in group.items() if name != "params"]
-            for optimizer in self._optimizers
-            for group in optimizer.param_groups
-        ]
-        if values != self._known:
-            self._known, self._digest = values, float(zlib.crc32(repr(values).encode()))
+        values = [v for o in self._optimizers for group in o.param_groups for v in group.values()]
+        # The very objects of the last time: nothing was set since, unless it is a tensor.
+        if len(values) != len(self._known) or not all(map(operator.is_, values, self._known)):
+            self._digest = float(zlib.crc32(repr([_number(v) for v in values]).encode()))
+            changeable = any(isinstance(value, torch.Tensor) for value in values)
+            self._known = [] if changeable else values
         return self._digest
 
 

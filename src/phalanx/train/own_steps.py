@@ -16,9 +16,10 @@ from phalanx.train.engine import Engine
 class OwnSteps:
     """Refuses steps that are not ours, and keeps ``state_dict`` true."""
 
-    def __init__(self, optimizers: Sequence[torch.optim.Optimizer], engine: Engine) -> None:
-        self.allowed, self._engine = Inside(), engine
-        """Inside, it is not the script that steps, saves or loads."""
+    def __init__(
+        self, optimizers: Sequence[torch.optim.Optimizer], engine: Engine, ours: Inside
+    ) -> None:
+        self._ours, self._engine = ours, engine
         self._hooks = [o.register_step_pre_hook(self._check) for o in optimizers]
         for index, optimizer in enumerate(optimizers):
             self._hooks.append(optimizer.register_state_dict_pre_hook(partial(self._ask, index)))
@@ -31,7 +32,7 @@ class OwnSteps:
             hook.remove()
 
     def _check(self, *_: Any) -> None:
-        if not self.allowed:
+        if not self._ours:
             raise InputError(
                 "the script called optimizer.step() itself, for this worker alone",
                 "Use run.step(): it agrees with the other workers first, and zeroes the gradients "
@@ -39,9 +40,9 @@ class OwnSteps:
             )
 
     def _ask(self, index: int, *_: Any) -> None:
-        if not self.allowed:
+        if not self._ours:
             self._engine.write_optimizer(index)
 
     def _load(self, index: int, *_: Any) -> None:
-        if not self.allowed:
+        if not self._ours:
             self._engine.read_optimizer(index)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from phalanx.adapters.torch_models import save_state, state_of
 from phalanx.core.errors import InputError, NotFinite, PeerLost, RunStopped
+from phalanx.core.inside import Inside
 from phalanx.data.ledger import Lease
 from phalanx.data.reader import Reader, as_reader
 from phalanx.train import gathered
@@ -72,8 +73,12 @@ class Run:
         self._sums = loss == "sum"
         self._weighing = Weighing(self._optimizers, sums=self._sums)
         self._checkpoints.pending = self._weighing.export_state
-        self._own_steps = OwnSteps(self._optimizers, self.engine)
-        self._reads = GradientReads(self.engine, self._models, self._optimizers, self._weighing)
+        self._ours = Inside()
+        """Inside, it is not the script that steps, saves, loads or reads gradients."""
+        self._own_steps = OwnSteps(self._optimizers, self.engine, self._ours)
+        self._reads = GradientReads(
+            self.engine, self._models, self._optimizers, self._weighing, self._ours
+        )
         self._losses, self._in_batch, self._looked = LossWatch(), False, False
         watch_backward(self._see_backward)
         self._schedules = Schedules(self.engine, self._optimizers)
@@ -83,6 +88,9 @@ class Run:
         self._began = self._inside = False
         self._same_data = SameData(self.engine)
         self._carried = CarriedState(self._models) if self.workers > 1 else None
+        self._waits_for_device = self.workers > 1 and self.device.type == "cuda"
+        """A GPU's gradient is there when it has computed it, not when it was asked to: else its
+        speed would look like that of the asking. The exchange would wait for it anyway."""
         self.on_finish: Callable[[], None] = lambda: None
         self._readers: dict[tuple[int, int], tuple[Any, Any, Reader]] = {}
         self.engine.watcher = Commander(environment, self._clock, self._checkpoints).look
@@ -252,9 +260,9 @@ class Run:
             lease, batch = next(source, (None, None))
             if lease is None:
                 return
-            self._follow_parameters()
             self._weighing.new_batch(lease, current.batch, self.engine)
-            self.engine.begin_batch(self._weighing.scales)
+            if self.engine.goes_ahead:
+                self.engine.begin_batch(self._weighing.scales)
             self.engine.received(lease)
             self._schedules.new_batch(lease)
             self._stopwatch.received(asked, lease.samples)
@@ -272,7 +280,7 @@ class Run:
     def _follow_parameters(self) -> None:
         if not self.engine.outgrown:
             return
-        with self._own_steps.allowed, self._reads.paused:
+        with self._ours:
             self.engine.follow_parameters()
         self._reads.watch()
 
@@ -342,8 +350,9 @@ class Run:
         if self._sums or self.workers == 1 or error.grad_fn is None or not self.samples:
             return
         counted = self._losses.weight_of(error, self._stopwatch.batch_samples)
-        if self.engine.parties > 1:
-            self._weighing.count_as(counted)
+        if self.engine.parties == 1 or not self._weighing.count_as(counted):
+            return
+        if self.engine.goes_ahead:
             self.engine.begin_batch(self._weighing.scales)
 
     def _see_backward(self, error: Tensor, factor: Tensor | None) -> None:
@@ -370,28 +379,20 @@ class Run:
         index = 0 if optimizer is None else self._index(optimizer)
         if weight is None:
             self._check_batch()
-        if self.workers > 1:
-            self._await_device()
+        if self._waits_for_device:
+            torch.cuda.current_stream(self.device).synchronize()
         self.engine.worked(*self._stopwatch.worked())
         ready = self._clock.now()
         self._follow_parameters()
         scale, weight = self._weighing.of_step(index, weight)
         agreed = index in self._weighing.agreed and scaler is None
-        with (
-            self._own_steps.allowed,
-            self._reads.paused,
-            self._scaling.of(index, scaler) as factor,
-        ):
+        with self._ours:
+            factor = self._scaling.before_step(index, scaler)
             timing = self.engine.exchange(index, scale, weight, clip, agreed=agreed)
+            self._scaling.after_step(scaler)
         self._stopwatch.stepped(ready, timing, factor)
         self._weighing.stepped(index)
         self._clip = clip
-
-    def _await_device(self) -> None:
-        """A GPU's gradient is there when it has computed it, not when it was asked to: else its
-        speed would look like that of the asking. The exchange would wait for it anyway."""
-        if self.device.type == "cuda":
-            torch.cuda.current_stream(self.device).synchronize()
 
     def _check_batch(self) -> None:
         if self._passes == 0:
@@ -496,7 +497,7 @@ class Run:
         if self._lifetime.over:
             return
         self._evaluator.end_epoch(NEVER - 1)
-        with self._own_steps.allowed:
+        with self._ours:
             self.engine.finish(collective)
         self._own_steps.end()
         self._reads.end()

@@ -8,8 +8,7 @@ and all workers that step together tell their scalers the same, so that their sc
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -57,17 +56,17 @@ class Scaling:
         self._updates = False
         step(optimizer, scaler=scaler)
 
-    @contextmanager
-    def of(self, index: int, scaler: GradScaler | None) -> Iterator[float]:
-        """A step of optimizer ``index`` is inside; gives what the losses were multiplied by."""
-        updates, self._updates = self._updates, self._one
+    def before_step(self, index: int, scaler: GradScaler | None) -> float:
+        """Of optimizer ``index``; returns what the losses were multiplied by."""
         if scaler is None or not scaler.is_enabled():
-            yield 1.0
-            return
+            return 1.0
         self._scalers[index] = scaler
         _unscale(scaler, self._optimizers[index])
-        yield scaler.get_scale()
-        if updates:
+        return scaler.get_scale()
+
+    def after_step(self, scaler: GradScaler | None) -> None:
+        updates, self._updates = self._updates, self._one
+        if updates and scaler is not None and scaler.is_enabled():
             scaler.update()
 
     def on_step(self, index: int, timing: Timing) -> None:

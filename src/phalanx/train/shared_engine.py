@@ -64,7 +64,7 @@ class SharedEngine(Engine):
         first: int,
     ) -> None:
         self._arena, self.rank, self.workers = arena, arena.rank, arena.workers
-        self.background = not arena.scripted
+        self.background, self.goes_ahead = not arena.scripted, arena.hosts is not None
         emulation = emulation_of(chosen, arena.rank, arena)
         super().__init__(models, optimizers, clock, emulation)
         self._options = Options(self._users)
@@ -261,7 +261,8 @@ class SharedEngine(Engine):
         timing.wait += met - asked
         return timing
 
-    def share_gradients(self, index: int, weight: float) -> None:
+    def share_gradients(self, index: int, scale: float, weight: float) -> None:
+        self._replicas[index].scale.value = scale
         self._announce(READ - index)
         self._stage.meeting.wait()
         self._strategies[index].share_gradients(weight)
@@ -302,7 +303,7 @@ class SharedEngine(Engine):
 
     @property
     def outgrown(self) -> bool:
-        return any(replica.outgrown() for replica in self._replicas)
+        return any(map(Replica.outgrown, self._replicas))
 
     def follow_parameters(self) -> bool:
         if not self.outgrown:

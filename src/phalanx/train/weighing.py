@@ -99,8 +99,16 @@ class Weighing:
             torch._foreach_mul_(gradients, before / scale)
         return scale
 
-    def count_as(self, counted: Counted | None) -> None:
-        """A loss of the batch in hand counts for this; ``None`` is its samples."""
+    def count_as(self, counted: Counted | None) -> bool:
+        """A loss of the batch in hand counts for this; ``None`` is its samples.
+
+        Returns whether the scales are others now.
+        """
+        before = self._scales
+        self._count(counted)
+        return self._scales is not before
+
+    def _count(self, counted: Counted | None) -> None:
         if not self._looks:  # what another optimizer has stepped with does not count here
             self._count_by_samples()
         self._looks += 1
@@ -161,6 +169,8 @@ class Weighing:
     @property
     def scales(self) -> list[float]:
         """Of every optimizer, if its step came now."""
+        if not self.averages and not self.agreed:
+            return self._scales
         return [self._measured(index)[0] for index in range(len(self._scales))]
 
     def stepped(self, index: int) -> None:

@@ -28,7 +28,7 @@ def _collected(replica: Replica, shards: int, *, staged: bool) -> tuple[Tensor, 
     parts[0] = parts[0].clone()  # not a neighbour of the others
     if staged:
         flat = torch.full((layout.size,), -2.0)
-        gather = Collector(reshard(layout, 1), parameters, [flat]).collect
+        gather = Collector(reshard(layout, 1), parameters, [flat])
         used = StagedCollector(Staging(HERE), gather, flat, layout, parts).collect()
     else:
         used = Collector(layout, parameters, parts).collect()
