@@ -20,9 +20,9 @@ from pathlib import Path
 
 from benchmarks.harness import report, spread, start_workers
 from benchmarks.hosts_teams import Keys, start_teams
-from phalanx.core.run_paths import RunPaths
+from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.lab.lab import Lab
-from phalanx.observe.timeline import read_ranks
+from phalanx.observe.events.timeline import read_ranks
 
 LEAST, FARTHEST = 0.95, 0.15
 QUOTA = 60.0  # percent of a core: two cores hold three such machines

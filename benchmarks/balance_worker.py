@@ -12,9 +12,9 @@ from torch import nn
 
 from benchmarks.harness import alternate, give
 from phalanx.core.settings import RunSettings
-from phalanx.train.environment import Environment, detect
-from phalanx.train.join import join_with
-from phalanx.train.shared_engine import SharedEngine
+from phalanx.train.api.join import join_with
+from phalanx.train.loop.shared_engine import SharedEngine
+from phalanx.train.start.environment import Environment, detect
 
 BATCH, FEATURES, CLASSES = 512, 784, 10
 FEWEST = 20  # steps of a block
@@ -34,7 +34,11 @@ def training(
     )
     engine, loss = run.engine, nn.CrossEntropyLoss()
     assert isinstance(engine, SharedEngine)
-    data = torch.randn(SAMPLES, FEATURES), torch.randint(0, CLASSES, (SAMPLES,))
+    chance = torch.Generator().manual_seed(0)  # the same on both: they draw alike until they join
+    data = (
+        torch.randn(SAMPLES, FEATURES, generator=chance),
+        torch.randint(0, CLASSES, (SAMPLES,), generator=chance),
+    )
 
     def block() -> float:
         engine.barrier()

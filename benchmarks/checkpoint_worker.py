@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from benchmarks.harness import alternate, give
 from benchmarks.step_worker import BATCH, make_mlp, make_optimizer
 from phalanx.core.settings import RunSettings
-from phalanx.train.environment import Environment, detect
-from phalanx.train.join import join_with
+from phalanx.train.api.join import join_with
+from phalanx.train.start.environment import Environment, detect
 
 
 def block_of(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness import alternate, report, spread
-from phalanx.core.codecs import known_codecs, parse_codec
+from phalanx.core.spec.codecs import known_codecs, parse_codec
 from phalanx.sync.codec.codec import Codec, Part
 from phalanx.sync.codec.make import make_codec
 

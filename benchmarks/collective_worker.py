@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.harness import alternate, give
-from phalanx.sync.transport.arena import Arena
-from phalanx.train.environment import detect
+from phalanx.sync.arena.arena import Arena
+from phalanx.train.start.environment import detect
 
 SIZES = {"64 KB": 64 << 10, "1 MB": 1 << 20, "32 MB": 32 << 20}
 

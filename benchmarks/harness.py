@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import Any
 
 from phalanx.core import settings
-from phalanx.core.run_paths import RunPaths
-from phalanx.sync.transport import memfd
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.sync.arena import memfd
 
 LIMIT = 600.0
 NOTHING: Mapping[str, str] = MappingProxyType({})

@@ -16,7 +16,7 @@ from typing import IO
 
 from benchmarks.harness import NOTHING, ROOT, phalanx_command, report
 from benchmarks.peers.turns import MARK
-from phalanx.core.run_key import RunKey
+from phalanx.core.run_folder.run_key import RunKey
 from phalanx.lab.lab import Lab
 
 READY_LIMIT, BLOCK_LIMIT, END_LIMIT = 120.0, 60.0, 10.0

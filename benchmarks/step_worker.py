@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from benchmarks.harness import alternate, give
 from phalanx.core.settings import RunSettings
-from phalanx.train.environment import Environment, detect
-from phalanx.train.join import join_with
+from phalanx.train.api.join import join_with
+from phalanx.train.start.environment import Environment, detect
 
 # Long blocks: a free-running worker idles at the end of each.
 STEPS, BATCH = int(os.environ.get("BENCH_STEPS", "300")), 128

@@ -18,15 +18,15 @@ from collections.abc import Callable
 import torch
 
 from benchmarks.harness import alternate, report, spread
-from phalanx.core.run_key import RunKey
-from phalanx.sync.clock import MonotonicClock
-from phalanx.sync.net.handshake import Introduction
-from phalanx.sync.net.listener import connect
-from phalanx.sync.net.store_client import StoreClient
-from phalanx.sync.net.store_messages import STORE
-from phalanx.sync.net.store_process import ServerProcess
-from phalanx.sync.replica import Masks, Replica
-from phalanx.sync.strategy import Timing
+from phalanx.core.run_folder.run_key import RunKey
+from phalanx.sync.arena.clock import MonotonicClock
+from phalanx.sync.connect.handshake import Introduction
+from phalanx.sync.connect.listener import connect
+from phalanx.sync.state.replica import Masks, Replica
+from phalanx.sync.store.remote.store_client import StoreClient
+from phalanx.sync.store.remote.store_messages import STORE
+from phalanx.sync.store.remote.store_process import ServerProcess
+from phalanx.sync.strategies.strategy import Timing
 
 LOOPBACK = "127.0.0.1"
 SIZE = 32 << 20

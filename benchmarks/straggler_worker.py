@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from benchmarks.cgroup import join_named_group
 from benchmarks.harness import alternate, give
 from phalanx.core.settings import RunSettings
-from phalanx.sync.transport.arena import Arena
-from phalanx.train.environment import Environment, detect
-from phalanx.train.join import join_with
-from phalanx.train.shared_engine import SharedEngine
+from phalanx.sync.arena.arena import Arena
+from phalanx.train.api.join import join_with
+from phalanx.train.loop.shared_engine import SharedEngine
+from phalanx.train.start.environment import Environment, detect
 
 SLOW = 1  # the rank that is held
 LEAST_STEP = 0.05  # seconds of a step of half the global batch at full speed

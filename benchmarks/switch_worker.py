@@ -17,9 +17,9 @@ from torch import nn
 from benchmarks.harness import give
 from benchmarks.step_worker import BATCH, make_mlp, make_optimizer
 from phalanx.core.settings import RunSettings
-from phalanx.observe.events import Steps, Switched, read_events
-from phalanx.train.environment import Environment, detect
-from phalanx.train.join import join_with
+from phalanx.observe.events.event_types import Steps, Switched, read_events
+from phalanx.train.api.join import join_with
+from phalanx.train.start.environment import Environment, detect
 
 STRATEGIES = (
     "allreduce",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from phalanx.core.errors import PhalanxError
 from phalanx.launch.frameworks.framework import MIRRORED, TENSORFLOW, Framework
-from phalanx.launch.peers import TENSORFLOW_PACKAGES, environment_for
+from phalanx.launch.frameworks.peer_environments import TENSORFLOW_PACKAGES, environment_for
 
 
 def tensorflow_python() -> tuple[Path | None, str]:

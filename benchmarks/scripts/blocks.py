@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from phalanx.train.run import Run
+from phalanx.train.api.run import Run
 
 Data = tuple[Tensor, Tensor]
 

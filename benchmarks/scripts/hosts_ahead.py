@@ -20,7 +20,7 @@ import phalanx
 from benchmarks.peers.turns import take_turns
 from benchmarks.scripts.blocks import blocks_of
 from benchmarks.scripts.example_at import make_model
-from phalanx.sync.collective import ahead
+from phalanx.sync.collective.algorithms import ahead
 
 BATCH, WORKERS, RATE = 128, 2, 0.01
 LIMIT = timedelta(minutes=10)

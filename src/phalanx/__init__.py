@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from phalanx import data
-    from phalanx.train.fit import fit
-    from phalanx.train.join import join
-    from phalanx.train.metrics import accuracy
-    from phalanx.train.run import Run
+    from phalanx.train.api.fit import fit
+    from phalanx.train.api.join import join
+    from phalanx.train.api.metrics import accuracy
+    from phalanx.train.api.run import Run
 
 __version__ = "0.1.0"
 __all__ = ["Run", "__version__", "accuracy", "data", "fit", "join"]
 
 _LAZY = {
-    "fit": "phalanx.train.fit",
-    "join": "phalanx.train.join",
-    "accuracy": "phalanx.train.metrics",
-    "Run": "phalanx.train.run",
+    "fit": "phalanx.train.api.fit",
+    "join": "phalanx.train.api.join",
+    "accuracy": "phalanx.train.api.metrics",
+    "Run": "phalanx.train.api.run",
 }
 
 

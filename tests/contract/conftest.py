@@ -12,8 +12,8 @@ import torch
 from devices import AWAY, DEVICE, compute_exactly
 from on_hosts import HOSTS
 
-from phalanx.sync import early_gradients
-from phalanx.sync.collective import ahead
+from phalanx.sync.collective.algorithms import ahead
+from phalanx.sync.reduce import early_gradients
 
 _HERE = Path(__file__).parent
 ONE_HOST = {

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import phalanx
 from phalanx.core.settings import RunSettings
-from phalanx.train.run import Run
+from phalanx.train.api.run import Run
 
 CODECS = ["topk:ratio=0.1", "powersgd:rank=1"]
 RATE = 0.25

@@ -13,7 +13,7 @@ from torch import nn
 
 import phalanx
 from phalanx.core.settings import RunSettings
-from phalanx.observe.events import Balanced, Joined, read_events
+from phalanx.observe.events.event_types import Balanced, Joined, read_events
 
 SAMPLES, EPOCHS, BATCH = 1920, 3, 40
 

@@ -14,7 +14,7 @@ import phalanx
 from phalanx.core.advice import advice_on
 from phalanx.core.errors import InputError, PeerLost
 from phalanx.core.settings import RunSettings
-from phalanx.train.carried_state import CarriedState
+from phalanx.train.guards.carried_state import CarriedState
 
 COLUMNS, CHUNKS, LENGTH = 6, 10, 5
 

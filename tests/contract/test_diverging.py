@@ -13,7 +13,7 @@ from torch import nn
 import phalanx
 from phalanx.core.errors import PhalanxError
 from phalanx.core.settings import RunSettings
-from phalanx.train.run import Run
+from phalanx.train.api.run import Run
 
 X, Y = torch.randn(60, 4), torch.randint(0, 2, (60,))
 

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 import phalanx
 from phalanx.core.errors import InputError
-from phalanx.core.run_paths import RunPaths
+from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
 from phalanx.data.ledger import order
-from phalanx.observe.events import EpochDone, Joined, Logged, PhaseDone, read_events
-from phalanx.train.best import Best
-from phalanx.train.engine import Engine
+from phalanx.observe.events.event_types import EpochDone, Joined, Logged, PhaseDone, read_events
+from phalanx.train.loop.best_model import Best
+from phalanx.train.loop.engine import Engine
 
 STRATEGIES = ["single", "allreduce", "async", "switch:at=0.5", "async@0.5/allreduce"]
 torch.manual_seed(2)

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 import phalanx
 from phalanx.core.errors import InputError, PeerLost
 from phalanx.core.settings import RunSettings
-from phalanx.sync import gathering
-from phalanx.train.run import Run
+from phalanx.sync.state import gathering
+from phalanx.train.api.run import Run
 
 SAMPLES = 37
 

@@ -14,10 +14,10 @@ from torch import nn
 from training import CLASSES, FEATURES, Training, _data
 
 import phalanx
-from phalanx.sync import early_gradients
-from phalanx.sync.collective import ahead
-from phalanx.sync.collective.ahead import AheadSum
-from phalanx.train.run import Run
+from phalanx.sync.collective.algorithms import ahead
+from phalanx.sync.collective.algorithms.ahead import AheadSum
+from phalanx.sync.reduce import early_gradients
+from phalanx.train.api.run import Run
 
 pytestmark = pytest.mark.skipif(
     AWAY or ranks.HOSTS > 1, reason="the whole contract goes ahead there"
@@ -208,7 +208,7 @@ def test_a_switch_and_back(
 
 
 def test_cuts_are_at_parameters_from_the_end() -> None:
-    from phalanx.sync.layout import make_layout
+    from phalanx.sync.state.layout import make_layout
 
     sizes = [400_000, 40, 120_000, 80_000, 5]
     layout = make_layout([(0, nn.Parameter(torch.zeros(n))) for n in sizes], 1)

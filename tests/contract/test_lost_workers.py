@@ -24,14 +24,14 @@ from torch import nn
 
 import phalanx
 from phalanx.core.errors import InputError
-from phalanx.core.run_paths import RunPaths
+from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
 from phalanx.data.ledger import Applied, Segment
-from phalanx.observe.summary import summarise
-from phalanx.sync.claims import SharedClaims
-from phalanx.sync.given_out import GivenOut
-from phalanx.sync.net.channel import Channel
-from phalanx.sync.transport.memory import ThreadArena
+from phalanx.observe.summary.summary import summarise
+from phalanx.sync.arena.memory_arena import ThreadArena
+from phalanx.sync.connect.channel import Channel
+from phalanx.sync.policy.leases import SharedClaims
+from phalanx.sync.policy.samples_in_hand import GivenOut
 
 WORKERS, SAMPLES, BATCH, EPOCHS = 3, 120, 12, 3
 SPECS = ["async", "ssp:bound=2", "dssp", "async:overlap=yes"]

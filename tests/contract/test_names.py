@@ -6,9 +6,9 @@ import inspect
 
 import pytest
 
-from phalanx.core.codecs import CODECS, known_codecs
 from phalanx.core.spec import STRATEGIES, known_strategies
-from phalanx.core.strategies import ALIASES
+from phalanx.core.spec.codecs import CODECS, known_codecs
+from phalanx.core.spec.strategies import ALIASES
 
 
 def test_names_and_traits_are_of_the_same_strategies_and_codecs() -> None:

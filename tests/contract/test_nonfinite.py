@@ -15,14 +15,14 @@ from strategy_cases import EVERY, NAMES
 from torch import Tensor, nn
 
 import phalanx
-from phalanx.core.codecs import CODECS
 from phalanx.core.errors import NotFinite
-from phalanx.core.run_paths import RunPaths
+from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
-from phalanx.observe.summary import summarise
+from phalanx.core.spec.codecs import CODECS
+from phalanx.observe.summary.summary import summarise
 from phalanx.report.findings import nonfinite_sentence
-from phalanx.train.checkpoint import shelf
-from phalanx.train.nonfinite import MOST_IN_A_ROW
+from phalanx.train.checkpoint import checkpoint_index as shelf
+from phalanx.train.guards.nonfinite import MOST_IN_A_ROW
 
 WORKERS = 3
 BAD = 1

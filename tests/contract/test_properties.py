@@ -23,15 +23,15 @@ import phalanx
 from phalanx.core.errors import PeerLost
 from phalanx.core.settings import RunSettings
 from phalanx.core.spec import STRATEGIES, parse_spec
-from phalanx.sync.admission import AWAY
-from phalanx.sync.clock import MonotonicClock
-from phalanx.sync.gate import Gates
-from phalanx.sync.replica import Replica
-from phalanx.sync.shared_state import SharedState
-from phalanx.sync.strategy import Strategy, StrategyContext
-from phalanx.sync.team import everyone, team_of
-from phalanx.sync.teams import by_size
-from phalanx.sync.transport.arena import Arena
+from phalanx.sync.arena.arena import Arena
+from phalanx.sync.arena.clock import MonotonicClock
+from phalanx.sync.reduce.grouping import by_size
+from phalanx.sync.reduce.team import everyone, team_of
+from phalanx.sync.state.replica import Replica
+from phalanx.sync.state.shared_state import SharedState
+from phalanx.sync.store.admission import AWAY
+from phalanx.sync.store.admission_gate import Gates
+from phalanx.sync.strategies.strategy import Strategy, StrategyContext
 
 SIZE = 150  # numbers: enough for a shard for each of eight workers
 TOLERANCE = 1e-5

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from training import Training, adam, assert_identical, momentum
 
 import phalanx
-from phalanx.core.run_paths import RunPaths
+from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
 from phalanx.core.spec import parse_spec
-from phalanx.observe.events import Joined, Switched, read_events
-from phalanx.train.best import BestSoFar
-from phalanx.train.board import Command, Kind
-from phalanx.train.checkpoint import shelf
-from phalanx.train.checkpointing import Resumed
+from phalanx.observe.events.event_types import Joined, Switched, read_events
+from phalanx.train.checkpoint import checkpoint_index as shelf
+from phalanx.train.checkpoint.checkpointing import Resumed
+from phalanx.train.control.command_cells import Command, Kind
+from phalanx.train.loop.best_model import BestSoFar
 
 SAVE = Command(Kind.SAVE)
 OPTIMIZERS = {"momentum": momentum, "adam": adam}

@@ -13,10 +13,10 @@ from strategy_cases import NAMES
 from torch import Tensor, nn
 
 import phalanx
-from phalanx.core.run_paths import RunPaths
+from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
 from phalanx.data.ledger import order
-from phalanx.observe.summary import summarise
+from phalanx.observe.summary.summary import summarise
 
 SAMPLES, BATCH, EPOCHS, OVERFLOWS = 50, 12, 3, 4
 """The last batch has two samples: with three workers one of them has none."""

@@ -13,8 +13,8 @@ from plain_compare import assert_as_plain, assert_same_optimizer, hold
 from plain_scripts import MOMENTUM, Script
 from plain_worlds import train_plain, train_workers
 
-from phalanx.sync import early_gradients
-from phalanx.sync.collective import ahead
+from phalanx.sync.collective.algorithms import ahead
+from phalanx.sync.reduce import early_gradients
 
 pytestmark = pytest.mark.skipif(
     AWAY or ranks.HOSTS > 1, reason="the whole contract runs elsewhere already"

@@ -13,9 +13,9 @@ from devices import AWAY
 from strategy_cases import is_lockstep
 from training import Training, assert_identical
 
-from phalanx.core.run_paths import RunPaths
-from phalanx.train.board import Command, Kind
-from phalanx.train.checkpoint import shelf
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.train.checkpoint import checkpoint_index as shelf
+from phalanx.train.control.command_cells import Command, Kind
 
 STOP = Command(Kind.STOP)
 SPECS = ["allreduce", "async", "ssp:bound=3", "localsgd:every=2", "allreduce@0.5/async"]

@@ -15,14 +15,14 @@ from strategy_cases import NAMES
 from torch import Tensor, nn
 
 import phalanx
-from phalanx.core.run_paths import RunPaths
+from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
 from phalanx.core.spec import Phase, Spec, known_strategies
-from phalanx.observe.events import Switched, read_events
-from phalanx.sync.optimizer_state import read_slot
-from phalanx.train.board import Command, Kind
-from phalanx.train.run import Run
-from phalanx.train.shared_engine import SharedEngine
+from phalanx.observe.events.event_types import Switched, read_events
+from phalanx.sync.state.optimizer_state import read_slot
+from phalanx.train.api.run import Run
+from phalanx.train.control.command_cells import Command, Kind
+from phalanx.train.loop.shared_engine import SharedEngine
 
 OPTIMIZERS = [
     lambda m: torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9),

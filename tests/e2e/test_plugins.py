@@ -19,7 +19,7 @@ SOURCES.add("line", "my_source:line")
 REPORT_SECTIONS.add("greeting", "my_section:greeting")
 """
 STRATEGY = '''
-from phalanx.sync.allreduce import AllReduce
+from phalanx.sync.strategies.allreduce import AllReduce
 
 class Sometimes(AllReduce):
     """All-reduce that counts, to show that it was used."""

@@ -18,7 +18,7 @@ from lab_machines import lab as lab
 from phalanx.core.errors import MachineError
 from phalanx.lab import network
 from phalanx.lab.lab import Lab
-from phalanx.launch.ssh_command import connect, start_command
+from phalanx.launch.ssh.ssh_command import connect, start_command
 from phalanx.pool.blueprint import read_blueprint
 from phalanx.pool.machine import Machine
 from phalanx.pool.measured import read_probe

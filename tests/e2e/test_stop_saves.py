@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from commands import interrupt, start, until
 
-from phalanx.core.run_paths import RunPaths
-from phalanx.observe.timeline import read_ranks
-from phalanx.train.checkpoint import shelf
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.observe.events.timeline import read_ranks
+from phalanx.train.checkpoint import checkpoint_index as shelf
 
 LONG = """
 import time, torch, phalanx

@@ -25,8 +25,8 @@ from checkpoint_making import (
 )
 
 from phalanx.core.errors import InputError
-from phalanx.train.checkpoint import shelf
-from phalanx.train.checkpoint.manifest import MANIFEST, SHARED, partial_name
+from phalanx.train.checkpoint import checkpoint_index as shelf
+from phalanx.train.checkpoint.checkpoint_manifest import MANIFEST, SHARED, partial_name
 from phalanx.train.checkpoint.writer import Writer
 
 WORKERS = 2

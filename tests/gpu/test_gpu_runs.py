@@ -11,13 +11,13 @@ from commands import last_json, phalanx
 from safetensors.torch import load_file
 from torch import Tensor
 
-from phalanx.core.run_paths import RunPaths
+from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
-from phalanx.launch.controller import execute
-from phalanx.launch.launcher import Job
-from phalanx.launch.observer import Observer
-from phalanx.observe.events import Joined, read_events
-from phalanx.observe.summary import Summary
+from phalanx.launch.launchers.launcher import Job
+from phalanx.launch.run.controller import execute
+from phalanx.launch.run.observer import Observer
+from phalanx.observe.events.event_types import Joined, read_events
+from phalanx.observe.summary.summary import Summary
 from phalanx.plan.plan import Plan, PlannedMachine, Slot
 
 pytestmark = [

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import phalanx
-from phalanx.sync.optimizer_state import export_tensors, load_tensors
-from phalanx.sync.replica import Replica
-from phalanx.sync.staging import Staging
-from phalanx.train.kept_state import random_state, restore_random
+from phalanx.sync.state.optimizer_state import export_tensors, load_tensors
+from phalanx.sync.state.replica import Replica
+from phalanx.sync.state.staging import Staging
+from phalanx.train.checkpoint.kept_state import random_state, restore_random
 
 pytestmark = [
     pytest.mark.gpu,

@@ -17,9 +17,9 @@ from counting_script import BATCH, WIDTH
 from worker_runs import start_workers
 
 from phalanx.lab.lab import Lab
-from phalanx.sync.collective import butterfly, direct, ring, tree
-from phalanx.sync.layout import make_layout
-from phalanx.sync.net.store_description import gradient_bytes
+from phalanx.sync.collective.algorithms import butterfly, direct, ring, tree
+from phalanx.sync.state.layout import make_layout
+from phalanx.sync.store.remote.store_description import gradient_bytes
 
 SCRIPT = Path(__file__).with_name("counting_script.py")
 STEPS, FIRST, LAST = 44, 4, 32  # whole rounds of strategies that meet every 4 steps

@@ -15,9 +15,9 @@ from own_workers import folder_on, start_own, tell, until
 from trained import assert_same_model, model_of
 
 from phalanx.lab.lab import Lab
-from phalanx.observe.events import Finished, read_events
-from phalanx.train.checkpoint import shelf
-from phalanx.train.checkpointing import Resumed
+from phalanx.observe.events.event_types import Finished, read_events
+from phalanx.train.checkpoint import checkpoint_index as shelf
+from phalanx.train.checkpoint.checkpointing import Resumed
 
 SCRIPT = str(Path(__file__).with_name("stopped_script.py"))
 EPOCHS, SAMPLES = 24, 480

@@ -12,7 +12,7 @@ import pytest
 from lab_machines import lab, run_in
 from ssh_runs import Bench, nothing_left
 
-from phalanx.core.datasets import IDX_FILES
+from phalanx.core.script.datasets import IDX_FILES
 
 pytestmark = pytest.mark.slow
 __all__ = ["lab"]

@@ -19,7 +19,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "mnist_cnn.py"
 LOADS = '    train, test = phalanx.data.load("mnist")\n'
 FEWER = "    train, test = ((x[:6400], y[:6400]) for x, y in (train, test))\n"
 """A tenth of the digits: five machines share the cores of one host here."""
-WORKER = "phalanx.launch.bootstrap"
+WORKER = "phalanx.launch.worker.bootstrap"
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from phalanx.core.run_key import RunKey
-from phalanx.sync.net.channel import Channel
-from phalanx.sync.net.listener import Listener, connect
+from phalanx.core.run_folder.run_key import RunKey
+from phalanx.sync.connect.channel import Channel
+from phalanx.sync.connect.listener import Listener, connect
 
 WAIT_SECONDS = 20.0
 

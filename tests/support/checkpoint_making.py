@@ -11,10 +11,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from phalanx.train.checkpoint import shelf
+from phalanx.train.checkpoint import checkpoint_index as shelf
+from phalanx.train.checkpoint.checkpoint_manifest import (
+    FlatLayout,
+    Manifest,
+    OptimizerLayout,
+    PlaceRecord,
+)
 from phalanx.train.checkpoint.disk import unwatched
-from phalanx.train.checkpoint.files import load
-from phalanx.train.checkpoint.manifest import FlatLayout, Manifest, OptimizerLayout, PlaceRecord
+from phalanx.train.checkpoint.tensor_files import load
 from phalanx.train.checkpoint.writer import Writer
 
 SIZE = 1000

@@ -17,14 +17,14 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from phalanx.core.errors import PhalanxError
-from phalanx.core.run_key import RunKey
-from phalanx.sync.net.home import Home
-from phalanx.sync.net.home_messages import HOME, Hello
-from phalanx.sync.net.listener import Listener
-from phalanx.sync.net.membership import become_worker, greet
-from phalanx.sync.net.mirror import Mirror
-from phalanx.sync.net.servers import Server
-from phalanx.sync.net.store_process import ServerProcess
+from phalanx.core.run_folder.run_key import RunKey
+from phalanx.sync.arena.remote.coordinator import Home
+from phalanx.sync.arena.remote.coordinator_messages import HOME, Hello
+from phalanx.sync.arena.remote.membership import become_worker, greet
+from phalanx.sync.arena.remote.remote_arena import Mirror
+from phalanx.sync.connect.listener import Listener
+from phalanx.sync.store.remote.servers import Server
+from phalanx.sync.store.remote.store_process import ServerProcess
 
 LIMIT = 100.0
 

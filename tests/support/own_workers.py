@@ -13,12 +13,12 @@ from typing import Any
 
 from worker_runs import Worker, Workers
 
-from phalanx.core.run_paths import RunPaths
+from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
 from phalanx.lab.lab import Lab
 
 PORT = 9911
-BOOTSTRAP = [sys.executable, "-P", "-m", "phalanx.launch.bootstrap"]
+BOOTSTRAP = [sys.executable, "-P", "-m", "phalanx.launch.worker.bootstrap"]
 
 
 def folder_on(folder: Path, machine: str) -> RunPaths:
@@ -79,7 +79,7 @@ def tell(worker: Worker, number: signal.Signals = signal.SIGTERM) -> None:
 
 
 def _is_script(command: bytes) -> bool:
-    return b"phalanx.launch.bootstrap" in command
+    return b"phalanx.launch.worker.bootstrap" in command
 
 
 def _with_descendants(pid: int) -> list[int]:

@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import phalanx
 from phalanx.core.settings import RunSettings
 from phalanx.data.ledger import order
-from phalanx.train.run import Run
+from phalanx.train.api.run import Run
 
 
 @dataclass

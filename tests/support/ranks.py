@@ -14,12 +14,12 @@ from scripted import as_threads
 
 from phalanx.core import settings
 from phalanx.core.context import WorkerContext, enter
-from phalanx.core.run_paths import RunPaths
+from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
-from phalanx.observe.emit import EventWriter
-from phalanx.sync.net.mirror import Mirror
-from phalanx.sync.transport.memory import Hub
-from phalanx.train import join
+from phalanx.observe.events.emit import EventWriter
+from phalanx.sync.arena.memory_arena import Hub
+from phalanx.sync.arena.remote.remote_arena import Mirror
+from phalanx.train.api import join
 
 
 def as_ranks(

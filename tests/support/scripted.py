@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from phalanx.sync.transport.memory import Hub, ThreadArena
+from phalanx.sync.arena.memory_arena import Hub, ThreadArena
 
 LIMIT = 60.0
 

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 import phalanx
 from phalanx.core import stopping
 from phalanx.core.errors import RunStopped
-from phalanx.core.run_paths import RunPaths
+from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
-from phalanx.train.board import Command
-from phalanx.train.checkpoint import shelf
-from phalanx.train.checkpoint.files import load
-from phalanx.train.engine import Captured
-from phalanx.train.run import Run
+from phalanx.train.api.run import Run
+from phalanx.train.checkpoint import checkpoint_index as shelf
+from phalanx.train.checkpoint.tensor_files import load
+from phalanx.train.control.command_cells import Command
+from phalanx.train.loop.engine import Captured
 
 WITHOUT_END = 1e9  # minutes: checkpoints are possible, and come by command only
 FEATURES, CLASSES = 6, 3

@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from phalanx.core.run_paths import RunPaths
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.core.run_folder.trust import write_launch
 from phalanx.core.settings import RunSettings
 from phalanx.core.spec import parse_spec
-from phalanx.core.trust import write_launch
-from phalanx.observe import events as ev
+from phalanx.observe.events import event_types as ev
 
 WALL = 1_700_000_000.0
 CLOCK = 1000.0

@@ -32,7 +32,7 @@ class FromMemory:
     def find_spec(self, name, path=None, target=None):
         if name not in self.sources:
             return None
-        package = name in ("phalanx", "phalanx.agent")
+        package = any(other.startswith(name + ".") for other in self.sources)
         return importlib.machinery.ModuleSpec(name, self, origin="memory", is_package=package)
 
     def create_module(self, spec):

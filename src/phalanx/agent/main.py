@@ -13,28 +13,26 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from phalanx.agent import (
-    background,
-    blobs,
-    commands,
-    datasets,
-    environment,
-    facts,
-    files,
-    inspect_python,
-    life,
-    ownership,
-    ports,
-    reach,
-    results,
-    sampling,
-    saved,
-    tails,
-    wire,
-    workers,
-)
+from phalanx.agent import background, commands, life, ownership, tails, wire, workers
 from phalanx.agent.frames import Problem, WrongFrame, pack, unpack
 from phalanx.agent.guard import guarded
+from phalanx.agent.machine import facts, inspect_python, ports, reach, sampling
+from phalanx.agent.storage import (
+    blobs,
+    datasets,
+)
+from phalanx.agent.storage import (
+    environments as environment,
+)
+from phalanx.agent.storage import (
+    folders as files,
+)
+from phalanx.agent.storage import (
+    run_results as results,
+)
+from phalanx.agent.storage import (
+    saved_checkpoints as saved,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

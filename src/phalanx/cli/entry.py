@@ -15,7 +15,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(STOPPED)
     except ModuleNotFoundError as error:
-        from phalanx.core.missing import missing_package
+        from phalanx.core.script.missing_packages import missing_package
 
         told = missing_package(error)
         if told is None:

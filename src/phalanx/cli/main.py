@@ -13,25 +13,25 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from phalanx.cli.attach import attach
-from phalanx.cli.compare import compare
-from phalanx.cli.demo import demo
-from phalanx.cli.doctor import doctor
-from phalanx.cli.export import export
 from phalanx.cli.invocation import PASS_WORDS_ON, Invocation
-from phalanx.cli.lab import lab_app
-from phalanx.cli.logs import logs
+from phalanx.cli.machines.doctor import doctor
+from phalanx.cli.machines.lab import lab_app
+from phalanx.cli.machines.pool import pool_app
 from phalanx.cli.output import print_json, write_problem
-from phalanx.cli.pool import pool_app
-from phalanx.cli.report import report
-from phalanx.cli.resume import resume
-from phalanx.cli.run import run
-from phalanx.cli.runs import runs
-from phalanx.cli.stop import stop
-from phalanx.cli.switch import switch
-from phalanx.cli.tune_switch import tune_switch
 from phalanx.cli.usage import explain
-from phalanx.cli.worker import worker
+from phalanx.cli.verbs.attach import attach
+from phalanx.cli.verbs.compare import compare
+from phalanx.cli.verbs.demo import demo
+from phalanx.cli.verbs.export import export
+from phalanx.cli.verbs.logs import logs
+from phalanx.cli.verbs.report import report
+from phalanx.cli.verbs.resume import resume
+from phalanx.cli.verbs.run import run
+from phalanx.cli.verbs.runs import runs
+from phalanx.cli.verbs.stop import stop
+from phalanx.cli.verbs.switch import switch
+from phalanx.cli.verbs.tune_switch import tune_switch
+from phalanx.cli.verbs.worker import worker
 from phalanx.core.errors import SCRIPT_FAILED, STOPPED, InputError, PhalanxError, RunStopped
 from phalanx.core.registry import did_you_mean
 
@@ -142,7 +142,7 @@ app.add_typer(
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The whole command, from its words to its exit code."""
-    from phalanx.core.run_key import without_core_dumps
+    from phalanx.core.run_folder.run_key import without_core_dumps
 
     without_core_dumps()  # blueprints have passwords
     sys.exit(invoke(sys.argv[1:] if argv is None else argv))

@@ -12,8 +12,8 @@ from typing import Any
 
 from phalanx.cli.invocation import PASS_WORDS_ON, Invocation
 from phalanx.core.errors import InputError, MachineError, PhalanxError
-from phalanx.core.missing import missing_package
 from phalanx.core.registry import did_you_mean
+from phalanx.core.script.missing_packages import missing_package
 
 
 def explain(error: Any, invocation: Invocation) -> PhalanxError:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from torch import Tensor
 
 from phalanx.core.context import current
-from phalanx.core.datasets import data_home
 from phalanx.core.registry import Registry
+from phalanx.core.script.datasets import data_home
 from phalanx.core.settings import DATASETS, SETTINGS, RunSettings
 
 # A source takes the folder of its files and returns (train, test, checksums of the files);

@@ -20,7 +20,7 @@ import msgspec
 
 from phalanx.core.errors import InputError
 from phalanx.core.files import LARGEST_RECORD, read_bounded, write_whole
-from phalanx.core.run_paths import RunPaths
+from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.report.load import RunData, StudyData, load_study
 
 _README = """\

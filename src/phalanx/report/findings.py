@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from phalanx.observe.straggler import Straggler
-from phalanx.observe.summary_fields import BalanceSummary, Summary, SwitchSummary
-from phalanx.observe.worth_words import as_sentence
+from phalanx.observe.speedup.speedup_words import as_sentence
+from phalanx.observe.speedup.straggler import Straggler
+from phalanx.observe.summary.summary_fields import BalanceSummary, Summary, SwitchSummary
 from phalanx.report import words
 from phalanx.report.load import Group, StudyData
 

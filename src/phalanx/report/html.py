@@ -13,11 +13,11 @@ from markupsafe import Markup
 from phalanx import __version__
 from phalanx.core.errors import InputError
 from phalanx.core.files import write_whole
-from phalanx.core.run_paths import RunPaths
+from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.report import words
 from phalanx.report.load import StudyData, load_study
 from phalanx.report.sections import Plot, Section, make_sections
-from phalanx.report.verdict import verdict_on
+from phalanx.report.study_verdict import verdict_on
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -30,7 +30,7 @@ class Drawn:
     svg: str
 
     def inline(self) -> Markup:
-        from phalanx.report.drawing import inline_svg
+        from phalanx.report.plots.drawing import inline_svg
 
         # The drawing library escapes the labels it writes, so its SVG is safe as it is.
         return Markup(inline_svg(self.svg, self.plot.name, self.plot.caption))
@@ -59,7 +59,7 @@ def draw(sections: Sequence[Section]) -> dict[str, Drawn]:
     plots = [plot for section in sections for plot in section.plots]
     if not plots:
         return {}
-    from phalanx.report.drawing import svg_of
+    from phalanx.report.plots.drawing import svg_of
 
     return {plot.name: Drawn(plot, svg_of(plot.figure)) for plot in plots}
 
@@ -103,6 +103,6 @@ def _write_figures(folder: Path, drawn: dict[str, Drawn]) -> None:
         )
     folder.mkdir(parents=True, exist_ok=True)
     for name, one in drawn.items():
-        from phalanx.report.drawing import save_figure
+        from phalanx.report.plots.drawing import save_figure
 
         save_figure(one.plot.figure, one.svg, folder, name)

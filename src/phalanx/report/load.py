@@ -7,10 +7,21 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
 
-from phalanx.core.run_paths import RunPaths
-from phalanx.observe.records import LaunchRecord, StudyRecord, read_record, study_folders
-from phalanx.observe.run_status import DONE, RUNNING
-from phalanx.observe.summary import RunFiles, Summary, read_run, read_summary, summarise_files
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.observe.summary.run_records import (
+    LaunchRecord,
+    StudyRecord,
+    read_record,
+    study_folders,
+)
+from phalanx.observe.summary.run_status import DONE, RUNNING
+from phalanx.observe.summary.summary import (
+    RunFiles,
+    Summary,
+    read_run,
+    read_summary,
+    summarise_files,
+)
 
 Getter = Callable[[Summary], float | None]
 Key = tuple[str, int | None, int | None, str | None, tuple[str, ...]]

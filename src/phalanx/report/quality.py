@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from phalanx.observe.summary import Summary
+from phalanx.observe.summary.summary import Summary
 from phalanx.report import words
 
 # The first that any run knows is the one that is compared.

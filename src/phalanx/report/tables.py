@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from phalanx.core.terminal import printable
-from phalanx.observe.summary import Summary
+from phalanx.observe.summary.summary import Summary
 from phalanx.report import words
 from phalanx.report.agreement import Agreement, agreements, are_systems, reference_of
 from phalanx.report.load import Getter, Group, Spread, StudyData, train_seconds

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from phalanx.observe.timeline import RankLog, Step
+from phalanx.observe.events.timeline import RankLog, Step
 
 STEPS_SHOWN = 5
 _PARTS = (

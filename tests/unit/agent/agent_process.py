@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from phalanx.agent.frames import pack, unpack
-from phalanx.launch.agent_source import agent_command, agent_sources
+from phalanx.launch.machines.agent_source import agent_command, agent_sources
 
 SECONDS = 20.0
 

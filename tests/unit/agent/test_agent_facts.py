@@ -12,9 +12,19 @@ from typing import Any
 
 import pytest
 
-from phalanx.agent import counters, energy, facts, gpus, groups, reach, sampling
 from phalanx.agent.frames import Problem
-from phalanx.observe.agent_samples import sample_of
+from phalanx.agent.machine import (
+    control_groups as groups,
+)
+from phalanx.agent.machine import (
+    counters,
+    energy,
+    facts,
+    gpus,
+    reach,
+    sampling,
+)
+from phalanx.observe.machines.agent_samples import sample_of
 from phalanx.pool.machine_facts import facts_of
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -16,10 +16,11 @@ from agent_process import AgentProcess
 from agent_process import agent as agent
 from agent_process import new_agent as new_agent
 
-from phalanx.agent import environment, files
-from phalanx.agent.blobs import BlobStore, store_of
 from phalanx.agent.frames import Problem
 from phalanx.agent.life import make_folders
+from phalanx.agent.storage import environments as environment
+from phalanx.agent.storage import folders as files
+from phalanx.agent.storage.blobs import BlobStore, store_of
 
 SOMEBODY = 65534
 GOOD, EVIL = b"print('good')\n", b"print('evil')\n"

@@ -10,7 +10,7 @@ import pytest
 from phalanx.agent import frames as agent_side
 from phalanx.agent.frames import Problem, WrongFrame, field
 from phalanx.agent.names import inside, is_run
-from phalanx.launch import agent_frames as our_side
+from phalanx.launch.machines import agent_frames as our_side
 
 HEADER = {"ask": "blob", "id": 7, "path": "ünï/ço de", "nothing": None}
 

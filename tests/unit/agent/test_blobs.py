@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.agent.blobs import BlobStore, checked_digest, missing_blobs, size_words
-from phalanx.agent.files import checked_link, snapshot
 from phalanx.agent.frames import Problem
+from phalanx.agent.storage.blobs import BlobStore, checked_digest, missing_blobs, size_words
+from phalanx.agent.storage.folders import checked_link, snapshot
 
 CONTENT = os.urandom(5000)
 DIGEST = hashlib.sha256(CONTENT).hexdigest()

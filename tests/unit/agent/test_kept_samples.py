@@ -16,8 +16,8 @@ import pytest
 from agent_process import SECONDS, AgentProcess, await_gone
 from agent_process import new_agent as new_agent
 
-from phalanx.agent import kept_samples, sampling
-from phalanx.agent.kept_samples import FILE, KeptSamples
+from phalanx.agent.machine import kept_samples, sampling
+from phalanx.agent.machine.kept_samples import FILE, KeptSamples
 
 NewAgent = Callable[[], AgentProcess]
 

@@ -15,9 +15,9 @@ TRAINING = '''
 """Writes the events that phalanx.fit would write."""
 import os, sys, time
 from pathlib import Path
-from phalanx.core.run_paths import RunPaths
+from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
-from phalanx.observe import events as ev
+from phalanx.observe.events import event_types as ev
 
 rank, workers = int(os.environ["PHALANX_RANK"]), int(os.environ["PHALANX_WORKERS"])
 paths = RunPaths(Path(os.environ["PHALANX_RUN"]))

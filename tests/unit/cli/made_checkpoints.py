@@ -8,8 +8,8 @@ import msgspec
 import torch
 from safetensors.torch import save
 
-from phalanx.core.run_paths import RunPaths
-from phalanx.train.checkpoint.manifest import (
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.train.checkpoint.checkpoint_manifest import (
     BestRecord,
     FileRecord,
     FlatLayout,

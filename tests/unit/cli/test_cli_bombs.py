@@ -15,14 +15,14 @@ from made_runs import write_run
 
 from phalanx.core.errors import InputError
 from phalanx.core.files import LONGEST_LINE, TooLarge, read_bounded, read_lines
-from phalanx.core.run_paths import RunPaths
-from phalanx.launch.homecoming import Homecoming
-from phalanx.launch.verdict import told_by
-from phalanx.observe.emit import MOST_ROWS, EventWriter
-from phalanx.observe.events import decode
-from phalanx.observe.summary import summarise
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.launch.machines.remote_files import Homecoming
+from phalanx.launch.run.failure import told_by
+from phalanx.observe.events.emit import MOST_ROWS, EventWriter
+from phalanx.observe.events.event_types import decode
+from phalanx.observe.summary.summary import summarise
 from phalanx.pool.document import read_document
-from phalanx.train.checkpoint.manifest import Manifest, read_manifest
+from phalanx.train.checkpoint.checkpoint_manifest import Manifest, read_manifest
 
 FORTY = 40 << 30
 ROOM = 4 << 30
@@ -107,7 +107,7 @@ def test_a_worker_writes_no_line_that_readers_pass_over(tmp_path: Path) -> None:
 def test_what_a_machine_streams_in_as_events_has_an_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("phalanx.launch.homecoming.LARGEST_LOG", 1000)
+    monkeypatch.setattr("phalanx.launch.machines.remote_files.LARGEST_LOG", 1000)
     paths, said = RunPaths(tmp_path / "run").make(), list[str]()
     home = Homecoming(paths, [0], said.append)
     home.take("events/rank-0.jsonl", 0, b"x" * 5000)
@@ -151,7 +151,7 @@ def test_a_checkpoint_with_many_names_for_a_tensor_is_refused(
     paths = write_run(shell.runs, "bomb")
     write_checkpoint(paths, 1)
     many_names(paths, names, places)
-    monkeypatch.setattr("phalanx.train.checkpoint.export.MOST_UNTIED", 40_000)
+    monkeypatch.setattr("phalanx.train.checkpoint.named_tensors.MOST_UNTIED", 40_000)
     answer = shell("export", "bomb", "--checkpoint", "1")
     assert answer.code == 2 and len(answer.errors) == 2
     assert "would take 48,000 bytes under their 2,000 names" in answer.errors[0]

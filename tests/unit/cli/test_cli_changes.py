@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from phalanx.cli.changes import MOST_SHARES, MOST_SWITCHES, Changes
-from phalanx.cli.words import describe
-from phalanx.observe.events import Balanced, Settled, Switched
-from phalanx.observe.summary import Summary
+from phalanx.cli.show.changes import MOST_SHARES, MOST_SWITCHES, Changes
+from phalanx.cli.show.words import describe
+from phalanx.observe.events.event_types import Balanced, Settled, Switched
+from phalanx.observe.summary.summary import Summary
 
 
 def balanced(*shares: float) -> Balanced:

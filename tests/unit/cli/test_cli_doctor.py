@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from cli_support import Shell
 
-from phalanx.cli import doctor_checks as checks
-from phalanx.core.datasets import data_home
+from phalanx.cli.machines import doctor_checks as checks
+from phalanx.core.script.datasets import data_home
 from phalanx.data.load import data_folder
 
 

@@ -15,16 +15,16 @@ from cli_support import Shell
 from made_checkpoints import write_checkpoint
 from made_runs import write_run, write_study
 
-from phalanx.cli.find import study_runs
-from phalanx.core import trust
+from phalanx.cli.request.find_run import study_runs
 from phalanx.core.errors import InputError
-from phalanx.core.run_paths import RunPaths
-from phalanx.core.trust import is_own, write_launch
-from phalanx.launch.launcher import Launch
-from phalanx.observe.lineage import source_of
+from phalanx.core.run_folder import trust
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.core.run_folder.trust import is_own, write_launch
+from phalanx.launch.launchers.launcher import Launch
+from phalanx.observe.summary.ancestry import source_of
 from phalanx.report.load import load_study
 
-SOURCES = Path(trust.__file__).parents[1]
+SOURCES = Path(trust.__file__).parents[2]
 
 
 class Server:
@@ -199,7 +199,7 @@ def test_one_function_writes_the_launch_record() -> None:
         for file in SOURCES.rglob("*.py")
         if any("write" in line and "paths.launch" in line for line in file.read_text().splitlines())
     ]
-    assert writers == ["core/trust.py"]
+    assert writers == ["core/run_folder/trust.py"]
 
 
 @pytest.mark.parametrize("name", ["..", ".", "", "../other", "/etc", "a\0b"])

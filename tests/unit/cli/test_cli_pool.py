@@ -18,9 +18,9 @@ from found_machines import facts
 from rich.console import Console
 from ssh_servers import PASSWORD, USER, new_key, ssh_server, write_client_key
 
-from phalanx.cli import check_words, rate_words
+from phalanx.cli.show import check_words, rate_words
 from phalanx.core.errors import MachineError
-from phalanx.launch.pool_check import Check, Knock, Visit
+from phalanx.launch.pool.pool_check import Check, Knock, Visit
 from phalanx.pool.machine import Machine
 from phalanx.pool.machine_facts import Gpu
 from phalanx.pool.measured import DeviceRates, MachineRates, Probe

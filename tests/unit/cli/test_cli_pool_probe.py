@@ -9,7 +9,7 @@ import pytest
 from cli_support import Shell
 from rich.console import Console
 
-from phalanx.cli import probe_words
+from phalanx.cli.show import probe_words
 from phalanx.pool.measured import CollectiveFigures, LeftOut, LinkFigures, Probe
 
 

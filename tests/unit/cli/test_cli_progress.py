@@ -9,9 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from phalanx.cli.progress import LiveProgress, PlainProgress, epoch_line
-from phalanx.cli.progress_state import ProgressState
-from phalanx.observe.events import EpochDone, Event, Finished, Joined, Logged, Planned, Steps
+from phalanx.cli.show.progress import LiveProgress, PlainProgress, epoch_line
+from phalanx.cli.show.progress_state import ProgressState
+from phalanx.observe.events.event_types import (
+    EpochDone,
+    Event,
+    Finished,
+    Joined,
+    Logged,
+    Planned,
+    Steps,
+)
 
 
 def joined(

@@ -14,12 +14,12 @@ from made_checkpoints import damage, mark_best, write_checkpoint
 from made_runs import write_run, write_study
 from safetensors.torch import load_file, save_file
 
-from phalanx.core.run_paths import RunPaths
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.core.run_folder.trust import write_launch
 from phalanx.core.settings import RunSettings
-from phalanx.core.trust import write_launch
-from phalanx.launch.launcher import Launch
-from phalanx.observe.claim import hold
-from phalanx.train.checkpoint.manifest import Manifest
+from phalanx.launch.launchers.launcher import Launch
+from phalanx.observe.summary.run_lock import hold
+from phalanx.train.checkpoint.checkpoint_manifest import Manifest
 
 RUN = "20250102-000000-exp-allreduce"
 
@@ -234,7 +234,7 @@ def test_export_never_overwrites_unasked(shell: Shell, paths: RunPaths) -> None:
 def test_export_again_when_the_run_has_removed_the_checkpoint_meanwhile(
     shell: Shell, paths: RunPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from phalanx.train.checkpoint import export
+    from phalanx.train.checkpoint import named_tensors as export
 
     whole = export.state_dict
 

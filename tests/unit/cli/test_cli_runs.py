@@ -19,7 +19,7 @@ from cli_support import Shell
 from made_runs import write_run, write_study
 from rich.console import Console
 
-from phalanx.core.run_paths import RunPaths
+from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.report.load import StudyData, load_run, load_study
 from phalanx.report.tables import print_table
 
@@ -52,8 +52,8 @@ def controller(paths: RunPaths, on_stop: str) -> Iterator[subprocess.Popen[bytes
     """A process that holds the run as its controller does, and answers SIGTERM by ``on_stop``."""
     code = f"""
 import json, os, pathlib, signal, sys, time
-from phalanx.core.run_paths import RunPaths
-from phalanx.observe.claim import hold
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.observe.summary.run_lock import hold
 paths = RunPaths(pathlib.Path(sys.argv[1]))
 def stop(*_):
     {on_stop}
@@ -239,7 +239,7 @@ def test_a_reader_of_the_record_is_not_the_controller(house: Shell) -> None:
 def test_a_controller_that_does_not_end_is_reported(
     house: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("phalanx.cli.stop.PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr("phalanx.cli.verbs.stop.PATIENCE_SECONDS", 0.3)
     with controller(RunPaths(house.runs / NEW), "pass") as process:
         answer = house("stop")
         assert answer.code == 3

@@ -9,11 +9,11 @@ from cli_support import Shell
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.cli.options import STRATEGY_NAMES
-from phalanx.cli.strategy_help import SWITCHES
-from phalanx.cli.values import Checkpoints, read_checkpoints, read_rate, read_slow
-from phalanx.core.codecs import known_codecs
+from phalanx.cli.request.options import STRATEGY_NAMES
+from phalanx.cli.request.strategy_help import SWITCHES
+from phalanx.cli.request.values import Checkpoints, read_checkpoints, read_rate, read_slow
 from phalanx.core.spec import known_strategies, parse_spec
+from phalanx.core.spec.codecs import known_codecs
 
 
 def settings_of(shell: Shell, *words: str) -> list[dict[str, Any]]:

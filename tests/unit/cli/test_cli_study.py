@@ -16,12 +16,12 @@ from cli_support import Shell
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.cli.compare import rows
-from phalanx.cli.study import in_question, matrix
-from phalanx.core.run_paths import RunPaths
+from phalanx.cli.request.study import in_question, matrix
+from phalanx.cli.verbs.compare import rows
+from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.spec import parse_specs
-from phalanx.launch.controller import Outcome
-from phalanx.observe.summary import Summary
+from phalanx.launch.run.controller import Outcome
+from phalanx.observe.summary.summary import Summary
 
 STRATEGIES = st.lists(st.sampled_from(["single", "allreduce", "async"]), min_size=1, unique=True)
 BATCHES = st.lists(st.sampled_from([64, 128, 256]), min_size=1, unique=True)

@@ -10,16 +10,16 @@ import pytest
 from cli_support import Shell
 from made_runs import write_run
 
-from phalanx.core.run_paths import RunPaths
-from phalanx.observe import events as ev
-from phalanx.observe.claim import hold
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.observe.events import event_types as ev
+from phalanx.observe.summary.run_lock import hold
 
 RUN = "20250102-000000-train-allreduce"
 
 
 @pytest.fixture
 def paths(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
-    monkeypatch.setattr("phalanx.cli.switch.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("phalanx.cli.verbs.switch.POLL_SECONDS", 0.01)
     return write_run(shell.runs, RUN, strategy="allreduce@0.5/async", status=None)
 
 
@@ -57,7 +57,7 @@ def test_a_switch_that_happened_before_is_not_the_answer(
     shell: Shell, paths: RunPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The made run has switched to async in the past, and is asked for it again."""
-    monkeypatch.setattr("phalanx.cli.switch.PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr("phalanx.cli.verbs.switch.PATIENCE_SECONDS", 0.2)
     with hold(paths):
         for number in (1, 2):
             answer = shell("switch", RUN, "async", "--json")

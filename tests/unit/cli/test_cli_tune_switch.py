@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from cli_support import TRAINING, Shell
 
-from phalanx.core.run_paths import RunPaths
+from phalanx.core.run_folder.run_paths import RunPaths
 
 # Holds from a switch at 0.6 on; seeds differ by more than the tolerance.
 ACCURACY = """

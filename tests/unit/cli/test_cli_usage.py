@@ -170,7 +170,7 @@ def test_a_defect_is_one_line_unless_debugging(
     def broken() -> None:
         raise RuntimeError("no such luck")
 
-    monkeypatch.setattr("phalanx.core.run_paths.list_runs", broken)
+    monkeypatch.setattr("phalanx.core.run_folder.run_paths.list_runs", broken)
     answer = shell("runs")
     assert answer.code == 1
     assert answer.errors[0] == "error: unexpected RuntimeError: no such luck"
@@ -184,7 +184,7 @@ def test_ctrl_c_is_exit_130(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> No
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("phalanx.core.run_paths.list_runs", interrupted)
+    monkeypatch.setattr("phalanx.core.run_folder.run_paths.list_runs", interrupted)
     answer = shell("runs", "--json")
     assert answer.code == 130
     assert answer.json["error"] == "stopped"

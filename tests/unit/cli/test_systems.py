@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from cli_support import Shell
 
-from phalanx.launch import peers
 from phalanx.launch.frameworks import Framework
+from phalanx.launch.frameworks import peer_environments as peers
 
 PEER = """
 import json, os

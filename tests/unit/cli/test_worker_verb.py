@@ -14,14 +14,14 @@ import msgspec
 import pytest
 from cli_support import TRAINING, Shell
 
-from phalanx.core.run_key import RunKey
-from phalanx.observe.summary import Summary
+from phalanx.core.run_folder.run_key import RunKey
+from phalanx.observe.summary.summary import Summary
 
 # What join does about the launcher's numbers: all workers meet before any of them goes on.
 SEATED = """
 import os, socket, time
 from pathlib import Path
-from phalanx.train.foreign import seat_of
+from phalanx.train.start.launcher_env import seat_of
 seat = seat_of(os.environ, socket.gethostname())
 os.environ.update(PHALANX_RANK=str(seat.process), PHALANX_WORKERS=str(seat.processes))
 files = Path(os.environ["PHALANX_RUN"]) / "files"

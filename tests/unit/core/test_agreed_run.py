@@ -10,7 +10,7 @@ import pytest
 
 ASK = """
 import sys
-from phalanx.core.agreed_run import agreed_run
+from phalanx.core.run_folder.agreed_run import agreed_run
 print(agreed_run(sys.argv[1], "train").id, flush=True)
 sys.stdin.read()
 """

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.core.errors import InputError
-from phalanx.core.run_key import RunKey, key_from
+from phalanx.core.run_folder.run_key import RunKey, key_from
 
 
 @given(st.binary(min_size=32, max_size=32))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.core.errors import InputError
-from phalanx.core.run_paths import MOST_SHOWN, RunPaths, find_run, new_run, runs_home
+from phalanx.core.run_folder.run_paths import MOST_SHOWN, RunPaths, find_run, new_run, runs_home
 
 
 def test_runs_of_the_same_moment_have_folders_of_their_own() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.core.script_imports import imported_files, parse
+from phalanx.core.script.script_imports import imported_files, parse
 
 
 def _package(folder: Path) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.core import strategies
-from phalanx.core.codecs import CODECS, known_codecs
 from phalanx.core.errors import InputError
 from phalanx.core.spec import (
     STRATEGIES,
@@ -15,7 +13,9 @@ from phalanx.core.spec import (
     parse_spec,
     parse_specs,
     register_strategy,
+    strategies,
 )
+from phalanx.core.spec.codecs import CODECS, known_codecs
 
 
 def test_every_spec_has_its_implementation() -> None:

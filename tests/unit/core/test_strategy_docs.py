@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.core.codecs import known_codecs
-from phalanx.core.keys import Key
-from phalanx.core.strategies import ALIASES, PLANNED, known_strategies
+from phalanx.core.spec.codecs import known_codecs
+from phalanx.core.spec.keys import Key
+from phalanx.core.spec.strategies import ALIASES, PLANNED, known_strategies
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGES = DOCS / "explanation" / "strategies"

@@ -14,21 +14,21 @@ from typing import Any
 
 import pytest
 
-from phalanx.core.run_paths import RunPaths
+from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
-from phalanx.launch import controller
-from phalanx.launch.controller import Observer, Outcome, execute
-from phalanx.launch.launcher import Job, Launch
-from phalanx.observe.events import Event, MachineSample
-from phalanx.observe.summary import Summary
+from phalanx.launch.launchers.launcher import Job, Launch
+from phalanx.launch.run import controller
+from phalanx.launch.run.controller import Observer, Outcome, execute
+from phalanx.observe.events.event_types import Event, MachineSample
+from phalanx.observe.summary.summary import Summary
 from phalanx.plan.plan import Plan, PlannedMachine, Slot
 
 PRELUDE = """
 import os, signal, sys, time
 from pathlib import Path
 from phalanx.core.context import current
-from phalanx.core.run_paths import RunPaths
-from phalanx.observe.events import Finished, Joined, encode
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.observe.events.event_types import Finished, Joined, encode
 
 env = current().environment if current() else os.environ
 rank = int(env["PHALANX_RANK"])

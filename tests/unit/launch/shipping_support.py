@@ -7,10 +7,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from phalanx.agent import blobs, datasets, environment, files, inspect_python, results
 from phalanx.agent.frames import Problem
+from phalanx.agent.machine import inspect_python
+from phalanx.agent.storage import (
+    blobs,
+    datasets,
+)
+from phalanx.agent.storage import (
+    environments as environment,
+)
+from phalanx.agent.storage import (
+    folders as files,
+)
+from phalanx.agent.storage import (
+    run_results as results,
+)
 from phalanx.core.errors import MachineError
-from phalanx.launch.waiting import Waiting
+from phalanx.launch.run.progress_notes import Waiting
 from phalanx.pool.machine import Machine
 
 HANDLERS: dict[str, Callable[..., Any]] = {

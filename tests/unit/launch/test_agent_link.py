@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from phalanx.core.errors import MachineError
-from phalanx.launch import waiting
-from phalanx.launch.agent_link import AgentLink, open_agent
+from phalanx.launch.machines.agent_link import AgentLink, open_agent
+from phalanx.launch.run import progress_notes as waiting
 from phalanx.pool.machine import Machine
 
 SECONDS = 20.0

@@ -14,7 +14,7 @@ from lab_machines import lab as lab
 
 from phalanx.core.errors import MachineError
 from phalanx.lab.lab import Lab
-from phalanx.launch.agent_link import open_agent
+from phalanx.launch.machines.agent_link import open_agent
 from phalanx.pool.blueprint import read_blueprint
 from phalanx.pool.machine import Machine
 

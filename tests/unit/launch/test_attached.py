@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 from launch_support import FIGURES, Recorder, alive, make_job, wait_until, write_script
 
-from phalanx.agent.kept_samples import FILE
+from phalanx.agent.machine.kept_samples import FILE
 from phalanx.core.errors import MachineError
-from phalanx.core.run_paths import RunPaths
-from phalanx.launch import controller
-from phalanx.launch.attached import take_over
-from phalanx.launch.homecoming import MachineFile
-from phalanx.launch.launcher import LAUNCHERS, Fleet, Job
-from phalanx.launch.remote_run import NobodyLeft
-from phalanx.launch.ssh import SshLauncher
-from phalanx.observe.agent_samples import SampleReader
-from phalanx.observe.records import read_record
-from phalanx.observe.summary import Summary
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.launch.launchers.attached import take_over
+from phalanx.launch.launchers.launcher import LAUNCHERS, Fleet, Job
+from phalanx.launch.launchers.remote_run import NobodyLeft
+from phalanx.launch.launchers.ssh import SshLauncher
+from phalanx.launch.machines.remote_files import MachineFile
+from phalanx.launch.run import controller
+from phalanx.observe.machines.agent_samples import SampleReader
+from phalanx.observe.summary.run_records import read_record
+from phalanx.observe.summary.summary import Summary
 from phalanx.pool.machine import Machine
 
 

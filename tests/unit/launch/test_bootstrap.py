@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.core.run_paths import RunPaths
+from phalanx.core.run_folder.run_paths import RunPaths
 
 SHOW = """
 import json, os, sys
@@ -34,7 +34,7 @@ def bootstrap(
     paths = RunPaths(folder / "run").make()
     env = {**os.environ, "PHALANX_RANK": "0", "PHALANX_RUN": str(paths.folder), **variables}
     done = subprocess.run(
-        [sys.executable, "-m", "phalanx.launch.bootstrap", "script.py", "a", "b c"],
+        [sys.executable, "-m", "phalanx.launch.worker.bootstrap", "script.py", "a", "b c"],
         env=env,
         cwd=folder,
         capture_output=True,

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from checkpoint_making import newest, write_whole_checkpoint
 
-from phalanx.agent import saved
+from phalanx.agent.storage import saved_checkpoints as saved
 from phalanx.core.errors import MachineError
-from phalanx.core.run_paths import RunPaths
-from phalanx.launch.shipping.checkpoints import ComingHome, at_home, place
-from phalanx.launch.shipping.incoming import Incoming, Received
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.launch.shipping.home.checkpoints import ComingHome, at_home, place
+from phalanx.launch.shipping.home.incoming import Incoming, Received
 
 
 class _Agent:

@@ -8,12 +8,12 @@ import pytest
 from launch_support import Recorder, alive, make_job, run, wait_until, write_script
 
 from phalanx.core.errors import InputError, ScriptError
-from phalanx.core.run_paths import RunPaths
-from phalanx.launch import controller
-from phalanx.launch.controller import execute
-from phalanx.launch.launcher import Launch
-from phalanx.observe.claim import controller_of
-from phalanx.observe.events import Finished, Joined
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.launch.launchers.launcher import Launch
+from phalanx.launch.run import controller
+from phalanx.launch.run.controller import execute
+from phalanx.observe.events.event_types import Finished, Joined
+from phalanx.observe.summary.run_lock import controller_of
 
 
 def test_a_run_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

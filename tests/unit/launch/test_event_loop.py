@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from phalanx.core.errors import RunStopped
-from phalanx.launch.event_loop import EventLoop
-from phalanx.launch.in_thread import in_thread
-from phalanx.launch.launcher import never
+from phalanx.launch.launchers.launcher import never
+from phalanx.launch.machines.event_loop import EventLoop
+from phalanx.launch.machines.in_thread import in_thread
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ import pytest
 from launch_support import Recorder, alive, make_job
 
 from phalanx.core.errors import ScriptError
-from phalanx.core.run_paths import RunPaths
-from phalanx.launch import controller
-from phalanx.launch.controller import Outcome, execute
+from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.frameworks import Framework, seat
-from phalanx.launch.local import free_ports
+from phalanx.launch.launchers.local import free_ports
+from phalanx.launch.run import controller
+from phalanx.launch.run.controller import Outcome, execute
 
 TORCH = Framework(name="torch", system="torch")
 SERVERS = Framework(name="tensorflow", system="tf-ps", python=sys.executable)

@@ -7,15 +7,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from phalanx.core.run_paths import RunPaths
-from phalanx.launch import member as members
-from phalanx.launch.agent_frames import Exited, Ports, WrongFrame, read_as
-from phalanx.launch.homecoming import LARGEST_TRACEBACK, Homecoming
-from phalanx.launch.member import Member
-from phalanx.launch.remote_run import RemoteRun
-from phalanx.launch.shipping.incoming import Incoming, is_safe
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.launch.launchers.remote_run import RemoteRun
+from phalanx.launch.launchers.ssh import SshLauncher
+from phalanx.launch.machines import machine_session as members
+from phalanx.launch.machines.agent_frames import Exited, Ports, WrongFrame, read_as
+from phalanx.launch.machines.machine_session import Member
+from phalanx.launch.machines.remote_files import LARGEST_TRACEBACK, Homecoming
+from phalanx.launch.shipping.home.incoming import Incoming, is_safe
 from phalanx.launch.shipping.versions import Inspection
-from phalanx.launch.ssh import SshLauncher
 from phalanx.pool.machine import Machine
 
 ESCAPES = "\x1b]0;title\x07\x1b[2J\nnext line"

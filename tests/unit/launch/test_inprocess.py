@@ -14,9 +14,9 @@ from launch_support import Recorder, make_job, run, wait_until, write_script
 from phalanx.core import settings
 from phalanx.core.context import current
 from phalanx.core.errors import InputError
-from phalanx.core.run_paths import RunPaths
+from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
-from phalanx.launch.controller import execute
+from phalanx.launch.run.controller import execute
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +108,7 @@ def test_each_worker_takes_the_startup_steps_in_its_first_turn(
         inside = current()
         seen.append(inside.environment[settings.RANK] if inside else None)
 
-    monkeypatch.setattr("phalanx.launch.inprocess.run_startup", step)
+    monkeypatch.setattr("phalanx.launch.launchers.inprocess.run_startup", step)
     outcome, _, _ = run(tmp_path, "join()\nfinish()", launcher="inprocess")
     assert outcome.exit_code == 0
     assert sorted(seen) == ["0", "1"]

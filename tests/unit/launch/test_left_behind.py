@@ -14,11 +14,11 @@ from launch_support import Recorder, alive, make_job, run, wait_until, write_scr
 
 from phalanx.agent import system
 from phalanx.core.errors import MachineError
-from phalanx.core.run_key import RunKey
-from phalanx.core.run_paths import RunPaths
-from phalanx.launch.controller import execute
-from phalanx.launch.launcher import Fleet
-from phalanx.launch.run_folder import append_to_log
+from phalanx.core.run_folder.run_key import RunKey
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.launch.launchers.launcher import Fleet
+from phalanx.launch.run.controller import execute
+from phalanx.launch.run.open_run_folder import append_to_log
 from phalanx.pool.machine import Machine
 
 DAEMON = """

@@ -7,9 +7,9 @@ import pytest
 from launch_support import make_job, run
 
 from phalanx.core.errors import InputError
-from phalanx.core.run_paths import RunPaths
+from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
-from phalanx.launch.local import LocalLauncher
+from phalanx.launch.launchers.local import LocalLauncher
 
 
 def test_the_users_number_of_threads_is_respected(
@@ -34,7 +34,7 @@ def test_the_dry_run_says_what_would_start_and_touches_nothing(tmp_path: Path) -
     assert [worker.rank for worker in launch.workers] == [0, 1]
     first, second = launch.workers
     assert first.argv[1:] == [
-        "-P", "-m", "phalanx.launch.bootstrap", str(job.script), "--flag", "two words",
+        "-P", "-m", "phalanx.launch.worker.bootstrap", str(job.script), "--flag", "two words",
     ]  # fmt: skip
     assert first.argv == second.argv
     assert second.env["PHALANX_RANK"] == "1" and second.env["PHALANX_WORKERS"] == "2"

@@ -7,8 +7,8 @@ import pytest
 from launch_support import make_job
 
 from phalanx.core.errors import MachineError
-from phalanx.core.run_paths import RunPaths
-from phalanx.launch.remote_run import RemoteRun
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.launch.launchers.remote_run import RemoteRun
 from phalanx.pool.machine import Machine
 
 

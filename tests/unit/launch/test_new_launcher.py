@@ -10,8 +10,8 @@ from launch_support import run, start_without_torch
 
 PLUGIN = """
 import msgspec
-from phalanx.launch.launcher import LAUNCHERS
-from phalanx.launch.local import LocalLauncher
+from phalanx.launch.launchers.launcher import LAUNCHERS
+from phalanx.launch.launchers.local import LocalLauncher
 
 class NiceLauncher(LocalLauncher):
     def prepare(self, job, paths):

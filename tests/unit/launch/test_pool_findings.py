@@ -8,9 +8,9 @@ import pytest
 from found_machines import facts
 
 from phalanx.core.errors import MachineError
-from phalanx.launch.pool_addresses import address_for_others, own_address
-from phalanx.launch.pool_check import Check, Knock, Visit
-from phalanx.launch.pool_findings import Finding, findings_of
+from phalanx.launch.pool.pool_addresses import address_for_others, own_address
+from phalanx.launch.pool.pool_check import Check, Knock, Visit
+from phalanx.launch.pool.pool_findings import Finding, findings_of
 from phalanx.pool.machine import Machine
 from phalanx.pool.machine_facts import Address, Gpu, MachineFacts
 

@@ -10,9 +10,9 @@ import pytest
 from found_machines import facts
 
 from phalanx.core.errors import InputError, MachineError
-from phalanx.launch.pool_check import Visit
-from phalanx.launch.pool_init import blueprint_text, machines_named, name_for, with_host_names
-from phalanx.launch.ssh_config import aliases, resolve
+from phalanx.launch.pool.pool_check import Visit
+from phalanx.launch.pool.pool_init import blueprint_text, machines_named, name_for, with_host_names
+from phalanx.launch.ssh.ssh_config import aliases, resolve
 from phalanx.pool.blueprint import read_blueprint
 from phalanx.pool.credential import Credential
 from phalanx.pool.machine import Machine

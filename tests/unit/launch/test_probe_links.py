@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from phalanx.launch import probe_plan
-from phalanx.launch.probe import probe_links
+from phalanx.launch.pool import probe_plan
+from phalanx.launch.pool.probe import probe_links
 from phalanx.pool.machine import Machine
 from phalanx.pool.measured import Probe
 

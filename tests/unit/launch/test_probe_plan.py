@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.launch.probe_plan import (
+from phalanx.launch.pool.probe_plan import (
     MOST_REPEATS,
     PAIRS_SHARE,
     SIZES,

@@ -10,9 +10,9 @@ import pytest
 from ssh_servers import USER, new_key, ssh_server, write_client_key
 
 from phalanx.core.errors import InputError, MachineError
-from phalanx.launch.known_keys import record
-from phalanx.launch.problems import as_one
-from phalanx.launch.remote_run import RemoteRun
+from phalanx.launch.launchers.remote_run import RemoteRun
+from phalanx.launch.run.problems import as_one
+from phalanx.launch.ssh.known_keys import record
 from phalanx.pool.machine import Machine
 
 DOWN = "Is it up, is this its address, and does its SSH server run?"

@@ -10,11 +10,11 @@ import pytest
 from launch_support import make_job
 
 from phalanx.core.errors import InputError
-from phalanx.core.run_paths import RunPaths
-from phalanx.launch import agent_link, reconnect
-from phalanx.launch.agent_link import open_agent
-from phalanx.launch.reconnect import reconnect_seconds
-from phalanx.launch.remote_run import RemoteRun
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.launch.launchers.remote_run import RemoteRun
+from phalanx.launch.machines import agent_link, reconnect
+from phalanx.launch.machines.agent_link import open_agent
+from phalanx.launch.machines.reconnect import reconnect_seconds
 from phalanx.pool.machine import Machine
 
 COUNTS = "n=0; while test $n -lt 60; do n=$((n+1)); echo $n; sleep 0.05; done"

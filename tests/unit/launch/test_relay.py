@@ -4,9 +4,9 @@ from pathlib import Path
 
 from launch_support import Recorder
 
-from phalanx.core.run_paths import RunPaths
-from phalanx.launch.relay import Relay
-from phalanx.observe.events import Event, Finished, Joined, encode
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.launch.run.event_tail import Relay
+from phalanx.observe.events.event_types import Event, Finished, Joined, encode
 
 
 def _joined() -> Joined:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.core.errors import InputError
-from phalanx.launch.script import check_script
+from phalanx.launch.script.script_check import check_script
 
 
 def make(folder: Path, **files: str) -> Path:
@@ -24,7 +24,7 @@ def make(folder: Path, **files: str) -> Path:
         "import phalanx as p\nrun = p.join(1, 2)",
         "from phalanx import fit\nfit(1)",
         "from phalanx import *\njoin(1)",
-        "from phalanx.train.fit import fit as train\ntrain()",
+        "from phalanx.train.api.fit import fit as train\ntrain()",
         "import phalanx\ngetattr(phalanx, 'fit')()",
         "import importlib\nimportlib.import_module('whatever')",
         "def broken(:",

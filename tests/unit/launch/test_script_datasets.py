@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.core import datasets
+from phalanx.core.script import datasets
 from phalanx.data.load import SOURCES
 from phalanx.data.sources import cifar
-from phalanx.launch.script_datasets import Needs, needs_of
+from phalanx.launch.script.script_datasets import Needs, needs_of
 
 SURE = [
     'import phalanx\ntrain, test = phalanx.data.load("mnist")',

@@ -10,9 +10,9 @@ import pytest
 from launch_support import make_job, write_script
 from shipping_support import NearLink
 
-from phalanx.core.datasets import HOMES, IDX_FILES
 from phalanx.core.errors import InputError
-from phalanx.launch.launcher import Fleet
+from phalanx.core.script.datasets import HOMES, IDX_FILES
+from phalanx.launch.launchers.launcher import Fleet
 from phalanx.launch.shipping.datasets import Datasets, find_datasets
 from phalanx.launch.shipping.project import megabytes
 from phalanx.launch.shipping.send import ignore_progress

@@ -17,9 +17,9 @@ import pytest
 from shipping_support import NearLink
 
 import phalanx
-from phalanx.agent import environment as agent_environment
+from phalanx.agent.storage import environments as agent_environment
 from phalanx.core.errors import InputError, MachineError
-from phalanx.launch.agent_link import open_agent
+from phalanx.launch.machines.agent_link import open_agent
 from phalanx.launch.shipping import wheels
 from phalanx.launch.shipping.environment import inspect, prepare_environment
 from phalanx.launch.shipping.manifest import Entry, Manifest

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from shipping_support import NearLink
 
-from phalanx.agent.environment import MARKER
+from phalanx.agent.storage.environments import MARKER
 from phalanx.core.errors import MachineError
-from phalanx.core.run_paths import RunPaths
-from phalanx.launch.agent_link import open_agent
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.launch.machines.agent_link import open_agent
 from phalanx.launch.shipping.data import data_manifest
-from phalanx.launch.shipping.incoming import Incoming, is_safe
-from phalanx.launch.shipping.results import Collected, clean_up, collect_results
+from phalanx.launch.shipping.home.incoming import Incoming, is_safe
+from phalanx.launch.shipping.home.results import Collected, clean_up, collect_results
 from phalanx.launch.shipping.send import ship
 from phalanx.pool.machine import Machine
 

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from shipping_support import NearLink, reopen
 
-from phalanx.agent import blobs, files
+from phalanx.agent.storage import blobs
+from phalanx.agent.storage import folders as files
 from phalanx.core.errors import InputError, MachineError
-from phalanx.launch.agent_link import open_agent
+from phalanx.launch.machines.agent_link import open_agent
 from phalanx.launch.shipping import send
 from phalanx.launch.shipping.data import data_manifest
 from phalanx.launch.shipping.manifest import Entry, Manifest

@@ -11,14 +11,14 @@ import pytest
 from launch_support import Recorder, make_job, start_without_torch, write_script
 from test_relay import _finished, _joined
 
-from phalanx.core.run_paths import RunPaths
-from phalanx.launch import silence
-from phalanx.launch.controller import execute
-from phalanx.launch.silence import LIMIT, Silence
-from phalanx.observe.events import Alive, WorkerLost
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.launch.run import heartbeat as silence
+from phalanx.launch.run.controller import execute
+from phalanx.launch.run.heartbeat import LIMIT, Silence
+from phalanx.observe.events.event_types import Alive, WorkerLost
 
 STOPS = """
-from phalanx.observe import emit
+from phalanx.observe.events import emit
 emit.SIGN_OF_LIFE = 0.25
 writer = emit.EventWriter(paths.events_of(rank), rank)
 join()

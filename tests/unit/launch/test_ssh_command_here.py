@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import pytest
 
 from phalanx.core.errors import InputError
-from phalanx.launch.ssh_command import ERRORS_KEPT, start_command
-from phalanx.launch.ssh_login import login_options
+from phalanx.launch.ssh.ssh_command import ERRORS_KEPT, start_command
+from phalanx.launch.ssh.ssh_login import login_options
 from phalanx.pool.machine import Machine
 
 T = TypeVar("T")

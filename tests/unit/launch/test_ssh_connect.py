@@ -12,9 +12,9 @@ import pytest
 from ssh_servers import USER, new_key, ssh_server, write_client_key
 
 from phalanx.core.errors import MachineError
-from phalanx.launch.known_keys import keys_in, known_keys, record
-from phalanx.launch.pool_trust import in_waves, look_at
-from phalanx.launch.ssh_connect import connect
+from phalanx.launch.pool.pool_trust import in_waves, look_at
+from phalanx.launch.ssh.known_keys import keys_in, known_keys, record
+from phalanx.launch.ssh.ssh_connect import connect
 from phalanx.pool.jumps import resolve_ways
 from phalanx.pool.machine import Machine
 

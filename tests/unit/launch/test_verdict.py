@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.core.errors import InputError, MachineError, ScriptError
-from phalanx.core.run_paths import RunPaths
-from phalanx.launch.script_runner import PEER_LOST_CODE
-from phalanx.launch.verdict import culprit, explain, failures
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.launch.run.failure import culprit, explain, failures
+from phalanx.launch.worker.script_runner import PEER_LOST_CODE
 
 CODES = st.dictionaries(st.integers(0, 9), st.sampled_from([0, 1, 2, -9, PEER_LOST_CODE]))
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from phalanx.core.errors import MachineError
-from phalanx.core.run_paths import RunPaths
-from phalanx.launch import waiting
-from phalanx.launch.event_loop import EventLoop
-from phalanx.launch.remote_run import RemoteRun
-from phalanx.launch.ssh import SshLauncher
-from phalanx.launch.waiting import Waiting, telling
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.launch.launchers.remote_run import RemoteRun
+from phalanx.launch.launchers.ssh import SshLauncher
+from phalanx.launch.machines.event_loop import EventLoop
+from phalanx.launch.run import progress_notes as waiting
+from phalanx.launch.run.progress_notes import Waiting, telling
 from phalanx.pool.machine import Machine
 
 SECONDS = 20.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phalanx.core.startup import STARTUP
+from phalanx.core.script.startup import STARTUP
 
 for step in STARTUP.names():
     STARTUP.add(step, "torch_free:nothing")

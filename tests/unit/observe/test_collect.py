@@ -6,9 +6,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.core.run_paths import RunPaths
-from phalanx.observe.collect import EventTail, LineTail
-from phalanx.observe.events import Finished, PhaseDone, encode
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.observe.events.collect import EventTail, LineTail
+from phalanx.observe.events.event_types import Finished, PhaseDone, encode
 
 
 def phase(rank: int, name: str) -> PhaseDone:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.observe import emit
-from phalanx.observe.emit import EventWriter
-from phalanx.observe.events import Logged, decode
+from phalanx.observe.events import emit
+from phalanx.observe.events.emit import EventWriter
+from phalanx.observe.events.event_types import Logged, decode
 
 
 class SmallDisk(io.RawIOBase):

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.core.run_paths import RunPaths
-from phalanx.observe.figure_lines import LONGEST, FigureLines, Told, read_line
-from phalanx.observe.summary import summarise
-from phalanx.observe.timeline import RankLog, read_ranks
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.observe.events.figure_lines import LONGEST, FigureLines, Told, read_line
+from phalanx.observe.events.timeline import RankLog, read_ranks
+from phalanx.observe.summary.summary import summarise
 
 TOLD = Told(machines=["a", "b"], workers=2, system="tf-mwms", seed=3, threads=[1, 2])
 

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from made_runs import write_run
 
-from phalanx.core.run_paths import RunPaths
+from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
-from phalanx.observe import events as ev
-from phalanx.observe.emulated import describe_emulation
-from phalanx.observe.lineage import went_on
-from phalanx.observe.summary import summarise
+from phalanx.observe.events import event_types as ev
+from phalanx.observe.machines.emulated import describe_emulation
+from phalanx.observe.summary.ancestry import went_on
+from phalanx.observe.summary.summary import summarise
 
 
 @pytest.mark.parametrize(

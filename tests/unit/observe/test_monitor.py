@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from phalanx.observe import monitor
-from phalanx.observe.events import MachineSample
-from phalanx.observe.monitor import Monitor
+from phalanx.observe.events.event_types import MachineSample
+from phalanx.observe.machines import monitor
+from phalanx.observe.machines.monitor import Monitor
 
 
 @pytest.fixture(autouse=True)

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_runs import CLOCK, WALL, write_run
 
-from phalanx.core.run_paths import RunPaths
-from phalanx.observe import events as ev
-from phalanx.observe.phases import PhaseSteps, Waiting, split_phases
-from phalanx.observe.straggler import find_straggler
-from phalanx.observe.summary import summarise
-from phalanx.observe.timeline import RankLog, Step, read_ranks
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.observe.events import event_types as ev
+from phalanx.observe.events.strategy_phases import PhaseSteps, Waiting, split_phases
+from phalanx.observe.events.timeline import RankLog, Step, read_ranks
+from phalanx.observe.speedup.straggler import find_straggler
+from phalanx.observe.summary.summary import summarise
 
 
 def append(paths: RunPaths, rank: int, *events: ev.Event) -> None:

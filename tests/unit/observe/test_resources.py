@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.observe.events import MachineSample
-from phalanx.observe.resources import use_of
+from phalanx.observe.events.event_types import MachineSample
+from phalanx.observe.machines.resources import use_of
 
 
 def sample(time: float, cpu: float) -> MachineSample:

@@ -11,12 +11,12 @@ import psutil
 import pytest
 from made_runs import write_run
 
-from phalanx.core.run_paths import RunPaths
-from phalanx.observe import claim
-from phalanx.observe import events as ev
-from phalanx.observe.phases import split_phases
-from phalanx.observe.summary import Summary, summarise
-from phalanx.observe.timeline import read_ranks
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.observe.events import event_types as ev
+from phalanx.observe.events.strategy_phases import split_phases
+from phalanx.observe.events.timeline import read_ranks
+from phalanx.observe.summary import run_lock as claim
+from phalanx.observe.summary.summary import Summary, summarise
 
 STABLE = [
     "run",

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from phalanx.observe.events import Joined, WorkerLost
-from phalanx.observe.judge import judge
-from phalanx.observe.laps import Lap, RankWindow, _laps, windows_of
-from phalanx.observe.phases import PhaseSteps, Waiting
-from phalanx.observe.shares import fitting_shares
-from phalanx.observe.timeline import RankLog, Step
-from phalanx.observe.worth import BALANCE, FEWER, Option, Way, Worth, worth
-from phalanx.observe.worth_words import GAIN, advise, as_sentence
+from phalanx.observe.events.event_types import Joined, WorkerLost
+from phalanx.observe.events.step_intervals import Lap, RankWindow, _laps, windows_of
+from phalanx.observe.events.strategy_phases import PhaseSteps, Waiting
+from phalanx.observe.events.timeline import RankLog, Step
+from phalanx.observe.speedup.fitting_shares import fitting_shares
+from phalanx.observe.speedup.from_events import judge
+from phalanx.observe.speedup.speedup import BALANCE, FEWER, Option, Way, Worth, worth
+from phalanx.observe.speedup.speedup_words import GAIN, advise, as_sentence
 
 UPDATE = 0.001
 BATCH = 120

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from phalanx.cli.pool import pool_app
+from phalanx.cli.machines.pool import pool_app
 from phalanx.core.errors import InputError
 
 POOL = """\
@@ -90,7 +90,7 @@ def test_help_has_an_example() -> None:
 
 def test_importing_the_command_is_light() -> None:
     program = (
-        "import sys, phalanx.cli.pool;"
+        "import sys, phalanx.cli.machines.pool;"
         "print([m for m in ('torch', 'pydantic', 'ruamel.yaml', 'rich.table') if m in sys.modules])"
     )
     answer = subprocess.run(

@@ -10,11 +10,16 @@ import pytest
 from made_runs import write_run, write_study
 from rich.console import Console
 
-from phalanx.core.run_paths import RunPaths
-from phalanx.observe import events as ev
-from phalanx.observe.straggler import Straggler
-from phalanx.observe.summary import summarise
-from phalanx.observe.summary_fields import BalanceSummary, MachineSummary, Summary, SwitchSummary
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.observe.events import event_types as ev
+from phalanx.observe.speedup.straggler import Straggler
+from phalanx.observe.summary.summary import summarise
+from phalanx.observe.summary.summary_fields import (
+    BalanceSummary,
+    MachineSummary,
+    Summary,
+    SwitchSummary,
+)
 from phalanx.report import words
 from phalanx.report.findings import (
     balance_sentence,
@@ -26,8 +31,8 @@ from phalanx.report.findings import (
 )
 from phalanx.report.html import write_report
 from phalanx.report.load import load_study
+from phalanx.report.study_verdict import verdict_on
 from phalanx.report.tables import print_table, table_lines, uncoded
-from phalanx.report.verdict import verdict_on
 
 SLOWED = {"slow": [1.0, 0.25], "rate": 1e8}
 

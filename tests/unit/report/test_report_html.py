@@ -11,13 +11,13 @@ import pytest
 from made_runs import write_run, write_study
 
 from phalanx.core.errors import InputError
-from phalanx.core.run_paths import RunPaths
-from phalanx.observe import events as ev
-from phalanx.observe.summary import summarise
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.observe.events import event_types as ev
+from phalanx.observe.summary.summary import summarise
 from phalanx.report.html import write_report
 from phalanx.report.load import load_study
 from phalanx.report.sections import REPORT_SECTIONS, make_sections
-from phalanx.report.verdict import verdict_on
+from phalanx.report.study_verdict import verdict_on
 from phalanx.report.windows import cut_window, usual_span
 
 FIGURES = (

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 from made_runs import write_run, write_study
 
-from phalanx.core.run_paths import RunPaths
-from phalanx.observe.events import MachineSample
-from phalanx.observe.resources import network_bytes, use_together
-from phalanx.observe.summary import Summary, summarise
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.observe.events.event_types import MachineSample
+from phalanx.observe.machines.resources import network_bytes, use_together
+from phalanx.observe.summary.summary import Summary, summarise
 from phalanx.report.findings import findings
 from phalanx.report.load import load_study
-from phalanx.report.machine_plot import machine_names
+from phalanx.report.plots.machine_plot import machine_names
 from phalanx.report.sections import Section
 from phalanx.report.sections.machines import section
 

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 from made_runs import write_run, write_study
 
-from phalanx.core.run_paths import RunPaths
+from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.report.agreement import Agreement, agreements
 from phalanx.report.load import StudyData, load_study
+from phalanx.report.study_verdict import verdict_on
 from phalanx.report.tables import table_lines
-from phalanx.report.verdict import verdict_on
 
 
 def write_system(home: Path, system: str, **changes: Any) -> None:

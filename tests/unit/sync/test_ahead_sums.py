@@ -10,8 +10,8 @@ from test_collectives import bits, values
 from test_links import House
 from torch import Tensor
 
-from phalanx.sync.collective import direct
-from phalanx.sync.collective.ahead import AheadSum
+from phalanx.sync.collective.algorithms import direct
+from phalanx.sync.collective.algorithms.ahead import AheadSum
 
 COUNT = 300_000  # more than the kernel takes at once
 CUTS = [290_000, 200_000, 120_000, 31, 0]

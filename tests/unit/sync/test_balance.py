@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.observe.shares import fitting_shares
-from phalanx.sync.balance import Balancer, Change, Meter, Tick, faster, fixed_cost, propose
+from phalanx.observe.speedup.fitting_shares import fitting_shares
+from phalanx.sync.policy.balance import Balancer, Change, Meter, Tick, faster, fixed_cost, propose
 
 BATCH = 256.0
 EXCHANGE = 5.0

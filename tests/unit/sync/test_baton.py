@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from scripted import LIMIT, as_threads, scripted
 
 from phalanx.core.errors import PeerLost, RunStopped
-from phalanx.sync.transport.baton import DeadlockError
-from phalanx.sync.transport.memory import Hub, ThreadArena
+from phalanx.sync.arena.deterministic_scheduler import DeadlockError
+from phalanx.sync.arena.memory_arena import Hub, ThreadArena
 
 Event = tuple[int, str, float]
 

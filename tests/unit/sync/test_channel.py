@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from phalanx.core.errors import PeerLost
-from phalanx.sync.net.channel import MAX_HEADER, Channel, exchange
-from phalanx.sync.net.tls import TlsChannel
+from phalanx.sync.connect.channel import MAX_HEADER, Channel, exchange
+from phalanx.sync.connect.tls import TlsChannel
 
 MEGABYTE = 1 << 20
 Pair = tuple[Channel, Channel]

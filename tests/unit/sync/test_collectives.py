@@ -14,21 +14,21 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from phalanx.core.errors import InputError, PeerLost
-from phalanx.sync.collective import butterfly, direct, ring, tree
-from phalanx.sync.collective.all_to_all import all_to_all, all_to_all_bytes
-from phalanx.sync.collective.choose import choose
-from phalanx.sync.collective.collective import Collective
-from phalanx.sync.collective.cost import ALL_REDUCE, COSTS, Link, seconds
-from phalanx.sync.collective.gather import (
+from phalanx.sync.collective.algorithms import butterfly, direct, ring, tree
+from phalanx.sync.collective.algorithms.all_to_all import all_to_all, all_to_all_bytes
+from phalanx.sync.collective.algorithms.gather import (
     all_gather_direct,
     all_gather_ring,
     gather,
     gather_bytes,
 )
+from phalanx.sync.collective.algorithms.scatter import scatter, scatter_bytes
+from phalanx.sync.collective.choose import choose
+from phalanx.sync.collective.collective import Collective
+from phalanx.sync.collective.cost import ALL_REDUCE, COSTS, Link, seconds
+from phalanx.sync.collective.links import Links
+from phalanx.sync.collective.memory_links import MemoryLinks, memory_links
 from phalanx.sync.collective.parts import part_sizes, split
-from phalanx.sync.collective.scatter import scatter, scatter_bytes
-from phalanx.sync.net.links import Links
-from phalanx.sync.net.memory_links import MemoryLinks, memory_links
 
 T = TypeVar("T")
 ALGORITHMS = {"direct": direct, "ring": ring, "tree": tree, "butterfly": butterfly}

@@ -12,15 +12,15 @@ import torch
 from channel_pairs import WAIT_SECONDS
 
 from phalanx.core.errors import PeerLost, PhalanxError
-from phalanx.core.run_key import RunKey
-from phalanx.sync.net import connecting
-from phalanx.sync.net.doorman import Doorman
-from phalanx.sync.net.handshake import ANSWER_BYTES, HELLO_BYTES, Introduction
-from phalanx.sync.net.home import Home
-from phalanx.sync.net.home_messages import Hello, encode
-from phalanx.sync.net.links import open_links
-from phalanx.sync.net.listener import Listener, connect
-from phalanx.sync.net.store_server import StoreServer
+from phalanx.core.run_folder.run_key import RunKey
+from phalanx.sync.arena.remote.coordinator import Home
+from phalanx.sync.arena.remote.coordinator_messages import Hello, encode
+from phalanx.sync.collective.links import open_links
+from phalanx.sync.connect import connecting
+from phalanx.sync.connect.dispatcher import Doorman
+from phalanx.sync.connect.handshake import ANSWER_BYTES, HELLO_BYTES, Introduction
+from phalanx.sync.connect.listener import Listener, connect
+from phalanx.sync.store.remote.store_server import StoreServer
 
 HERE = "127.0.0.1"
 SERVER_ANSWER_BYTES = 96

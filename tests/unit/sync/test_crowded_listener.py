@@ -18,9 +18,9 @@ from collections.abc import Iterator
 import pytest
 
 from phalanx.core.errors import PeerLost
-from phalanx.core.run_key import RunKey
-from phalanx.sync.net import connecting
-from phalanx.sync.net.listener import Listener, connect
+from phalanx.core.run_folder.run_key import RunKey
+from phalanx.sync.connect import connecting
+from phalanx.sync.connect.listener import Listener, connect
 
 HERE, MEMBER = "127.0.0.1", "127.7.7.7"
 A_ROUND_TRIP = 120

@@ -13,9 +13,9 @@ import pytest
 from channel_pairs import WAIT_SECONDS
 
 from phalanx.core.errors import PeerLost
-from phalanx.core.run_key import RunKey
-from phalanx.sync.net.channel import Channel, exchange
-from phalanx.sync.net.listener import Listener, connect
+from phalanx.core.run_folder.run_key import RunKey
+from phalanx.sync.connect.channel import Channel, exchange
+from phalanx.sync.connect.listener import Listener, connect
 
 pytestmark = [
     pytest.mark.slow,
@@ -25,8 +25,8 @@ NOTICED_SECONDS = 9.0
 HERE, THERE = "10.213.7.1", "10.213.7.2"
 ECHO = """
 import sys, time
-from phalanx.core.run_key import RunKey
-from phalanx.sync.net.listener import connect
+from phalanx.core.run_folder.run_key import RunKey
+from phalanx.sync.connect.listener import connect
 address, port, key, tls = sys.argv[1:]
 channel = connect(address, int(port), RunKey.from_text(key), tls=tls == "1")
 time.sleep(60)

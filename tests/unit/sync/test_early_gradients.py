@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from phalanx.sync import early_gradients
-from phalanx.sync.collective.ahead import AheadSum
-from phalanx.sync.early_gradients import EarlyGradients, cuts_of
-from phalanx.sync.layout import make_layout
-from phalanx.sync.net.memory_links import memory_links
+from phalanx.sync.collective.algorithms.ahead import AheadSum
+from phalanx.sync.collective.memory_links import memory_links
+from phalanx.sync.reduce import early_gradients
+from phalanx.sync.reduce.early_gradients import EarlyGradients, cuts_of
+from phalanx.sync.state.layout import make_layout
 
 
 @pytest.fixture(autouse=True)

@@ -14,10 +14,10 @@ import pytest
 from channel_pairs import WAIT_SECONDS, channel_pair
 
 from phalanx.core.errors import InputError, PeerLost
-from phalanx.core.run_key import RunKey
-from phalanx.sync.net.handshake import ANSWER_BYTES, HELLO_BYTES, PLAIN_GREETING, Introduction
-from phalanx.sync.net.listener import Listener, connect
-from phalanx.sync.net.tls import Identity
+from phalanx.core.run_folder.run_key import RunKey
+from phalanx.sync.connect.handshake import ANSWER_BYTES, HELLO_BYTES, PLAIN_GREETING, Introduction
+from phalanx.sync.connect.listener import Listener, connect
+from phalanx.sync.connect.tls import Identity
 
 BOTH = pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 

@@ -14,17 +14,17 @@ import torch
 from torch import Tensor
 
 from phalanx.core.errors import PeerLost
-from phalanx.core.run_key import RunKey
-from phalanx.sync.collective import butterfly, direct, ring, tree
+from phalanx.core.run_folder.run_key import RunKey
+from phalanx.sync.collective.algorithms import butterfly, direct, ring, tree
+from phalanx.sync.collective.algorithms.gather import all_gather_ring
+from phalanx.sync.collective.algorithms.torch_dist import TorchDist, gloo
 from phalanx.sync.collective.collective import Collective
-from phalanx.sync.collective.gather import all_gather_ring
-from phalanx.sync.collective.torch_dist import TorchDist, gloo
-from phalanx.sync.net import doorman as doormen
-from phalanx.sync.net.doorman import Doorman
-from phalanx.sync.net.handshake import Introduction
-from phalanx.sync.net.links import ChannelLinks, open_links, raw
-from phalanx.sync.net.listener import Listener, connect
-from phalanx.sync.net.payloads import BLOCK, encode_header, make_room, rest_length
+from phalanx.sync.collective.links import ChannelLinks, open_links, raw
+from phalanx.sync.connect import dispatcher as doormen
+from phalanx.sync.connect.dispatcher import Doorman
+from phalanx.sync.connect.handshake import Introduction
+from phalanx.sync.connect.listener import Listener, connect
+from phalanx.sync.connect.payloads import BLOCK, encode_header, make_room, rest_length
 
 T = TypeVar("T")
 HERE = "127.0.0.1"

@@ -14,11 +14,11 @@ import pytest
 from channel_pairs import WAIT_SECONDS
 from hostile import Attacker, attack
 
-from phalanx.core.run_key import RunKey
-from phalanx.sync.net import handshake
-from phalanx.sync.net.channel import Channel
-from phalanx.sync.net.listener import Listener, connect
-from phalanx.sync.net.lobby import MAX_PENDING
+from phalanx.core.run_folder.run_key import RunKey
+from phalanx.sync.connect import handshake
+from phalanx.sync.connect.channel import Channel
+from phalanx.sync.connect.listener import Listener, connect
+from phalanx.sync.connect.lobby import MAX_PENDING
 
 BOTH = pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 MEGABYTE = 1 << 20

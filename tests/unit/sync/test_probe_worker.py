@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from phalanx.core.run_key import RunKey
-from phalanx.sync.net import probe_messages as m
+from phalanx.core.run_folder.run_key import RunKey
+from phalanx.sync.probe import probe_messages as m
 
-WORKER = [sys.executable, "-m", "phalanx.sync.net.probe_worker"]
+WORKER = [sys.executable, "-m", "phalanx.sync.probe.probe_worker"]
 
 
 def orders(**changes: object) -> bytes:

@@ -10,10 +10,10 @@ from typing import TypeVar
 
 import pytest
 
-from phalanx.launch.probe_plan import NAMES
-from phalanx.sync.net import probing
-from phalanx.sync.net.links import Links, Parcel
-from phalanx.sync.net.memory_links import memory_links
+from phalanx.launch.pool.probe_plan import NAMES
+from phalanx.sync.collective.links import Links, Parcel
+from phalanx.sync.collective.memory_links import memory_links
+from phalanx.sync.probe import probing
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from phalanx.core.errors import PeerLost
-from phalanx.sync.net.pump import Pump
+from phalanx.sync.collective.sender_thread import Pump
 
 SOON = 10.0
 

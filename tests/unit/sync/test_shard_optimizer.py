@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from phalanx.sync.layout import Layout, by_dtype, make_layout, trainable
-from phalanx.sync.shard_optimizer import ShardOptimizer, discover_slots
+from phalanx.sync.state.layout import Layout, by_dtype, make_layout, trainable
+from phalanx.sync.state.shard_optimizer import ShardOptimizer, discover_slots
 
 Kind = type[torch.optim.Optimizer]
 SHAPES = [(5, 7), (11,), (3, 3, 2), (1,)]

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from phalanx.core.errors import PeerLost
-from phalanx.core.run_key import RunKey
-from phalanx.sync.net import sharing
-from phalanx.sync.net.home import Home
-from phalanx.sync.net.home_messages import Hello
-from phalanx.sync.net.listener import Listener
-from phalanx.sync.net.membership import become_worker, greet
-from phalanx.sync.net.mirror import Mirror
-from phalanx.sync.transport import memfd
+from phalanx.core.run_folder.run_key import RunKey
+from phalanx.sync.arena import memfd
+from phalanx.sync.arena.remote import sharing
+from phalanx.sync.arena.remote.coordinator import Home
+from phalanx.sync.arena.remote.coordinator_messages import Hello
+from phalanx.sync.arena.remote.membership import become_worker, greet
+from phalanx.sync.arena.remote.remote_arena import Mirror
+from phalanx.sync.connect.listener import Listener
 
 HERE, SECONDS = "127.0.0.1", 20.0
 KEY = RunKey.new()

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from phalanx.core.errors import InputError, PeerLost
-from phalanx.sync.transport import memfd, shm
-from phalanx.sync.transport.shm import ShmArena
+from phalanx.sync.arena import memfd
+from phalanx.sync.arena import shm_arena as shm
+from phalanx.sync.arena.shm_arena import ShmArena
 
 
 def _processes(workers: int, work: Callable[[ShmArena], None]) -> list[int]:

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from phalanx.sync.layout import reshard
-from phalanx.sync.replica import Collector, Replica
-from phalanx.sync.staging import StagedCollector, Staging, merged
+from phalanx.sync.state.layout import reshard
+from phalanx.sync.state.replica import Collector, Replica
+from phalanx.sync.state.staging import StagedCollector, Staging, merged
 
 HERE = torch.device("cpu")
 

@@ -14,22 +14,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from phalanx.core.codecs import parse_codec
 from phalanx.core.errors import InputError, PeerLost
-from phalanx.core.run_key import RunKey
-from phalanx.sync.clock import MonotonicClock
+from phalanx.core.run_folder.run_key import RunKey
+from phalanx.core.spec.codecs import parse_codec
+from phalanx.sync.arena.clock import MonotonicClock
 from phalanx.sync.codec.make import make_compressor, parts_of
-from phalanx.sync.net.channel import Channel
-from phalanx.sync.net.handshake import Introduction
-from phalanx.sync.net.listener import connect
-from phalanx.sync.net.store_client import Share, StoreClient
-from phalanx.sync.net.store_description import describe, group_options, push_and_pull_bytes
-from phalanx.sync.net.store_line import PREFIX, HostMemory
-from phalanx.sync.net.store_messages import STORE, Open, Push, pack
-from phalanx.sync.net.store_process import ServerProcess
-from phalanx.sync.net.store_shard import byte_view
-from phalanx.sync.replica import Masks, Replica
-from phalanx.sync.strategy import Timing
+from phalanx.sync.connect.channel import Channel
+from phalanx.sync.connect.handshake import Introduction
+from phalanx.sync.connect.listener import connect
+from phalanx.sync.state.replica import Masks, Replica
+from phalanx.sync.store.remote.store_client import Share, StoreClient
+from phalanx.sync.store.remote.store_description import describe, group_options, push_and_pull_bytes
+from phalanx.sync.store.remote.store_line import PREFIX, HostMemory
+from phalanx.sync.store.remote.store_messages import STORE, Open, Push, pack
+from phalanx.sync.store.remote.store_process import ServerProcess
+from phalanx.sync.store.remote.store_shard import byte_view
+from phalanx.sync.strategies.strategy import Timing
 
 LOOPBACK = "127.0.0.1"
 TO_STORE = Introduction(STORE)
@@ -428,10 +428,10 @@ def test_half_a_push_is_no_push(made: Any, servers: list[ServerProcess], key: Ru
 
 _HALF_PUSH = """
 import os, time
-from phalanx.core.run_key import key_from
-from phalanx.sync.net.handshake import Introduction
-from phalanx.sync.net.listener import connect
-from phalanx.sync.net.channel import _PREFIX
+from phalanx.core.run_folder.run_key import key_from
+from phalanx.sync.connect.handshake import Introduction
+from phalanx.sync.connect.listener import connect
+from phalanx.sync.connect.channel import _PREFIX
 channel = connect("127.0.0.1", {port}, key_from(os.environ), Introduction("store"))
 channel.send({opening!r})
 _, size = channel.receive()

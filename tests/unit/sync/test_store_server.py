@@ -11,17 +11,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.core.codecs import parse_codec
 from phalanx.core.errors import PeerLost
+from phalanx.core.spec.codecs import parse_codec
 from phalanx.sync.codec.make import make_codec, parts_of
-from phalanx.sync.layout import Layout, by_dtype, make_layout, reshard, trainable
-from phalanx.sync.net.store_description import (
+from phalanx.sync.state.layout import Layout, by_dtype, make_layout, reshard, trainable
+from phalanx.sync.store.remote.store_description import (
     describe,
     encoded_of,
     group_options,
     masks_of,
 )
-from phalanx.sync.net.store_messages import (
+from phalanx.sync.store.remote.store_messages import (
     Contribute,
     Description,
     Encoded,
@@ -33,8 +33,8 @@ from phalanx.sync.net.store_messages import (
     pack,
     read_request,
 )
-from phalanx.sync.net.store_rounds import Rounds, union
-from phalanx.sync.net.store_shard import Decoders, Shard, byte_view
+from phalanx.sync.store.remote.store_rounds import Rounds, union
+from phalanx.sync.store.remote.store_shard import Decoders, Shard, byte_view
 
 SIZE = 24
 

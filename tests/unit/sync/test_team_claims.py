@@ -7,7 +7,7 @@ from typing import Any
 from scripted import scripted
 
 from phalanx.data.ledger import Segment
-from phalanx.sync.claims import SharedClaims
+from phalanx.sync.policy.leases import SharedClaims
 
 
 def test_members_agree_on_a_chunk_although_shares_change_in_between() -> None:

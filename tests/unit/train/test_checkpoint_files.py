@@ -24,9 +24,17 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from phalanx.core.errors import InputError
-from phalanx.sync.layout import make_layout, trainable
-from phalanx.train.checkpoint import export, files, shelf
-from phalanx.train.checkpoint.manifest import (
+from phalanx.sync.state.layout import make_layout, trainable
+from phalanx.train.checkpoint import (
+    checkpoint_index as shelf,
+)
+from phalanx.train.checkpoint import (
+    named_tensors as export,
+)
+from phalanx.train.checkpoint import (
+    tensor_files as files,
+)
+from phalanx.train.checkpoint.checkpoint_manifest import (
     SHARED,
     FileRecord,
     FlatLayout,

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.core.errors import InputError
-from phalanx.train.checkpoint import shelf
-from phalanx.train.checkpoint.manifest import (
+from phalanx.train.checkpoint import checkpoint_index as shelf
+from phalanx.train.checkpoint.checkpoint_manifest import (
     MANIFEST,
     BestRecord,
     folder_name,

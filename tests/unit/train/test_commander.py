@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.core.run_paths import RunPaths
-from phalanx.train.board import Kind
-from phalanx.train.checkpointing import Checkpoints
-from phalanx.train.commander import LOOK_SECONDS, Commander
-from phalanx.train.environment import Environment
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.train.checkpoint.checkpointing import Checkpoints
+from phalanx.train.control.command_cells import Kind
+from phalanx.train.control.command_poller import LOOK_SECONDS, Commander
+from phalanx.train.start.environment import Environment
 
 
 class Clock:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from phalanx.core.spec import parse_spec
-from phalanx.train.balancing import TICK_SECONDS, Watch
-from phalanx.train.control import Control
-from phalanx.train.meeting import BUSY, FIGURES, SAMPLES, SPEED, STEPS, WHOLE
+from phalanx.train.control.balancing import TICK_SECONDS, Watch
+from phalanx.train.control.control import Control
+from phalanx.train.control.rendezvous import BUSY, FIGURES, SAMPLES, SPEED, STEPS, WHOLE
 
 BATCH = 300.0
 

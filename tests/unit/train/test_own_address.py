@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from phalanx.core.errors import InputError
 from phalanx.pool.machine import Machine, Pool
-from phalanx.train.own_address import machine_of, meeting_address, own_address, own_addresses
+from phalanx.train.start.own_address import machine_of, meeting_address, own_address, own_addresses
 
 ADDRESSES = ["127.0.0.1", "10.77.0.3", "192.0.2.3", "::1", "fd00::3"]
 POOL = Pool(

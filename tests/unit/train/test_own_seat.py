@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import pytest
 
 from phalanx.core.errors import InputError
-from phalanx.core.run_key import RunKey
+from phalanx.core.run_folder.run_key import RunKey
 from phalanx.core.settings import RunSettings
-from phalanx.launch.remote_worker import Meeting, meeting_variables
-from phalanx.train.environment import detect
-from phalanx.train.foreign import own_seat, seat_of
-from phalanx.train.hosts import ticket_of
+from phalanx.launch.launchers.remote_worker import Meeting, meeting_variables
+from phalanx.train.start.environment import detect
+from phalanx.train.start.joining_hosts import ticket_of
+from phalanx.train.start.launcher_env import own_seat, seat_of
 
 VARIABLES = {
     "PHALANX_RANK": "2",

@@ -11,9 +11,9 @@ import pytest
 from channel_pairs import channel_pair
 from checkpoint_making import GRACE, begin_write, newest, private_of
 
-from phalanx.sync.net.channel import Channel
-from phalanx.train.checkpoint import parcels
-from phalanx.train.checkpoint.files import write_tensors
+from phalanx.sync.connect.channel import Channel
+from phalanx.train.checkpoint import remote_parts as parcels
+from phalanx.train.checkpoint.tensor_files import write_tensors
 from phalanx.train.checkpoint.writer import Writer
 
 

@@ -7,10 +7,10 @@ from scripted import scripted
 
 from phalanx.core.errors import InputError
 from phalanx.core.spec import parse_spec
-from phalanx.sync.transport.memory import ThreadArena
-from phalanx.train.balancing import LOOK_EVERY, Watch
-from phalanx.train.board import Kind
-from phalanx.train.meeting import EVALUATE, SAVE, Meeting
+from phalanx.sync.arena.memory_arena import ThreadArena
+from phalanx.train.control.balancing import LOOK_EVERY, Watch
+from phalanx.train.control.command_cells import Kind
+from phalanx.train.control.rendezvous import EVALUATE, SAVE, Meeting
 
 
 def test_workers_that_mean_different_things() -> None:

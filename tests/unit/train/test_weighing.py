@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from phalanx.data.ledger import lease_of
-from phalanx.sync.clock import MonotonicClock
-from phalanx.train.engine import Engine
-from phalanx.train.weighing import NEXT_TO_NOTHING, Weighing
+from phalanx.sync.arena.clock import MonotonicClock
+from phalanx.train.loop.engine import Engine
+from phalanx.train.loop.gradient_weight import NEXT_TO_NOTHING, Weighing
 
 
 class _Two(Engine):

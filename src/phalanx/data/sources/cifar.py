@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from phalanx.core import datasets
 from phalanx.core.errors import InputError
+from phalanx.core.script import datasets
 from phalanx.data.fetch import Order, fetch_files, locked, replace_with
 from phalanx.data.sources.published import Published, Read, Split, damaged, read_all
 

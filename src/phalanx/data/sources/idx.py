@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from phalanx.core.datasets import HOMES, IDX_FILES
 from phalanx.core.errors import InputError
+from phalanx.core.script.datasets import HOMES, IDX_FILES
 from phalanx.data.fetch import Order, fetch_files
 from phalanx.data.sources.published import Published, Read, Split, damaged, read, read_all
 

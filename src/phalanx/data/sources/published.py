@@ -17,8 +17,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from phalanx.core.datasets import UNCHECKED_VARIABLE, locate, unchecked
 from phalanx.core.errors import InputError
+from phalanx.core.script.datasets import UNCHECKED_VARIABLE, locate, unchecked
 from phalanx.data.fetch import replace_with
 
 Split = tuple[Tensor, Tensor]

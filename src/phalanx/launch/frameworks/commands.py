@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from phalanx.core import settings
 from phalanx.launch.frameworks import Framework, environment_of, settings_variables
 from phalanx.launch.frameworks.framework import WORKER, Places
-from phalanx.launch.launcher import Job, WorkerCommand
+from phalanx.launch.launchers.launcher import Job, WorkerCommand
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from phalanx.core.errors import PhalanxError, ScriptError
-from phalanx.core.run_paths import RunPaths
+from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.frameworks.framework import TENSORFLOW, WORKER
-from phalanx.launch.last_words import last_words
-from phalanx.launch.verdict import explain, worker_name
-from phalanx.observe.figure_lines import FigureLines, Told
+from phalanx.launch.run.failure import explain, worker_name
+from phalanx.launch.run.traceback_tail import last_words
+from phalanx.observe.events.figure_lines import FigureLines, Told
 
 if TYPE_CHECKING:
-    from phalanx.launch.launcher import Launch
+    from phalanx.launch.launchers.launcher import Launch
 
 
 def figures_of(launch: Launch, paths: RunPaths) -> FigureLines | None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from phalanx.core.datasets import FILES, HOMES, data_home, files_in
 from phalanx.core.errors import InputError
-from phalanx.launch.say import Say
-from phalanx.launch.script_datasets import Needs, needs_of
+from phalanx.core.script.datasets import FILES, HOMES, data_home, files_in
+from phalanx.launch.run.say import Say
+from phalanx.launch.script.script_datasets import Needs, needs_of
 from phalanx.launch.shipping.hashes import make_manifest
 from phalanx.launch.shipping.listing import ListedFile, walk
 from phalanx.launch.shipping.manifest import Manifest
@@ -20,7 +20,7 @@ from phalanx.launch.shipping.project import megabytes
 from phalanx.launch.shipping.send import Link, Progress, read_answer, ship
 
 if TYPE_CHECKING:
-    from phalanx.launch.launcher import Job
+    from phalanx.launch.launchers.launcher import Job
 
 LOOK_SECONDS = 180.0
 """A machine that asks dead name servers takes its time."""

@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 
 from phalanx.core.errors import MachineError
+from phalanx.launch.run.progress_notes import telling
 from phalanx.launch.shipping.requirements import WORKER_PACKAGES, Recipe, read_recipe
 from phalanx.launch.shipping.send import Link, Progress, ignore_progress, read_answer, ship
 from phalanx.launch.shipping.versions import OLDEST, Inspection
 from phalanx.launch.shipping.wheels import fetch_wheels
-from phalanx.launch.waiting import telling
 
 INSPECT_SECONDS = 90.0
 MAKE_SECONDS = 3700.0

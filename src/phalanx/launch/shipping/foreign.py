@@ -7,7 +7,7 @@ import re
 
 from phalanx.core.errors import MachineError
 from phalanx.launch.frameworks import Framework
-from phalanx.launch.peers import python_of
+from phalanx.launch.frameworks.peer_environments import python_of
 from phalanx.launch.shipping.environment import inspect, make_environment
 from phalanx.launch.shipping.requirements import Recipe, Step
 from phalanx.launch.shipping.send import Link, Progress

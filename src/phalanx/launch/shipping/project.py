@@ -10,9 +10,9 @@ from pathlib import Path
 import pathspec
 
 from phalanx.core.errors import InputError
-from phalanx.core.packages import place_of
-from phalanx.core.run_paths import runs_home
-from phalanx.core.script_imports import script_files
+from phalanx.core.run_folder.run_paths import runs_home
+from phalanx.core.script.packages import place_of
+from phalanx.core.script.script_imports import script_files
 from phalanx.launch.shipping.hashes import make_manifest
 from phalanx.launch.shipping.listing import ListedFile, walk
 from phalanx.launch.shipping.manifest import Manifest

@@ -11,9 +11,9 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from phalanx.core.errors import InputError, MachineError
+from phalanx.launch.run.progress_notes import Doing, Waiting
 from phalanx.launch.shipping.manifest import Entry, Manifest
 from phalanx.launch.shipping.project import megabytes
-from phalanx.launch.waiting import Doing, Waiting
 from phalanx.pool.machine import Machine
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ def section(study: StudyData) -> Section | None:
     measure = known_measure(study, ("test_accuracy", "validation_accuracy", "train_accuracy"))
     if measure is None:
         return None
-    from phalanx.report.plots import curves
+    from phalanx.report.plots.figures import curves
 
     name = measure.replace("_", " ").capitalize()
     by_epoch = curves(study, "epoch", [measure], shares=True, x_label="epoch")

@@ -14,7 +14,7 @@ def section(study: StudyData) -> Section | None:
     measures = [name for name in (train, unseen) if name]
     if not measures:
         return None
-    from phalanx.report.plots import curves
+    from phalanx.report.plots.figures import curves
 
     told = " (solid), ".join(name.replace("_", " ") for name in measures)
     told += " (dashed)" if len(measures) > 1 else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from phalanx.observe.summary_fields import MachineSummary, Range
+from phalanx.observe.summary.summary_fields import MachineSummary, Range
 from phalanx.report import words
 from phalanx.report.findings import of_group, worth_sentence
 from phalanx.report.load import StudyData
@@ -21,7 +21,7 @@ def section(study: StudyData) -> Section | None:
     """Over time, and as figures."""
     if not any(samples for g in study.groups for samples in g.shown.files.samples.values()):
         return None
-    from phalanx.report.machine_plot import MOST_MACHINES, machine_names, machine_use
+    from phalanx.report.plots.machine_plot import MOST_MACHINES, machine_names, machine_use
 
     count = len(machine_names(study))
     shown = f" The first {MOST_MACHINES} of {count} machines." if count > MOST_MACHINES else ""

@@ -11,7 +11,7 @@ def section(study: StudyData) -> Section | None:
     groups = [group for group in study.groups if any(group.shown.summary.staleness)]
     if not groups:
         return None
-    from phalanx.report.plots import staleness_bars
+    from phalanx.report.plots.figures import staleness_bars
 
     caption = (
         "Asynchronous workers compute on parameters that others change meanwhile. Around "

@@ -10,7 +10,7 @@ def section(study: StudyData) -> Section | None:
     """Input, compute, communicate, wait, update: seconds per worker."""
     if all(group.shown.summary.time.compute is None for group in study.groups):
         return None
-    from phalanx.report.plots import time_split
+    from phalanx.report.plots.figures import time_split
 
     caption = (
         "Only blue is learning. Red is waiting for other workers, yellow moves gradients and "

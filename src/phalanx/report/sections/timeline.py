@@ -14,7 +14,7 @@ def section(study: StudyData) -> Section | None:
     groups = [g for g in study.groups if any(log.steps for log in g.shown.files.ranks)]
     if not groups:
         return None
-    from phalanx.report.plots import step_timelines
+    from phalanx.report.plots.figures import step_timelines
 
     logs = {g.label: g.shown.files.ranks[:MOST_WORKERS] for g in groups}
     spans = [span for ranks in logs.values() if (span := usual_span(ranks))]

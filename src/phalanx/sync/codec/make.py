@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
-from phalanx.core.codecs import CODECS, CodecSpec
+from phalanx.core.spec.codecs import CODECS, CodecSpec
 from phalanx.sync.codec.codec import Codec, Part
 from phalanx.sync.codec.feedback import Compressor, ErrorFeedback, Plain
-from phalanx.sync.layout import Layout
+from phalanx.sync.state.layout import Layout
 
 
 def make_codec(spec: CodecSpec, parts: Sequence[Part], seed: int) -> Codec:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from phalanx.sync.net.links import Links
+from phalanx.sync.collective.links import Links
 
 PIECE = 1 << 20
 """Bytes received at a time: a piece is added while it is in the cache and the next one arrives."""

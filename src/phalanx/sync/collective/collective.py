@@ -8,10 +8,10 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from phalanx.sync.collective import ahead, butterfly, direct, ring, tree
+from phalanx.sync.collective.algorithms import ahead, butterfly, direct, ring, tree
+from phalanx.sync.collective.algorithms.gather import all_gather
 from phalanx.sync.collective.choose import choose
-from phalanx.sync.collective.gather import all_gather
-from phalanx.sync.net.links import Links
+from phalanx.sync.collective.links import Links
 
 PACKED = 64 << 10
 """Several tensors that are no larger than this together travel as one: rounds cost more."""

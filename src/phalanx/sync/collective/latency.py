@@ -7,8 +7,8 @@ import time
 
 import torch
 
-from phalanx.sync.collective import tree
-from phalanx.sync.net.links import Links
+from phalanx.sync.collective.algorithms import tree
+from phalanx.sync.collective.links import Links
 
 ROUNDS = 7
 

@@ -17,12 +17,11 @@ from torch import Tensor
 
 from phalanx.core.errors import PeerLost
 from phalanx.core.files import write_whole
-from phalanx.sync.net.channel import Channel
-from phalanx.train.checkpoint import parcels, shelf
+from phalanx.sync.connect.channel import Channel
+from phalanx.train.checkpoint import checkpoint_index as shelf
+from phalanx.train.checkpoint import remote_parts as parcels
 from phalanx.train.checkpoint.background import Background
-from phalanx.train.checkpoint.disk import Steps, fsync_folder, unwatched, write_durably
-from phalanx.train.checkpoint.files import write_tensors
-from phalanx.train.checkpoint.manifest import (
+from phalanx.train.checkpoint.checkpoint_manifest import (
     BEST,
     MANIFEST,
     SHARED,
@@ -35,6 +34,8 @@ from phalanx.train.checkpoint.manifest import (
     partial_name,
     rank_file,
 )
+from phalanx.train.checkpoint.disk import Steps, fsync_folder, unwatched, write_durably
+from phalanx.train.checkpoint.tensor_files import write_tensors
 
 PATIENCE = 60.0  # seconds that the first worker waits for the others' parts
 POLL = 0.01

@@ -6,7 +6,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from phalanx.core.codecs import parse_codec
+from phalanx.core.spec.codecs import parse_codec
 from phalanx.sync.codec.codec import Codec, Part, Payload
 from phalanx.sync.codec.make import make_codec
 

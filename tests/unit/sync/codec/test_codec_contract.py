@@ -10,8 +10,8 @@ from codec_cases import DTYPES, EVERY_CODEC, MATRIX, SIZE, make, normal, same, s
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.core.codecs import CodecSpec, known_codecs, parse_codec
 from phalanx.core.errors import InputError
+from phalanx.core.spec.codecs import CodecSpec, known_codecs, parse_codec
 from phalanx.sync.codec.feedback import ErrorFeedback, Plain
 from phalanx.sync.codec.make import make_compressor
 

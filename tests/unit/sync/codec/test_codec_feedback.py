@@ -10,8 +10,8 @@ from codec_cases import MATRIX, SIZE, make, normal, same
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.core.codecs import parse_codec
 from phalanx.core.errors import InputError
+from phalanx.core.spec.codecs import parse_codec
 from phalanx.sync.codec.feedback import Compressor, ErrorFeedback, Plain
 from phalanx.sync.codec.make import make_compressor
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from phalanx.sync.codec.codec import Part
 from phalanx.sync.codec.make import parts_of
-from phalanx.sync.layout import make_layout
+from phalanx.sync.state.layout import make_layout
 
 INSIDE = slice(RAGGED, RAGGED + ROWS * COLUMNS)
 

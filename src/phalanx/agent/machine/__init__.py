@@ -1,0 +1,1 @@
+"""What the machine is and does: facts, counters, samples, ports."""

@@ -1,0 +1,140 @@
+"""What the kernel counts: processor time, bytes of networks and disks, processes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from phalanx.agent.machine import control_groups as groups
+from phalanx.agent.machine.control_groups import read_text
+
+TICKS = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+SECTOR = 512
+NOT_DISKS = ("loop", "ram", "zram", "dm-", "md", "sr", "fd")
+SCAN_SECONDS = 5.0
+"""Between two looks at the whole table of processes, which cost the most of all readings."""
+
+
+def network_bytes() -> tuple[int, int]:
+    """Received and sent by all interfaces but loopback."""
+    received = sent = 0
+    for line in read_text("/proc/net/dev").splitlines()[2:]:
+        name, _, rest = line.partition(":")
+        fields = rest.split()
+        if name.strip() != "lo" and len(fields) >= 9:
+            received, sent = received + int(fields[0]), sent + int(fields[8])
+    return received, sent
+
+
+def disk_bytes() -> tuple[int, int] | None:
+    """Read from and written to whole disks; parts of them would count twice."""
+    try:
+        disks = {
+            disk.name
+            for disk in Path("/sys/block").iterdir()
+            if not disk.name.startswith(NOT_DISKS)
+        }
+    except OSError:
+        return None
+    read = written = 0
+    for line in read_text("/proc/diskstats").splitlines():
+        fields = line.split()
+        if len(fields) >= 10 and fields[2] in disks:
+            read, written = read + int(fields[5]), written + int(fields[9])
+    return read * SECTOR, written * SECTOR
+
+
+class Processor:
+    """Processor time of this machine, in seconds that only differences of mean anything."""
+
+    def __init__(self, ids: Iterable[int]) -> None:
+        self._names = {f"cpu{number}" for number in ids}
+        self._group = groups.cpu_group()
+        if self._group is not None:
+            self.source = "cgroup"
+        elif groups.in_container():
+            self.source = "processes"
+        else:
+            self.source = "kernel"
+        self._table = Processes()
+
+    def seconds(self) -> float:
+        if self._group is not None:
+            return groups.cpu_seconds(self._group) or 0.0
+        if self.source == "processes":
+            return self._table.use(every_process())[0]
+        return busy_seconds(read_text("/proc/stat"), self._names)
+
+
+def busy_seconds(text: str, names: Iterable[str]) -> float:
+    """From ``/proc/stat``: what these cores did besides waiting, guests not counted twice."""
+    ticks = 0
+    for line in text.splitlines():
+        name, *fields = line.split()
+        if name in names and len(fields) >= 8:
+            user, nice, system, _idle, _iowait, *rest = map(int, fields[:8])
+            ticks += user + nice + system + sum(rest)
+    return ticks / TICKS
+
+
+def every_process() -> list[int]:
+    try:
+        return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    except OSError:
+        return []
+
+
+class Processes:
+    """Processor time and memory of some processes.
+
+    The time of children that were waited for counts as their parents', so that a sum goes on when
+    a process ends. Where nobody of them waited for it, the sum falls, and is held instead.
+    """
+
+    def __init__(self) -> None:
+        self._last = self._total = 0.0
+
+    def use(self, pids: Iterable[int]) -> tuple[float, int]:
+        """Seconds so far, and bytes now."""
+        found = [use for use in map(_times, pids) if use is not None]
+        now = sum(seconds for seconds, _ in found)
+        self._total += max(0.0, now - self._last)
+        self._last = now
+        return self._total, sum(memory for _, memory in found)
+
+
+def _times(pid: int) -> tuple[float, int] | None:
+    fields = stat_fields(pid)
+    if len(fields) < 22:
+        return None
+    return sum(map(int, fields[11:15])) / TICKS, int(fields[21]) * PAGE
+
+
+def stat_fields(pid: int) -> list[str]:
+    """After the name, which may hold anything: state, parent, group, session …"""
+    return read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+
+
+class Families:
+    """The processes of the workers' groups; new ones are found every few seconds."""
+
+    def __init__(self) -> None:
+        self._found: set[int] = set()
+        self._leaders: frozenset[int] = frozenset()
+        self._scan_at = 0.0
+
+    def of(self, leaders: Iterable[int]) -> list[int]:
+        chosen = frozenset(leaders)
+        now = time.monotonic()
+        if chosen and (chosen != self._leaders or now >= self._scan_at):
+            groups_wanted = {str(pid) for pid in chosen}
+            self._found = {
+                pid
+                for pid in every_process()
+                if (fields := stat_fields(pid))[2:3] and fields[2] in groups_wanted
+            }
+            self._leaders, self._scan_at = chosen, now + SCAN_SECONDS
+        return sorted(self._found | chosen) if chosen else []

@@ -1,0 +1,139 @@
+"""What this machine is: asked for once, before anything is planned."""
+
+from __future__ import annotations
+
+import getpass
+import math
+import os
+import platform
+import shutil
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from phalanx.agent.machine import control_groups as groups
+from phalanx.agent.machine import energy, gpus, interfaces
+
+TOPOLOGY = "/sys/devices/system/cpu"
+
+
+def facts(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    """The answer to ``facts``."""
+    ids = cpu_ids()
+    found_gpus = gpus.gpu_facts()
+    total, available = memory()
+    return {
+        "hostname": socket.gethostname(),
+        "user": _user(),
+        "home": str(Path.home()),
+        "folder": str(agent.folder),
+        "disk_free": disk_free(agent.folder),
+        "python": sys.executable or "",
+        "python_version": platform.python_version(),
+        "platform": sys.platform,
+        "arch": platform.machine(),
+        "cores": usable_cores(ids),
+        "cpu_ids": ids,
+        "cpu_model": cpu_model(),
+        "memory": total,
+        "memory_available": available,
+        "gpus": found_gpus,
+        "addresses": interfaces.addresses(),
+        "default_interface": interfaces.default_interface(),
+        "machine_id": machine_id(),
+        "energy": _energy(found_gpus),
+        # Last, so that both clocks are read when the answer leaves.
+        "monotonic": time.monotonic(),
+        "wall": time.time(),
+    }
+
+
+def usable_cores(ids: list[int]) -> int:
+    """A quota counts: half of the time of eight cores is four cores."""
+    quota = groups.cpu_quota()
+    return len(ids) if quota is None else max(1, min(len(ids), math.floor(quota)))
+
+
+def cpu_ids() -> list[int]:
+    """The cores that we may run on, siblings of one physical core side by side."""
+    if not hasattr(os, "sched_getaffinity"):
+        return list(range(os.cpu_count() or 1))
+    return sorted(os.sched_getaffinity(0), key=_place)
+
+
+def _place(cpu: int) -> Any:
+    folder = f"{TOPOLOGY}/cpu{cpu}/topology"
+    package = groups.read_number(f"{folder}/physical_package_id")
+    core = groups.read_number(f"{folder}/core_id")
+    return (package or 0, cpu if core is None else core, cpu)
+
+
+def cpu_model() -> str:
+    found: dict[str, str] = {}
+    for line in groups.read_text("/proc/cpuinfo").splitlines():
+        name, _, value = line.partition(":")
+        found.setdefault(name.strip().lower(), value.strip())
+    return (found.get("model name") or found.get("model") or platform.processor())[:100]
+
+
+def memory() -> Any:
+    """Bytes in all, and those that are free; what a control group allows counts."""
+    known = meminfo()
+    total, free = known.get("MemTotal"), known.get("MemAvailable")
+    limit, group = groups.memory_limit(), groups.memory_group()
+    if limit is not None and (total is None or limit < total):
+        used = groups.memory_used(group) if group else None
+        total, free = limit, min(free or limit, limit - (used or 0))
+    return total, free
+
+
+def meminfo() -> dict[str, int]:
+    found = {}
+    for line in groups.read_text("/proc/meminfo").splitlines():
+        name, _, value = line.partition(":")
+        words = value.split()
+        if words and words[0].isdigit():
+            found[name] = int(words[0]) * 1024
+    return found
+
+
+def disk_free(folder: Path) -> int | None:
+    """Bytes that this user may still write where Phalanx keeps its files."""
+    while not folder.is_dir() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        return shutil.disk_usage(str(folder)).free
+    except OSError:
+        return None
+
+
+def machine_id() -> str:
+    """The same for processes of one kernel, one table of processes, one network."""
+    boot = groups.read_text("/proc/sys/kernel/random/boot_id").strip() or platform.node()
+    spaces = []
+    for name in ("pid", "net"):
+        try:
+            spaces.append(str(Path(f"/proc/self/ns/{name}").stat().st_ino))
+        except OSError:
+            continue
+    return ".".join([boot, *spaces])
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def _energy(found: list[dict[str, Any]]) -> list[str]:
+    """Who counts energy here: ``cpu``, ``gpu``."""
+    readable = ["cpu"] if energy.zones() else []
+    return readable + (["gpu"] if any(gpu["watts"] is not None for gpu in found) else [])
+
+
+HANDLERS = {"facts": facts}
+SLOW = ("facts",)
+"""``nvidia-smi`` takes seconds to answer the first time."""

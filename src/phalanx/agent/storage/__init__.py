@@ -1,0 +1,1 @@
+"""What is kept on the machine: blobs, folders, environments, results."""

@@ -1,0 +1,149 @@
+"""What goes home at the end, and what is removed then.
+
+The files of the run's folder that workers wrote are sent in pieces, each file followed by the
+checksum of what was sent. Of the project's folder, new and changed files are only named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from phalanx.agent.frames import Problem, field
+from phalanx.agent.ownership import PIECE
+from phalanx.agent.storage.folders import read_baseline, snapshot
+from phalanx.agent.storage.unused import remove, remove_unused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FOLDERS = ("files", "checkpoints")
+FILES = ("model.safetensors", "best.safetensors")
+HOME_MARKER = "results-are-home"
+NAMED = 200
+"""New files that are named one by one."""
+
+
+def collect(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    """Send every result: ``result``, its ``result_part``s, ``result_end``.
+
+    Checkpoints that the controller has are not sent again.
+    """
+    folder, count, size = run_folder_of(agent), 0, 0
+    have = {f"checkpoints/{name}" for name in field(request, "have", list, [])}
+    refused: list[str] = []
+    for path in _result_files(folder):
+        name = path.relative_to(folder).as_posix()
+        if name.rpartition("/")[0] in have:
+            continue
+        if not _is_text(name):
+            refused.append(repr(os.fsencode(name))[2:-1])
+            continue
+        count, size = count + 1, size + send_file(agent, path, name)
+    return {"files": count, "bytes": size, "refused": refused[:NAMED]}
+
+
+def run_folder_of(agent: Any) -> Path:
+    if agent.run_folder is None:
+        raise Problem("there is no run here", "")
+    return Path(agent.run_folder)
+
+
+def _result_files(folder: Path) -> Iterator[Path]:
+    for name in FILES:
+        if _is_regular(folder / name):
+            yield folder / name
+    for name in FOLDERS:
+        if (folder / name).is_symlink():
+            continue
+        for place, folders, names in os.walk(folder / name):
+            folders.sort()
+            yield from (p for p in (Path(place) / n for n in sorted(names)) if _is_regular(p))
+
+
+def _is_regular(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def send_file(agent: Any, path: Path, name: str) -> int:
+    digest = hashlib.sha256()
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+        size = left = os.fstat(file.fileno()).st_size
+        agent.send({"tell": "result", "path": name, "size": size})
+        while left:
+            piece = file.read(min(PIECE, left))
+            if not piece:
+                break
+            left -= len(piece)
+            digest.update(piece)
+            agent.send({"tell": "result_part"}, piece)
+    agent.send({"tell": "result_end", "sha256": digest.hexdigest()})
+    return size
+
+
+def new_files(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    """The files of the project's folder that are new or changed, with their sizes."""
+    project = run_folder_of(agent) / "project"
+    found = _changed(project)
+    listed = [(_shown(name), size) for name, size in found[:NAMED]]
+    return {"files": listed, "count": len(found), "path": str(project)}
+
+
+def _changed(project: Path) -> list[tuple[str, int]]:
+    before = read_baseline(project)
+    if before is None or not project.is_dir():
+        return []
+    now = snapshot(project)
+    return sorted((name, size[0]) for name, size in now.items() if before.get(name) != size)
+
+
+def _shown(name: str) -> str:
+    return name.encode(errors="replace").decode()
+
+
+def collected(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    """All results are home: they may be removed here."""
+    (run_folder_of(agent) / HOME_MARKER).touch()
+    return {}
+
+
+def clean(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    """Remove the run's folder, less what nobody else has, and blobs that nobody used for long."""
+    folder = run_folder_of(agent)
+    keep = {"project"} if request.get("keep_project") else set()
+    if not (folder / HOME_MARKER).exists():
+        keep |= {path.relative_to(folder).parts[0] for path in _result_files(folder)}
+    for path in list(folder.iterdir()) if folder.is_dir() else ():
+        if path.name not in keep:
+            remove(path)
+    with contextlib.suppress(OSError):  # what is kept, or could not be removed, is told below
+        folder.rmdir()
+    remove_unused(Path(agent.folder), _is_needed)
+    return {"kept": sorted(str(path) for path in folder.iterdir()) if folder.is_dir() else []}
+
+
+def _is_needed(folder: Path) -> bool:
+    """Whether a run that its controller left behind has what is nowhere else."""
+    project = folder / "project"
+    kept = project.is_dir() and read_baseline(project) is None  # for what was new in it
+    at_home = (folder / HOME_MARKER).exists() or not any(_result_files(folder))
+    return bool(kept or not at_home or _changed(project))
+
+
+HANDLERS = {"collect": collect, "collected": collected, "new_files": new_files, "clean": clean}
+SLOW = ("collect", "new_files", "clean")

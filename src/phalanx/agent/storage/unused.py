@@ -1,0 +1,94 @@
+"""What nobody has used for long is removed: blobs, code, data, environments, forgotten runs."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from phalanx.agent import background
+from phalanx.agent.frames import Problem
+from phalanx.agent.life import PARTS
+from phalanx.agent.storage.environments import MARKER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+KEEP_SECONDS = 30 * 24 * 3600.0
+PART_SECONDS = 24 * 3600.0
+MOST_LOOKED_AT = 200000
+
+
+def remove_unused(home: Path, is_needed: Callable[[Path], bool]) -> None:
+    """What is used is touched; so nothing that a run of today needs is old."""
+    now = time.time()
+    old = now - KEEP_SECONDS
+    for path in itertools.islice((home / "blobs").glob("*/*"), MOST_LOOKED_AT):
+        _remove_if_older(path, old)
+    for kind in ("code", "data", "wheels"):
+        for path in (home / kind).glob("*.part*"):
+            _remove_if_older(path, now - PART_SECONDS)
+        for path in (home / kind).glob("*"):
+            _remove_if_older(path, old)
+    for path in (home / "environments").glob("*"):
+        if path.is_dir() and _touched(path / MARKER, path) < old:
+            _remove_environment(path, old)
+    for path in (home / "runs").glob("*"):
+        if path.is_dir() and _last_sign(path) < old and not _lives(path) and not is_needed(path):
+            remove(path)
+
+
+def remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def _remove_if_older(path: Path, moment: float) -> None:
+    try:
+        if path.lstat().st_mtime < moment:
+            remove(path)
+    except OSError:
+        pass
+
+
+def _touched(*paths: Path) -> float:
+    """When the first of them that is there was changed."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            return path.lstat().st_mtime
+    return time.time()
+
+
+def _remove_environment(folder: Path, moment: float) -> None:
+    """Unless somebody takes it up right now; its lock stays, as others may wait for it.
+
+    The marker goes first: what is half removed must not pass for whole.
+    """
+    with contextlib.suppress(OSError), folder.with_name(folder.name + ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _touched(folder / MARKER, folder) < moment:
+            (folder / MARKER).unlink(
+                missing_ok=True
+            )  # first: what is half removed must not pass for whole
+            remove(folder)
+
+
+def _last_sign(run: Path) -> float:
+    """When a run's folder, or what its workers write all the time, last changed."""
+    parts = [run / name for name in PARTS]
+    files = [path for part in parts for path in part.glob("*")]
+    return max(_touched(path) for path in (run, *parts, *files) if path.exists())
+
+
+def _lives(run: Path) -> bool:
+    try:
+        return background.answers(run)
+    except Problem:
+        return True

@@ -1,0 +1,291 @@
+"""``phalanx lab``: emulated machines on this host, for tests, courses and demonstrations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from phalanx.cli.request import options as o
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from phalanx.cli.output import Output
+    from phalanx.lab.lab import Lab
+
+STYLES = {"up": "green", "slow": "yellow", "cut": "red", "killed": "red", "lost": "red"}
+FIRST_WORDS = "# The lab '"
+"""How a blueprint begins that a lab wrote, and may write over."""
+
+LabName = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="The lab. Default: the only one.")
+]
+InLab = Annotated[
+    str | None,
+    typer.Option("--lab", metavar="NAME", help="The lab it is in, when there are several."),
+]
+MachineName = Annotated[str, typer.Argument(metavar="MACHINE", help="A machine of the lab.")]
+
+lab_app = typer.Typer(
+    help="Emulated machines on this host (root only).", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+@lab_app.callback()
+def lab() -> None:
+    """Emulated machines on this host (root only)."""
+
+
+@lab_app.command()
+def up(
+    count: Annotated[int, typer.Option(metavar="N", help="How many machines.")] = 3,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the blueprint.")] = Path(
+        "lab.yaml"
+    ),
+    cpu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST", help="Percent of one core for each machine, such as 60,60,30."
+        ),
+    ] = None,
+    rate: Annotated[
+        str | None, typer.Option(metavar="RATE", help="Rate of each link, such as 1gbit.")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory of each machine, such as 4GiB.")
+    ] = None,
+    name: Annotated[str, typer.Option(metavar="NAME", help="The lab's name.")] = "lab",
+    share: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FOLDER", help="A folder below /tmp that the machines see too."),
+    ] = None,
+    json: o.Json = False,
+) -> int:
+    """Start emulated machines and write the blueprint that describes them.
+
+    Example: phalanx lab up --count 3 --cpu 80,80,20 --rate 1gbit --out lab.yaml
+    """
+    from phalanx.cli.output import Output
+    from phalanx.lab.lab import Lab
+
+    _check_out(out)
+    made = Lab.up(count, name=name, cpu=cpu, rate=rate, memory=memory, share=share or ())
+    try:
+        made.write_blueprint(out)
+    except BaseException:
+        made.down()
+        raise
+    output = Output(json)
+    _show(made, output)
+    output.say(f"blueprint  {out}   (phalanx pool check {out})")
+    output.say(f"end it     phalanx lab down {name}")
+    output.result(_as_json(made))
+    return 0
+
+
+@lab_app.command()
+def down(name: LabName = None, json: o.Json = False) -> int:
+    """End a lab and remove everything that it made, also after a crash.
+
+    Example: phalanx lab down
+    """
+    from phalanx.cli.output import Output
+    from phalanx.core.registry import did_you_mean
+    from phalanx.lab.lab import take_down
+    from phalanx.lab.needs import check_root
+    from phalanx.lab.state import names
+
+    check_root()
+    output = Output(json)
+    known = names()
+    chosen = name if name or not known else _only(known)
+    done = chosen is not None and take_down(chosen)
+    if done:
+        output.say(f"lab '{chosen}' is down")
+    elif chosen is None or not known:
+        output.say("no lab is up")
+    else:
+        output.say(f"there is no lab '{chosen}'. {did_you_mean(chosen, known)}")
+    output.result({"lab": chosen, "down": done})
+    return 0
+
+
+@lab_app.command()
+def status(name: LabName = None, json: o.Json = False) -> int:
+    """Show the machines of every lab, or of one.
+
+    Example: phalanx lab status
+    """
+    from phalanx.cli.output import Output
+    from phalanx.core.errors import InputError
+    from phalanx.lab.lab import Lab
+    from phalanx.lab.needs import check_root
+    from phalanx.lab.state import names
+
+    check_root()
+    output = Output(json)
+    shown = []
+    for one in [name] if name else names():
+        try:
+            found = Lab.load(one)
+        except InputError as error:
+            if name:
+                raise
+            output.say(f"{error.cause}. {error.remedy}", style="yellow")
+            continue
+        _show(found, output)
+        shown.append(_as_json(found))
+    if not name and not names():
+        output.say("no lab is up; start one: phalanx lab up --count 3")
+    output.result({"labs": shown})
+    return 0
+
+
+@lab_app.command()
+def slow(
+    machine: MachineName,
+    percent: Annotated[float, typer.Argument(metavar="PERCENT", help="Percent of one core.")],
+    lab: InLab = None,
+    json: o.Json = False,
+) -> int:
+    """Change how much processor time a machine gets.
+
+    Example: phalanx lab slow m1 25
+    """
+    found = _load(lab)
+    found.slow(machine, percent)
+    return _tell(found, machine, f"has {percent:g} % of a core now", json)
+
+
+@lab_app.command()
+def cut(machine: MachineName, lab: InLab = None, json: o.Json = False) -> int:
+    """Take a machine's link down: nothing goes in or out, and no machine is notified.
+
+    Example: phalanx lab cut m2
+    """
+    found = _load(lab)
+    found.cut(machine)
+    return _tell(found, machine, "is cut off", json)
+
+
+@lab_app.command()
+def heal(machine: MachineName, lab: InLab = None, json: o.Json = False) -> int:
+    """Put a machine's link up again, and give it the quota that it had at first.
+
+    Example: phalanx lab heal m2
+    """
+    found = _load(lab)
+    found.heal(machine)
+    return _tell(found, machine, "is as it was at first", json)
+
+
+@lab_app.command()
+def kill(machine: MachineName, lab: InLab = None, json: o.Json = False) -> int:
+    """End all processes of a machine at once, as if its power failed.
+
+    Example: phalanx lab kill m2
+    """
+    found = _load(lab)
+    found.kill(machine)
+    return _tell(found, machine, "is without power", json)
+
+
+def _check_out(path: Path) -> None:
+    """Before anything is made: is this a place for the blueprint?"""
+    from phalanx.core.errors import InputError
+    from phalanx.lab.needs import check_root
+
+    check_root()
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"{path}: there is no such folder", "Give another --out.")
+    if path.is_dir() or (path.exists() and not _is_left_over(path)):
+        raise InputError(f"{path}: is there already", "Remove it, or give another --out.")
+
+
+def _is_left_over(path: Path) -> bool:
+    """Whether it is the blueprint of a lab that is no more."""
+    from phalanx.lab.state import names, read
+
+    states = [read(name) for name in names()]
+    if str(path.absolute()) in [state.blueprint for state in states if state]:
+        return False
+    with path.open("rb") as file:
+        return file.read(len(FIRST_WORDS)) == FIRST_WORDS.encode()
+
+
+def _load(name: str | None) -> Lab:
+    from phalanx.core.errors import InputError
+    from phalanx.lab.lab import Lab
+    from phalanx.lab.needs import check_root
+    from phalanx.lab.state import names
+
+    check_root()
+    known = names()
+    if not known:
+        raise InputError("no lab is up", "Start one: phalanx lab up --count 3")
+    return Lab.load(name or _only(known))
+
+
+def _only(known: list[str]) -> str:
+    from phalanx.core.errors import InputError
+
+    if len(known) > 1:
+        raise InputError(f"there are {len(known)} labs", f"Name one: {', '.join(known)}")
+    return known[0]
+
+
+def _tell(found: Lab, machine: str, words: str, json: bool) -> int:
+    from phalanx.cli.output import Output
+
+    output = Output(json)
+    output.say(f"{machine} {words}")
+    output.result({"lab": found.name, "machine": machine, "status": found.machine(machine).status})
+    return 0
+
+
+def _as_json(found: Lab) -> dict[str, Any]:
+    machines = [
+        {
+            "name": machine.name,
+            "address": machine.address,
+            "status": machine.status,
+            "cpu_percent": machine.cpu,
+            "pid": machine.pid,
+        }
+        for machine in found.machines
+    ]
+    limits = {"rate": found.rate, "memory": found.memory}
+    where = {"subnet": found.subnet, "host": found.gateway, "blueprint": found.blueprint}
+    return {"lab": found.name, **where, **limits, "machines": machines}
+
+
+def _show(found: Lab, output: Output) -> None:
+    from phalanx.cli.show.lab_words import rate_words, size_words
+
+    parts = [
+        f"lab '{found.name}'",
+        f"this host is {found.gateway}",
+        f"links {rate_words(found.rate)}",
+        *([f"memory {size_words(found.memory)}"] if found.memory else []),
+    ]
+    output.say(" · ".join(parts), style="bold")
+    output.human.print(_table(found), soft_wrap=False)
+
+
+def _table(found: Lab) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    from phalanx.cli.show.lab_words import row
+
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for title in ("machine", "address", "status"):
+        table.add_column(title, no_wrap=True)
+    for title in ("core", "processes", "memory used", "received", "sent"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for machine in found.machines:
+        state = Text(machine.status, style=STYLES[machine.status])
+        table.add_row(machine.name, machine.address, state, *row(found, machine))
+    return table

@@ -1,0 +1,117 @@
+"""``phalanx pool check``: log in everywhere, and say what would keep a run from working."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from phalanx.cli.request import options as o
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from phalanx.cli.output import Output
+    from phalanx.launch.pool.pool_check import Check
+    from phalanx.launch.pool.pool_findings import Finding
+    from phalanx.pool.machine import Pool
+
+
+def check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A blueprint, YAML or JSON.")],
+    machines: o.Machines = "all",
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Only read the blueprint; connect to no machine.")
+    ] = False,
+    json: o.Json = False,
+) -> int:
+    """Log in to all machines at once: what they are, and whom they reach.
+
+    Every failure is a line with its fix, and the exit code 3. With --offline the blueprint is
+    only read: its machines, and what each selection takes.
+
+    Example: phalanx pool check pool.yaml
+    """
+    from phalanx.cli.output import Output
+    from phalanx.core.errors import DONE, MACHINE_FAILED
+    from phalanx.plan.select import select
+    from phalanx.pool.blueprint import read_blueprint
+
+    pool = read_blueprint(file)
+    output = Output(json)
+    if offline:
+        from phalanx.cli.machines import pool_offline
+
+        selections = pool_offline.selections_of(pool)
+        pool_offline.show(output.human, pool, selections)
+        output.result(pool_offline.as_json(pool, selections))
+        return DONE
+    found, findings = _check(pool, select(pool, machines), output)
+    _show(found, findings, pool, output)
+    output.result(as_json(pool, found, findings))
+    return MACHINE_FAILED if any(each.level == "error" for each in findings) else DONE
+
+
+def _check(pool: Pool, chosen: Sequence[Any], output: Output) -> tuple[Check, list[Finding]]:
+    import asyncio
+
+    from phalanx.launch.pool.pool_check import check_pool
+    from phalanx.launch.pool.pool_findings import findings_of
+    from phalanx.launch.ssh.ssh_login import with_passwords
+
+    chosen = with_passwords(chosen)
+    with output.human.status("connecting") as status:
+        found = asyncio.run(check_pool(chosen, status.update))
+    return found, findings_of(found)
+
+
+def _show(check: Check, findings: Sequence[Finding], pool: Pool, output: Output) -> None:
+    from phalanx.cli.output import write_problem
+    from phalanx.cli.show import check_words as words
+
+    output.human.print(words.machines_table(check), soft_wrap=False)
+    for line in words.gpu_lines(check):
+        output.say(line)
+    if len(check.knocks) > 0:
+        output.human.print(words.reach_table(check), soft_wrap=False)
+    for warning in pool.warnings:
+        output.say(f"warning: {warning}", style="yellow")
+    for each in findings:
+        if each.level == "error":
+            write_problem(each.cause, each.remedy)
+        else:
+            output.say(f"warning: {each.cause}\n  {each.remedy}", style="yellow")
+    if not findings:
+        count = len(check.visits)
+        everyone = "the machine is ready" if count == 1 else f"all {count} machines are ready"
+        output.say(everyone, style="green")
+
+
+def as_json(pool: Pool, check: Check, findings: Sequence[Finding]) -> dict[str, Any]:
+    import dataclasses
+
+    import msgspec
+
+    machines = []
+    for visit in check.visits:
+        facts = None if visit.facts is None else msgspec.to_builtins(visit.facts)
+        machines.append(
+            {
+                "name": visit.machine.name,
+                "host": visit.machine.host,
+                "reachable": visit.error is None,
+                "python": visit.python,
+                "torch": visit.torch,
+                "clock_skew": visit.skew,
+                "address": visit.address,
+                "facts": facts,
+            }
+        )
+    return {
+        "source": pool.source,
+        "machines": machines,
+        "reach": [dataclasses.asdict(knock) for knock in check.knocks],
+        "findings": [dataclasses.asdict(each) for each in findings],
+        "warnings": list(pool.warnings),
+    }

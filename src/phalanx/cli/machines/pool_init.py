@@ -1,0 +1,146 @@
+"""``phalanx pool init``: a blueprint from nothing but names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from phalanx.cli.machines.pool_trust import Yes, settle_keys
+from phalanx.cli.request import options as o
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from phalanx.cli.output import Output
+    from phalanx.core.errors import PhalanxError
+    from phalanx.launch.pool.pool_check import Visit
+    from phalanx.pool.machine import Machine
+
+
+def init(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]...",
+            help="Aliases of ~/.ssh/config, host names, addresses, or 'here' for this machine.",
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write it.")] = Path(
+        "pool.yaml"
+    ),
+    user: Annotated[str | None, typer.Option(metavar="NAME", help="Whom to log in as.")] = None,
+    key: Annotated[str | None, typer.Option(metavar="PATH", help="The private key.")] = None,
+    password: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REF",
+            help="The password of all of them: 'prompt' asks once, 'env:NAME' reads a variable.",
+        ),
+    ] = None,
+    from_ssh_config: Annotated[
+        bool, typer.Option("--from-ssh-config", help="Take every Host of ~/.ssh/config.")
+    ] = False,
+    yes: Yes = False,
+    json: o.Json = False,
+) -> int:
+    """Log in to machines, find what they are, and write the blueprint.
+
+    Host keys are shown and recorded as by phalanx pool trust. A machine that cannot be reached
+    is left in the file as a comment.
+
+    Example: phalanx pool init here alpha beta
+    """
+    from phalanx.cli.output import Output
+    from phalanx.core.errors import BAD_INPUT, DONE, MACHINE_FAILED, InputError
+    from phalanx.launch.pool.pool_init import machines_named, password_reference, with_host_names
+    from phalanx.pool.known_file import keys_beside
+
+    reference = None if password is None else password_reference(password)
+    if out.exists():
+        raise InputError(f"{out} is there already", "Give another --out, or remove it first.")
+    output = Output(json)
+    found = _names(names or [], from_ssh_config)
+    machines = machines_named(found, out, user=user, key=key, password=reference)
+    seen, agreed = settle_keys(machines, keys_beside(out), output, yes=yes)
+    if not agreed:
+        return MACHINE_FAILED if any(each.status == "changed" for each in seen) else BAD_INPUT
+    unseen = {each.machine.name: each.problem for each in seen if each.problem is not None}
+    visits = _visits([m for m in machines if m.name not in unseen], output)
+    visits = _in_order(machines, visits, unseen)
+    if all(visit.error is not None for visit in visits):
+        _problems(visits, output, unseen)
+        return MACHINE_FAILED
+    with_host_names(visits)
+    _write(visits, out)
+    _show(visits, out, output, unseen)
+    return MACHINE_FAILED if any(visit.error for visit in visits) else DONE
+
+
+def _names(names: list[str], from_ssh_config: bool) -> list[str]:
+    from phalanx.core.errors import InputError
+    from phalanx.launch.ssh.ssh_config import aliases
+
+    found = [*names, *(aliases() if from_ssh_config else [])]
+    if not found:
+        raise InputError(
+            "no machine was named", "For example: phalanx pool init here alpha 192.0.2.10"
+        )
+    return list(dict.fromkeys(found))
+
+
+def _visits(machines: Sequence[Machine], output: Output) -> list[Visit]:
+    import asyncio
+
+    from phalanx.launch.pool.pool_init import find_out, typed_password
+
+    typed = typed_password(machines)
+    with output.human.status("finding out"):
+        return asyncio.run(find_out(machines, typed))
+
+
+def _in_order(
+    machines: Sequence[Machine], visits: Sequence[Visit], unseen: dict[str, PhalanxError]
+) -> list[Visit]:
+    """As they were named, those without a host key among them."""
+    from phalanx.launch.pool.pool_check import Visit
+
+    known = {visit.machine.name: visit for visit in visits}
+    return [known.get(m.name) or Visit(m, error=unseen.get(m.name)) for m in machines]
+
+
+def _write(visits: Sequence[Visit], out: Path) -> None:
+    from datetime import date
+
+    from phalanx.core.errors import InputError
+    from phalanx.core.files import write_whole
+    from phalanx.launch.pool.pool_init import blueprint_text
+
+    try:
+        write_whole(out, blueprint_text(visits, out, date.today()))
+    except OSError as error:
+        raise InputError(
+            f"{out}: cannot be written: {error.strerror}", "Give another --out."
+        ) from None
+
+
+def _show(visits: Sequence[Visit], out: Path, output: Output, told: Collection[str]) -> None:
+    from phalanx.cli.show.check_words import gpu_lines, machines_table
+    from phalanx.launch.pool.pool_check import Check
+
+    check = Check(list(visits))
+    output.human.print(machines_table(check), soft_wrap=False)
+    for line in gpu_lines(check):
+        output.say(line)
+    _problems(visits, output, told)
+    output.say(f"\nwritten to {out}; next: phalanx pool check {out}")
+    machines = [{"name": v.machine.name, "reachable": v.error is None} for v in visits]
+    output.result({"file": str(out), "machines": machines})
+
+
+def _problems(visits: Sequence[Visit], output: Output, told: Collection[str]) -> None:
+    """Those that looking at host keys has not told of already."""
+    for visit in visits:
+        if visit.error is not None and visit.machine.name not in told:
+            output.problem(visit.error)

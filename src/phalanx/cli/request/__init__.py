@@ -1,0 +1,1 @@
+"""From options to what is run: options, values, requests, studies."""

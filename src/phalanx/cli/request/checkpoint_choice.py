@@ -1,0 +1,114 @@
+"""Which checkpoint of a run a verb means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from phalanx.core.errors import InputError
+from phalanx.core.run_folder.run_paths import RunPaths
+
+if TYPE_CHECKING:
+    from phalanx.cli.output import Output
+    from phalanx.train.checkpoint.checkpoint_manifest import Manifest
+
+
+def find_checkpoint(
+    paths: RunPaths, number: int | None, out: Output, *, fetch: bool = False
+) -> tuple[Path, Manifest]:
+    """The newest one that is whole, or the one of this ``number``.
+
+    ``fetch``: machines that may still have one are asked, if the run was left alone.
+    """
+    from phalanx.train.checkpoint import checkpoint_index as shelf
+    from phalanx.train.checkpoint.checkpoint_manifest import folder_name
+
+    if number is None:
+        return _newest(paths, out, fetch)
+    there = shelf.numbers(paths.checkpoints)
+    if number not in there:
+        known = f"It has {', '.join(map(str, there))}." if there else "It has none."
+        raise InputError(f"'{paths.id}' has no checkpoint {number}", known)
+    path = paths.checkpoints / folder_name(number)
+    return path, shelf.verified(path)
+
+
+def run_of(checkpoint: Path) -> str:
+    """The id of the run whose checkpoint this is."""
+    return checkpoint.absolute().parent.parent.name
+
+
+def _newest(paths: RunPaths, out: Output, fetch: bool) -> tuple[Path, Manifest]:
+    from phalanx.train.checkpoint import checkpoint_index as shelf
+
+    silent = _fetch_left(paths, out) if fetch else {}
+    try:
+        path, manifest, remarks = shelf.newest_valid(paths.checkpoints)
+    except InputError as error:
+        if (found := _begun_from(paths)) is None:
+            raise _with_silent(error, silent) from None
+        out.note(f"{paths.id} has no checkpoint of its own: the one that it began from is taken")
+        return found
+    for remark in remarks:
+        out.note(f"warning: {remark}")
+    return path, manifest
+
+
+def _fetch_left(paths: RunPaths, out: Output) -> dict[str, str]:
+    """Machines may have a checkpoint that did not come home: the controller was killed, or they
+    were cut off. Returns those that could not be asked, each with the reason."""
+    from phalanx.core.errors import PhalanxError
+    from phalanx.observe.summary.run_records import LaunchRecord, read_record
+
+    launch = read_record(paths.launch, LaunchRecord)
+    if launch is None or launch.launcher != "ssh" or not _is_one_missing(paths):
+        return {}
+    from phalanx.cli.verbs.attach import past_job
+    from phalanx.launch.machines.recover_results import salvage
+
+    out.note(f"{paths.id}: looking on its machines for what did not come home")
+    try:
+        silent = salvage(past_job(paths, None).fleet.machines, paths, out.note)
+    except PhalanxError as error:
+        silent = {"its machines": error.cause}
+    for name, why in silent.items():
+        out.note(f"warning: {name} could not be asked for a newer checkpoint: {why}")
+    return silent
+
+
+def _is_one_missing(paths: RunPaths) -> bool:
+    """Whether the run began to write a newer checkpoint than is here."""
+    from phalanx.cli.request.find_run import summary_of
+    from phalanx.train.checkpoint import checkpoint_index as shelf
+
+    there, written = shelf.numbers(paths.checkpoints), summary_of(paths).checkpoint
+    if written is None:
+        return not there and not paths.summary.exists()
+    number = written.path.rpartition("/")[2]
+    return not there or (number.isdecimal() and int(number) > there[-1])
+
+
+def _with_silent(error: InputError, silent: dict[str, str]) -> InputError:
+    """Whether there is none nobody knows, unless all machines have answered."""
+    if not silent:
+        return error
+    names = ", ".join(silent)
+    return InputError(
+        f"{error.cause}: none came home, and {names} could not be asked",
+        "Resume it again when they answer, or start it again.",
+    )
+
+
+def _begun_from(paths: RunPaths) -> tuple[Path, Manifest] | None:
+    """The checkpoint that a resumed run went on from, if it is still there and whole."""
+    from phalanx.observe.summary.run_records import LaunchRecord, read_record
+    from phalanx.train.checkpoint import checkpoint_index as shelf
+
+    launch = read_record(paths.launch, LaunchRecord)
+    if launch is None or launch.settings is None or launch.settings.resume is None:
+        return None
+    path = Path(launch.settings.resume)
+    try:
+        return path, shelf.verified(path)
+    except InputError:
+        return None

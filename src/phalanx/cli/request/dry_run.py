@@ -1,0 +1,49 @@
+"""``--dry-run``: exactly what would be started."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from phalanx.cli.output import Output
+    from phalanx.launch.launchers.launcher import Job, Launch
+
+
+def show(jobs: list[tuple[str, Job]], out: Output) -> int:
+    """Print every job of ``(name, job)``; nothing is written and nothing starts."""
+    import msgspec
+
+    launches = []
+    for name, job in jobs:
+        launch = _prepare(name, job)
+        launches.append({"plan": msgspec.to_builtins(job.plan), **msgspec.to_builtins(launch)})
+        _print(name, job, launch, out)
+    result: dict[str, Any] = {"dry_run": True, "launches": launches}
+    out.result(result)
+    return 0
+
+
+def _prepare(name: str, job: Job) -> Launch:
+    from phalanx.core.run_folder.run_paths import RunPaths, runs_home, slug
+    from phalanx.launch.launchers.launcher import LAUNCHERS
+
+    # The id of a real run begins with the moment of its start, which is not known yet.
+    paths = RunPaths(runs_home().absolute() / f"TIME-{slug(name)}")
+    launch: Launch = LAUNCHERS.get(job.launcher)().prepare(job, paths)
+    return launch
+
+
+def _print(name: str, job: Job, launch: Launch, out: Output) -> None:
+    plan = job.plan
+    out.say(f"{name}: {plan.workers} worker{'s' * (plan.workers != 1)}, {job.launcher}", "bold")
+    for reason in plan.reasons:
+        out.say(f"  {reason}")
+    for worker in launch.workers:
+        cores = ",".join(map(str, worker.cpus)) or "any"
+        threads = f"{worker.threads} thread{'s' * (worker.threads != 1)}"
+        out.say(f"  rank {worker.rank} on {worker.machine}: cores {cores}, {threads}")
+        out.say(f"    log      {worker.log}")
+        for variable, value in sorted(worker.env.items()):
+            out.say(f"    setting  {variable}={shlex.quote(value)}")
+        out.say(f"    command  {shlex.join(worker.argv)}")

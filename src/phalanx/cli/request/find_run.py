@@ -1,0 +1,93 @@
+"""Which run a verb means when its name is left out, and what is known of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from phalanx.core.errors import InputError
+from phalanx.core.run_folder.run_paths import RunPaths, find_run, list_runs, runs_home
+
+if TYPE_CHECKING:
+    from phalanx.observe.summary.summary import Summary
+
+
+def study_runs(paths: RunPaths) -> list[RunPaths]:
+    """The runs of a study, in the order they were made; those that are gone are left out."""
+    from phalanx.observe.summary.run_records import StudyRecord, read_record, study_folders
+
+    record = read_record(paths.study, StudyRecord)
+    siblings = study_folders(paths, record) if record else []
+    return [run for run in siblings if run.launch.exists()]
+
+
+def for_report(name: str | None) -> RunPaths:
+    """The run or study that is meant; the newest run stands for the study it belongs to."""
+    found = find_run(name)
+    if name is None and not found.study.exists():
+        for study in (run for run in reversed(list_runs()) if run.study.exists()):
+            if found.id in [run.id for run in study_runs(study)]:
+                return study
+    _check_is_run(found)
+    return found
+
+
+def for_logs(name: str | None) -> RunPaths:
+    """A single run: the newest, or the newest of the study that is named."""
+    if name is not None:
+        found = find_run(name)
+        _check_is_run(found)
+        if not found.study.exists():
+            return found
+        candidates = study_runs(found)
+    else:
+        candidates = [run for run in list_runs() if not run.study.exists()]
+    if not candidates:
+        where = f"study '{name}'" if name else str(runs_home())
+        raise InputError(f"there are no runs in {where}", "Start one: phalanx demo")
+    return candidates[-1]
+
+
+def detached(name: str | None) -> RunPaths:
+    """The run that goes on without a controller: the newest, unless one is named."""
+    if name is not None:
+        return find_run(name)
+    found = [run for run in list_runs() if run.detached.exists()]
+    if not found:
+        raise InputError("no run is detached", "phalanx runs lists what there is.")
+    return found[-1]
+
+
+def running(name: str | None) -> RunPaths | None:
+    """The run that goes on (the newest, or of the study that is named), else the named one."""
+    from phalanx.observe.summary.run_status import controller_alive
+
+    if name is None:
+        candidates = list_runs()
+    else:
+        found = for_report(name)
+        candidates = study_runs(found) if found.study.exists() else [found]
+    alive = [run for run in candidates if controller_alive(run) or run.detached.exists()]
+    if alive:
+        return alive[-1]
+    return candidates[-1] if name is not None and candidates else None
+
+
+def single_run(name: str | None, verb: str) -> RunPaths:
+    """One run: the newest, or the named one, which must not be a study."""
+    if name is not None and (study := find_run(name)).study.exists():
+        runs = study_runs(study)
+        remedy = f"Name one of its runs, such as '{runs[-1].id}'." if runs else "It has no runs."
+        raise InputError(f"'{study.id}' is a study of {len(runs)} runs: {verb} takes one", remedy)
+    return for_logs(name)
+
+
+def summary_of(paths: RunPaths) -> Summary:
+    """The summary as written, or as the files tell it now."""
+    from phalanx.observe.summary.summary import read_summary, summarise
+
+    return read_summary(paths) or summarise(paths)
+
+
+def _check_is_run(paths: RunPaths) -> None:
+    if not paths.launch.exists() and not paths.study.exists():
+        raise InputError(f"{paths.folder} is not a run", "See which there are: phalanx runs")

@@ -1,0 +1,180 @@
+"""The options that verbs share, each said once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+STRATEGY_NAMES = "single, allreduce, async, bsp, ssp, dssp, groups, localsgd, diloco"
+
+
+def _explain_strategies(ctx: Any, value: str | None) -> str | None:
+    """``--strategy help`` explains and ends there, whatever else was asked for."""
+    if value == "help" and not ctx.resilient_parsing:
+        from phalanx.cli.request.strategy_help import explain
+
+        explain(json=bool(getattr(ctx.obj, "json", False)))
+        raise typer.Exit
+    return value
+
+
+Script = Annotated[
+    Path,
+    typer.Argument(metavar="SCRIPT", help="The training script. Words after -- go to it."),
+]
+Module = Annotated[
+    bool, typer.Option("-m", help="SCRIPT is the name of a module, as for python -m.")
+]
+RunName = Annotated[
+    str | None,
+    typer.Argument(metavar="[RUN]", help="Its id, a part of it, or its folder. Default: newest."),
+]
+RunNames = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[RUN]…",
+        help="Its id, a part of it, or its folder; several are compared. Default: newest.",
+    ),
+]
+OTHER_POOL = "The blueprint, if it is not where it was, or if the run's folder is not your own."
+Json = Annotated[
+    bool, typer.Option("--json", help="End stdout with one JSON object; text goes to stderr.")
+]
+Strategy = Annotated[
+    str,
+    typer.Option(
+        metavar="SPEC",
+        callback=_explain_strategies,
+        is_eager=True,
+        help=f"How workers agree: {STRATEGY_NAMES}, or switch:at=0.5. 'help' explains them.",
+    ),
+]
+NewStrategy = Annotated[
+    str | None,
+    typer.Option(
+        "--strategy",
+        metavar="SPEC",
+        callback=_explain_strategies,
+        is_eager=True,
+        help="Instead of the run's. 'help' explains them.",
+    ),
+]
+Strategies = Annotated[
+    str,
+    typer.Option(
+        "--strategies",
+        "--strategy",
+        metavar="A,B,C",
+        callback=_explain_strategies,
+        is_eager=True,
+        help="The strategies to compare, separated by commas. 'help' explains them.",
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Workers in all. Default: one per GPU, else per machine."),
+]
+PoolFile = Annotated[
+    Path | None,
+    typer.Option("--pool", metavar="FILE", help="The blueprint. Default: this machine alone."),
+]
+Machines = Annotated[
+    str,
+    typer.Option(
+        metavar="SELECTION", help="Who takes part: all, cpus, gpus, energy, fastest:N, or names."
+    ),
+]
+LauncherName = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="local (processes), ssh (other machines) or inprocess (threads, to debug). "
+        "Default: as the machines ask for.",
+    ),
+]
+DataFolder = Annotated[
+    Path | None,
+    typer.Option("--data", metavar="DIR", help="Copied to every machine once; run.data there."),
+]
+ShipLimit = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="How large a project folder may be shipped (200MB)."),
+]
+FollowLinks = Annotated[
+    bool,
+    typer.Option("--follow-links", help="Send the files that links lead to out of the project."),
+]
+Detach = Annotated[
+    bool, typer.Option("--detach", help="Leave the run alone once it trains; phalanx attach.")
+]
+Epochs = Annotated[int | None, typer.Option(metavar="N", help="Instead of the script's number.")]
+Batch = Annotated[
+    int | None, typer.Option(metavar="N", help="Global batch, instead of the script's.")
+]
+Batches = Annotated[
+    str | None, typer.Option("--batch", metavar="N,M", help="Global batches, separated by commas.")
+]
+BatchPerWorker = Annotated[
+    int | None, typer.Option(metavar="N", help="The batch of each worker, instead of --batch.")
+]
+Seed = Annotated[int, typer.Option(metavar="N", help="Seeds Python, NumPy and torch.")]
+PrecisionName = Annotated[
+    str, typer.Option("--precision", metavar="NAME", help="auto, float32 or bfloat16.")
+]
+Balance = Annotated[
+    str, typer.Option(metavar="NAME", help="auto: batch shares follow measured speeds; or off.")
+]
+OnNonfinite = Annotated[
+    str,
+    typer.Option(
+        metavar="WHAT",
+        help="A step whose gradient is not finite: skip (10 in a row end the run) or stop.",
+    ),
+]
+Slow = Annotated[
+    str | None, typer.Option(metavar="F,F,…", help="Emulate slower workers, such as 1,1,0.25.")
+]
+Rate = Annotated[
+    str | None, typer.Option(metavar="RATE", help="Emulate a slower link, such as 100mbit.")
+]
+CheckpointEvery = Annotated[
+    str, typer.Option(metavar="N", help="Epochs, such as 1, a time, such as 10min, or 1,10min.")
+]
+Keep = Annotated[
+    int, typer.Option(metavar="N", help="Checkpoints that are kept, besides the best.")
+]
+Name = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Part of the run's id. Default: the script's.")
+]
+FrameworkName = Annotated[
+    str | None,
+    typer.Option(
+        "--framework",
+        metavar="NAME",
+        help="Run a script of torch (DDP, Accelerate, Lightning) or tensorflow as it is.",
+    ),
+]
+Roles = Annotated[
+    str | None,
+    typer.Option(metavar="A=N,…", help="Of a TensorFlow script, such as chief=1,worker=2,ps=1."),
+]
+Systems = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A,B,C",
+        help="Compare systems instead: phalanx, torch-ddp, tf-mwms, tf-ps.",
+    ),
+]
+PeerScripts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--peer",
+        metavar="SYSTEM=SCRIPT",
+        help="The script of a system. Default: NAME.ddp.py, NAME.keras.py beside SCRIPT.",
+    ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print exactly what would be started; start nothing.")
+]

@@ -1,0 +1,271 @@
+"""What the user asked for: checked as a whole before anything starts, then turned into jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from phalanx.cli.request.values import Checkpoints, Emulation, Travel
+from phalanx.core.errors import InputError
+from phalanx.core.registry import did_you_mean
+
+if TYPE_CHECKING:
+    from phalanx.core.settings import Balance, OnNonfinite, Precision
+    from phalanx.launch.launchers.launcher import Fleet, Job
+    from phalanx.plan.plan import Plan
+    from phalanx.pool.machine import Machine, Pool
+
+
+MOST_SEED = 2**32
+
+
+@dataclass(frozen=True)
+class Options:
+    """The common options of ``run`` and ``compare``, as typed."""
+
+    script: Path
+    words: tuple[str, ...]
+    command: list[str]
+    workers: int | None = None
+    pool: Path | None = None
+    machines: str = "all"
+    launcher: str = "auto"
+    epochs: int | None = None
+    batch_per_worker: int | None = None
+    seed: int = 0
+    precision: str = "float32"
+    name: str | None = None
+    balance: str = "auto"
+    on_nonfinite: str = "skip"
+    emulation: Emulation = field(default_factory=Emulation)
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    travel: Travel = field(default_factory=Travel)
+    module: bool = False
+    """Whether ``script`` is the name of a module, as for ``python -m``."""
+    joins: bool = True
+    """Whether the script has to call Phalanx; one of another framework does not."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Checked options, with the machines they select."""
+
+    options: Options
+    script: Path
+    machines: list[Machine]
+    pool: Pool
+    module: str | None = None
+    """The script's name, where it was asked for as a module."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return self.pool.warnings
+
+    @property
+    def workers(self) -> int:
+        """How many a strategy of several has."""
+        return self.plan("allreduce", None).workers
+
+    @property
+    def launcher(self) -> str:
+        """The one asked for, else the one that reaches the machines."""
+        if self.options.launcher != "auto":
+            return self.options.launcher
+        return "local" if all(m.is_here for m in self.machines) else "ssh"
+
+    @property
+    def name(self) -> str:
+        return self.options.name or self.module or self.script.stem
+
+    def plan(self, strategy: str, batch: int | None) -> Plan:
+        from phalanx.plan.plan import make_plan
+
+        options = self.options
+        return make_plan(
+            self.machines,
+            workers=options.workers,
+            strategy=strategy,
+            selection=options.machines,
+            batch=batch,
+        )
+
+    def job(self, strategy: str, batch: int | None, *, repeat: int = 0) -> Job:
+        """One run; each repeat has its own seed, shared by all strategies."""
+        from phalanx.core.settings import RunSettings
+        from phalanx.launch.launchers.launcher import Job
+
+        options = self.options
+        plan = self.plan(strategy, batch)
+        settings = RunSettings(
+            strategy=strategy,
+            epochs=options.epochs,
+            batch=batch,
+            batch_per_worker=options.batch_per_worker if batch is None else None,
+            seed=options.seed + repeat,
+            precision=cast("Precision", options.precision),
+            data=self._data(),
+            balance=cast("Balance", options.balance),
+            on_nonfinite=cast("OnNonfinite", options.on_nonfinite),
+            slow=speeds_of(options.emulation.slow, plan.workers),
+            rate=options.emulation.rate,
+            checkpoint_epochs=options.checkpoints.epochs,
+            checkpoint_minutes=options.checkpoints.minutes,
+            keep=options.checkpoints.keep,
+            module=self.module,
+        )
+        return Job(
+            script=self.script,
+            arguments=list(options.words),
+            settings=settings,
+            plan=plan,
+            launcher=self.launcher,
+            command=options.command,
+            fleet=self._fleet(),
+        )
+
+    def _fleet(self) -> Fleet:
+        from phalanx.launch.launchers.launcher import Fleet
+
+        options, travel = self.options, self.options.travel
+        return Fleet(
+            machines=tuple(self.machines),
+            pool=options.pool,
+            tls=self.pool.tls,
+            data=travel.data,
+            ship_limit=travel.limit,
+            follow_links=travel.follow_links,
+            detach=travel.detach,
+            workers=options.workers,
+        )
+
+    def _data(self) -> str | None:
+        """Where the data are on this machine; the others have paths of their own."""
+        if self.options.travel.data is not None:
+            return str(self.options.travel.data.resolve())
+        return next((m.data for m in self.machines if m.data and m.is_here), None)
+
+
+def check(options: Options) -> Request:
+    """Refuse whatever can be known to be wrong now, in one line each."""
+    from phalanx.core.script.packages import module_file
+    from phalanx.launch.script.script_check import check_script
+
+    _check_numbers(options)
+    _check_choices(options)
+    script, module = options.script, None
+    if options.module and not options.joins:
+        raise InputError("-m does not go with --framework", "Name the file of the script.")
+    if options.module:
+        script, module = module_file(str(options.script), Path.cwd())
+    script = check_script(script, joins=options.joins)
+    machines, pool = _machines(options)
+    request = Request(options, script, machines, pool, module)
+    _check_travel(request)
+    check_speeds(options.emulation.slow, request.workers)
+    return request
+
+
+def check_speeds(slow: Sequence[float], workers: int) -> None:
+    if len(slow) > workers:
+        raise InputError(
+            f"--slow has {len(slow)} speeds for {workers} worker{'s' * (workers != 1)}",
+            f"Give at most {workers}, or --workers {len(slow)}.",
+        )
+
+
+def speeds_of(slow: Sequence[float], workers: int) -> list[float] | None:
+    """One speed for each worker: those that are not named keep their own."""
+    return [*slow, *[1.0] * workers][:workers] if slow else None
+
+
+def check_at_least(option: str, value: int | None, low: int) -> None:
+    if value is not None and value < low:
+        raise InputError(f"{option} must be at least {low}, not {value}", f"Try {option} {low}.")
+
+
+def check_at_most(option: str, value: int, high: int) -> None:
+    if value > high:
+        raise InputError(f"{option} must be at most {high}, not {value}", f"Try {option} {high}.")
+
+
+def read_batches(text: str | None) -> list[int | None]:
+    """``128,256`` as numbers; nothing means the script's own batch."""
+    if text is None:
+        return [None]
+    batches: list[int | None] = []
+    for part in text.split(","):
+        try:
+            batch = int(part)
+        except ValueError:
+            raise InputError(
+                f"--batch must be whole numbers, not '{part.strip()}'",
+                "For example: --batch 128,256",
+            ) from None
+        check_at_least("--batch", batch, 1)
+        if batch in batches:
+            raise InputError(f"--batch names {batch} twice", "--repeat runs each one again.")
+        batches.append(batch)
+    return batches
+
+
+def refuse_two_batches(batch: object, batch_per_worker: int | None) -> None:
+    if batch is not None and batch_per_worker is not None:
+        raise InputError(
+            "--batch and --batch-per-worker say the same thing twice", "Give one of them."
+        )
+
+
+def _check_numbers(options: Options) -> None:
+    check_at_least("--workers", options.workers, 1)
+    check_at_least("--epochs", options.epochs, 1)
+    check_at_least("--batch-per-worker", options.batch_per_worker, 1)
+    check_at_least("--seed", options.seed, 0)
+    if options.seed >= MOST_SEED:
+        raise InputError(f"--seed {options.seed} is too large", f"Use less than {MOST_SEED}.")
+
+
+def _check_choices(options: Options) -> None:
+    from phalanx.core.settings import BALANCES, ON_NONFINITE, PRECISIONS
+    from phalanx.launch.launchers.launcher import LAUNCHERS
+
+    for what, value, known in (
+        ("precision", options.precision, PRECISIONS),
+        ("balance", options.balance, BALANCES),
+        ("--on-nonfinite", options.on_nonfinite, ON_NONFINITE),
+        ("launcher", options.launcher, ["auto", *LAUNCHERS.names()]),
+    ):
+        if value not in known:
+            raise InputError(f"unknown {what} '{value}'", did_you_mean(value, known))
+
+
+def _machines(options: Options) -> tuple[list[Machine], Pool]:
+    from phalanx.plan.select import select
+    from phalanx.pool.blueprint import read_blueprint
+    from phalanx.pool.here import this_machine
+    from phalanx.pool.measured import read_probe
+    from phalanx.pool.measured_pool import as_measured
+
+    if options.pool is None:
+        pool = this_machine()
+    else:
+        pool = as_measured(read_blueprint(options.pool), read_probe(options.pool))
+    return select(pool, options.machines), pool
+
+
+def _check_travel(request: Request) -> None:
+    travel, launcher = request.options.travel, request.launcher
+    remote = [machine.name for machine in request.machines if not machine.is_here]
+    if remote and launcher in ("local", "inprocess"):
+        raise InputError(
+            f"the launcher '{launcher}' cannot reach {', '.join(remote)}",
+            "Leave --launcher out, or select machines with 'host: here'.",
+        )
+    if travel.data is not None and not travel.data.is_dir():
+        raise InputError(f"--data {travel.data} is no folder", "Name the folder with the data.")
+    if travel.detach and launcher != "ssh":
+        raise InputError(
+            f"--detach does not go with the launcher '{launcher}'",
+            "On this machine: nohup phalanx run … &; or --launcher ssh.",
+        )

@@ -1,0 +1,121 @@
+"""``--strategy help``: every strategy, codec and form of a switch, on one screen."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from phalanx.core.spec.keys import Key
+
+WIDTH = 80
+LONGEST_EXAMPLE = 19
+NO_LIMIT = 1 << 20
+SWITCHES = (
+    ("switch:at=0.5", "allreduce for half of the training, then async"),
+    ("allreduce@0.5/async", "the same, spelled out; any strategies, any number of phases"),
+    ("async@40e/allreduce", "a phase that ends after 40 epochs"),
+    ("switch:on=straggler", "allreduce; async while a worker is transiently slow"),
+)
+
+
+def explain(*, json: bool) -> None:
+    """Print the tables; with ``json`` also the object that says the same."""
+    from phalanx.cli.output import Output
+    from phalanx.core.spec.codecs import known_codecs
+    from phalanx.core.spec.strategies import ALIASES, known_strategies
+
+    strategies = [
+        _entry(name, traits.summary, traits.keys) for name, traits in known_strategies().items()
+    ]
+    codecs = [_entry(name, traits.summary, traits.keys) for name, traits in known_codecs().items()]
+    for codec in codecs:
+        codec["example"] = f"allreduce+{codec['example']}"
+    switches = [{"example": example, "summary": summary} for example, summary in SWITCHES]
+    out = Output(json)
+    out.human.width = min(out.human.width, WIDTH)
+    for title, entries in (("strategy", strategies), ("codec", codecs)):
+        out.human.print(_table(title, entries), soft_wrap=False)
+        out.say()
+    out.human.print(_switches(), soft_wrap=False)
+    out.say()
+    for name in dict.fromkeys(ALIASES.values()):
+        others = ", ".join(alias for alias, real in ALIASES.items() if real == name)
+        out.say(f"{name} may also be called {others}")
+    out.say("Try one: phalanx run train.py --workers 2 --strategy ssp:bound=3")
+    out.result(
+        {"strategies": strategies, "codecs": codecs, "switches": switches, "aliases": ALIASES}
+    )
+
+
+def _entry(name: str, summary: str, keys: Mapping[str, Key]) -> dict[str, Any]:
+    options = {key: _option(found) for key, found in keys.items()}
+    return {
+        "name": name,
+        "summary": summary,
+        "options": options,
+        "example": _example(name, options),
+    }
+
+
+def _option(key: Key) -> dict[str, Any]:
+    """A key's summary ends with its default in brackets."""
+    found = re.fullmatch(r"(.*?) \(([^()]*)\)", key.summary)
+    summary, default = (found[1], found[2]) if found else (key.summary, None)
+    return {"summary": summary, "default": default, "range": _range(key)}
+
+
+def _range(key: Key) -> str:
+    if key.choices:
+        return " or ".join(key.choices)
+    if key.high is None or key.high >= NO_LIMIT:
+        return "" if key.low is None else f"{key.low:g} or more"
+    return f"at most {key.high:g}" if key.low is None else f"{key.low:g} to {key.high:g}"
+
+
+def _example(name: str, options: Mapping[str, dict[str, Any]]) -> str:
+    """The name with its numbers, as many as fit."""
+    example = name
+    for key, option in options.items():
+        default = option["default"] or ""
+        longer = f"{example}:{key}={default}"
+        if default[:1].isdecimal() and len(longer) <= LONGEST_EXAMPLE:
+            example = longer
+    return example
+
+
+def _table(title: str, entries: list[dict[str, Any]]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column(title, no_wrap=True)
+    table.add_column("what it does, and its options", ratio=1)
+    table.add_column("example", no_wrap=True)
+    for entry in entries:
+        about = Text(entry["summary"])
+        for key, option in entry["options"].items():
+            about.append("\n" + _line(key, option), style="dim")
+        table.add_row(Text(entry["name"], style="cyan"), about, entry["example"])
+    return table
+
+
+def _line(key: str, option: dict[str, Any]) -> str:
+    default = f"={option['default']}" if option["default"] else ""
+    limits = f"; {option['range']}" if option["range"] else ""
+    return f"{key}{default}: {option['summary']}{limits}"
+
+
+def _switches() -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("switch", no_wrap=True)
+    table.add_column("what it does", ratio=1)
+    for example, summary in SWITCHES:
+        table.add_row(Text(example, style="cyan"), summary)
+    return table

@@ -1,0 +1,278 @@
+"""A study: a matrix of runs, one folder each, and the report on them all."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from phalanx.core.errors import DONE, SCRIPT_FAILED, STOPPED, PhalanxError, RunStopped
+from phalanx.core.files import write_whole
+from phalanx.core.run_folder.run_paths import RunPaths, new_run
+from phalanx.core.settings import OURS
+
+if TYPE_CHECKING:
+    from phalanx.cli.output import Output
+    from phalanx.cli.request.request import Request
+    from phalanx.launch.launchers.launcher import Job
+    from phalanx.launch.run.controller import Outcome
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the matrix."""
+
+    strategy: str
+    batch: int | None
+    repeat: int
+    system: str = OURS
+    title: str = ""
+    """Where systems are compared: what the row is called."""
+
+    def label(self, batches: int, repeats: int) -> str:
+        """Only what tells this run from the others of its study."""
+        parts = [self.title or self.strategy]
+        if batches > 1:
+            parts.append(f"batch {self.batch}")
+        if repeats > 1:
+            parts.append(f"repeat {self.repeat + 1}")
+        return ", ".join(parts)
+
+
+def matrix(strategies: list[str], batches: list[int | None], repeat: int) -> list[Cell]:
+    """Every combination."""
+    return alternating([(strategy, OURS, "") for strategy in strategies], batches, repeat)
+
+
+def alternating(
+    rows: Sequence[tuple[str, str, str]], batches: Sequence[int | None], repeat: int
+) -> list[Cell]:
+    """Every row (strategy, system, title) with every batch. Repeats are the outer loop and every
+    second one runs backwards, so that a machine that slows down or warms up does not favour
+    whoever comes first."""
+    cells = []
+    for index in range(repeat):
+        inner = [
+            Cell(strategy, batch, index, system, title)
+            for batch in batches
+            for strategy, system, title in rows
+        ]
+        cells += inner if index % 2 == 0 else inner[::-1]
+    return cells
+
+
+@dataclass
+class Study:
+    """``study.json``, kept up to date while the runs go on."""
+
+    paths: RunPaths
+    command: list[str]
+    script: str
+    repeat: int
+    started_wall: float = field(default_factory=time.time)
+    runs: list[str] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+    findings: dict[str, Any] | None = None
+    """What a search over the runs came to."""
+
+    def write(self) -> None:
+        record: dict[str, Any] = {
+            "study": self.paths.id,
+            "command": self.command,
+            "runs": self.runs,
+            "script": self.script,
+            "started_wall": self.started_wall,
+            "repeat": self.repeat,
+            "failures": self.failures,
+        }
+        if self.findings is not None:
+            record["findings"] = self.findings
+        write_whole(self.paths.study, json.dumps(record, indent=2) + "\n")
+
+
+class StudyRun:
+    """Runs the cells one after another; what fails is marked, and the others go on."""
+
+    def __init__(
+        self,
+        request: Request,
+        cells: list[Cell],
+        repeat: int,
+        out: Output,
+        make_job: Callable[[Cell], Job] | None = None,
+    ) -> None:
+        self._out = out
+        self._cells = cells
+        self._batches = len({cell.batch for cell in cells})
+        # Every plan is made before the first run starts, so that no mistake waits in the queue.
+        self.jobs = [
+            make_job(c) if make_job else request.job(c.strategy, c.batch, repeat=c.repeat)
+            for c in cells
+        ]
+        self._name = request.name
+        self._repeat = repeat
+        self._script = str(request.script)
+        self._command = request.options.command
+        self._outcomes: list[Outcome] = []
+
+    def names(self) -> list[str]:
+        labels = [cell.label(self._batches, self._repeat) for cell in self._cells]
+        return [f"{self._name}-{label.replace(' ', '')}" for label in labels]
+
+    def execute(self) -> int:
+        study = Study(new_run(f"{self._name}-study"), self._command, self._script, self._repeat)
+        study.write()
+        stopped = False
+        with terminate_as_interrupt():
+            try:
+                stopped = self._run_all(study)
+            except (KeyboardInterrupt, RunStopped):
+                stopped = True
+            self._tell(study, stopped)
+        return STOPPED if stopped else self._exit_code()
+
+    def _run_all(self, study: Study) -> bool:
+        """Whether the user stopped it."""
+        for number, (cell, name, job) in enumerate(
+            zip(self._cells, self.names(), self.jobs, strict=True), start=1
+        ):
+            label = cell.label(self._batches, self._repeat)
+            self._out.say(f"[{number}/{len(self.jobs)}] {label}", "bold")
+            outcome = self._run_one(study, name, job)
+            self._outcomes.append(outcome)
+            if outcome.exit_code == STOPPED:
+                return True
+        return self._again(study)
+
+    def _again(self, study: Study) -> bool:
+        """What a verdict would hang on, and one run each does not explain, runs once more."""
+        pair = in_question(self._outcomes) if self._repeat == 1 and self._batches == 1 else []
+        if pair:
+            self._out.say("again, because the difference is more than the workers explain", "bold")
+        for index in pair:
+            outcome = self._run_one(study, self.names()[index], self.jobs[index])
+            self._outcomes.append(outcome)
+            if outcome.exit_code == STOPPED:
+                return True
+        return False
+
+    def _run_one(self, study: Study, name: str, job: Job) -> Outcome:
+        from phalanx.cli.request.systems import cannot_run, ready
+        from phalanx.cli.show.progress import observe
+        from phalanx.cli.show.words import describe
+        from phalanx.launch.run.controller import execute
+
+        paths = new_run(name)
+        study.runs.append(paths.id)
+        study.write()
+        try:
+            job = ready(job, self._out)
+            with observe(self._out, paths.id) as observer:
+                outcome = execute(job, paths, observer)
+        except PhalanxError as error:
+            outcome = cannot_run(job, paths, error)
+        if outcome.error:
+            self._out.problem(outcome.error)
+            study.failures[paths.id] = outcome.error.cause
+            study.write()
+        self._out.say("      " + describe(outcome.summary))
+        return outcome
+
+    def _tell(self, study: Study, stopped: bool) -> None:
+        """The table, the verdict, the report; then the JSON."""
+        from phalanx.cli.show.result_lines import tell_results, tell_study
+
+        report = None
+        if stopped:
+            # Drawing takes seconds, and whoever stops a study wants to be gone.
+            if study.runs:
+                tell_results(study.paths, self._out)
+            self._out.say(f"stopped  {study.paths.folder}")
+            self._out.say(f"report   phalanx report {study.paths.id}")
+        elif study.runs:
+            report = str(tell_study(study.paths, self._out))
+        self._out.result(self._result(study, report))
+
+    def _result(self, study: Study, report: str | None) -> dict[str, Any]:
+        import msgspec
+
+        return {
+            "study": study.paths.id,
+            "runs": [msgspec.to_builtins(outcome.summary) for outcome in self._outcomes],
+            "report": report,
+            "failures": study.failures,
+        }
+
+    def _exit_code(self) -> int:
+        codes = {outcome.exit_code for outcome in self._outcomes} - {DONE}
+        if not codes:
+            return DONE
+        return codes.pop() if len(codes) == 1 else SCRIPT_FAILED
+
+
+MOST_AGAIN = 60.0
+"""Seconds of training that are not worth repeating unasked."""
+
+
+def in_question(outcomes: Sequence[Outcome]) -> list[int]:
+    """The fastest and ``single``, in this order, if one worker took implausibly long."""
+    from phalanx.report.load import train_seconds
+    from phalanx.report.noise import NOISE, SHORT_SECONDS
+
+    taken = {
+        i: seconds
+        for i, outcome in enumerate(outcomes)
+        if outcome.exit_code == DONE and (seconds := train_seconds(outcome.summary))
+    }
+    alone = [i for i in taken if outcomes[i].summary.strategy == "single"]
+    others = [i for i in taken if i not in alone]
+    if not alone or not others or not SHORT_SECONDS <= taken[alone[0]] <= MOST_AGAIN:
+        return []
+    best = min(others, key=lambda i: taken[i])
+    most = (1.0 + NOISE) * (outcomes[best].summary.workers or 1)
+    return [best, alone[0]] if taken[alone[0]] > most * taken[best] else []
+
+
+def start_of(
+    request: Request, batches: list[int | None], json: bool
+) -> tuple[Output, list[int | None]]:
+    """Where a comparison is told, and its global batches."""
+    from phalanx.cli.output import Output
+
+    out = Output(json)
+    for warning in request.warnings:
+        out.note(f"warning: {warning}")
+    if request.options.batch_per_worker:
+        # The same global batch for every row, single's too: otherwise their mathematics differ.
+        batches = [request.options.batch_per_worker * request.workers]
+    return out, batches
+
+
+def show_or_execute(study: StudyRun, out: Output, dry_run: bool) -> int:
+    if not dry_run:
+        return study.execute()
+    from phalanx.cli.request.dry_run import show
+
+    return show(list(zip(study.names(), study.jobs, strict=True)), out)
+
+
+@contextmanager
+def terminate_as_interrupt() -> Iterator[None]:
+    """Between runs, ``phalanx stop`` ends a study the way Ctrl-C does."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python allows handlers in the main thread only
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,227 @@
+"""Other systems and frameworks: what was asked for, and the jobs that it comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from phalanx.core.errors import InputError, PhalanxError
+from phalanx.core.registry import did_you_mean
+from phalanx.core.settings import OURS
+
+if TYPE_CHECKING:
+    import typer
+
+    from phalanx.cli.output import Output
+    from phalanx.cli.request.request import Request
+    from phalanx.cli.request.study import Cell
+    from phalanx.core.run_folder.run_paths import RunPaths
+    from phalanx.launch.frameworks import Framework
+    from phalanx.launch.launchers.launcher import Job
+    from phalanx.launch.run.controller import Outcome
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The rows of ``compare --systems``: strategies of ours, and peers with their scripts."""
+
+    systems: Sequence[str]
+    strategies: Sequence[str]
+    """Under which Phalanx itself trains."""
+    scripts: Mapping[str, Path] = field(default_factory=dict)
+
+
+def read_framework(
+    ctx: typer.Context, name: str | None, roles: str | None, script: Path
+) -> Framework | None:
+    """``--framework`` and ``--roles``; what kind of TensorFlow script it is, it says itself."""
+    from phalanx.launch.frameworks.framework import FRAMEWORKS, TENSORFLOW, TORCH, Framework
+
+    if name is None:
+        if roles is not None:
+            raise InputError("--roles is about TensorFlow scripts", "Add --framework tensorflow.")
+        return None
+    if name not in FRAMEWORKS:
+        raise InputError(f"unknown framework '{name}'", did_you_mean(name, FRAMEWORKS))
+    _refuse(ctx, "strategy", "the script synchronises its workers itself")
+    for option in ("slow", "rate", "precision", "balance", "checkpoint_every"):
+        _refuse(ctx, option, "it is Phalanx's own loop that can do this")
+    if name == TORCH:
+        if roles is not None:
+            raise InputError("--roles is about TensorFlow scripts", "Leave it out.")
+        return Framework(name=name, system=TORCH)
+    return _tensorflow(TENSORFLOW, roles, script)
+
+
+def _tensorflow(name: str, text: str | None, script: Path) -> Framework:
+    from phalanx.launch.frameworks.framework import MIRRORED, PARAMETER_SERVER, SERVER, Framework
+    from phalanx.launch.frameworks.peer_environments import TENSORFLOW_PACKAGES
+    from phalanx.launch.frameworks.seating import read_roles
+    from phalanx.launch.frameworks.tensorflow_scripts import system_of
+
+    roles = read_roles(text) if text is not None else {}
+    if roles:
+        system = PARAMETER_SERVER if SERVER in roles else MIRRORED
+    else:
+        system = system_of(script.read_bytes()) if script.is_file() else MIRRORED
+    if system == PARAMETER_SERVER and roles:
+        roles = {"chief": 1, **roles}
+    return Framework(name=name, system=system, roles=roles, requirements=list(TENSORFLOW_PACKAGES))
+
+
+def _refuse(ctx: typer.Context, option: str, why: str) -> None:
+    shown = "--" + option.replace("_", "-")
+    source = ctx.get_parameter_source(option)
+    if source is not None and source.name == "COMMANDLINE":
+        raise InputError(f"{shown} does not go with another framework: {why}", "Leave it out.")
+
+
+def read_systems(
+    ctx: typer.Context,
+    systems: str | None,
+    peers: Sequence[str] | None,
+    strategies: str,
+    script: Path,
+) -> Wanted | None:
+    """``--systems`` and ``--peer``; every script is looked for before anything starts."""
+    from phalanx.core.spec import parse_specs
+    from phalanx.launch.frameworks.peer_environments import peer_of, sibling_of
+    from phalanx.launch.script.script_check import check_script
+
+    named = _named_scripts(peers or ())
+    if systems is None:
+        if named:
+            raise InputError("--peer is about other systems", f"Add --systems {OURS},{min(named)}")
+        return None
+    names = [name.strip() for name in systems.split(",")]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise InputError(f"--systems names '{twice}' twice", "--repeat runs each one again.")
+    if unused := sorted(set(named) - set(names)):
+        raise InputError(f"--peer names {unused[0]}, --systems does not", "Name it in both.")
+    for option in ("slow", "rate", "precision"):
+        _refuse(ctx, option, "the others do not have it")
+    found = {
+        name: check_script(named.get(name) or sibling_of(script, peer_of(name)), joins=False)
+        for name in names
+        if name != OURS
+    }
+    source = ctx.get_parameter_source("strategies")
+    chosen = source is not None and source.name == "COMMANDLINE"
+    ours = [spec.text for spec in parse_specs(strategies)] if chosen else ["allreduce"]
+    return Wanted(names, ours, found)
+
+
+def _named_scripts(peers: Sequence[str]) -> dict[str, Path]:
+    from phalanx.launch.frameworks.peer_environments import peer_of
+
+    found: dict[str, Path] = {}
+    for text in peers:
+        system, separator, path = text.partition("=")
+        if not separator or not path:
+            raise InputError(f"--peer '{text}' names no script", "Write --peer tf-mwms=train_tf.py")
+        found[peer_of(system.strip()).system] = Path(path)
+    return found
+
+
+def framework_of(system: str) -> Framework:
+    from phalanx.launch.frameworks import Framework
+    from phalanx.launch.frameworks.peer_environments import peer_of
+
+    peer = peer_of(system)
+    return Framework(name=peer.framework, system=peer.system, requirements=list(peer.requirements))
+
+
+def framework_job(
+    request: Request, framework: Framework, script: Path, batch: int | None, *, repeat: int = 0
+) -> Job:
+    """A run of another framework's script on the same machines, with as many workers."""
+    from phalanx.launch.frameworks import plan_for
+
+    if request.launcher == "inprocess":
+        raise InputError("threads cannot run another framework's script", "Use --launcher local.")
+    job = request.job("allreduce", batch, repeat=repeat)
+    asked = request.options.workers
+    total = sum(framework.roles.values()) or asked
+    if framework.roles and asked not in (None, total, framework.roles.get("worker")):
+        raise InputError(f"--workers {asked} and --roles do not agree", "Give one of them.")
+    plan = plan_for(
+        request.machines,
+        framework,
+        asked,
+        strategy="allreduce",
+        selection=request.options.machines,
+        batch=batch,
+    )
+    settings = msgspec.structs.replace(
+        job.settings, strategy=framework.system, balance="off", checkpoint_epochs=0
+    )
+    return replace(
+        job,
+        script=script,
+        settings=settings,
+        plan=plan,
+        framework=framework,
+    )
+
+
+def ready(job: Job, out: Output) -> Job:
+    """With an environment on this machine, made now if there is none; others make their own."""
+    if job.framework is None or job.launcher != "local":
+        return job
+    from phalanx.launch.frameworks.peer_environments import environment_for
+
+    python = environment_for(job.framework, out.say)
+    return replace(job, framework=msgspec.structs.replace(job.framework, python=str(python)))
+
+
+def cannot_run(job: Job, paths: RunPaths, error: PhalanxError) -> Outcome:
+    """The outcome of a run that could not even be started: a row with its reason."""
+    from phalanx.core.files import write_whole
+    from phalanx.launch.run.controller import Outcome
+    from phalanx.observe.summary.summary import Summary
+
+    summary = Summary(run=paths.id, status="failed", strategy=job.settings.strategy)
+    summary.system = job.framework.system if job.framework else OURS
+    summary.workers, summary.batch = job.plan.workers, job.settings.batch
+    write_whole(paths.summary, summary.to_json() + "\n")
+    return Outcome(summary, error, error.exit_code)
+
+
+def compare_systems(
+    request: Request,
+    wanted: Wanted,
+    batches: list[int | None],
+    repeat: int,
+    *,
+    json: bool = False,
+    dry_run: bool = False,
+) -> int:
+    """Every system, the same model, data, batch, seed, epochs and machines; one report."""
+    from phalanx.cli.request.study import StudyRun, show_or_execute, start_of
+
+    out, batches = start_of(request, batches, json)
+
+    def make_job(cell: Cell) -> Job:
+        if cell.system == OURS:
+            return request.job(cell.strategy, cell.batch, repeat=cell.repeat)
+        script = wanted.scripts[cell.system]
+        return framework_job(
+            request, framework_of(cell.system), script, cell.batch, repeat=cell.repeat
+        )
+
+    study = StudyRun(request, cells_of(wanted, batches, repeat), repeat, out, make_job)
+    return show_or_execute(study, out, dry_run)
+
+
+def cells_of(wanted: Wanted, batches: Sequence[int | None], repeat: int) -> list[Cell]:
+    from phalanx.cli.request.study import alternating
+
+    rows = [(system, system, system) for system in wanted.systems]
+    if OURS in wanted.systems:
+        at = wanted.systems.index(OURS)
+        rows[at : at + 1] = [(s, OURS, f"{OURS} {s}") for s in wanted.strategies]
+    return alternating(rows, batches, repeat)

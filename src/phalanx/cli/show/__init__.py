@@ -1,0 +1,1 @@
+"""What people read on the terminal: progress, tables, lines."""

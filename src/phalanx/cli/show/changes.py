@@ -1,0 +1,64 @@
+"""What changes while a run trains, told in a few lines: batch shares, the strategy,
+steps that did not count."""
+
+from __future__ import annotations
+
+from phalanx.observe.events.event_types import Balanced, Event, Refused, Settled, Switched
+from phalanx.report.findings import shares
+from phalanx.report.words import count, seconds
+
+MOST_SHARES = 3
+MOST_SWITCHES = 6
+MOST_REFUSED = 5
+_REST = "further {} are in the report"
+
+
+class Changes:
+    """Says each change once, and after the first few only that there are more."""
+
+    def __init__(self) -> None:
+        self._shares = self._switches = self._refused = 0
+        self._last = ""
+
+    def line(self, event: Event) -> str | None:
+        """What to print about ``event``, if anything."""
+        if isinstance(event, Refused):
+            self._refused += 1
+            told = f"epoch {event.epoch + 1}, step {event.step} skipped: {event.what} is not finite"
+            return _few(told, "skipped steps", self._refused, MOST_REFUSED)
+        if isinstance(event, Balanced):
+            return self._balanced(event)
+        if isinstance(event, Settled):
+            return _settled(event)
+        return self._switched(event) if isinstance(event, Switched) else None
+
+    def _balanced(self, event: Balanced) -> str | None:
+        if event.refused is not None:
+            self._refused += 1
+            told = f"shares {shares(event.refused)} tried and taken back: not faster"
+            told += f" ({count(event.rate_after)} samples/s, against {count(event.rate_before)})"
+            return _few(told, "trials of shares", self._refused, MOST_SHARES)
+        told = shares(event.shares)
+        if told == self._last:
+            return None
+        self._last, self._shares = told, self._shares + 1
+        return _few(f"shares {told} (measured speeds)", "shares", self._shares, MOST_SHARES)
+
+    def _switched(self, event: Switched) -> str | None:
+        self._switches += 1
+        told = f"switched from {event.before} to {event.after} at epoch {event.at_epoch:.2f}"
+        told += f", pause {seconds(event.pause)}"
+        return _few(told, "switches", self._switches, MOST_SWITCHES)
+
+
+def _settled(event: Settled) -> str:
+    told = f"worker {event.worker} is lost: {event.back} samples that it had go to the others"
+    if event.lost:
+        told += f"; {event.lost} of an update that came in part cannot be trained again"
+    return told
+
+
+def _few(line: str, kind: str, number: int, most: int) -> str | None:
+    if number == most + 1:
+        return _REST.format(kind)
+    return line if number <= most else None

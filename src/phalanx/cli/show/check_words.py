@@ -1,0 +1,106 @@
+"""The tables of ``phalanx pool check``, at 80 columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+    from phalanx.launch.pool.pool_check import Check, Visit
+
+TITLES = ("login", "user", "Python", "torch", "cores", "memory", "free", "GPUs", "clock")
+LEFT = ("user",)
+NAME_WIDTH = 12
+USER_WIDTH = 6
+
+
+def machines_table(check: Check) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("machine", no_wrap=True)
+    for title in TITLES:
+        table.add_column(title, justify="left" if title in LEFT else "right", no_wrap=True)
+    for visit in check.visits:
+        table.add_row(short(visit.machine.name), *_cells(visit))
+    return table
+
+
+def _cells(visit: Visit) -> list[Text]:
+    from rich.text import Text
+
+    facts = visit.facts
+    if facts is None:
+        return [Text("no", style="red"), *(Text("–", style="dim") for _ in TITLES[1:])]
+    cells = [
+        facts.user if len(facts.user) <= USER_WIDTH else f"{facts.user[: USER_WIDTH - 1]}…",
+        visit.python or "none",
+        (visit.torch or "none").partition("+")[0],
+        str(facts.cores),
+        size_words(facts.memory),
+        size_words(facts.disk_free),
+        str(len(facts.gpus)),
+        clock_words(visit.skew),
+    ]
+    return [Text("yes", style="green"), *(Text(cell[:10]) for cell in cells)]
+
+
+def gpu_lines(check: Check) -> list[str]:
+    """Which models; the table has only room for how many."""
+    lines = []
+    for visit in check.visits:
+        gpus = visit.facts.gpus if visit.facts else []
+        for name in dict.fromkeys(gpu.name for gpu in gpus):
+            same = [gpu for gpu in gpus if gpu.name == name]
+            memory = f", {size_words(same[0].memory)} each" if same[0].memory else ""
+            lines.append(f"{visit.machine.name}: {len(same)} × {name}{memory}")
+    return lines
+
+
+def reach_table(check: Check) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for title in ("\nmachine", "\nis reached at", "\nby"):
+        table.add_column(title, no_wrap=title != "\nby")
+    for visit in check.visits:
+        if visit.address is not None:
+            words, style = _reached_by(check, visit.machine.name)
+            table.add_row(short(visit.machine.name), Text(visit.address), Text(words, style=style))
+    return table
+
+
+def _reached_by(check: Check, name: str) -> tuple[str, str]:
+    knocks = [knock for knock in check.knocks if knock.target == name]
+    shut = [knock.source for knock in knocks if not knock.ok]
+    if not knocks or len(shut) == len(knocks):
+        return "no other", "red"
+    return (f"all but {', '.join(shut)}", "yellow") if shut else ("all others", "green")
+
+
+def size_words(size: int | None) -> str:
+    """Three digits at most: ``23 GB``."""
+    if size is None:
+        return "?"
+    for unit, bytes_each in (("TB", 1e12), ("GB", 1e9)):
+        if size >= bytes_each:
+            number = size / bytes_each
+            return f"{number:.1f} {unit}" if number < 9.95 else f"{number:.0f} {unit}"
+    return f"{size / 1e6:.0f} MB"
+
+
+def clock_words(skew: float | None) -> str:
+    """Ahead of ours or behind it."""
+    if skew is None:
+        return "?"
+    for unit, seconds in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if abs(skew) >= 0.98 * seconds:
+            return f"{skew / seconds:+.0f} {unit}"
+    return "ok" if abs(skew) < 0.5 else f"{skew:+.1f} s"
+
+
+def short(name: str) -> str:
+    return name if len(name) <= NAME_WIDTH else f"{name[: NAME_WIDTH - 1]}…"

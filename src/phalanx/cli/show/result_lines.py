@@ -1,0 +1,39 @@
+"""What a run or a study came to, on the terminal: the table, the sentence, where the report is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.core.terminal import printable
+
+if TYPE_CHECKING:
+    from phalanx.cli.output import Output
+
+
+def tell_study(paths: RunPaths, out: Output) -> Path:
+    """Print table and verdict, write ``report.html``, and say where it is."""
+    from phalanx.report.html import write_report
+
+    tell_results(paths, out)
+    report = write_report(paths)
+    out.say(f"report  {report}")
+    return report
+
+
+def tell_results(paths: RunPaths, out: Output) -> None:
+    """Print table and verdict, which takes no time: nothing is drawn."""
+    from phalanx.report.load import load_study
+    from phalanx.report.study_verdict import verdict_on
+    from phalanx.report.tables import print_table
+
+    study = load_study(paths)
+    verdict = verdict_on(study)
+    out.say()
+    print_table(study, out.human)
+    out.say()
+    out.human.print(printable(verdict.sentence), style="bold", soft_wrap=False)
+    for remark in verdict.remarks:
+        out.human.print(printable(remark), soft_wrap=False)
+    out.say()

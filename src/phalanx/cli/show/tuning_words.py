@@ -1,0 +1,142 @@
+"""What a search for the point of a switch tried and found, as people read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from phalanx.plan.switch_search import BASELINE, SEARCH, SwitchSearch, Trial
+from phalanx.report import words
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from phalanx.cli.request.tuning_specs import Specs
+    from phalanx.observe.summary.summary import Summary
+
+MONOTONE = "It is taken for granted that a later switch is never worse: not every point was tried."
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One run of the search."""
+
+    stage: str
+    strategy: str
+    point: float
+    seed: int
+    value: float | None
+    seconds: float | None
+    epochs: int | None
+    stopped_early: bool
+    run: str
+
+    @staticmethod
+    def of(trial: Trial, specs: Specs, seed: int, summary: Summary, value: float | None) -> Tried:
+        from phalanx.report.load import train_seconds
+
+        return Tried(
+            stage=trial.stage,
+            strategy=specs.of(trial.point),
+            point=specs.share(trial.point),
+            seed=seed + trial.seed,
+            value=value,
+            seconds=train_seconds(summary),
+            epochs=summary.epochs,
+            stopped_early=summary.status != "done",
+            run=summary.run,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def print_tried(tried: Sequence[Tried], metric: str, console: Console) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("stage", no_wrap=True)
+    table.add_column("strategy", overflow="fold")
+    for name in ("point", "seed", metric.replace("_", " "), "training"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for one in tried:
+        early = f"ended after epoch {one.epochs}" if one.stopped_early else ""
+        table.add_row(
+            one.stage,
+            one.strategy,
+            f"{one.point:g}" if one.stage != BASELINE and one.point < 1 else "–",
+            str(one.seed),
+            figure(one.value, metric),
+            words.seconds(one.seconds),
+            early,
+        )
+    console.print(table, soft_wrap=False)
+
+
+def figure(value: float | None, metric: str) -> str:
+    return words.share(value) if metric.endswith("accuracy") else words.loss(value)
+
+
+def apart(behind: float, metric: str) -> str:
+    """``0.12 points behind``, ``0.0021 ahead``."""
+    size = abs(behind)
+    number = words.points(size) if metric.endswith("accuracy") else words.loss(size)
+    return f"{number} {'behind' if behind > 0 else 'ahead'}" if float(f"{size:.4f}") else "level"
+
+
+def sentences(
+    search: SwitchSearch, specs: Specs, tried: Sequence[Tried], metric: str
+) -> Iterator[str]:
+    """The verdict."""
+    verdict, rules = search.verdict(), search.rules
+    limit = words.points(rules.tolerance) if metric.endswith("accuracy") else rules.tolerance
+    if verdict.point is None:
+        yield "The search is not finished: it has no verdict yet."
+        return
+    if verdict.point == rules.grid:
+        yield f"No point is within {limit} of {specs.before}: stay with --strategy {specs.before}"
+        yield MONOTONE
+        return
+    spec = specs.of(verdict.point)
+    yield (
+        f"{spec} is the earliest of {rules.grid} points within {limit} of {specs.before}: "
+        f"{apart(verdict.behind or 0.0, metric)}{_times(spec, specs.before, tried)}."
+    )
+    yield from _confirmation(search, spec, metric)
+    yield (
+        f"{sum(t.stage in (BASELINE, SEARCH) for t in tried)} runs found it; trying every point "
+        f"takes {rules.runs_of_the_grid}. {MONOTONE}"
+    )
+    if verdict.confirmed is not False:
+        yield f"Use it: --strategy {spec}"
+
+
+def _confirmation(search: SwitchSearch, spec: str, metric: str) -> Iterator[str]:
+    verdict, confirm = search.verdict(), search.rules.confirm
+    seeds = f"{confirm} fresh seed{'s' * (confirm != 1)}"
+    if verdict.confirmed_behind is None and verdict.confirmed is False:
+        yield f"NOT confirmed: with {seeds} a run of {spec} was lost."
+    elif verdict.confirmed_behind is None:
+        yield "It is not confirmed by fresh seeds: --confirm 3 does that."
+    elif verdict.confirmed:
+        yield f"Confirmed by {seeds}: {apart(verdict.confirmed_behind, metric)} on average."
+    else:
+        yield (
+            f"NOT confirmed: with {seeds} it is {apart(verdict.confirmed_behind, metric)} on "
+            "average. One seed was lucky: try --seeds 3."
+        )
+
+
+def _times(spec: str, baseline: str, tried: Sequence[Tried]) -> str:
+    """How long both trained, as a part of the sentence."""
+    means = []
+    for strategy in (spec, baseline):
+        found = [t.seconds for t in tried if t.strategy == strategy and t.seconds is not None]
+        means.append(fmean(found) if found else None)
+    mine, theirs = means
+    if mine is None or theirs is None:
+        return ""
+    return f", in {words.seconds(mine)} instead of {words.seconds(theirs)}"

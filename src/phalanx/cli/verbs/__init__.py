@@ -1,0 +1,1 @@
+"""One file per verb that trains or concerns runs."""

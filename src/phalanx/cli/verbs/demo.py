@@ -1,0 +1,24 @@
+"""``phalanx demo``: the whole way, on data that come with the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from phalanx.cli.request import options as o
+
+STRATEGIES = ["single", "allreduce", "async", "switch:at=0.5"]
+WORKERS = 2
+
+
+def demo(ctx: typer.Context, dry_run: o.DryRun = False, json: o.Json = False) -> int:
+    """Compare four strategies on handwritten digits, here, now."""
+    from phalanx.cli.request.request import Options, check
+    from phalanx.cli.verbs.compare import compare_checked
+
+    script = Path(__file__).parents[2] / "demos" / "digits.py"
+    options = Options(
+        script=script, words=(), command=ctx.obj.command, workers=WORKERS, name="demo"
+    )
+    return compare_checked(check(options), STRATEGIES, [None], 1, json=json, dry_run=dry_run)

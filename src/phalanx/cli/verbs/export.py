@@ -1,0 +1,176 @@
+"""``phalanx export``: the weights of a run as one plain file."""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from phalanx.cli.request import options as o
+from phalanx.core.errors import InputError
+
+if TYPE_CHECKING:
+    from phalanx.cli.output import Output
+    from phalanx.core.run_folder.run_paths import RunPaths
+
+TRIES = 5
+
+
+def export(
+    run: o.RunName = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Default: the run's id, .safetensors.")
+    ] = None,
+    best: Annotated[
+        bool, typer.Option("--best", help="The best weights instead of the last.")
+    ] = False,
+    checkpoint: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="The weights of this checkpoint.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    json: o.Json = False,
+) -> int:
+    """Write the weights of a run to a file of their own.
+
+    A plain state_dict in safetensors: what the run ended with; of a run that did not end, what its
+    newest checkpoint holds.
+    """
+    from phalanx.cli.output import Output
+    from phalanx.cli.request.find_run import single_run
+
+    if best and checkpoint is not None:
+        raise InputError("--best and --checkpoint are two answers", "Give one of them.")
+    out = Output(json)
+    paths = single_run(run, "export")
+    target = output or Path(f"{paths.id}{'-best' if best else ''}.safetensors")
+    _check_target(target, force)
+    source, (tensors, parameters) = _export(
+        lambda: _source(paths, best, checkpoint, out), target, force
+    )
+    out.say(f"wrote   {target}")
+    out.say(f"from    {source.words}")
+    out.say(f"holds   {tensors:,} tensors, {parameters:,} values, {target.stat().st_size:,} bytes")
+    out.result(
+        {
+            "run": paths.id,
+            "file": str(target),
+            "source": source.words,
+            "tensors": tensors,
+            "parameters": parameters,
+            "bytes": target.stat().st_size,
+        }
+    )
+    return 0
+
+
+def _export(
+    find: Callable[[], Source], target: Path, force: bool
+) -> tuple[Source, tuple[int, int]]:
+    """Again, when the run goes on and has removed the checkpoint meanwhile for a newer one."""
+    for _ in range(TRIES - 1):
+        source = find()
+        try:
+            return source, _write(target, source.save, force)
+        except InputError:
+            if source.is_there():
+                raise
+    source = find()
+    return source, _write(target, source.save, force)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the weights come from, and how they get into a file."""
+
+    words: str
+    place: Path
+    save: Callable[[Path], None]
+
+    def is_there(self) -> bool:
+        return self.place.exists()
+
+
+def _source(paths: RunPaths, best: bool, checkpoint: int | None, out: Output) -> Source:
+    if checkpoint is not None:
+        return _from_checkpoint(paths, checkpoint, out)
+    file = paths.best if best else paths.model
+    if file.is_file():
+        what = "best weights" if best else "final weights"
+        return Source(f"the {what} of {paths.id}", file, lambda target: _copy(file, target))
+    if not best:
+        return _from_checkpoint(paths, None, out)
+    from phalanx.train.checkpoint.checkpoint_index import read_best
+
+    if (record := read_best(paths.checkpoints)) is None:
+        raise InputError(
+            f"'{paths.id}' kept no best weights", "In the script: fit(best=…) or run.save_best(…)."
+        )
+    return _from_checkpoint(paths, record.number, out)
+
+
+def _copy(file: Path, target: Path) -> None:
+    shutil.copyfile(file, target)
+
+
+def _from_checkpoint(paths: RunPaths, number: int | None, out: Output) -> Source:
+    from phalanx.cli.request.checkpoint_choice import find_checkpoint, run_of
+    from phalanx.cli.verbs.resume import where
+
+    folder, manifest = find_checkpoint(paths, number, out)
+
+    def save(target: Path) -> None:
+        from safetensors.torch import save_file
+
+        from phalanx.train.checkpoint.named_tensors import state_dict
+
+        save_file(state_dict(folder, manifest), target)
+
+    words = f"checkpoint {manifest.number} of {run_of(folder)} ({where(manifest)})"
+    return Source(words, folder, save)
+
+
+def _check_target(target: Path, force: bool) -> None:
+    if target.is_dir():
+        raise InputError(f"{target} is a folder", "Name a file: --output model.safetensors")
+    if not target.absolute().parent.is_dir():
+        raise InputError(f"there is no folder {target.parent}", "Make it first.")
+    if target.exists() and not target.is_file():
+        raise InputError(f"{target} is not a plain file", "Name another: --output FILE")
+    if os.path.lexists(target) and not force:
+        raise InputError(f"{target} is there already", "--force replaces it.")
+
+
+def _write(target: Path, save: Callable[[Path], None], force: bool) -> tuple[int, int]:
+    """All of it or nothing; the numbers of tensors and of values that were written."""
+    scratch = target.with_name(f".{secrets.token_hex(8)}.part")
+    try:
+        save(scratch)
+        held = _contents(scratch)
+        _check_target(target, force)
+        scratch.replace(target)
+    except OSError as error:
+        raise InputError(
+            f"cannot write {target}: {error.strerror or error}", "Name another: --output FILE"
+        ) from error
+    finally:
+        scratch.unlink(missing_ok=True)
+    return held
+
+
+def _contents(file: Path) -> tuple[int, int]:
+    """How many tensors there are, and how many values in all of them."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="numpy") as weights:
+            shapes = [weights.get_slice(name).get_shape() for name in weights.keys()]  # noqa: SIM118
+    except SafetensorError as error:
+        raise InputError(f"the weights are damaged: {error}", "Take --checkpoint N.") from error
+    return len(shapes), sum(math.prod(shape) for shape in shapes)

@@ -1,0 +1,159 @@
+"""``phalanx run``: train one script with one strategy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from phalanx.cli.request import options as o
+
+if TYPE_CHECKING:
+    from phalanx.cli.output import Output
+    from phalanx.core.run_folder.run_paths import RunPaths
+    from phalanx.launch.launchers.launcher import Job
+    from phalanx.launch.run.controller import Outcome
+
+
+def run(
+    ctx: typer.Context,
+    script: o.Script,
+    module: o.Module = False,
+    strategy: o.Strategy = "allreduce",
+    framework: o.FrameworkName = None,
+    roles: o.Roles = None,
+    workers: o.Workers = None,
+    pool: o.PoolFile = None,
+    machines: o.Machines = "all",
+    launcher: o.LauncherName = "auto",
+    epochs: o.Epochs = None,
+    batch: o.Batch = None,
+    batch_per_worker: o.BatchPerWorker = None,
+    seed: o.Seed = 0,
+    precision: o.PrecisionName = "float32",
+    balance: o.Balance = "auto",
+    on_nonfinite: o.OnNonfinite = "skip",
+    slow: o.Slow = None,
+    rate: o.Rate = None,
+    checkpoint_every: o.CheckpointEvery = "1",
+    keep: o.Keep = 3,
+    data: o.DataFolder = None,
+    ship_limit: o.ShipLimit = None,
+    follow_links: o.FollowLinks = False,
+    detach: o.Detach = False,
+    name: o.Name = None,
+    dry_run: o.DryRun = False,
+    json: o.Json = False,
+) -> int:
+    """Train SCRIPT with one strategy; show what happens.
+
+    The first worker's output is shown here, the others' is in the logs. All that is known about
+    the run is in its folder, runs/ID, which the last lines name.
+    """
+    from phalanx.cli.output import Output
+    from phalanx.cli.request.request import Options, check, check_at_least, refuse_two_batches
+    from phalanx.cli.request.systems import framework_job, read_framework, ready
+    from phalanx.cli.request.values import (
+        Emulation,
+        read_checkpoints,
+        read_rate,
+        read_slow,
+        read_travel,
+    )
+    from phalanx.core.spec import parse_spec
+
+    spec = parse_spec(strategy)
+    foreign = read_framework(ctx, framework, roles, script)
+    check_at_least("--batch", batch, 1)
+    refuse_two_batches(batch, batch_per_worker)
+    request = check(
+        Options(
+            script=script,
+            module=module,
+            words=ctx.obj.words,
+            command=ctx.obj.command,
+            workers=workers,
+            pool=pool,
+            machines=machines,
+            launcher=launcher,
+            epochs=epochs,
+            batch_per_worker=batch_per_worker,
+            seed=seed,
+            precision=precision,
+            name=name,
+            balance=balance,
+            on_nonfinite=on_nonfinite,
+            emulation=Emulation(read_slow(slow), read_rate(rate)),
+            checkpoints=read_checkpoints(checkpoint_every, keep),
+            travel=read_travel(data, ship_limit, detach, follow_links=follow_links),
+            joins=foreign is None,
+        )
+    )
+    out = Output(json)
+    for warning in request.warnings:
+        out.note(f"warning: {warning}")
+    if foreign is None:
+        job, title = request.job(spec.text, batch), f"{request.name}-{spec.text}"
+    else:
+        job = framework_job(request, foreign, request.script, batch)
+        title = f"{request.name}-{foreign.system}"
+    if dry_run:
+        from phalanx.cli.request.dry_run import show
+
+        return show([(title, job)], out)
+    job = ready(job, out)
+    return execute_and_tell(title, job, out)
+
+
+def execute_and_tell(title: str, job: Job, out: Output) -> int:
+    """Run ``job`` to its end and say what came of it; the exit code."""
+    from phalanx.cli.show.progress import observe
+    from phalanx.core.run_folder.run_paths import new_run
+    from phalanx.launch.run.controller import execute
+
+    paths = new_run(title)
+    try:
+        with observe(out, paths.id, worth=True) as observer:
+            outcome = execute(job, paths, observer)
+    finally:
+        paths.remove_if_empty()  # nothing was started
+    return tell_outcome(outcome, paths, out)
+
+
+def tell_outcome(outcome: Outcome, paths: RunPaths, out: Output) -> int:
+    """What came of a run, for people and for programs; the exit code."""
+    if outcome.error:
+        out.problem(outcome.error)
+    if outcome.summary.status == "running":
+        out.say(f"{paths.id} goes on without this command", "bold")
+        out.say(f"attach  phalanx attach {paths.id}")
+        out.result(_result(outcome))
+        return outcome.exit_code
+    _tell(outcome, out)
+    out.say(f"run     {paths.folder}")
+    out.say(f"report  phalanx report {paths.id}")
+    if outcome.summary.status != "done" and any(paths.checkpoints.glob("[0-9]*")):
+        out.say(f"go on   phalanx resume {paths.id}")
+    out.result(_result(outcome))
+    return outcome.exit_code
+
+
+def _tell(outcome: Outcome, out: Output) -> None:
+    from phalanx.cli.show.words import describe
+    from phalanx.report.findings import findings
+
+    style = "bold green" if outcome.summary.status == "done" else "bold red"
+    out.say(describe(outcome.summary), style)
+    for sentence in findings(outcome.summary):
+        out.say(sentence)
+
+
+def _result(outcome: Outcome) -> dict[str, Any]:
+    import msgspec
+
+    result: dict[str, Any] = msgspec.to_builtins(outcome.summary)
+    if outcome.error:
+        result["error"] = outcome.error.cause
+        result["remedy"] = outcome.error.remedy
+        result["exit_code"] = outcome.exit_code
+    return result

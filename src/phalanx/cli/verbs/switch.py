@@ -1,0 +1,172 @@
+"""``phalanx switch``: another strategy for a run that is going on."""
+
+from __future__ import annotations
+
+import json as json_module
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from phalanx.cli.request import options as o
+
+if TYPE_CHECKING:
+    from phalanx.core.run_folder.run_paths import RunPaths
+    from phalanx.core.spec import Spec
+    from phalanx.observe.events.collect import EventTail
+    from phalanx.observe.events.event_types import Switched
+
+PATIENCE_SECONDS = 10.0
+POLL_SECONDS = 0.1
+MOST_BYTES = 1 << 16
+EXAMPLE = "For example: phalanx switch async"
+
+
+def switch(
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="[RUN] SPEC", help="The run (default: the one going on), and how."),
+    ],
+    json: o.Json = False,
+) -> int:
+    """Change the strategy of a run that is going on.
+
+    The workers take it up at their next common step; parameters and optimizer stay as they are.
+    """
+    from phalanx.cli.output import Output
+
+    run, spec = _read(words)
+    paths = _find(run)
+    _check_workers(paths)
+    out = Output(json)
+    events = _past(paths)
+    number = _ask(paths, spec)
+    switched = _wait(paths, events, spec)
+    out.say(_told(paths, spec, switched))
+    out.result(_result(paths, spec, number, switched))
+    return 0
+
+
+def _read(words: list[str]) -> tuple[str | None, Spec]:
+    from phalanx.core.errors import InputError
+    from phalanx.core.spec import parse_spec
+
+    if len(words) > 2:
+        raise InputError("switch takes a run and a strategy, no more", EXAMPLE)
+    spec = parse_spec(words[-1])
+    if spec.phases[0].name == "single":
+        raise InputError("'single' is no strategy for several workers", EXAMPLE)
+    return (words[0] if len(words) == 2 else None), spec
+
+
+def _find(name: str | None) -> RunPaths:
+    from phalanx.cli.request.find_run import running
+    from phalanx.core.errors import InputError
+    from phalanx.observe.summary.run_status import controller_alive
+
+    paths = running(name)
+    if paths is None:
+        raise InputError("nothing is running", "Start one: phalanx run SCRIPT --workers 2")
+    if controller_alive(paths):
+        return paths
+    if paths.detached.exists():
+        remedy = f"First, in another terminal: phalanx attach {paths.id}"
+        raise InputError(f"'{paths.id}' is detached: no controller would pass it on", remedy)
+    remedy = f"Go on with it: phalanx resume {paths.id} --strategy SPEC"
+    raise InputError(f"'{paths.id}' is not running", remedy)
+
+
+def _check_workers(paths: RunPaths) -> None:
+    from phalanx.core.errors import InputError
+    from phalanx.observe.summary.run_records import PlanRecord, read_record
+
+    plan = read_record(paths.plan, PlanRecord)
+    if plan is not None and plan.workers == 1:
+        raise InputError(
+            f"'{paths.id}' has one worker, which has no other to agree with",
+            "Start it with --workers 2 or more.",
+        )
+
+
+def _past(paths: RunPaths) -> EventTail:
+    """The events to come: those that are there already are read past."""
+    from phalanx.observe.events.collect import EventTail
+    from phalanx.observe.summary.run_records import LaunchRecord, read_record
+
+    launch = read_record(paths.launch, LaunchRecord) or LaunchRecord()
+    tail = EventTail(paths, [worker.rank for worker in launch.workers])
+    while tail.poll():
+        pass
+    return tail
+
+
+def _ask(paths: RunPaths, spec: Spec) -> int:
+    from phalanx.core.errors import InputError
+    from phalanx.core.files import write_whole
+
+    number = _last_number(paths) + 1
+    try:
+        write_whole(paths.switch, json_module.dumps({"number": number, "spec": spec.text}) + "\n")
+    except OSError as error:
+        raise InputError(
+            f"cannot write {paths.switch}: {error.strerror}", "Only who may write the run may."
+        ) from error
+    return number
+
+
+def _last_number(paths: RunPaths) -> int:
+    from phalanx.core.files import read_bounded
+
+    try:
+        record = json_module.loads(read_bounded(paths.switch, MOST_BYTES))
+        return max(0, int(record["number"]))
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return 0
+
+
+def _wait(paths: RunPaths, events: EventTail, spec: Spec) -> Switched | None:
+    """The workers' word that they did it, if it comes in time."""
+    from phalanx.observe.events.event_types import Switched
+    from phalanx.observe.summary.run_status import controller_alive
+
+    labels = {phase.label for phase in spec.phases}
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        alive = controller_alive(paths)  # asked first: what was written until then is read below
+        for event in events.poll():
+            if isinstance(event, Switched) and event.after in labels:
+                return event
+        if not alive or time.monotonic() > deadline:
+            return None
+        time.sleep(POLL_SECONDS)
+
+
+def _told(paths: RunPaths, spec: Spec, switched: Switched | None) -> str:
+    from phalanx.observe.summary.run_status import controller_alive
+    from phalanx.report.words import seconds
+
+    if switched is not None:
+        return (
+            f"switched from {switched.before} to {switched.after} at epoch "
+            f"{switched.at_epoch:.2f}, pause {seconds(switched.pause)}"
+        )
+    if not controller_alive(paths):
+        return f"{paths.id} ended before it switched"
+    return (
+        f"asked {paths.id} to switch to {spec.text}; its workers have not taken it up yet "
+        f"(if they cannot, they say why: phalanx logs {paths.id})"
+    )
+
+
+def _result(paths: RunPaths, spec: Spec, number: int, switched: Switched | None) -> dict[str, Any]:
+    done = switched is not None
+    return {
+        "run": paths.id,
+        "spec": spec.text,
+        "number": number,
+        "switched": done,
+        "before": switched.before if switched else None,
+        "after": switched.after if switched else None,
+        "at_epoch": switched.at_epoch if switched else None,
+        "pause_seconds": switched.pause if switched else None,
+    }

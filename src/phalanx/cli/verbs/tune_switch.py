@@ -1,0 +1,116 @@
+"""``phalanx tune-switch``: the earliest switch that costs no accuracy, found by trying."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from phalanx.cli.request import options as o
+
+if TYPE_CHECKING:
+    from phalanx.plan.switch_search import Rules
+
+MOST_GRID = 1000
+MOST_SEEDS = 100
+
+
+def tune_switch(
+    ctx: typer.Context,
+    script: o.Script,
+    tolerance: Annotated[
+        float, typer.Option(metavar="T", help="What may be lost; for accuracies in points (%).")
+    ] = 0.3,
+    from_: Annotated[str, typer.Option("--from", metavar="SPEC", help="What it begins with.")] = (
+        "allreduce"
+    ),
+    to: Annotated[str, typer.Option(metavar="SPEC", help="What it switches to.")] = "async",
+    grid: Annotated[int, typer.Option(metavar="N", help="Points are multiples of 1/N.")] = 10,
+    metric: Annotated[
+        str, typer.Option(metavar="NAME", help="What is compared, as logged at each epoch's end.")
+    ] = "test_accuracy",
+    seeds: Annotated[int, typer.Option(metavar="N", help="Runs of every point tried.")] = 1,
+    confirm: Annotated[int, typer.Option(metavar="N", help="Fresh seeds that confirm it.")] = 3,
+    workers: o.Workers = None,
+    pool: o.PoolFile = None,
+    machines: o.Machines = "all",
+    launcher: o.LauncherName = "auto",
+    epochs: o.Epochs = None,
+    batch: o.Batch = None,
+    seed: o.Seed = 0,
+    precision: o.PrecisionName = "float32",
+    balance: o.Balance = "auto",
+    slow: o.Slow = None,
+    rate: o.Rate = None,
+    data: o.DataFolder = None,
+    ship_limit: o.ShipLimit = None,
+    follow_links: o.FollowLinks = False,
+    name: o.Name = None,
+    dry_run: o.DryRun = False,
+    json: o.Json = False,
+) -> int:
+    """Find the earliest switch that keeps the accuracy.
+
+    Trains synchronously first, then searches by bisection over fresh runs for the earliest point
+    of the grid whose accuracy is within the tolerance, and confirms it with fresh seeds. A run
+    that is clearly lost is ended early. All runs are a study, which 'phalanx report' shows.
+    """
+    from phalanx.cli.output import Output
+    from phalanx.cli.request.request import Options, check, check_at_least
+    from phalanx.cli.request.tuning import Tuning
+    from phalanx.cli.request.tuning_specs import Specs
+    from phalanx.cli.request.values import Emulation, read_rate, read_slow, read_travel
+
+    rules = read_rules(tolerance, grid, metric, seeds, confirm)
+    specs = Specs.read(from_, to, grid)
+    check_at_least("--batch", batch, 1)
+    request = check(
+        Options(
+            script=script,
+            words=ctx.obj.words,
+            command=ctx.obj.command,
+            workers=workers,
+            pool=pool,
+            machines=machines,
+            launcher=launcher,
+            epochs=epochs,
+            seed=seed,
+            precision=precision,
+            name=name,
+            balance=balance,
+            emulation=Emulation(read_slow(slow), read_rate(rate)),
+            travel=read_travel(data, ship_limit, follow_links=follow_links),
+        )
+    )
+    out = Output(json)
+    for warning in request.warnings:
+        out.note(f"warning: {warning}")
+    tuning = Tuning(request, rules, specs, metric, batch, out)
+    return tuning.show() if dry_run else tuning.execute()
+
+
+def read_rules(tolerance: float, grid: int, metric: str, seeds: int, confirm: int) -> Rules:
+    from phalanx.cli.request.request import check_at_least, check_at_most
+    from phalanx.core.errors import InputError
+    from phalanx.core.figures import smaller_is_better
+    from phalanx.plan.switch_search import Rules
+
+    if not 0 <= tolerance < float("inf"):
+        raise InputError(f"--tolerance must be 0 or more, not {tolerance:g}", "Try --tolerance 0.3")
+    for option, value, low, high in (
+        ("--grid", grid, 2, MOST_GRID),
+        ("--seeds", seeds, 1, MOST_SEEDS),
+        ("--confirm", confirm, 0, MOST_SEEDS),
+    ):
+        check_at_least(option, value, low)
+        check_at_most(option, value, high)
+    if not metric:
+        raise InputError("--metric is empty", "For example: --metric test_accuracy")
+    unit = 0.01 if metric.endswith("accuracy") else 1.0
+    return Rules(
+        tolerance=tolerance * unit,
+        grid=grid,
+        seeds=seeds,
+        confirm=confirm,
+        smaller_is_better=smaller_is_better(metric),
+    )

@@ -1,0 +1,201 @@
+"""``phalanx worker``: one process of a run that torchrun, mpirun or srun starts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from phalanx.cli.request import options as o
+
+if TYPE_CHECKING:
+    from phalanx.cli.output import Output
+    from phalanx.core.settings import RunSettings
+    from phalanx.train.start.launcher_env import Seat
+
+ScriptOrNone = Annotated[
+    Path | None,
+    typer.Argument(metavar="[SCRIPT]", help="The training script. Words after -- go to it."),
+]
+
+
+def worker(
+    ctx: typer.Context,
+    script: ScriptOrNone = None,
+    strategy: Annotated[
+        str | None, typer.Option(metavar="SPEC", help="How workers agree. Default: allreduce.")
+    ] = None,
+    epochs: o.Epochs = None,
+    batch: o.Batch = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Default: 0.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(metavar="NAME", help="auto, float32 or bfloat16.")
+    ] = None,
+    pool: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The blueprint: who has which address.")
+    ] = None,
+    servers: Annotated[
+        str | None,
+        typer.Option(metavar="N|NAMES", help="Parameter servers: how many, or on which machines."),
+    ] = None,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Be a parameter server; train nothing here.")
+    ] = False,
+    name: o.Name = None,
+    new_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a new key for a run, and end.")
+    ] = None,
+    json: o.Json = False,
+) -> int:
+    """Be one of the processes that torchrun, mpirun or srun starts for SCRIPT.
+
+    Their variables say which one; PHALANX_KEY_FILE names the key that all of them have.
+    """
+    from phalanx.cli.output import Output
+
+    out = Output(json)
+    if new_key is not None:
+        return _write_key(new_key, out)
+    seat = _seat()
+    training = None if serve else _script(script)
+    _check_key()
+    settings = _settings(
+        strategy=strategy, epochs=epochs, batch=batch, seed=seed, precision=precision
+    )
+    _check_batch(settings, seat)
+    _publish(settings, seat, pool, servers, serve)
+    if training is None:
+        from phalanx.train.start.joining_hosts import serve as serve_shards
+
+        serve_shards(seat)
+        return 0
+    from phalanx.cli.verbs.worker_run import Start, train
+
+    title = f"{name or training.stem}-{settings.strategy}-{seat.run[:40]}"
+    words = list(ctx.obj.words)
+    return train(Start(seat, settings, training, words, ctx.obj.command, title), out)
+
+
+def _write_key(path: Path, out: Output) -> int:
+    """Only ever a new file: a key in use is not replaced under somebody."""
+    from phalanx.core.errors import InputError
+    from phalanx.core.run_folder.run_key import RunKey
+
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise InputError(f"{path} is there already", "Name another file, or remove it.") from None
+    except OSError as error:
+        why = error.strerror or error
+        raise InputError(f"cannot write {path}: {why}", "Name another file.") from error
+    with os.fdopen(file, "w") as stream:
+        stream.write(RunKey.new().text() + "\n")
+    out.say(f"{path} has a new key; give it to all processes: PHALANX_KEY_FILE={path}")
+    out.result({"key_file": str(path)})
+    return 0
+
+
+def _seat() -> Seat:
+    import socket
+
+    from phalanx.core import settings
+    from phalanx.core.errors import InputError
+    from phalanx.train.start.launcher_env import seat_of
+
+    if settings.RANK in os.environ:
+        raise InputError(
+            f"{settings.RANK} is set: this is already a worker of a run",
+            f"Start it outside of phalanx run, or unset {settings.RANK}.",
+        )
+    seat = seat_of(os.environ, socket.gethostname())
+    if seat is None:
+        raise InputError(
+            "this process is alone: no launcher says which of several it is",
+            "Start it by torchrun, mpirun or srun, with two processes or more; else: phalanx run",
+        )
+    return seat
+
+
+def _script(script: Path | None) -> Path:
+    from phalanx.core.errors import InputError
+    from phalanx.launch.script.script_check import check_script
+
+    if script is None:
+        raise InputError("no script is named", "For example: phalanx worker train.py")
+    return check_script(script)
+
+
+def _check_key() -> None:
+    from phalanx.core.errors import InputError
+    from phalanx.core.run_folder.run_key import KEY_FILE_VARIABLE, key_from
+
+    if key_from(os.environ) is None:
+        raise InputError(
+            f"{KEY_FILE_VARIABLE} is not set: without a key no process is let in",
+            "Make one with phalanx worker --new-key FILE, and give all processes the same.",
+        )
+
+
+def _settings(**given: Any) -> RunSettings:
+    """The command line wins over the variables."""
+    from msgspec.structs import replace
+
+    from phalanx.cli.request.request import MOST_SEED, check_at_least, check_at_most
+    from phalanx.core.errors import InputError
+    from phalanx.core.registry import did_you_mean
+    from phalanx.core.settings import PRECISIONS
+    from phalanx.core.spec import parse_spec
+    from phalanx.train.start.launcher_env import settings_of
+
+    for option, least in (("epochs", 1), ("batch", 1), ("seed", 0)):
+        check_at_least(f"--{option}", given[option], least)
+    check_at_most("--seed", given["seed"] or 0, MOST_SEED - 1)
+    precision = given["precision"]
+    if precision is not None and precision not in PRECISIONS:
+        raise InputError(f"unknown precision '{precision}'", did_you_mean(precision, PRECISIONS))
+    if given["strategy"] is not None:
+        given["strategy"] = parse_spec(given["strategy"]).text
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return replace(settings_of(os.environ), **chosen)
+
+
+def _check_batch(settings: RunSettings, seat: Seat) -> None:
+    from phalanx.core.errors import InputError
+
+    if settings.batch is not None and settings.batch < seat.processes:
+        raise InputError(
+            f"a batch of {settings.batch} cannot be shared by {seat.processes} workers",
+            f"Use --batch {seat.processes} or more.",
+        )
+
+
+def _publish(
+    settings: RunSettings, seat: Seat, pool: Path | None, servers: str | None, serve: bool
+) -> None:
+    """Put into the environment what the script's ``fit`` or ``join`` will look for."""
+    from phalanx.core import hosts_settings as hosts
+    from phalanx.core.settings import SETTINGS, THREADS
+
+    os.environ[SETTINGS] = settings.to_json()
+    if pool is not None:
+        from phalanx.pool.blueprint import read_blueprint
+
+        read_blueprint(pool)  # what is wrong with it is said now
+        os.environ[hosts.POOL] = str(pool.absolute())
+    if servers is not None:
+        os.environ[hosts.SERVERS] = servers
+    if serve:
+        os.environ[hosts.SERVE] = "1"
+    share = max(1, min(_usable_cores(), (os.cpu_count() or 1) // (seat.locals or 1)))
+    # What the launcher or the user chose for one library holds for all of them.
+    threads = next((os.environ[v] for v in THREADS if v in os.environ), share)
+    for variable in THREADS:
+        os.environ.setdefault(variable, str(threads))
+
+
+def _usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))  # a launcher may have bound this process
+    return os.cpu_count() or 1

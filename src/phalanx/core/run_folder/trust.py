@@ -1,0 +1,131 @@
+"""Which run folders this user made: their launch records carry a code that needs this user's key.
+
+``launch.json`` and ``plan.json`` name the blueprint, the machines, the script and the Python that
+verbs go on with. A folder that somebody else made could name anything, so none of it is used
+before the code is found to be right. It stands for the place of the folder as well: a copy of a
+record elsewhere is not the record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from phalanx.core.errors import InputError
+from phalanx.core.files import read_bounded, write_whole
+from phalanx.core.run_folder.run_paths import RunPaths
+
+KEY_BYTES = 32
+_LARGEST_SIGNATURE = 1 << 16
+_LABEL = b"phalanx run folder 1"
+
+
+def key_file() -> Path:
+    """Where this user's key lies, in the folder for state (``$XDG_STATE_HOME``)."""
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(state).expanduser() / "phalanx" / "run-folders.key"
+
+
+def write_launch(paths: RunPaths, text: str) -> None:
+    """Write ``launch.json``, signed together with the ``plan.json`` that is there.
+
+    The only way to write it. Where there is no home to keep a key in, the record is not signed.
+    """
+    data = text.encode()
+    key = _key(make=True)
+    if key is not None:
+        # First, and beside the earlier ones: at no moment is there a record without its code.
+        known = [*_codes(paths), _code(key, paths, data)]
+        write_whole(paths.signature, "".join(f"{code}\n" for code in dict.fromkeys(known)))
+    write_whole(paths.launch, data)
+
+
+def is_own(paths: RunPaths) -> bool:
+    """Whether this user wrote the launch record and the plan, here, and they are as written."""
+    try:
+        data = read_bounded(paths.launch)
+        key = _key(make=False)
+    except OSError:
+        return False
+    if key is None:
+        return False
+    code = _code(key, paths, data)
+    return any(hmac.compare_digest(code, known) for known in _codes(paths))
+
+
+def refuse_foreign(paths: RunPaths, would: str, remedy: str) -> None:
+    """End the verb unless the folder is this user's own; ``would`` says what it was about to do."""
+    if is_own(paths):
+        return
+    raise InputError(
+        f"'{paths.id}' was not started by you in this place (or its launch.json was changed, or "
+        f"the folder moved): it would {would}",
+        remedy,
+    )
+
+
+def _code(key: bytes, paths: RunPaths, launch: bytes) -> str:
+    try:
+        plan = read_bounded(paths.plan)
+    except FileNotFoundError:
+        plan = b""
+    mac = hmac.new(key, _LABEL, hashlib.sha256)
+    for part in (os.fsencode(os.path.realpath(paths.folder)), plan, launch):
+        mac.update(len(part).to_bytes(8, "big") + part)
+    return mac.hexdigest()
+
+
+def _codes(paths: RunPaths) -> list[str]:
+    try:
+        text = read_bounded(paths.signature, _LARGEST_SIGNATURE).decode("ascii")
+    except (OSError, UnicodeDecodeError, InputError):
+        return []
+    return text.split()
+
+
+def _key(make: bool) -> bytes | None:
+    """This user's key; ``None`` where there is none (and, asked to make one, none can be kept)."""
+    try:
+        path = key_file()
+        with suppress(FileNotFoundError):
+            return _read_key(path)
+        if not make:
+            return None
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _make_key(path)
+        return _read_key(path)
+    except (OSError, RuntimeError):
+        return None
+
+
+def _make_key(path: Path) -> None:
+    """Whole from the first moment; of two that make one at once, the first one's stays."""
+    scratch = path.with_name(f".{secrets.token_hex(8)}.part")
+    file = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(file, secrets.token_bytes(KEY_BYTES))
+        with suppress(FileExistsError):
+            os.link(scratch, path)
+    finally:
+        os.close(file)
+        scratch.unlink()
+
+
+def _read_key(path: Path) -> bytes:
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        about = os.fstat(file)
+        key = os.read(file, KEY_BYTES + 1) if stat.S_ISREG(about.st_mode) else b""
+    finally:
+        os.close(file)
+    if about.st_uid != os.geteuid() or about.st_mode & 0o077 or len(key) != KEY_BYTES:
+        raise InputError(
+            f"{path}, your key for run folders, is not yours alone, or damaged",
+            f"Others could have made run folders in your name. Remove it: rm {path}",
+        )
+    return key

@@ -1,0 +1,163 @@
+"""Other systems that do the same job: what they need, and a Python that has it.
+
+An environment is made on first use, kept in the user's cache under a name that comes from its
+list of requirements, and used offline from then on.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from phalanx.core.cache import cache_home
+from phalanx.core.errors import InputError, MachineError
+from phalanx.core.registry import did_you_mean
+from phalanx.core.settings import OURS
+from phalanx.launch.frameworks.framework import (
+    MIRRORED,
+    PARAMETER_SERVER,
+    TENSORFLOW,
+    TORCH,
+    Framework,
+)
+from phalanx.launch.run.say import Say
+
+TENSORFLOW_PACKAGES = ("tensorflow==2.21.*", "tf-keras==2.21.*")
+"""With tf_keras, because Keras 3 cannot train under MultiWorkerMirrored."""
+VARIABLE = "PHALANX_TF_ENV"
+"""A folder with an environment that has TensorFlow: it is used as it is."""
+LIMIT = 1800.0
+_MODULES = {TENSORFLOW: ("tensorflow", "tf_keras")}
+_MARK = "phalanx-requirements.txt"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A system that ``compare --systems`` knows."""
+
+    system: str
+    framework: str
+    suffix: str
+    """Of the script beside ``NAME.py`` that trains the same model."""
+    about: str
+
+    @property
+    def requirements(self) -> tuple[str, ...]:
+        return TENSORFLOW_PACKAGES if self.framework == TENSORFLOW else ()
+
+
+PEERS = {
+    peer.system: peer
+    for peer in (
+        Peer("torch-ddp", TORCH, ".ddp.py", "torch DistributedDataParallel"),
+        Peer(MIRRORED, TENSORFLOW, ".keras.py", "TensorFlow MultiWorkerMirroredStrategy"),
+        Peer(PARAMETER_SERVER, TENSORFLOW, ".keras.py", "TensorFlow ParameterServerStrategy"),
+    )
+}
+
+
+def peer_of(system: str) -> Peer:
+    if system not in PEERS:
+        raise InputError(f"unknown system '{system}'", did_you_mean(system, [OURS, *PEERS]))
+    return PEERS[system]
+
+
+def sibling_of(script: Path, peer: Peer) -> Path:
+    """The peer's script beside ``script``: ``mnist_mlp.keras.py`` for ``mnist_mlp.py``."""
+    found = script.with_name(script.stem + peer.suffix)
+    if not found.is_file():
+        raise InputError(
+            f"{peer.system} needs a script of its own, and there is no {found}",
+            f"Write it, or name another: --peer {peer.system}=SCRIPT",
+        )
+    return found
+
+
+def python_of(framework: Framework) -> Path:
+    """The Python of this machine that runs such scripts, whether or not it is made yet."""
+    if _is_ours(framework):
+        return Path(sys.executable)
+    named = os.environ.get(VARIABLE)
+    folder = Path(named).expanduser() if named else cache_home() / "peers" / _name(framework)
+    return folder / "bin" / "python"
+
+
+def environment_for(framework: Framework, say: Say) -> Path:
+    """The same, made if it is missing; raises what hinders it."""
+    python = python_of(framework)
+    if _is_ours(framework) or os.environ.get(VARIABLE):
+        if not _has_it(python, _MODULES.get(framework.name, ())):
+            named = os.environ.get(VARIABLE)
+            raise InputError(f"{named} has no TensorFlow", f"Unset {VARIABLE} to have one made.")
+        return python
+    folder, content = python.parents[1], _content(framework)
+    with _alone(folder):
+        if not (_marked(folder, content) and python.exists()):
+            say(f"making an environment for {framework.name} in {folder} (once)")
+            _make(folder, framework.requirements)
+            (folder / _MARK).write_text(content, encoding="utf-8")
+    return python
+
+
+def _is_ours(framework: Framework) -> bool:
+    """Whether this very Python will do: always for torch, else where the packages are in it."""
+    modules = _MODULES.get(framework.name, ())
+    if os.environ.get(VARIABLE) and modules:
+        return False
+    return all(importlib.util.find_spec(module) is not None for module in modules)
+
+
+def _content(framework: Framework) -> str:
+    major, minor = sys.version_info[:2]
+    return "\n".join([f"# Python {major}.{minor}", *framework.requirements]) + "\n"
+
+
+def _name(framework: Framework) -> str:
+    return f"{framework.name}-{hashlib.sha256(_content(framework).encode()).hexdigest()[:12]}"
+
+
+def _marked(folder: Path, content: str) -> bool:
+    """Whether the environment was finished, from the same list."""
+    mark = folder / _MARK
+    return mark.is_file() and mark.read_text(encoding="utf-8") == content
+
+
+def _has_it(python: Path, modules: tuple[str, ...]) -> bool:
+    """Looks for the packages only: importing them takes seconds."""
+    code = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))"
+    words = [str(python), "-c", code, *modules]
+    return python.exists() and subprocess.run(words, timeout=60.0).returncode == 0
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Two commands at once make one environment."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _make(folder: Path, requirements: list[str]) -> None:
+    python = folder / "bin" / "python"
+    try:
+        _call([sys.executable, "-m", "venv", "--clear", str(folder)])
+        _call([str(python), "-m", "pip", "install", "--quiet", *requirements])
+    except (OSError, subprocess.SubprocessError) as error:
+        said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+        raise MachineError(
+            f"cannot make an environment with {', '.join(requirements)}: {said[-1]}",
+            f"Is there a network? {VARIABLE}=FOLDER names an environment that has them.",
+        ) from error
+
+
+def _call(words: list[str]) -> None:
+    subprocess.run(words, check=True, timeout=LIMIT, capture_output=True, text=True)

@@ -1,0 +1,76 @@
+"""A detached run taken up again: its agents are still there, and so is all they have to tell."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+
+from phalanx.core.errors import PhalanxError
+from phalanx.core.files import write_whole
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.launch.launchers.launcher import Job, Launch, never, read_launch
+from phalanx.launch.launchers.remote_run import NobodyLeft, RemoteRun
+from phalanx.launch.launchers.ssh import SshLauncher
+from phalanx.launch.machines.event_loop import EventLoop
+from phalanx.launch.machines.reconnect import reconnect_seconds
+from phalanx.launch.machines.recover_results import salvage
+from phalanx.launch.run.controller import Controller, Outcome
+from phalanx.launch.run.interrupts import Interrupts
+from phalanx.launch.run.observer import Observer
+from phalanx.launch.run.say import Say
+from phalanx.launch.ssh.ssh_login import with_passwords
+from phalanx.observe.summary.summary import summarise
+
+
+def take_over(job: Job, paths: RunPaths, observer: Observer) -> Outcome:
+    """Be the controller of a run that was left alone, until its end."""
+    launcher = AttachedLauncher()
+    try:
+        with Interrupts() as interrupts:
+            job = launcher.open(job, paths, observer.note, interrupts.asked)
+            try:
+                launch = launcher.prepare(job, paths)
+                controller = Controller(launcher, launch, paths, observer, interrupts)
+            except BaseException:
+                launcher.leave()
+                raise
+            return controller.run()
+    except NobodyLeft as error:
+        return _give_up(job, paths, observer, error)
+
+
+def _give_up(job: Job, paths: RunPaths, observer: Observer, error: NobodyLeft) -> Outcome:
+    """Nobody runs it any more: what is known of it, and what can still be had, is all there is."""
+    with contextlib.suppress(PhalanxError):
+        salvage(job.fleet.machines, paths, observer.note)
+    paths.detached.unlink(missing_ok=True)
+    summary = summarise(paths)
+    write_whole(paths.summary, summary.to_json() + "\n")
+    return Outcome(summary, error, error.exit_code)
+
+
+class AttachedLauncher(SshLauncher):
+    """Starts nothing: finds the workers that run, or how they ended."""
+
+    def open(self, job: Job, paths: RunPaths, say: Say, asked: Callable[[], bool]) -> Job:
+        machines = with_passwords(job.fleet.machines)
+        self._loop = EventLoop()
+        self._run = RemoteRun(paths.id, machines, attach=True, reconnect=reconnect_seconds())
+        try:
+            self._loop.wait(self._run.connect(), self._saying(say, asked))
+        except BaseException:
+            self._let_go()
+            raise
+        return replace(job, fleet=replace(job.fleet, detach=False))
+
+    def prepare(self, job: Job, paths: RunPaths) -> Launch:
+        """As it was written down when it was started."""
+        self._job = job
+        return read_launch(paths)[0]
+
+    def start(self, launch: Launch, paths: RunPaths) -> None:
+        assert self._job and self._loop and self._run
+        self._paths = paths
+        # Who stops a run before it knows the workers would stop nobody.
+        self._loop.wait(self._run.rejoin(self._job, paths), never)

@@ -1,0 +1,155 @@
+"""Workers as threads of this process, for debuggers and exact repeats.
+
+Threads share ``sys.argv``, ``sys.path``, imported modules and the generators of random numbers,
+which are seeded when each begins; each executes the script in a namespace of its own. Only one
+runs at a time, and the seed decides who is next whenever it waits inside the arena: so who draws
+which random number, and who comes first, repeats exactly, also in an asynchronous run. A script
+whose workers wait for each other by other means (a file, a lock of its own) hangs here. A thread
+cannot be killed: one that stays inside a long call into native code ends with the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from phalanx.core import settings
+from phalanx.core.context import WorkerContext, enter
+from phalanx.core.errors import PeerLost, RunStopped
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.core.script.startup import run_startup
+from phalanx.launch.launchers.launcher import (
+    Job,
+    Launch,
+    Launcher,
+    WorkerCommand,
+    describe_launch,
+    log_name,
+    never,
+    worker_variables,
+)
+from phalanx.launch.launchers.streams import RankStreams
+from phalanx.launch.worker.script_runner import (
+    PEER_LOST_CODE,
+    STOPPED_CODE,
+    import_folders,
+    main_module,
+    run_script,
+)
+from phalanx.plan.plan import PlannedMachine, Slot
+
+if TYPE_CHECKING:
+    from phalanx.sync.arena.memory_arena import Hub
+
+_TICK = 0.02
+_POLITE = 0.5
+"""Seconds that threads get to notice the aborted hub before they are interrupted."""
+
+
+class InProcessLauncher(Launcher):
+    """Workers as daemon threads that share a memory hub."""
+
+    def __init__(self) -> None:
+        self._threads: dict[int, threading.Thread] = {}
+        self._codes: dict[int, int] = {}
+        self._streams = RankStreams()
+        self._hub: Hub | None = None
+        self._before: tuple[list[str], list[str], int] | None = None
+
+    def prepare(self, job: Job, paths: RunPaths) -> Launch:
+        workers = [_command(job, paths, machine, slot) for machine, slot in job.plan.seats]
+        return describe_launch(job, paths, workers)
+
+    def start(self, launch: Launch, paths: RunPaths) -> None:
+        from phalanx.sync.arena.memory_arena import Hub, compute_with
+
+        self._hub = Hub(len(launch.workers), seed=launch.settings.seed)
+        # One worker computes at a time, and sums in one order.
+        self._before = sys.argv, sys.path, compute_with(threads=1)
+        sys.argv = [launch.script, *launch.arguments]
+        named = launch.settings.module
+        sys.path = [*import_folders(launch.script, named), *sys.path]
+        self._streams.install()
+        for worker in launch.workers:
+            thread = threading.Thread(
+                target=self._work,
+                args=(worker, launch, paths, self._hub),
+                name=f"phalanx-rank-{worker.rank}",
+                daemon=True,
+            )
+            self._threads[worker.rank] = thread
+            thread.start()
+
+    def poll(self) -> dict[int, int]:
+        return dict(self._codes)
+
+    def stop(self, grace: float, hurry: Callable[[], bool] = never) -> None:
+        if self._hub is not None and self._running():
+            self._hub.abort()
+            self._await_end(min(grace, _POLITE), hurry)
+            self._interrupt()
+            self._await_end(grace - _POLITE, hurry)
+        self._streams.remove()
+        if self._before is not None:
+            from phalanx.sync.arena.memory_arena import compute_with
+
+            sys.argv, sys.path, threads = self._before
+            compute_with(threads)
+            self._before = None
+
+    def processes(self) -> list[int]:
+        return [os.getpid()] if self._running() else []
+
+    def _work(self, worker: WorkerCommand, launch: Launch, paths: RunPaths, hub: Hub) -> None:
+        """The life of one thread."""
+        code = 1
+        try:
+            with (paths.folder / worker.log).open("a", buffering=1, encoding="utf-8") as log:
+                self._streams.assign(log)
+                env = {**worker.env, settings.STARTED: repr(time.monotonic())}
+                enter(WorkerContext(env, hub))
+                with hub.turn(worker.rank):
+                    run_startup()  # each from the same seed until it joins
+                    main = main_module(launch.script, launch.settings.module)
+                    code = run_script(main, paths.traceback_of(worker.rank))
+                    if code != 0:
+                        hub.abort()  # before the next one runs
+        except PeerLost:  # before its first turn
+            code = PEER_LOST_CODE
+        except RunStopped:
+            code = STOPPED_CODE
+        finally:
+            self._codes[worker.rank] = code
+            if code != 0:
+                hub.abort()
+
+    def _running(self) -> list[threading.Thread]:
+        return [thread for thread in self._threads.values() if thread.is_alive()]
+
+    def _interrupt(self) -> None:
+        """Raise ``RunStopped`` in the threads, at their next Python instruction."""
+        for thread in self._running():
+            identity = ctypes.c_ulong(thread.ident or 0)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, ctypes.py_object(RunStopped))
+
+    def _await_end(self, seconds: float, hurry: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + seconds
+        while self._running() and time.monotonic() < deadline and not hurry():
+            time.sleep(_TICK)
+
+
+def _command(job: Job, paths: RunPaths, machine: PlannedMachine, slot: Slot) -> WorkerCommand:
+    return WorkerCommand(
+        rank=slot.rank,
+        machine=machine.name,
+        argv=[str(job.script), *job.arguments],
+        env=worker_variables(job, str(paths.folder.absolute()), machine, slot),
+        cpus=[],
+        threads=1,
+        log=log_name(paths, slot.rank),
+    )

@@ -1,0 +1,298 @@
+"""Launchers: sibling ways to start the workers of a run, behind one small interface.
+
+``prepare`` is the dry run: its :class:`Launch` says exactly what ``start`` will start, and is
+what ``launch.json`` holds. Only what cannot be known before (the number of the descriptor of the
+shared memory, the clock reading, the controller's process id) is added at the start.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from phalanx.core import settings
+from phalanx.core.errors import InputError, MachineError
+from phalanx.core.files import read_bounded
+from phalanx.core.registry import Registry
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.core.settings import OURS, RunSettings
+from phalanx.launch.frameworks import Framework, ending_rule, roles_by_rank
+from phalanx.launch.run.say import Say
+from phalanx.observe.events.event_types import MachineSample
+from phalanx.observe.machines.monitor import Monitor
+from phalanx.plan.plan import Plan, PlannedMachine, Slot
+from phalanx.pool.machine import Machine
+
+
+class WorkerCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker: what is started, where, and what its environment gains."""
+
+    rank: int
+    machine: str
+    argv: list[str]
+    env: dict[str, str]
+    """Only what we add; the rest is the controller's own environment, which is never stored."""
+    cpus: list[int]
+    threads: int
+    log: str
+    """Relative to the run folder."""
+    role: str = ""
+    """Of a process of another framework: worker, chief or ps."""
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a run starts, as stored in ``launch.json``."""
+
+    run: str
+    command: list[str]
+    """The user's own command line."""
+    script: str
+    arguments: list[str]
+    launcher: str
+    settings: RunSettings
+    started_wall: float
+    versions: dict[str, str]
+    workers: list[WorkerCommand]
+    resumes: str | None = None
+    """The run and the checkpoint that this one goes on from."""
+    pool: str | None = None
+    """The blueprint, if there is one."""
+    framework: Framework | None = None
+    system: str = OURS
+    decides: list[int] = []
+    """Ranks whose end is the run's, where not all of them end by themselves."""
+    joins: bool = True
+    """Whether the script has to call ``phalanx.fit`` or ``phalanx.join``."""
+
+    def to_json(self) -> str:
+        return msgspec.json.format(msgspec.json.encode(self), indent=2).decode()
+
+    @staticmethod
+    def from_json(text: bytes | str) -> Launch:
+        return msgspec.json.decode(text, type=Launch)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is asked for: a script, what it is given, and the plan it follows."""
+
+    script: Path
+    arguments: list[str]
+    settings: RunSettings
+    plan: Plan
+    launcher: str
+    command: list[str]
+    resumes: str | None = None
+    fleet: Fleet = field(default_factory=lambda: Fleet())
+    framework: Framework | None = None
+    """Whose script it is, where it is not ours."""
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The machines themselves, with what it takes to log in: nothing of it is ever written."""
+
+    machines: tuple[Machine, ...] = ()
+    pool: Path | None = None
+    """The blueprint they come from."""
+    tls: bool = False
+    data: Path | None = None
+    """A folder of this machine that goes to all of them."""
+    ship_limit: int | None = None
+    """Bytes of the project folder that may be shipped; ``None`` is the default."""
+    follow_links: bool = False
+    """Whether links that lead out of what is sent are sent as the files they lead to."""
+    detach: bool = False
+    workers: int | None = None
+    """As asked for: how many there are in all is settled when the machines are known."""
+
+
+def read_launch(paths: RunPaths) -> tuple[Launch, Plan]:
+    """How a run was started, as its folder tells it: see ``core/trust.py`` before it is used."""
+    try:
+        launch = Launch.from_json(read_bounded(paths.launch))
+        return launch, Plan.from_json(read_bounded(paths.plan))
+    except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
+        raise InputError(f"cannot read how '{paths.id}' was started: {error}") from None
+
+
+class Samples(Protocol):
+    """Readings of a machine, as they come."""
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+    def take(self) -> list[MachineSample]:
+        """Those since the last call."""
+
+
+STOP_SECONDS = 10.0
+"""From being told to stop to being killed: enough to write a checkpoint; who is done leaves."""
+
+
+def never() -> bool:
+    return False
+
+
+class Launcher(Protocol):
+    """Starts the workers of one run, once, and ends them."""
+
+    def open(self, job: Job, paths: RunPaths, say: Say, asked: Callable[[], bool]) -> Job:
+        """Look at the machines before anything is settled; the job as it can be done there.
+
+        Ends soon, by ``RunStopped``, once ``asked()``.
+        """
+        return job
+
+    def prepare(self, job: Job, paths: RunPaths) -> Launch:
+        """What ``start`` would start; touches nothing."""
+        ...
+
+    def start(self, launch: Launch, paths: RunPaths) -> None:
+        """Start every worker, or begin to. The calling thread has to live as long as they do."""
+        ...
+
+    def poll(self) -> dict[int, int]:
+        """The exit codes of the ranks that have ended; minus the signal's number if killed.
+
+        Raises a ``PhalanxError`` when the run cannot go on for a reason that is no rank's.
+        """
+        ...
+
+    def codes(self) -> dict[int, int]:
+        """As ``poll``, also of a run that cannot go on."""
+        return self.poll()
+
+    def lost(self) -> dict[int, MachineError]:
+        """Ranks that have gone with their machine, where the others go on without them."""
+        return {}
+
+    def away(self) -> dict[int, MachineError]:
+        """Ranks whose machine does not answer now, and may again."""
+        return {}
+
+    def alone(self) -> MachineError | None:
+        """Why the workers, which go on, are to be left to themselves."""
+        return None
+
+    def news(self) -> list[str]:
+        """What the launcher has to say since the last call: progress, warnings."""
+        return []
+
+    def detached(self) -> bool:
+        """Whether all is started and goes on by itself, so that the controller may leave."""
+        return False
+
+    def leave(self) -> None:
+        """Go, and let the workers be: the run is detached."""
+
+    def stop(self, grace: float, hurry: Callable[[], bool] = never) -> None:
+        """Ask the workers to stop, end them after ``grace`` seconds or once ``hurry()``.
+
+        Returns when they are gone, in bounded time; may be called again, and at any moment.
+        """
+        ...
+
+    def finish(self, say: Say, hurry: Callable[[], bool]) -> None:
+        """Bring home what the workers left, and clean up; nothing of it can fail the run."""
+
+    def processes(self) -> list[int]:
+        """The process ids of the workers that run on this machine now."""
+        ...
+
+    def samples(self, launch: Launch, paths: RunPaths) -> list[Samples]:
+        """Who reads the machines."""
+        names = dict.fromkeys(worker.machine for worker in launch.workers)
+        return [Monitor(name, paths.machine(name), self.processes) for name in names]
+
+
+LAUNCHERS = Registry(
+    "launcher",
+    {
+        "local": "phalanx.launch.launchers.local:LocalLauncher",
+        "inprocess": "phalanx.launch.launchers.inprocess:InProcessLauncher",
+        "ssh": "phalanx.launch.launchers.ssh:SshLauncher",
+    },
+)
+
+
+def describe_launch(job: Job, paths: RunPaths, workers: list[WorkerCommand]) -> Launch:
+    framework = job.framework
+    rule = (
+        ending_rule(framework.name, roles_by_rank(framework, len(workers))) if framework else None
+    )
+    return Launch(
+        run=paths.id,
+        command=list(job.command),
+        script=str(job.script),
+        arguments=list(job.arguments),
+        launcher=job.launcher,
+        settings=job.settings,
+        started_wall=time.time(),
+        versions=installed_versions(),
+        workers=sorted(workers, key=lambda worker: worker.rank),
+        resumes=job.resumes,
+        pool=str(job.fleet.pool.resolve()) if job.fleet.pool else None,
+        framework=framework,
+        system=framework.system if framework else OURS,
+        decides=list(rule.decides) if rule else [],
+        joins=framework is None,
+    )
+
+
+def worker_variables(job: Job, folder: str, machine: PlannedMachine, slot: Slot) -> dict[str, str]:
+    """The variables that tell a worker who it is; ``folder`` is the run's on its machine."""
+    return {
+        settings.RANK: str(slot.rank),
+        settings.WORKERS: str(job.plan.workers),
+        settings.RUN_FOLDER: folder,
+        settings.MACHINE: machine.name,
+        settings.SETTINGS: job.settings.to_json(),
+        settings.DEVICE: slot.device,
+        settings.GRACE: f"{STOP_SECONDS:g}",
+    }
+
+
+def process_variables(job: Job, slot: Slot) -> dict[str, str]:
+    """What holds a worker that is a process of its own to its slot."""
+    hashing = os.environ.get(settings.HASHING, "")
+    return {
+        # One order of sets for all workers: a list made of one is the same everywhere.
+        settings.HASHING: hashing if hashing.isdigit() else str(job.settings.seed % 2**32),
+        settings.CPUS: ",".join(map(str, slot.cpus)),
+        "PYTHONUNBUFFERED": "1",
+        **dict.fromkeys(settings.THREADS, str(slot.threads)),
+    }
+
+
+def with_own_threads(slot: Slot, environment: Mapping[str, str]) -> Slot:
+    """What the user's environment says about threads, for any library, goes before the plan."""
+    told = [environment[name] for name in settings.THREADS if environment.get(name, "").isdigit()]
+    threads = next((int(number) for number in told if int(number) > 0), slot.threads)
+    return msgspec.structs.replace(slot, threads=threads)
+
+
+def log_name(paths: RunPaths, rank: int) -> str:
+    return str(paths.log_of(rank).relative_to(paths.folder))
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions that results depend on, read without importing anything heavy."""
+    versions = {"python": platform.python_version(), "platform": platform.platform(terse=True)}
+    for shown, distribution in (
+        ("phalanx", "phalanx-train"),
+        ("torch", "torch"),
+        ("numpy", "numpy"),
+    ):
+        try:
+            versions[shown] = importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions

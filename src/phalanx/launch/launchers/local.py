@@ -1,0 +1,210 @@
+"""One process per slot on this machine, each in a process group of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from phalanx.agent import system
+from phalanx.agent.machine.ports import free_port
+from phalanx.core import settings
+from phalanx.core.errors import InputError
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.launch.frameworks import Framework, places_of
+from phalanx.launch.frameworks.commands import Ground, commands_of
+from phalanx.launch.launchers.launcher import (
+    Job,
+    Launch,
+    Launcher,
+    WorkerCommand,
+    describe_launch,
+    log_name,
+    never,
+    process_variables,
+    with_own_threads,
+    worker_variables,
+)
+from phalanx.launch.run.say import Say
+from phalanx.launch.worker import process_binding as tied
+from phalanx.plan.plan import Plan, PlannedMachine, Slot
+from phalanx.sync.arena import memfd
+
+_LOOPBACK = "127.0.0.1"
+_TICK = 0.02
+_AFTER_KILL = 2.0
+"""Seconds to wait for killed processes; one that the kernel cannot end is not waited for."""
+
+
+class LocalLauncher(Launcher):
+    """Workers as child processes of the controller."""
+
+    def __init__(self) -> None:
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._codes: dict[int, int] = {}
+        self._others: set[int] | None = None
+        """Children of this process that are not the run's; ``None`` before it is started."""
+
+    def prepare(self, job: Job, paths: RunPaths) -> Launch:
+        _check_reach(job.plan)
+        if job.framework is not None:
+            return describe_launch(job, paths, _foreign_commands(job, job.framework, paths))
+        workers = [_command(job, paths, machine, slot) for machine, slot in job.plan.seats]
+        return describe_launch(job, paths, workers)
+
+    def start(self, launch: Launch, paths: RunPaths) -> None:
+        # What workers leave behind comes to us, also what has left their group (setsid).
+        self._others = set(system.children())
+        system.adopt_orphans()
+        arena = _create_arena(len(launch.workers)) if launch.joins else None
+        try:
+            for worker in launch.workers:
+                self._running[worker.rank] = _spawn(worker, paths, arena)
+        finally:
+            if arena is not None:
+                os.close(arena)  # the workers have their own copies
+
+    def poll(self) -> dict[int, int]:
+        for rank, process in list(self._running.items()):
+            if not _has_ended(process.pid):
+                continue
+            # Before the leader is reaped its group cannot be anybody else's.
+            _signal_group(process.pid, signal.SIGKILL)
+            code = process.poll()
+            if code is not None:
+                self._codes[rank] = code
+                del self._running[rank]
+        return dict(self._codes)
+
+    def stop(self, grace: float, hurry: Callable[[], bool] = never) -> None:
+        self._signal_all(signal.SIGTERM)
+        self._await_end(grace, hurry)
+        self._signal_all(signal.SIGKILL)
+        self._await_end(_AFTER_KILL, never)
+
+    def finish(self, say: Say, hurry: Callable[[], bool]) -> None:
+        """End what the workers started and left to us, until nothing is left."""
+        if self._others is None:
+            return
+        deadline = time.monotonic() + _AFTER_KILL
+        while time.monotonic() < deadline:
+            left = set(system.children()) - self._others - set(self.processes())
+            if not left:
+                break
+            for pid in left:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, os.WNOHANG)
+            time.sleep(_TICK)
+        system.prctl(system.PR_SET_CHILD_SUBREAPER, 0)
+
+    def processes(self) -> list[int]:
+        return [process.pid for process in list(self._running.values())]
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        self.poll()
+        for process in self._running.values():
+            _signal_group(process.pid, number)
+
+    def _await_end(self, seconds: float, hurry: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + seconds
+        while self._running and time.monotonic() < deadline and not hurry():
+            time.sleep(_TICK)
+            self.poll()
+
+
+def _check_reach(plan: Plan) -> None:
+    if plan.remote:
+        raise InputError(
+            f"the launcher 'local' cannot reach {', '.join(plan.remote)}",
+            "It starts workers on this machine only: select those with 'host: here'.",
+        )
+    if plan.workers > memfd.MAX_WORKERS:
+        raise InputError(
+            f"{plan.workers} workers are too many for one machine",
+            f"Use --workers {memfd.MAX_WORKERS} or fewer.",
+        )
+
+
+def _command(job: Job, paths: RunPaths, machine: PlannedMachine, slot: Slot) -> WorkerCommand:
+    slot = with_own_threads(slot, os.environ)
+    told = worker_variables(job, str(paths.folder.absolute()), machine, slot)
+    bootstrap = [sys.executable, "-P", "-m", "phalanx.launch.worker.bootstrap"]
+    return WorkerCommand(
+        rank=slot.rank,
+        machine=machine.name,
+        argv=[*bootstrap, str(job.script), *job.arguments],
+        env={**told, **process_variables(job, slot)},
+        cpus=list(slot.cpus),
+        threads=slot.threads,
+        log=log_name(paths, slot.rank),
+    )
+
+
+def _foreign_commands(job: Job, framework: Framework, paths: RunPaths) -> list[WorkerCommand]:
+    """By the Python that has the framework, tied to this process."""
+    seats = job.plan.seats
+    ground = Ground(
+        python=framework.python or sys.executable,
+        script=str(job.script),
+        run_folder=str(paths.folder.absolute()),
+        data=job.settings.data,
+        before=(sys.executable, "-I", "-S", str(tied.__file__)),
+    )
+    names = {machine.name for machine, _ in seats}
+    ports = dict(zip((slot.rank for _, slot in seats), free_ports(len(seats)), strict=True))
+    addresses = dict.fromkeys(names, _LOOPBACK)
+    places = places_of(job.plan, framework, paths.id, addresses, ports)
+    return commands_of(job, framework, places, dict.fromkeys(names, ground))
+
+
+def free_ports(count: int) -> list[int]:
+    """Of this machine's loopback; all are held until the last is found, so that they differ."""
+    with contextlib.ExitStack() as held:
+        return [free_port(held, _LOOPBACK) for _ in range(count)]
+
+
+def _create_arena(workers: int) -> int | None:
+    """The shared memory of several workers; one worker needs none."""
+    return memfd.create(workers) if workers > 1 else None
+
+
+def _spawn(worker: WorkerCommand, paths: RunPaths, arena: int | None) -> subprocess.Popen[bytes]:
+    added = {
+        settings.STARTED: repr(time.monotonic()),
+        settings.CONTROLLER: str(os.getpid()),
+    }
+    if arena is not None:
+        added[settings.ARENA] = str(arena)
+    with (paths.folder / worker.log).open("ab") as log:
+        return subprocess.Popen(
+            worker.argv,
+            env={**_inherited(), **worker.env, **added},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=() if arena is None else (arena,),
+        )
+
+
+def _inherited() -> dict[str, str]:
+    """Our own environment, less a shared memory that is not this run's (a run within a run)."""
+    return {name: value for name, value in os.environ.items() if name != settings.ARENA}
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether our child has ended, without reaping it."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
+
+
+def _signal_group(group: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)

@@ -1,0 +1,322 @@
+"""One run on several machines: connect, look, equip, start, watch, bring home, clean up.
+
+Everything here happens on one event loop. What the controller reads from its own thread (exit
+codes, news, what went wrong) is only ever added to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from phalanx.core.errors import InputError, MachineError, PhalanxError
+from phalanx.core.run_folder.run_key import RunKey
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.core.run_folder.trust import write_launch
+from phalanx.launch.launchers.launcher import Job, Launch
+from phalanx.launch.launchers.remote_commands import orders_for
+from phalanx.launch.machines.agent_loss import ConnectionLost
+from phalanx.launch.machines.machine_session import Member
+from phalanx.launch.machines.reconnect import Absences, Unreached
+from phalanx.launch.machines.shipment import pack_up
+from phalanx.launch.pool.pool_addresses import own_address
+from phalanx.launch.run.problems import as_one
+from phalanx.launch.run.progress_notes import telling
+from phalanx.launch.shipping.home.results import collect_results
+from phalanx.launch.shipping.versions import check_versions
+from phalanx.plan.plan import PlannedMachine
+from phalanx.pool.machine import Machine
+
+CONNECT_SECONDS = 30.0
+LAST_SECONDS = 5.0
+
+
+class NobodyLeft(MachineError):  # noqa: N818  (what was found)
+    """No machine has anything of a detached run any more."""
+
+
+class RemoteRun:
+    """The machines of a run, from the first connection to the last file."""
+
+    def __init__(
+        self,
+        run_id: str,
+        machines: Sequence[Machine],
+        *,
+        detach: bool = False,
+        attach: bool = False,
+        reconnect: float = 0.0,
+    ) -> None:
+        self._id, self._attach = run_id, attach
+        self.codes: dict[int, int] = {}
+        self.lost: dict[int, MachineError] = {}
+        self.news: deque[str] = deque()
+        self.error: PhalanxError | None = None
+        """Why the run cannot go on."""
+        self.started = False
+        self._key = RunKey.new()
+        self._ending = False
+        say, hold = self.news.append, reconnect
+        self.absences = Absences(run_id, 0.0 if detach else reconnect, say)
+        self.members = [
+            Member(machine, run_id, detach=detach, attach=attach, say=say, hold=hold)
+            for machine in machines
+        ]
+
+    # -- before the start --------------------------------------------------------------------
+
+    async def connect(self) -> list[Machine]:
+        """Log in everywhere at once; the machines as they were found."""
+        if self._attach:
+            for name, why in (await self.connect_some()).items():
+                self._named(name).gone = MachineError(why, "See whether it is up.")
+        else:
+            await _all({member.name: self._connect(member) for member in self.members})
+        there = [member for member in self.members if member.gone is None]
+        if not there:
+            names = ", ".join(member.name for member in self.members)
+            raise NobodyLeft(
+                f"nothing of this run is left on {names}: it has ended, or its machines were "
+                "restarted",
+                f"Go on from its newest checkpoint: phalanx resume {self._id}",
+            )
+        _refuse_twice(there)
+        for member in self.members:
+            self.news.extend(member.remarks)
+        self._give_addresses()
+        return [member.machine for member in self.members]
+
+    def _named(self, name: str) -> Member:
+        return next(member for member in self.members if member.name == name)
+
+    async def connect_some(self) -> dict[str, str]:
+        """Log in where that is possible; the others, each with the reason."""
+        works = [self._connect(member) for member in self.members]
+        found = await asyncio.gather(*works, return_exceptions=True)
+        silent: dict[str, str] = {}
+        for member, error in zip(self.members, found, strict=True):
+            if isinstance(error, PhalanxError):
+                silent[member.name] = error.cause
+            elif isinstance(error, BaseException):
+                raise error
+        return silent
+
+    async def _connect(self, member: Member) -> None:
+        async with telling(self.news.append, lambda: f"waiting for {member.name}: connecting"):
+            await member.connect(CONNECT_SECONDS)
+        member.link.waiting.say = self.news.append
+        member.link.on_gap = self._on_gap
+
+    def _give_addresses(self) -> None:
+        """This machine is known to the others by the address they are reached from."""
+        own = own_address([m.link.reached_from for m in self.members if m.alive])
+        for member in self.members:
+            member.own_address = own or "127.0.0.1"
+
+    # -- start -------------------------------------------------------------------------------
+
+    async def launch(self, job: Job, root: Path, paths: RunPaths, launch: Launch) -> None:
+        """Equip every machine and start its workers; whatever goes wrong is kept as ``error``."""
+        await self._keep_error(self._launch(job, root, paths, launch))
+
+    async def rejoin(self, job: Job, paths: RunPaths) -> None:
+        """Go on where another controller left off; errors as above."""
+        await self._keep_error(self._rejoin(job, paths))
+
+    async def _keep_error(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except PhalanxError as error:
+            self.error = error
+        except Exception as error:
+            self.error = MachineError(f"cannot start the workers: {error!r}")
+
+    async def _launch(self, job: Job, root: Path, paths: RunPaths, launch: Launch) -> None:
+        planned = {machine.name: machine for machine in job.plan.machines}
+        self.members = await self._dismiss(planned)
+        for member in self.members:
+            member.begin(paths, planned[member.name], self._on_exit, self._on_lost)
+        equipment = await pack_up(job, self.news.append)
+        await _first_failure({member.name: member.equip(equipment) for member in self.members})
+        pythons = {m.name: m.python for m in self.members if m.python is not None}
+        if job.framework is None:
+            self.news.extend(check_versions(pythons, tls=job.fleet.tls))
+        self._one_clock(job)
+        orders = await orders_for(job, root, self.members, self._key)
+        told = msgspec.structs.replace(launch, workers=orders.commands)
+        write_launch(paths, told.to_json() + "\n")
+        self.started = True
+        await _first_failure({m.name: m.start(orders.of(m, root)) for m in self.members})
+
+    def _one_clock(self, job: Job) -> None:
+        """Samples are told by the clock that events are: the first machine's, or our own."""
+        # Those of another framework are made here, of what is printed.
+        ours = job.framework is not None or not self.members[0].alive
+        first = 0.0 if ours else self.members[0].link.clock_offset
+        for member in self.members:
+            if member.alive:
+                member.clock_to_run = member.link.clock_offset - first
+
+    async def _dismiss(self, planned: dict[str, PlannedMachine]) -> list[Member]:
+        """Those without a worker are not needed any more."""
+        for member in self.members:
+            if member.name not in planned:
+                await member.close()
+        return [member for member in self.members if member.name in planned]
+
+    # -- while it runs -----------------------------------------------------------------------
+
+    def _on_exit(self, rank: int, code: int) -> None:
+        self.codes[rank] = code
+
+    def _on_gap(self, seconds: float) -> None:
+        """With workers on this computer itself the run cannot do without it."""
+        far = not any(member.machine.is_here for member in self.members)
+        self.absences.slept(seconds, leave=self.started and far)
+
+    def _on_lost(self, member: Member, error: MachineError) -> None:
+        """A connection may come back; agents that have ended do not."""
+        if self._ending or self.absences.alone is not None:
+            return
+        back = isinstance(error, ConnectionLost) and bool(member.started_ranks)
+        if back and self.started and self.absences.seconds:
+            self.absences.wait_for(member, error, lambda error: self._lose(member, error))
+        else:
+            self._lose(member, error)
+
+    def _lose(self, member: Member, error: MachineError) -> None:
+        """The workers of the others know whether they can go on; without any nobody can."""
+        self.lost.update({r: error for r in member.ranks if self.codes.get(r) != 0})
+        left = [m for m in self.members if m.alive or m.name in self.absences.names]
+        if not left and isinstance(error, Unreached):
+            self.absences.give_up(error.cause)
+        elif not self.started or not left:
+            self.error = self.error or error
+            return
+        self.news.append(f"{error.cause}; the others go on if they can")
+
+    async def _rejoin(self, job: Job, paths: RunPaths) -> None:
+        planned = {machine.name: machine for machine in job.plan.machines}
+        for member in self.members:
+            member.begin(paths, planned[member.name], self._on_exit, self._on_lost)
+        self.started = True
+        self._one_clock(job)
+        for member in self.members:
+            if member.gone is not None:
+                self._on_lost(member, member.gone)
+        await _all({m.name: m.rejoin() for m in self.members if m.gone is None})
+
+    async def leave(self) -> None:
+        """Let agents and workers be."""
+        self._ending = True
+        await self.absences.end()
+        await self._tell_all(lambda m: m.leave(), LAST_SECONDS)
+
+    async def switch(self, request: str) -> None:
+        """What ``phalanx switch`` asks is for the first worker to read."""
+        await self._tell_all(lambda m: m.switch(request), LAST_SECONDS, self.members[:1])
+
+    async def stop(self, grace: float) -> None:
+        await self._tell_all(lambda m: m.stop(grace), grace + LAST_SECONDS)
+
+    async def kill(self) -> None:
+        await self._tell_all(lambda m: m.stop(0.0), LAST_SECONDS)
+
+    def say_unreachable(self) -> None:
+        """Where no machine is here to be stopped, none of them stops."""
+        if self.started and self.absences.names and not any(m.alive for m in self.members):
+            self.absences.give_up("no machine can be reached, so that the run cannot be stopped")
+
+    def all_ended(self) -> bool:
+        ranks = [rank for m in self.members if m.alive for rank in m.started_ranks]
+        return all(rank in self.codes for rank in ranks)
+
+    # -- the end -----------------------------------------------------------------------------
+
+    async def bring_home(self, paths: RunPaths) -> None:
+        """What the workers left, machine by machine in the order of their ranks."""
+        members = [m for m in self.members if m.started_ranks]
+        await asyncio.gather(*(m.checkpoints_home() for m in members))
+        links = [m.link for m in members if m.alive]
+        came = await collect_results(links, paths)
+        self.news.extend(came.notes)
+
+    def left_behind(self) -> list[str]:
+        """Where the results are that nobody waited for."""
+        members = [m for m in self.members if m.alive and m.started_ranks]
+        return [f"{m.name} keeps its results, in {m.run_folder}" for m in members]
+
+    async def clean(self) -> None:
+        await self._tell_all(lambda m: m.clean(), 30.0)
+
+    async def close(self) -> None:
+        self._ending = True
+        await self.absences.end()
+        await self._tell_all(lambda m: m.close(), LAST_SECONDS)
+
+    async def _tell_all(
+        self,
+        what: Callable[[Member], Awaitable[None]],
+        limit: float,
+        members: Sequence[Member] | None = None,
+    ) -> None:
+        """One after the other would let a silent machine hold up the rest."""
+
+        async def tell(member: Member) -> None:
+            try:
+                async with asyncio.timeout(limit):
+                    await what(member)
+            except (PhalanxError, TimeoutError, OSError) as error:
+                told = self._ending or not member.alive  # a loss is told where it is noticed
+                if not told and not isinstance(error, TimeoutError):
+                    self.news.append(str(error).splitlines()[0])
+
+        chosen = self.members if members is None else members
+        await asyncio.gather(*(tell(member) for member in chosen))
+
+
+async def _all(works: Mapping[str, Coroutine[Any, Any, None]]) -> None:
+    """By machine, all at once, to their ends; what went wrong is one error that names each."""
+    results = await asyncio.gather(*works.values(), return_exceptions=True)
+    _raise(dict(zip(works, results, strict=True)))
+
+
+async def _first_failure(works: Mapping[str, Coroutine[Any, Any, None]]) -> None:
+    """By machine, all at once; when one fails there is no use in the others going on."""
+    tasks = {name: asyncio.create_task(work) for name, work in works.items()}
+    try:
+        done, _ = await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        for task in tasks.values():
+            task.cancel()
+        await asyncio.gather(*tasks.values(), return_exceptions=True)
+    _raise({name: task.exception() for name, task in tasks.items() if task in done})
+
+
+def _raise(results: Mapping[str, BaseException | None]) -> None:
+    problems: dict[str, PhalanxError] = {}
+    for name, result in results.items():
+        if isinstance(result, PhalanxError):
+            problems[name] = result
+        elif isinstance(result, BaseException):
+            raise result
+    if problems:
+        raise as_one(problems)
+
+
+def _refuse_twice(members: Sequence[Member]) -> None:
+    """Two names of one machine would have it wait for itself."""
+    seen: dict[str, Member] = {}
+    for member in members:
+        other = seen.setdefault(member.facts.machine_id, member)
+        if other is not member:
+            raise InputError(
+                f"'{other.name}' and '{member.name}' are one machine "
+                f"({other.machine.endpoint}, {member.machine.endpoint})",
+                "Remove one of them from the blueprint, or from --machines.",
+            )

@@ -1,0 +1,134 @@
+"""What a worker on another machine is given: command, working folder, variables."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from phalanx.core import hosts_settings as hosts
+from phalanx.core import settings
+from phalanx.core.addresses import endpoint
+from phalanx.core.run_folder.run_key import KEY_VARIABLE, RunKey
+from phalanx.core.script.datasets import UNCHECKED_VARIABLE, unchecked
+from phalanx.launch.launchers.launcher import (
+    Job,
+    WorkerCommand,
+    process_variables,
+    worker_variables,
+)
+from phalanx.plan.plan import PlannedMachine, Slot
+
+DEFAULT_FOLDER = "~/.cache/phalanx"
+
+
+@dataclass(frozen=True)
+class Seating:
+    """Where the files of a run are on one machine, and what starts its workers."""
+
+    python: str
+    run_folder: str
+    code: str
+    """The folder that holds our own package."""
+    data: str | None = None
+    datasets: str | None = None
+    """Ready-made ones that were sent, each in a folder of its name."""
+    checkpoint: str | None = None
+    """Of the run that this one goes on from."""
+    skew: float = 0.0
+    """Seconds that the machine's wall clock is ahead of ours."""
+
+    @property
+    def project(self) -> str:
+        return f"{self.run_folder}/project"
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """How the workers of all machines find and know each other."""
+
+    address: str
+    """Of the machine of rank 0."""
+    port: int
+    key: RunKey
+    tls: bool
+    links: Mapping[str, float]
+    """Bits per second of each machine's slowest link, where measured."""
+    members: Sequence[str] = ()
+    """Addresses of all machines."""
+
+
+def seating_before(folder: str, python: str, run: str) -> Seating:
+    """As far as it is known before anything was shipped."""
+    return Seating(python, f"{folder}/runs/{run}", f"{folder}/code")
+
+
+def command_of(
+    job: Job, root: Path, machine: PlannedMachine, slot: Slot, seat: Seating
+) -> WorkerCommand:
+    """The worker of ``slot``, without what only the start knows (the key, where to meet)."""
+    script = PurePosixPath(seat.project) / job.script.resolve().relative_to(root).as_posix()
+    bootstrap = [seat.python, "-P", "-m", "phalanx.launch.worker.bootstrap"]
+    return WorkerCommand(
+        rank=slot.rank,
+        machine=machine.name,
+        argv=[*bootstrap, str(script), *job.arguments],
+        env=_variables(job, machine, slot, seat),
+        cpus=list(slot.cpus),
+        threads=slot.threads,
+        log=f"logs/rank-{slot.rank}.log",
+    )
+
+
+def working_folder(root: Path, seat: Seating) -> str:
+    """That of the command, if it is inside the project; else the project's root."""
+    here = Path.cwd().resolve()
+    inside = here == root or root in here.parents
+    part = here.relative_to(root).as_posix() if inside else "."
+    return os.path.normpath(f"{seat.project}/{part}")
+
+
+def meeting_variables(
+    meeting: Meeting, address: str, machine: PlannedMachine, slot: Slot
+) -> dict[str, str]:
+    """What connects the worker of ``slot`` to the others; it holds the key, so is not kept."""
+    found = {
+        hosts.MEET: endpoint(meeting.address, meeting.port),
+        hosts.ADDRESS: address,
+        hosts.MEMBERS: ",".join(meeting.members),
+        hosts.LOCAL: str(machine.slots.index(slot)),
+        hosts.LOCALS: str(len(machine.slots)),
+        KEY_VARIABLE: meeting.key.text(),
+    }
+    if meeting.tls:
+        found[hosts.TLS] = "1"
+    if meeting.links:
+        found[hosts.LINKS] = json.dumps(dict(meeting.links))
+    return found
+
+
+def _variables(job: Job, machine: PlannedMachine, slot: Slot, seat: Seating) -> dict[str, str]:
+    chosen = msgspec.structs.replace(job.settings, data=seat.data)  # not where this machine has it
+    if seat.checkpoint is not None:
+        chosen = msgspec.structs.replace(chosen, resume=seat.checkpoint)
+    found = {
+        **worker_variables(replace(job, settings=chosen), seat.run_folder, machine, slot),
+        **process_variables(job, slot),
+        "PYTHONPATH": seat.code,
+    }
+    if seat.skew:
+        found[settings.SKEW] = repr(seat.skew)
+    if seat.data is not None:
+        found[settings.DATA] = seat.data
+    return {**found, **dataset_variables(seat)}
+
+
+def dataset_variables(seat: Seating) -> dict[str, str]:
+    """Where the data sets are that were sent, and whether this machine takes them as they are."""
+    if seat.datasets is None:
+        return {}
+    return {settings.DATASETS: seat.datasets, **({UNCHECKED_VARIABLE: "1"} if unchecked() else {})}

@@ -1,0 +1,235 @@
+"""Workers on any machines that can be logged in to: one agent on each starts and watches them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+
+import msgspec
+
+from phalanx.core.errors import InputError, MachineError, PhalanxError, RunStopped
+from phalanx.core.files import read_bounded
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.launch.frameworks import plan_for, roles_by_rank
+from phalanx.launch.launchers.launcher import Job, Launch, Launcher, Samples, describe_launch, never
+from phalanx.launch.launchers.remote_run import RemoteRun
+from phalanx.launch.launchers.remote_worker import DEFAULT_FOLDER, command_of, seating_before
+from phalanx.launch.machines.event_loop import EventLoop, cancel
+from phalanx.launch.machines.reconnect import reconnect_seconds
+from phalanx.launch.machines.remote_files import MachineFile
+from phalanx.launch.run.say import Say
+from phalanx.launch.shipping.project import find_root
+from phalanx.launch.ssh.ssh_login import with_passwords
+from phalanx.pool.machine import Machine
+
+_TICK = 0.05
+_MOST_SWITCH = 1 << 16  # bytes
+_AFTER_KILL = 5.0
+_CLEANING = 40.0
+_CLOSING = 10.0
+
+
+class SshLauncher(Launcher):
+    """Workers as processes of agents; the controller's own thread only ever looks."""
+
+    def __init__(self) -> None:
+        self._loop: EventLoop | None = None
+        self._run: RemoteRun | None = None
+        self._job: Job | None = None
+        self._paths: RunPaths | None = None
+        self._launching: Future[None] | None = None
+        self._switched = 0
+        """When the file of ``phalanx switch`` was last changed."""
+
+    def open(self, job: Job, paths: RunPaths, say: Say, asked: Callable[[], bool]) -> Job:
+        machines = tuple(with_passwords(job.fleet.machines))
+        self._loop = EventLoop()
+        reconnect = reconnect_seconds()
+        self._run = RemoteRun(paths.id, machines, detach=job.fleet.detach, reconnect=reconnect)
+        say(f"connecting to {len(machines)} machine{'s' * (len(machines) != 1)}")
+        try:
+            found = self._loop.wait(self._run.connect(), self._saying(say, asked))
+            self._say_news(say)
+            return _as_found(job, tuple(found))
+        except BaseException:
+            self._close()
+            raise
+
+    def prepare(self, job: Job, paths: RunPaths) -> Launch:
+        self._job = job
+        root = find_root(job.script)
+        folders = {m.name: m.folder or DEFAULT_FOLDER for m in job.fleet.machines}
+        pythons = {m.name: m.python for m in job.fleet.machines}
+        seats = job.plan.seats
+        roles = roles_by_rank(job.framework, len(seats)) if job.framework else [""] * len(seats)
+        workers = []
+        for (machine, slot), role in zip(seats, roles, strict=True):
+            seating = seating_before(folders[machine.name], pythons[machine.name], paths.id)
+            command = command_of(job, root, machine, slot, seating)
+            workers.append(msgspec.structs.replace(command, role=role))
+        return describe_launch(job, paths, workers)
+
+    def start(self, launch: Launch, paths: RunPaths) -> None:
+        assert self._job and self._loop and self._run
+        self._paths = paths
+        if self._job.fleet.detach:  # before anybody runs there: whoever ends us, they can be found
+            paths.detached.touch()
+        work = self._run.launch(self._job, find_root(self._job.script), paths, launch)
+        self._launching = self._loop.submit(work)
+
+    def poll(self) -> dict[int, int]:
+        run = self._run
+        if run is None:
+            return {}
+        if run.error is not None and self._loop is not None:
+            raise run.error  # of what has ended only the codes are asked for
+        self._pass_switch_on(run)
+        return dict(run.codes)
+
+    def codes(self) -> dict[int, int]:
+        return dict(self._run.codes) if self._run else {}
+
+    def _pass_switch_on(self, run: RemoteRun) -> None:
+        if self._paths is None or self._loop is None or not run.started:
+            return
+        try:
+            changed = self._paths.switch.stat().st_mtime_ns
+            if changed == self._switched:
+                return
+            self._switched = changed
+            text = read_bounded(self._paths.switch, _MOST_SWITCH).decode(errors="replace")
+        except (OSError, InputError):
+            return
+        self._loop.submit(run.switch(text))
+
+    def lost(self) -> dict[int, MachineError]:
+        return dict(self._run.lost) if self._run else {}
+
+    def away(self) -> dict[int, MachineError]:
+        return self._run.absences.lost if self._run else {}
+
+    def alone(self) -> MachineError | None:
+        return self._run.absences.alone if self._run else None
+
+    def news(self) -> list[str]:
+        """What there is now: a machine that says more meanwhile has to wait for its turn."""
+        news = self._run.news if self._run else deque()
+        return [news.popleft() for _ in range(len(news))]
+
+    def detached(self) -> bool:
+        done = self._launching is not None and self._launching.done()
+        run, job = self._run, self._job
+        return bool(done and run and run.started and not run.error and job and job.fleet.detach)
+
+    def leave(self) -> None:
+        if self._paths is not None:
+            self._paths.detached.touch()
+        self._let_go()
+
+    def stop(self, grace: float, hurry: Callable[[], bool] = never) -> None:
+        run, loop = self._run, self._loop
+        if run is None or loop is None:
+            return
+        if self._launching is not None and not self._launching.done():
+            cancel(self._launching)
+        run.say_unreachable()
+        if run.all_ended():
+            return
+        loop.submit(run.stop(grace))
+        self._await_end(run, grace, hurry)
+        if not run.all_ended():
+            loop.submit(run.kill())
+            self._await_end(run, _AFTER_KILL, never)
+
+    def finish(self, say: Say, hurry: Callable[[], bool]) -> None:
+        run, loop, paths = self._run, self._loop, self._paths
+        if run is None or loop is None:
+            return
+        try:
+            if paths is not None:
+                self._tell_while(run, loop, paths, say, hurry)
+        finally:
+            self._close()
+            if paths is not None:
+                paths.detached.unlink(missing_ok=True)
+            self._say_news(say)
+
+    def processes(self) -> list[int]:
+        return []  # agents read what their workers use
+
+    def samples(self, launch: Launch, paths: RunPaths) -> list[Samples]:
+        assert self._run is not None
+        files: list[Samples] = []
+        for member in self._run.members:
+            member.samples = MachineFile(paths.machine(member.name))
+            files.append(member.samples)
+        return files
+
+    def _tell_while(
+        self, run: RemoteRun, loop: EventLoop, paths: RunPaths, say: Say, hurry: Callable[[], bool]
+    ) -> None:
+        try:
+            loop.wait(run.bring_home(paths), self._saying(say, hurry))
+        except RunStopped:
+            run.news.extend(run.left_behind())
+        except (PhalanxError, TimeoutError, OSError):
+            pass
+        self._say_news(say)
+        with contextlib.suppress(PhalanxError, RunStopped, TimeoutError, OSError):
+            loop.wait(run.clean(), self._saying(say, hurry), _CLEANING)
+
+    def _saying(self, say: Say, asked: Callable[[], bool]) -> Callable[[], bool]:
+        """Asked again and again while something is waited for: a time to say what there is."""
+
+        def look() -> bool:
+            self._say_news(say)
+            return asked()
+
+        return look
+
+    def _say_news(self, say: Say) -> None:
+        for text in self.news():
+            say(text)
+
+    def _await_end(self, run: RemoteRun, seconds: float, hurry: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + seconds
+        while not run.all_ended() and time.monotonic() < deadline and not hurry():
+            time.sleep(_TICK)
+
+    def _let_go(self) -> None:
+        """As ``_close``, but whatever was found goes on."""
+        assert self._run and self._loop
+        with contextlib.suppress(PhalanxError, TimeoutError, OSError):
+            self._loop.wait(self._run.leave(), never, _AFTER_KILL)
+        self._loop.close()
+        self._run = None
+
+    def _close(self) -> None:
+        if self._loop is None or self._run is None:
+            return
+        with contextlib.suppress(PhalanxError, TimeoutError, OSError):
+            self._loop.wait(self._run.close(), never, _CLOSING)
+        self._loop.close()
+        self._loop = None
+
+
+def _as_found(job: Job, machines: tuple[Machine, ...]) -> Job:
+    """The job planned anew, with what its machines turned out to have."""
+    plan = plan_for(
+        machines,
+        job.framework,
+        job.fleet.workers,
+        strategy=job.plan.strategy,
+        selection=job.plan.selection,
+        batch=job.plan.batch,
+    )
+    slow = job.settings.slow
+    if slow is not None:
+        slow = [*slow, *[1.0] * plan.workers][: plan.workers]
+    settings = msgspec.structs.replace(job.settings, slow=slow, second_copy=job.fleet.detach)
+    fleet = replace(job.fleet, machines=machines)
+    return replace(job, plan=plan, settings=settings, fleet=fleet)

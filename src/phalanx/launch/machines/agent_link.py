@@ -1,0 +1,322 @@
+"""The controller's end of an agent: asks it, hears what it tells, and notices when it is gone.
+
+Whatever comes from the machine is data: a frame that no agent would send loses the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from phalanx.core.errors import MachineError
+from phalanx.launch.machines.agent_frames import (
+    Answer,
+    Pong,
+    Problem,
+    WrongFrame,
+    pack,
+    read_as,
+    unpack,
+)
+from phalanx.launch.machines.agent_loss import (
+    cannot_keep,
+    no_answer,
+    silent,
+    talks_otherwise,
+    why_it_ended,
+    without_controls,
+)
+from phalanx.launch.machines.agent_source import agent_command, agent_sources
+from phalanx.launch.run.progress_notes import Doing, Waiting
+from phalanx.launch.ssh.ssh_command import RunningCommand, start_command
+from phalanx.launch.ssh.ssh_connect import CONNECT_SECONDS
+from phalanx.pool.machine import Machine
+
+PATIENCE = 8.0
+PING_SECONDS = 1.0
+OWN_GAP = 4.0
+"""Seconds that a ping is late when it is not for load: this computer slept."""
+FIRST_PINGS = 4
+HELLO_SECONDS = 20.0
+"""For the machine's Python to start and to answer: a small machine under load takes long."""
+ASK_SECONDS = 10.0
+LEAVE_SECONDS = 6.0
+END_SECONDS = 3.0
+PONGS_KEPT = 30
+"""Clocks drift: the best of the last half minute counts, not the best there ever was."""
+
+OnTell = Callable[[str, dict[str, Any], bytes], None]
+OnLost = Callable[[MachineError], None]
+OnGap = Callable[[float], None]
+Reply = tuple[dict[str, Any], bytes]
+
+
+class Refused(MachineError):  # noqa: N818  (what was answered)
+    """The agent says why it does not do what it is asked."""
+
+
+class AgentLink:
+    """An agent that answers; leaving ``async with`` ends it, and its workers with it."""
+
+    def __init__(self, command: RunningCommand, patience: float) -> None:
+        self.machine = command.machine
+        self.hello: dict[str, Any] = {}
+        """What it said of itself: ``pid``, ``version``, ``run_folder`` …"""
+        self.lost: MachineError | None = None
+        self.on_tell: OnTell = lambda name, fields, payload: None
+        self.on_lost: OnLost = lambda error: None
+        self.on_gap: OnGap = lambda seconds: None
+        """This computer itself did not run for so long."""
+        self.waiting = Waiting(self.machine)
+        self._command, self._patience = command, patience
+        self._numbers, self._heard = itertools.count(1), time.monotonic()
+        self._pending: dict[int, asyncio.Future[Reply]] = {}
+        self._pongs: deque[tuple[float, float]] = deque(maxlen=PONGS_KEPT)
+        self._closing = False
+        self._ended = False
+        """Whether its output has: then there is nobody to be killed."""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def address(self) -> str | None:
+        """The machine's, as it was reached; ``None`` of this machine."""
+        return self._command.address
+
+    @property
+    def reached_from(self) -> str | None:
+        """This machine's own address on the way there."""
+        return self._command.reached_from
+
+    @property
+    def clock_offset(self) -> float:
+        """Seconds to add to the machine's monotonic clock to get ours."""
+        return min(self._pongs)[1] if self._pongs else 0.0
+
+    async def ask(
+        self,
+        name: str,
+        *,
+        timeout: float = ASK_SECONDS,
+        doing: Doing | None = None,
+        payload: bytes = b"",
+        **fields: Any,
+    ) -> dict[str, Any]:
+        """The fields of the answer; ``MachineError`` for a problem, a lost machine, no answer.
+
+        ``doing`` is for the user to read when it takes long; ``timeout`` is then without progress.
+        """
+        request = {"ask": name, **fields}
+        if doing is None:
+            return (await self.request(request, payload, timeout=timeout))[0]
+        async with self.waiting.patiently(doing, timeout):
+            return (await self.request(request, payload, timeout=None))[0]
+
+    async def request(
+        self, header: dict[str, Any], payload: bytes = b"", *, timeout: float | None = ASK_SECONDS
+    ) -> Reply:
+        """As ``ask``, with the bytes that came with the answer."""
+        number = next(self._numbers)
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._pending[number] = answer
+        try:
+            async with asyncio.timeout(timeout):
+                await self.send({**header, "id": number}, payload)
+                return await answer
+        except TimeoutError:
+            raise no_answer(self.machine, header["ask"], timeout) from None
+        finally:
+            del self._pending[number]
+
+    async def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
+        """A frame without an answer (a blob); returns when there is room for the next."""
+        if self.lost is not None:
+            raise self.lost
+        self._command.put(pack(header, payload))
+        await self._command.drain()
+        if self.lost is not None:
+            raise self.lost
+
+    async def close(self, grace: float = 2.0) -> None:
+        """Have the agent stop its workers and end; bounded, and harmless a second time."""
+        if self._closing:
+            return
+        self._closing = True
+        left = False
+        try:
+            if self.lost is None:
+                with contextlib.suppress(MachineError):
+                    await self.ask("leave", grace=grace, timeout=LEAVE_SECONDS + grace)
+                    left = await self._has_ended()
+        finally:  # also when whoever closes has no more patience
+            await self._end(kill=not left and not self._ended)
+
+    async def detach(self) -> None:
+        """Go, and leave a detached agent and its workers as they are."""
+        self._closing = True
+        await self._end(kill=False)
+
+    async def __aenter__(self) -> AgentLink:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # -- from here on: the machinery ---------------------------------------------------------
+
+    async def open(self, hello: dict[str, Any], timeout: float) -> None:
+        """Send the agent itself, and greet it."""
+        await self._command.__aenter__()
+        self._tasks = [asyncio.create_task(self._listen())]
+        try:
+            async with asyncio.timeout(timeout):
+                await self._command.write(agent_sources())
+            self.hello, _ = await self.request({"ask": "hello", **hello}, timeout=timeout)
+        except TimeoutError:
+            raise silent(self.machine, timeout) from None
+        self._tasks.append(asyncio.create_task(self._ping()))
+
+    async def abandon(self) -> None:
+        """End an agent that was not greeted."""
+        self._closing = True
+        await self._end(kill=True)
+
+    async def _listen(self) -> None:
+        try:
+            while self.lost is None:
+                self._take(*await unpack(self._read))
+        except EOFError:
+            self._ended = True
+            self._lose(await why_it_ended(self._command))
+        except WrongFrame as error:
+            self._lose(talks_otherwise(self.machine, str(error)))
+        except OSError as error:  # this machine's own disk; what becomes of the connection ends it
+            self._lose(cannot_keep(self.machine, error))
+        except Exception as error:  # whoever listens did not expect what was told
+            why = f"{type(error).__name__}: {error}"
+            self._lose(talks_otherwise(self.machine, why))
+            raise
+
+    async def _read(self, count: int) -> bytes:
+        parts = []
+        while count:
+            part = await self._command.read(count)
+            if not part:
+                raise EOFError
+            self._heard = time.monotonic()
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)
+
+    def _take(self, header: dict[str, Any], payload: bytes) -> None:
+        found = read_as(Answer, header)
+        if found.tell == "pong":
+            self._take_pong(read_as(Pong, header))
+        elif found.tell is not None:
+            self.waiting.heard(found.tell)
+            self.on_tell(found.tell, header, payload)
+        elif found.problem is not None:
+            self._refuse(found.problem, read_as(Problem, header))
+        elif found.answer is not None:
+            self._resolve(found.answer, header, payload)
+        else:
+            raise WrongFrame("a frame says nothing")
+
+    def _take_pong(self, pong: Pong) -> None:
+        now = time.monotonic()
+        self._pongs.append((now - pong.sent, (now + pong.sent) / 2 - pong.mine))
+
+    def _resolve(self, number: int, header: dict[str, Any], payload: bytes) -> None:
+        """An answer that nobody waits for any more is one that came late."""
+        waiting = self._pending.get(number)
+        if waiting is not None and not waiting.done():
+            waiting.set_result((header, payload))
+
+    def _refuse(self, number: int, problem: Problem) -> None:
+        waiting = self._pending.get(number)
+        if waiting is not None and not waiting.done():
+            cause = f"{self.machine.name}: {without_controls(problem.cause)}"
+            waiting.set_exception(Refused(cause, without_controls(problem.remedy)))
+
+    async def _ping(self) -> None:
+        for count in itertools.count(1):
+            self._command.put(pack({"ask": "ping", "sent": time.monotonic()}))
+            pause = PING_SECONDS if count > FIRST_PINGS else PING_SECONDS / 20
+            # The monotonic clock stands still while the computer sleeps; this one does not.
+            before = time.clock_gettime(time.CLOCK_BOOTTIME)
+            await asyncio.sleep(pause)
+            gap = time.clock_gettime(time.CLOCK_BOOTTIME) - before - pause
+            if gap > OWN_GAP:
+                self._heard = time.monotonic()  # it had no chance to be heard
+                self.on_gap(gap)
+            if self.lost is not None:
+                return
+            if time.monotonic() - self._heard > self._patience:
+                self._lose(silent(self.machine, self._patience))
+                return
+
+    def _lose(self, error: MachineError) -> None:
+        if self.lost is not None:
+            return
+        self.lost = error
+        for waiting in self._pending.values():
+            if not waiting.done():
+                waiting.set_exception(error)
+        if not self._closing:
+            self.on_lost(error)
+
+    async def _has_ended(self) -> bool:
+        try:
+            await self._command.wait(END_SECONDS)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _end(self, *, kill: bool) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if not kill:
+            self._command.let_go()
+        await self._command.__aexit__()
+
+
+async def open_agent(
+    machine: Machine,
+    *,
+    run: str | None,
+    detach: bool = False,
+    attach: bool = False,
+    hold: float = 0.0,
+    timeout: float = CONNECT_SECONDS,
+    patience: float = PATIENCE,
+) -> AgentLink:
+    """Log in, start an agent in the machine's Python, and greet it.
+
+    ``detach``: it outlives this link; ``attach``: the one of ``run`` that does; ``hold``: for so
+    many seconds it may be silent here, and then come back.
+    """
+    own = machine.is_here and "python" not in machine.model_fields_set
+    python = sys.executable if own else machine.python
+    command = await start_command(machine, agent_command(python, run), timeout=timeout)
+    link = AgentLink(command, patience)
+    hello = {
+        "run": run,
+        "name": machine.name,
+        "folder": machine.folder,
+        "patience": patience,
+        "detach": detach,
+        "attach": attach,
+        "hold": hold,
+    }
+    try:
+        await link.open(hello, HELLO_SECONDS)
+    except BaseException:
+        await link.abandon()
+        raise
+    return link

@@ -1,0 +1,101 @@
+"""How a machine was lost, in one line for the user."""
+
+from __future__ import annotations
+
+import signal
+
+from phalanx.core.errors import MachineError
+from phalanx.launch.run.failure import signal_name
+from phalanx.launch.ssh.ssh_command import RunningCommand
+from phalanx.pool.machine import Machine
+
+TOO_OLD_CODE = 9
+NOT_FOUND_CODE = 127
+UNKNOWN_OPTION_CODE = 2
+_WAIT = 2.0
+_MOST_WORDS = 500
+
+
+class ConnectionLost(MachineError):  # noqa: N818  (what happened)
+    """Whoever was at its other end may still be there."""
+
+
+async def why_it_ended(command: RunningCommand) -> MachineError:
+    """From the exit code and the last words of an agent that has ended."""
+    machine = command.machine
+    try:
+        code = await command.wait(_WAIT)
+    except TimeoutError:
+        code = None
+    last = without_controls((command.errors.splitlines() or [""])[-1])
+    if code == NOT_FOUND_CODE:
+        return MachineError(
+            f"{machine.name} has no command '{machine.python}'",
+            "Name its Python as 'python' in the blueprint.",
+        )
+    if code == TOO_OLD_CODE:
+        return MachineError(
+            f"{machine.name}: {last}", "Name a newer Python as 'python' in the blueprint."
+        )
+    if code == UNKNOWN_OPTION_CODE and "python -h" in command.errors:
+        return MachineError(
+            f"{machine.name}: '{machine.python}' is not a Python 3",
+            "Name a newer Python as 'python' in the blueprint.",
+        )
+    if not code and not last:  # 0: of a relay that an agent has let go of
+        return ConnectionLost(
+            f"the connection to {machine.name} was lost", "See whether it is still up."
+        )
+    why = last or exit_words(code)
+    kind = MachineError if code else ConnectionLost
+    return kind(
+        f"the agent on {machine.name} ended: {why}",
+        "See whether the machine is up, and whether somebody ends processes there.",
+    )
+
+
+def exit_words(code: int | None) -> str:
+    """A shell, and our guardian, say by 128 and more that a signal ended somebody."""
+    if code is not None and 128 < code <= 128 + signal.SIGRTMAX:
+        return f"it was killed by {signal_name(code - 128)}"
+    return f"exit code {code}"
+
+
+def silent(machine: Machine, seconds: float) -> MachineError:
+    return ConnectionLost(
+        f"{machine.name} has not answered for {seconds:.0f} seconds",
+        "See whether it is up, and whether it can be reached.",
+    )
+
+
+def no_answer(machine: Machine, ask: str, seconds: float | None) -> MachineError:
+    return MachineError(
+        f"{machine.name} did not answer '{ask}' within {seconds or 0.0:.0f} seconds",
+        "See whether it is up and how busy it is.",
+    )
+
+
+def no_progress(machine: Machine, doing: str, seconds: float) -> MachineError:
+    return MachineError(
+        f"{machine.name} has made no progress for {seconds:.0f} seconds: {doing}",
+        "See how busy it is, and whether its disk answers.",
+    )
+
+
+def cannot_keep(machine: Machine, error: OSError) -> MachineError:
+    return MachineError(
+        f"what {machine.name} sends cannot be written here: {error.strerror or error}",
+        "Free some space on this machine, or set PHALANX_RUNS to a folder that has it.",
+    )
+
+
+def talks_otherwise(machine: Machine, why: str) -> MachineError:
+    return MachineError(
+        f"{machine.name} says what Phalanx does not: {without_controls(why)}",
+        "Its login shell has to print nothing; see what 'ssh' to it shows.",
+    )
+
+
+def without_controls(text: str) -> str:
+    """One printable line: a machine's words must not steer a terminal."""
+    return "".join(c if c.isprintable() else " " for c in text)[:_MOST_WORDS].strip()

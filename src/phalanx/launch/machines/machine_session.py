@@ -1,0 +1,309 @@
+"""One machine of a run, as the controller sees it: its agent, its files, its workers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from phalanx.core.errors import MachineError
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.launch.launchers.remote_worker import Seating
+from phalanx.launch.machines.agent_facts import ask_facts
+from phalanx.launch.machines.agent_frames import Chunk, Exited, Ports, read_as
+from phalanx.launch.machines.agent_link import AgentLink, Refused, open_agent
+from phalanx.launch.machines.agent_loss import without_controls
+from phalanx.launch.machines.clocks import SKEW_WARNING, clock_words
+from phalanx.launch.machines.remote_files import Homecoming, MachineFile
+from phalanx.launch.machines.shipment import Equipment
+from phalanx.launch.pool.pool_addresses import address_for_others
+from phalanx.launch.run.say import Say
+from phalanx.launch.shipping.home.checkpoints import ComingHome
+from phalanx.launch.shipping.home.results import clean_up, take_checkpoint
+from phalanx.launch.shipping.send import answers_wrongly, read_answer
+from phalanx.launch.shipping.versions import Inspection
+from phalanx.observe.machines.agent_samples import SampleReader
+from phalanx.plan.plan import PlannedMachine
+from phalanx.pool.facts import Facts
+from phalanx.pool.here import on_this_machine
+from phalanx.pool.machine import Machine
+from phalanx.pool.machine_facts import MachineFacts
+
+OnExit = Callable[[int, int], None]
+OnLost = Callable[["Member", MachineError], None]
+ANSWER_SECONDS = 20.0
+SAMPLES_SECONDS = 300.0
+"""For those of weeks, over a slow line."""
+MOST_NOTES = 2000
+
+
+class Member:
+    """From logging in to cleaning up, on one machine."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        run_id: str,
+        *,
+        detach: bool,
+        attach: bool,
+        say: Say,
+        hold: float = 0.0,
+    ) -> None:
+        self.machine = machine
+        self.ranks: list[int] = []
+        """Planned for this machine."""
+        self.started_ranks: list[int] = []
+        self.remarks: list[str] = []
+        """What was found to be other than the blueprint says."""
+        self.skew = 0.0
+        """Seconds that the machine's wall clock is ahead of ours."""
+        self.own_address = "127.0.0.1"
+        """Of this machine as the others know it, where the blueprint says 'here'."""
+        self.gone: MachineError | None = None
+        """Of a detached run that was found again: nothing of it is left here."""
+        self.samples: MachineFile | None = None
+        self.clock_to_run = 0.0
+        """Seconds from this machine's clock to that of the run's first machine."""
+        self.python: Inspection | None = None
+        self._facts: MachineFacts | None = None
+        self._link: AgentLink | None = None
+        self._past: list[AgentLink] = []
+        """Kept: the process behind one of this computer is killed by asyncio when it is dropped."""
+        self._run_id, self._say = run_id, say
+        self._detach, self._attach = detach, attach
+        self._hold = 0.0 if detach or attach else hold
+        """Of an agent that ends with its controller, but not with its sleep."""
+        self._files: Homecoming | None = None
+        self._checkpoints: ComingHome | None = None
+        self._reader = SampleReader()
+        self._notes = 0
+        self._seat: Seating | None = None
+        self._on_exit: OnExit = lambda rank, code: None
+        self._on_lost: OnLost = lambda member, error: None
+
+    @property
+    def name(self) -> str:
+        return self.machine.name
+
+    @property
+    def link(self) -> AgentLink:
+        assert self._link is not None
+        return self._link
+
+    @property
+    def alive(self) -> bool:
+        return self._link is not None and self._link.lost is None and self.gone is None
+
+    @property
+    def run_folder(self) -> str:
+        """The run's, over there."""
+        return without_controls(str(self.link.hello.get("run_folder")))
+
+    @property
+    def seat(self) -> Seating:
+        assert self._seat is not None
+        return self._seat
+
+    @property
+    def address(self) -> str:
+        """Where the other machines reach this one: told, or the way that SSH took."""
+        reached_at = self.own_address if self.machine.is_here else self.link.address
+        return address_for_others(self.machine, self.facts, reached_at)
+
+    @property
+    def interface(self) -> str | None:
+        """The network device of its address, if the machine said so."""
+        found = (one.interface for one in self.facts.addresses if one.address == self.address)
+        return next(found, None)
+
+    @property
+    def facts(self) -> MachineFacts:
+        assert self._facts is not None
+        return self._facts
+
+    # -- before the start --------------------------------------------------------------------
+
+    async def connect(self, timeout: float) -> None:
+        self._link = await open_agent(
+            self.machine,
+            run=self._run_id,
+            detach=self._detach,
+            attach=self._attach,
+            hold=self._hold,
+            timeout=timeout,
+        )
+        if self._attach and self._link.hello.get("gone") is True:
+            self.gone = MachineError(
+                f"nothing of this run is left on {self.name}",
+                "It has ended, or the machine was restarted.",
+            )
+            await self._link.close()
+            return
+        self._link.on_tell = self._hear
+        facts, self.skew = await ask_facts(self._link, ANSWER_SECONDS)
+        self._facts = facts
+        gpus = len(facts.gpus)
+        known = Facts(facts.cores, tuple(facts.cpu_ids), facts.memory or 0, gpus, gpus)
+        self.machine, self.remarks = on_this_machine(self.machine, known)
+        if abs(self.skew) > SKEW_WARNING:
+            words = clock_words(self.name, self.skew)
+            self.remarks.append(f"{words}; the run's times are corrected")
+
+    async def equip(self, equipment: Equipment) -> None:
+        """Everything that the workers need is on the machine."""
+        seat, self.python = await equipment.bring(self.link, self.machine)
+        self._seat = replace(seat, skew=self.skew)
+
+    async def free_ports(self, count: int) -> list[int]:
+        answer = await self.link.ask(
+            "free_ports", address=self.address, count=count, timeout=ANSWER_SECONDS
+        )
+        ports = read_answer(self.link, answer, Ports).ports
+        if len(ports) != count:
+            raise answers_wrongly(self.link)
+        return ports
+
+    # -- workers -----------------------------------------------------------------------------
+
+    def begin(
+        self, paths: RunPaths, plan: PlannedMachine, on_exit: OnExit, on_lost: OnLost
+    ) -> None:
+        self.ranks = [slot.rank for slot in plan.slots]
+        self._files = Homecoming(paths, self.ranks, lambda text: self._say(f"{self.name}: {text}"))
+        self._checkpoints = ComingHome(
+            self.name,
+            paths,
+            lambda incoming, name: take_checkpoint(self.link, incoming, name),
+            lambda text: self._say(f"{self.name}: {text}"),
+        )
+        self._on_exit, self._on_lost = on_exit, on_lost
+        if self._link is not None:
+            self._link.on_lost = lambda error: self._on_lost(self, error)
+
+    async def start(self, workers: list[dict[str, Any]]) -> None:
+        self.started_ranks = list(self.ranks)
+        try:
+            await self.link.ask("start", workers=workers, timeout=ANSWER_SECONDS)
+        except Refused:
+            await self._end_the_started()
+            raise
+        await self._have_sampled(ANSWER_SECONDS, keep=self._detach or self._hold > 0)
+
+    async def _end_the_started(self) -> None:
+        """When one cannot be started, those before it end unheard: the one is the cause."""
+        self._on_exit = lambda rank, code: None
+        with contextlib.suppress(MachineError):
+            await self.stop(0.0)
+        self.started_ranks = []
+
+    async def rejoin(self) -> None:
+        """Have the rest of what the workers wrote, and of how they ended, sent."""
+        assert self._files is not None
+        self.started_ranks = list(self.ranks)
+        offsets = self._files.know()
+        await self.link.ask("resume_tails", offsets=offsets, timeout=ANSWER_SECONDS)
+        after = self._last_sample() or 0.0
+        await self._have_sampled(SAMPLES_SECONDS, keep=True, after=after)
+
+    async def reconnect(self, timeout: float) -> bool:
+        """Be its controller again; whether there was an agent that still has the run."""
+        link = await open_agent(
+            self.machine, run=self._run_id, attach=True, hold=self._hold, timeout=timeout
+        )
+        if link.hello.get("gone") is True:
+            await link.close()
+            return False
+        old, self._link = self.link, link
+        self._past.append(old)
+        await old.detach()
+        link.on_tell, link.on_gap, link.waiting.say = self._hear, old.on_gap, self._say
+        try:
+            await self.rejoin()
+        except MachineError:
+            await link.detach()
+            raise
+        link.on_lost = lambda error: self._on_lost(self, error)
+        if link.lost is not None:
+            raise link.lost
+        return True
+
+    async def _have_sampled(self, timeout: float, **fields: Any) -> None:
+        """Figures only: the workers do not end because these are late."""
+        try:
+            await self.link.ask("sample", on=True, timeout=timeout, **fields)
+        except MachineError as error:
+            if self.link.lost is not None:
+                raise
+            self._say(error.cause)
+
+    async def fetch_samples(self, paths: RunPaths) -> None:
+        """Those that an agent that is gone has kept.
+
+        The machine may have been restarted, and its clock with it: only samples that are home
+        tell what its moments were in the run.
+        """
+        self.samples = MachineFile(paths.machine(self.name))
+        after = self._last_sample()
+        if after is not None:
+            await self.link.ask("kept_samples", after=after, timeout=SAMPLES_SECONDS)
+
+    def _last_sample(self) -> float | None:
+        """When it was, by the machine's clock; what comes now is told by the clock it was."""
+        last = self.samples.last() if self.samples is not None else None
+        if last is None:
+            return None
+        self._reader.go_on_after(last)
+        self.clock_to_run = last.time - last.at
+        return last.at
+
+    async def leave(self) -> None:
+        if self.alive:
+            await self.link.detach()
+
+    async def switch(self, request: str) -> None:
+        if self.alive and self.started_ranks:
+            await self.link.ask("switch", request=request, timeout=ANSWER_SECONDS)
+
+    async def stop(self, grace: float) -> None:
+        if self.alive and self.started_ranks:
+            await self.link.ask("stop", grace=grace, timeout=grace + ANSWER_SECONDS)
+
+    def _hear(self, what: str, told: dict[str, Any], payload: bytes) -> None:
+        if what == "chunk" and self._files is not None:
+            chunk = read_as(Chunk, told)
+            self._files.take(chunk.file, chunk.offset, payload)
+        elif what == "exited":
+            ended = read_as(Exited, told)
+            if ended.rank in self.ranks:
+                self._on_exit(ended.rank, ended.code)
+        elif what == "saved" and self._checkpoints is not None:
+            self._checkpoints.hear(str(told.get("checkpoint")))
+        elif what == "sample" and self.samples is not None:
+            sample = self._reader.read(told, self.clock_to_run)
+            if sample is not None:
+                self.samples.add(sample)
+        elif what == "note":
+            self._take_note(without_controls(str(told.get("text"))))
+
+    def _take_note(self, text: str) -> None:
+        self._notes += 1
+        if self._notes <= MOST_NOTES:  # whoever says something without end is not heard for ever
+            self._say(f"{self.name}: {text}")
+
+    # -- the end -----------------------------------------------------------------------------
+
+    async def checkpoints_home(self) -> None:
+        """The one that is on its way, if there is one, has come."""
+        if self._checkpoints is not None:
+            await self._checkpoints.finish()
+
+    async def clean(self) -> None:
+        if self.alive:
+            for text in await clean_up(self.link):
+                self._say(text)
+
+    async def close(self) -> None:
+        if self._link is not None:
+            await self._link.close()

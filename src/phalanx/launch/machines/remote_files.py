@@ -1,0 +1,131 @@
+"""What agents send of events, logs and samples, written where a local run would have written it.
+
+A machine is not trusted: it writes the files of its own ranks, in order, and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import msgspec
+
+from phalanx.core.files import LARGEST_LOG
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.launch.shipping.project import megabytes
+from phalanx.observe.events.event_types import MachineSample
+from phalanx.observe.machines.agent_samples import ToldSample
+
+LARGEST = 4 << 30
+"""Bytes of one file; what a machine sends beyond is not kept."""
+LARGEST_TRACEBACK = 1 << 20
+"""It is read as a whole."""
+_KEPT = 120
+_LAST_BYTES = 1 << 16
+
+
+class Homecoming:
+    """The files of one machine's ranks."""
+
+    def __init__(self, paths: RunPaths, ranks: Collection[int], say: Callable[[str], None]) -> None:
+        self._paths, self._say = paths, say
+        self._cut: set[str] = set()
+        self._limits = {name: limit for rank in ranks for name, limit in _of_rank(paths, rank)}
+        self.offsets: dict[str, int] = {}
+        """How far each file has come."""
+
+    def take(self, file: str, offset: int, data: bytes) -> None:
+        """Keep a piece; one that is not the next, or not this machine's, is passed over."""
+        done = self.offsets.get(file, 0)
+        if file not in self._limits or not 0 <= offset <= done:
+            return
+        rest = data[done - offset :]
+        fresh = rest[: self._limits[file] - done]
+        if len(fresh) < len(rest) and file not in self._cut:
+            self._cut.add(file)
+            self._say(
+                f"{file} is too long: only its first {megabytes(self._limits[file])} are kept"
+            )
+        if not fresh:
+            return
+        _append(self._paths.folder / file, fresh)
+        self.offsets[file] = done + len(fresh)
+
+    def know(self) -> dict[str, int]:
+        """What is here already, for a machine that is asked to go on."""
+        for name in self._limits:
+            path = self._paths.folder / name
+            self.offsets[name] = path.stat().st_size if path.is_file() else 0
+        return self.offsets
+
+
+def _of_rank(paths: RunPaths, rank: int) -> list[tuple[str, int]]:
+    """The names of a rank's files, each with the most that is kept of it."""
+    files = {
+        paths.events_of(rank): LARGEST_LOG,  # more of them would not be read
+        paths.log_of(rank): LARGEST,
+        paths.traceback_of(rank): LARGEST_TRACEBACK,
+    }
+    return [(path.relative_to(paths.folder).as_posix(), most) for path, most in files.items()]
+
+
+class MachineFile:
+    """The samples of one machine: kept in its file, and for whoever watches."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._size = path.stat().st_size if path.is_file() else 0
+        self._fresh: deque[MachineSample] = deque(maxlen=_KEPT)
+
+    def add(self, sample: ToldSample) -> None:
+        line = msgspec.json.encode(sample) + b"\n"
+        if self._size + len(line) > LARGEST:
+            return
+        _append(self._path, line)
+        self._size += len(line)
+        self._fresh.append(sample)
+
+    def last(self) -> ToldSample | None:
+        """What came last; a line that a controller could not end is removed, and comes again."""
+        if not self._path.is_file():
+            return None
+        with self._path.open("r+b") as file:
+            self._size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, self._size - _LAST_BYTES))
+            lines = file.read().splitlines(keepends=True)
+            if lines and not lines[-1].endswith(b"\n"):
+                self._size -= len(lines.pop())
+                file.truncate(self._size)
+        found = (_as_told(line) for line in reversed(lines))
+        return next((sample for sample in found if sample is not None), None)
+
+    def start(self) -> None:
+        """The agent starts to read when the workers do."""
+
+    def stop(self) -> None:
+        """The agent ends with the run."""
+
+    def take(self) -> list[MachineSample]:
+        taken = []
+        while self._fresh:
+            taken.append(self._fresh.popleft())
+        return taken
+
+
+def _as_told(line: bytes) -> ToldSample | None:
+    try:
+        return msgspec.json.decode(line, type=ToldSample)
+    except msgspec.DecodeError:
+        return None
+
+
+def _append(path: Path, data: bytes) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
+    try:
+        rest = memoryview(data)
+        while rest:  # a disk that becomes full takes a part
+            rest = rest[os.write(file, rest) :]
+    finally:
+        os.close(file)

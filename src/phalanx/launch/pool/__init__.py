@@ -1,0 +1,1 @@
+"""What is done with a whole pool: check, init, trust, probe."""

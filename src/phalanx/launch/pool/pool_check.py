@@ -1,0 +1,149 @@
+"""Logs in to all machines of a pool at once, and sees what they are and whom they reach."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from itertools import permutations
+
+from phalanx.core.errors import MachineError, PhalanxError
+from phalanx.launch.machines.agent_facts import ask_facts
+from phalanx.launch.machines.agent_link import AgentLink, open_agent
+from phalanx.launch.pool.pool_addresses import address_for_others, own_address
+from phalanx.launch.run.say import Say
+from phalanx.pool.machine import Machine
+from phalanx.pool.machine_facts import MachineFacts
+
+START_SECONDS = 30.0
+ANSWER_SECONDS = 60.0
+KNOCK_SECONDS = 3.0
+PACKAGES = ("torch", "phalanx-train")
+
+
+@dataclass
+class Visit:
+    """One machine, as far as it was got to."""
+
+    machine: Machine
+    error: PhalanxError | None = None
+    facts: MachineFacts | None = None
+    python: str | None = None
+    """Version of the Python that workers would run on."""
+    torch: str | None = None
+    python_error: PhalanxError | None = None
+    skew: float | None = None
+    """Seconds that its wall clock is ahead of ours."""
+    address: str | None = None
+    """Where the others reach it."""
+    listen_error: PhalanxError | None = None
+
+
+@dataclass(frozen=True)
+class Knock:
+    """From one machine to another."""
+
+    source: str
+    target: str
+    ok: bool
+    why: str = ""
+
+
+@dataclass
+class Check:
+    visits: list[Visit]
+    knocks: list[Knock] = field(default_factory=list)
+
+    def visit(self, name: str) -> Visit:
+        return next(each for each in self.visits if each.machine.name == name)
+
+
+async def check_pool(machines: Sequence[Machine], say: Say = lambda _: None) -> Check:
+    """What can be known of each machine; a failure is part of the answer."""
+    check = Check([Visit(machine) for machine in machines])
+    async with AsyncExitStack() as stack:
+        say(f"connecting to {len(machines)} machines")
+        links = await asyncio.gather(*(_visit(stack, each) for each in check.visits))
+        reached = {each.machine.name: link for each, link in zip(check.visits, links, strict=True)}
+        open_links = {name: link for name, link in reached.items() if link is not None}
+        say("machines knock at each other")
+        await _meet(check, open_links)
+    return check
+
+
+async def _visit(stack: AsyncExitStack, visit: Visit) -> AgentLink | None:
+    machine = visit.machine
+    try:
+        link = await open_agent(machine, run=None, timeout=START_SECONDS)
+        await stack.enter_async_context(link)
+        await see(link, visit)
+    except PhalanxError as error:
+        visit.error = error
+        return None
+    return link
+
+
+async def see(link: AgentLink, visit: Visit) -> None:
+    """What the machine is, and what its Python has."""
+    visit.facts, visit.skew = await ask_facts(link, ANSWER_SECONDS)
+    await _inspect(link, visit)
+
+
+async def _inspect(link: AgentLink, visit: Visit) -> None:
+    machine = visit.machine
+    own = machine.is_here and "python" not in machine.model_fields_set
+    python = sys.executable if own else machine.python
+    try:
+        found = await link.ask(
+            "inspect", python=python, packages=list(PACKAGES), timeout=ANSWER_SECONDS
+        )
+        visit.python = str(found["version"])[:40]
+        torch = found["packages"].get("torch")
+        visit.torch = None if torch is None else str(torch)[:40]
+    except (KeyError, AttributeError):
+        visit.python_error = MachineError(f"{machine.name}: its Python is not understood")
+    except PhalanxError as error:
+        if link.lost is not None:
+            raise
+        visit.python_error = error
+
+
+async def _meet(check: Check, links: dict[str, AgentLink]) -> None:
+    """Everybody listens, and everybody else knocks."""
+    ours = own_address([link.reached_from for link in links.values()])
+    doors: dict[str, tuple[str, int, str]] = {}
+
+    async def listen(name: str, link: AgentLink) -> None:
+        visit = check.visit(name)
+        assert visit.facts is not None
+        reached_at = ours if visit.machine.is_here else link.address
+        visit.address = address_for_others(visit.machine, visit.facts, reached_at)
+        try:
+            answer = await link.ask("listen", address=visit.address, timeout=ANSWER_SECONDS)
+            doors[name] = visit.address, int(answer["port"]), str(answer["token"])
+        except (KeyError, ValueError):
+            visit.listen_error = MachineError(f"{name} does not say where it listens")
+        except PhalanxError as error:
+            visit.listen_error = error
+
+    await asyncio.gather(*(listen(name, link) for name, link in links.items()))
+    pairs = [(a, b) for a, b in permutations(links, 2) if b in doors]
+    found = await asyncio.gather(*(_knock(links[a], a, b, doors[b]) for a, b in pairs))
+    check.knocks += found
+
+
+async def _knock(link: AgentLink, source: str, target: str, door: tuple[str, int, str]) -> Knock:
+    address, port, token = door
+    try:
+        answer = await link.ask(
+            "reach", address=address, port=port, seconds=KNOCK_SECONDS, timeout=ANSWER_SECONDS
+        )
+    except PhalanxError as error:
+        return Knock(source, target, False, error.cause)
+    if not answer.get("ok"):
+        return Knock(source, target, False, str(answer.get("why"))[:200])
+    if answer.get("token") != token:
+        return Knock(source, target, False, f"another machine answers at {address}")
+    return Knock(source, target, True)

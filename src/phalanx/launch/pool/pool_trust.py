@@ -1,0 +1,160 @@
+"""Host keys before they are trusted: what each machine shows, against what is known of it.
+
+A connection is opened just far enough to see the key; nobody logs in, except to jump hosts, whose
+own keys have to be known by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import asyncssh
+
+from phalanx.core.errors import MachineError, PhalanxError
+from phalanx.launch.ssh.known_keys import KnownKey, known_keys
+from phalanx.launch.ssh.ssh_connect import CONNECT_SECONDS, HOST_KEY_KINDS, connect, unreachable
+from phalanx.pool.machine import Machine
+
+Status = Literal["new", "known", "changed", "unseen"]
+_NO_SUCH_KEY = (asyncssh.KeyExchangeFailed, ConnectionResetError, asyncssh.ConnectionLost)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One machine's key and what is to be thought of it."""
+
+    machine: Machine
+    status: Status
+    key: asyncssh.SSHKey | None = None
+    place: str = ""
+    """Where a known key is written."""
+    problem: PhalanxError | None = None
+
+    @property
+    def kind(self) -> str:
+        return "" if self.key is None else self.key.get_algorithm()
+
+    @property
+    def fingerprint(self) -> str:
+        return "" if self.key is None else self.key.get_fingerprint("sha256")
+
+
+def in_waves(machines: Iterable[Machine]) -> list[list[Machine]]:
+    """Machines and their jump hosts, each once: those that lead to others come first."""
+    waves: list[dict[tuple[str, int], Machine]] = []
+    for machine in machines:
+        way = _way_to(machine)
+        for depth, one in enumerate(way):
+            if depth == len(waves):
+                waves.append({})
+            waves[depth].setdefault((one.host.lower(), one.port), one)
+    return [list(wave.values()) for wave in waves]
+
+
+def _way_to(machine: Machine) -> list[Machine]:
+    if machine.is_here:
+        return []
+    return [*([] if machine.via is None else _way_to(machine.via)), machine]
+
+
+async def look_at(machines: Sequence[Machine]) -> list[Shown]:
+    """What each of them shows, in their order."""
+    return list(await asyncio.gather(*(_look_at_one(machine) for machine in machines)))
+
+
+async def _look_at_one(machine: Machine) -> Shown:
+    tunnel: asyncssh.SSHClientConnection | None = None
+    try:
+        if machine.via is not None:
+            tunnel = await connect(machine.via)
+        return await _judge(machine, tunnel)
+    except PhalanxError as error:
+        return Shown(machine, "unseen", problem=error)
+    except TimeoutError:
+        silent = MachineError(f"{machine.label} does not answer", _IS_IT_UP)
+        return Shown(machine, "unseen", problem=silent)
+    except (OSError, asyncssh.Error) as problem:
+        return Shown(machine, "unseen", problem=unreachable(machine, problem))
+    finally:
+        if tunnel is not None:
+            tunnel.abort()
+
+
+_IS_IT_UP = "Is it up, and is this its address?"
+
+
+async def _judge(machine: Machine, tunnel: asyncssh.SSHClientConnection | None) -> Shown:
+    known = known_keys(machine)
+    kinds = HOST_KEY_KINDS if machine.host_key else _kinds_of(known)
+    first: asyncssh.SSHKey | None = None
+    for kind in kinds:
+        key = await _fetch(machine, kind, tunnel)
+        first = first or key
+        if key is None:
+            continue
+        place = _where_known(machine, key, known)
+        if place:
+            return Shown(machine, "known", key, place)
+    first = first or await _fetch(machine, (), tunnel)
+    if machine.host_key or known:
+        return Shown(machine, "changed", first, problem=_changed(machine, first, known))
+    if first is None:
+        raise MachineError(f"{machine.label} shows no host key", _IS_IT_UP)
+    return Shown(machine, "new", first)
+
+
+def _kinds_of(known: Sequence[KnownKey]) -> list[tuple[str, ...]]:
+    """Those that are recorded; of a machine that nobody knows, the one that is preferred."""
+    if not known:
+        return [()]
+    recorded = {each.kind for each in known}
+    rsa = {"ssh-rsa"} & recorded
+    kinds = [(each,) for each in sorted(recorded - rsa)]
+    return [*kinds, ("rsa-sha2-512", "rsa-sha2-256")] if rsa else list(kinds)
+
+
+async def _fetch(
+    machine: Machine, kinds: tuple[str, ...], tunnel: asyncssh.SSHClientConnection | None
+) -> asyncssh.SSHKey | None:
+    """``None`` when it has no key of these kinds."""
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            return await asyncssh.get_server_host_key(
+                machine.host.strip("[]"),
+                machine.port,
+                config=None,
+                server_host_key_algs=list(kinds) or [k for each in HOST_KEY_KINDS for k in each],
+                tunnel=() if tunnel is None else tunnel,
+            )
+    except _NO_SUCH_KEY:
+        if kinds:
+            return None
+        raise
+
+
+def _where_known(machine: Machine, key: asyncssh.SSHKey, known: Sequence[KnownKey]) -> str:
+    shown = key.get_fingerprint("sha256")
+    if machine.host_key:
+        same = hmac.compare_digest(shown.rstrip("="), machine.host_key.rstrip("="))
+        return "the blueprint" if same else ""
+    return next((each.place for each in known if each.fingerprint == shown), "")
+
+
+def _changed(
+    machine: Machine, key: asyncssh.SSHKey | None, known: Sequence[KnownKey]
+) -> MachineError:
+    shown = "no key at all" if key is None else key.get_fingerprint("sha256")
+    if machine.host_key:
+        place, expected = "the blueprint", machine.host_key
+        remedy = "correct its host_key."
+    else:
+        place, expected = known[0].place, known[0].fingerprint
+        remedy = "remove that line by hand."
+    return MachineError(
+        f"{machine.label} shows a changed host key: {shown}; {place} has {expected}",
+        f"Somebody may be in between. If the machine was set up anew, {remedy}",
+    )

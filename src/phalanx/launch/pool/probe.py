@@ -1,0 +1,289 @@
+"""Probes the links of a pool: starts a worker on each machine, and asks one thing at a time.
+
+Whoever does not answer is left out with a line that says why; the others are still measured. All
+waiting ends with the budget.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from statistics import median
+
+import msgspec
+
+from phalanx.core.errors import MachineError, PhalanxError
+from phalanx.core.run_folder.run_key import RunKey
+from phalanx.launch.pool.pool_addresses import own_address
+from phalanx.launch.pool.probe_code import Code, own_code, worker_command
+from phalanx.launch.pool.probe_plan import Schedule, all_reached, handling, model_of, pair_seconds
+from phalanx.launch.run.say import Say
+from phalanx.launch.ssh.ssh_command import RunningCommand, start_command
+from phalanx.pool.machine import Machine
+from phalanx.pool.measured import (
+    CollectiveFigures,
+    DeviceRates,
+    LeftOut,
+    LinkFigures,
+    MachineRates,
+    Probe,
+    Trouble,
+)
+from phalanx.sync.probe import probe_messages as m
+
+START_SECONDS = 60.0
+"""For a worker to be ready: a slow machine takes long to import torch."""
+OPENING_SECONDS = 3.0
+GRACE_SECONDS = 3.0
+FIGURE_SECONDS = 1.0
+MACHINE_SECONDS = 60.0
+"""For all figures of one machine: the first product on a GPU takes long."""
+WORKER = "phalanx.sync.probe.probe_worker"
+LOOPBACK = "127.0.0.1"
+
+Requests = Mapping[str, m.Request]
+
+
+class Prober:
+    """One probe, from the first connection to the last figure."""
+
+    def __init__(self, machines: Sequence[Machine], budget: float, *, tls: bool, say: Say) -> None:
+        self._machines, self._budget, self._tls, self._say = machines, budget, tls, say
+        self._key = RunKey.new()
+        self._workers: dict[str, RunningCommand] = {}
+        self._peers: dict[str, m.Peer] = {}
+        self._links: list[LinkFigures] = []
+        self._rates: list[MachineRates] = []
+        self._collectives: list[CollectiveFigures] = []
+        self._participants: list[str] = []
+        self._left_out: list[LeftOut] = []
+        self._trouble: list[Trouble] = []
+        self._message_seconds: float | None = None
+        self._deadline = float("inf")
+        self._groups = itertools.count()
+
+    async def run(self) -> Probe:
+        async with AsyncExitStack() as stack:
+            await self._start(stack)
+            await self._measure_machines()
+            began = time.monotonic()
+            self._deadline = began + self._budget
+            await self._measure_pairs()
+            await self._measure_collectives()
+            seconds = time.monotonic() - began
+        return Probe(
+            date=datetime.now(UTC).isoformat(timespec="seconds"),
+            seconds=round(seconds, 3),
+            budget=self._budget,
+            machines=[machine.name for machine in self._machines if machine.name in self._peers],
+            links=self._links,
+            collectives=self._collectives,
+            participants=self._participants,
+            message_seconds=self._message_seconds,
+            left_out=self._left_out,
+            trouble=self._trouble,
+            emulated=any(machine.emulated for machine in self._machines),
+            rates=self._rates,
+        )
+
+    async def _start(self, stack: AsyncExitStack) -> None:
+        """A worker on every machine that can be reached, listening."""
+        self._say(f"starting {len(self._machines)} workers")
+        code = await own_code()
+        await asyncio.gather(*(self._start_one(stack, each, code) for each in self._machines))
+        own = own_address([w.reached_from for w in self._workers.values()]) or LOOPBACK
+        names = list(self._workers)
+        await asyncio.gather(*(self._give_orders(name, own) for name in names))
+
+    async def _start_one(self, stack: AsyncExitStack, machine: Machine, code: Code) -> None:
+        try:
+            worker = await start_command(machine, await worker_command(machine, code, WORKER))
+        except PhalanxError as error:
+            self._note([machine.name], error.cause, error.remedy)
+            return
+        self._workers[machine.name] = await stack.enter_async_context(worker)
+
+    async def _give_orders(self, name: str, own: str) -> None:
+        """Its address: told, or as it was reached; of this machine, where it came from."""
+        worker = self._workers[name]
+        address = (worker.machine.address or worker.address or own).strip("[]")
+        computing = MACHINE_SECONDS * len(self._machines)
+        life = START_SECONDS + computing + self._budget + 10 * GRACE_SECONDS
+        orders = m.Orders(self._key.text(), address, self._tls, life)
+        answer = await self._ask_one(name, orders, START_SECONDS)
+        if isinstance(answer, m.Ready):
+            self._peers[name] = m.Peer(name, address, answer.port)
+        elif isinstance(answer, m.Problem):
+            self._lose(name, f"{name}: {answer.cause}", answer.remedy)
+
+    async def _measure_machines(self) -> None:
+        """All at once; emulated ones share a host's cores, so that one comes after the other."""
+        self._say("how fast the machines compute")
+        request, limit = m.MeasureMachine(FIGURE_SECONDS), MACHINE_SECONDS
+        names = [machine.name for machine in self._machines if machine.name in self._peers]
+        shared = any(machine.emulated for machine in self._machines)
+        answers: dict[str, m.Answer] = {}
+        for some in [[name] for name in names] if shared else [names]:
+            answers |= await self._ask(dict.fromkeys(some, request), limit)
+        for name, answer in answers.items():
+            if isinstance(answer, m.MachineFigures):
+                self._rates.append(_rates(name, answer))
+            elif isinstance(answer, m.Problem):
+                self._note([name], f"{name}: {answer.cause}", answer.remedy)
+
+    async def _measure_pairs(self) -> None:
+        names = [machine.name for machine in self._machines if machine.name in self._peers]
+        pairs = list(itertools.combinations(names, 2))
+        each = pair_seconds(self._budget, len(pairs))
+        for number, (one, other) in enumerate(pairs, start=1):
+            if self._left < each:
+                self._left_out.append(LeftOut(f"{one} – {other}"))
+            elif {one, other} <= self._workers.keys():
+                self._say(f"pair {number} of {len(pairs)}: {one} – {other}")
+                await self._measure_pair([one, other], each)
+
+    async def _measure_pair(self, pair: list[str], seconds: float) -> None:
+        group, peers = f"pair{next(self._groups)}", [self._peers[name] for name in pair]
+        requests = {
+            name: m.MeasurePair(group, rank, peers, seconds, OPENING_SECONDS)
+            for rank, name in enumerate(pair)
+        }
+        answers = await self._ask(requests, OPENING_SECONDS + seconds + GRACE_SECONDS)
+        found = [answers.get(name) for name in pair]
+        if all(isinstance(answer, m.PairFigures) for answer in found):
+            for source, target, figures in zip(pair, reversed(pair), found, strict=True):
+                assert isinstance(figures, m.PairFigures)
+                self._links.append(LinkFigures(source, target, figures.latency, figures.bandwidth))
+            return
+        problem = next((a for a in found if isinstance(a, m.Problem)), None)
+        if problem and set(pair) <= self._workers.keys():
+            self._note(pair, f"{pair[0]} – {pair[1]}: {problem.cause}", _OPEN_PORTS)
+
+    async def _measure_collectives(self) -> None:
+        reached = {frozenset((link.source, link.target)) for link in self._links}
+        alive = [name for name in self._peers if name in self._workers]
+        names = all_reached([mc.name for mc in self._machines if mc.name in alive], reached)
+        if len(names) < 2:
+            return
+        among = [k for k in self._links if k.source in names and k.target in names]
+        link = model_of(max(k.latency for k in among), min(k.bandwidth for k in among))
+        schedule = Schedule(len(names), link)
+        todo = list(schedule.measurements())
+        if self._left <= 0 or not await self._open_mesh(names):
+            self._left_out += [LeftOut(name, size) for name, size in todo]
+            return
+        self._participants = names
+        for number, (name, size) in enumerate(todo):
+            repeats = schedule.repeats(name, size, self._left, todo[number + 1 :])
+            if repeats and set(names) <= self._workers.keys():
+                self._say(f"{name.replace('_', '-').replace('.', ' ')}, {size:,} bytes")
+                repeats *= await self._time(schedule, name, size, repeats)
+            if not repeats:
+                self._left_out.append(LeftOut(name, size))
+        self._message_seconds = handling(schedule, self._collectives)
+
+    async def _open_mesh(self, names: list[str]) -> bool:
+        group, peers = f"mesh{next(self._groups)}", [self._peers[name] for name in names]
+        requests = {
+            name: m.OpenMesh(group, rank, peers, OPENING_SECONDS) for rank, name in enumerate(names)
+        }
+        answers = await self._ask(requests, OPENING_SECONDS + GRACE_SECONDS)
+        for name, answer in answers.items():
+            if isinstance(answer, m.Problem):
+                self._note([name], f"{name}: {answer.cause}", _OPEN_PORTS)
+        return all(isinstance(answers.get(name), m.Done) for name in names)
+
+    async def _time(self, schedule: Schedule, name: str, size: int, repeats: int) -> bool:
+        """Whether there is a figure; a collective that does not end in time ends the probe."""
+        names = self._participants
+        request = m.TimeCollective(name, size, repeats)
+        limit = max(0.0, self._left) + GRACE_SECONDS
+        answers = await self._ask(dict.fromkeys(names, request), limit)
+        first = answers.get(names[0])
+        if not isinstance(first, m.Timed) or len(answers) < len(names):
+            return False
+        measured, predicted = median(first.seconds), schedule.predicted(name, size)
+        schedule.learn(name, size, measured)
+        self._collectives.append(CollectiveFigures(name, size, measured, predicted, repeats))
+        return True
+
+    @property
+    def _left(self) -> float:
+        return self._deadline - time.monotonic()
+
+    async def _ask(self, requests: Requests, limit: float) -> dict[str, m.Answer]:
+        """The answers of those who gave one; who did not is lost from now on."""
+        names = list(requests)
+        answers = await asyncio.gather(*(self._ask_one(n, requests[n], limit) for n in names))
+        return {name: answer for name, answer in zip(names, answers, strict=True) if answer}
+
+    async def _ask_one(
+        self, name: str, request: m.Request | m.Orders, limit: float
+    ) -> m.Answer | None:
+        worker = self._workers[name]
+        await worker.write(m.encode(request) + b"\n")
+        try:
+            line = await worker.line(limit)
+            if line is not None:
+                return m.answer_decoder.decode(line)
+        except TimeoutError:
+            self._lose(name, f"{name} did not answer within {limit:.0f} seconds", _SEE_LOAD)
+            return None
+        except msgspec.MsgspecError:
+            self._lose(name, f"{name} says what Phalanx does not", _SAME_VERSION)
+            return None
+        error = await _why_it_ended(worker)
+        self._lose(name, error.cause, error.remedy)
+        return None
+
+    def _lose(self, name: str, cause: str, remedy: str) -> None:
+        self._workers.pop(name, None)
+        self._note([name], cause, remedy)
+
+    def _note(self, machines: list[str], cause: str, remedy: str) -> None:
+        self._trouble.append(Trouble(machines, cause, remedy))
+
+
+_OPEN_PORTS = "Machines have to reach each other on any port: see their firewalls."
+_SEE_LOAD = "See whether it is up and how busy it is, or give --seconds more."
+_SAME_VERSION = "Install the same version of Phalanx there."
+
+
+def _rates(name: str, found: m.MachineFigures) -> MachineRates:
+    devices = [DeviceRates(**msgspec.structs.asdict(device)) for device in found.devices]
+    return MachineRates(name, found.cores, found.memory, found.gpus, devices, found.energy)
+
+
+async def _why_it_ended(worker: RunningCommand) -> MachineError:
+    """From the exit code and the last words of a worker that has ended."""
+    name, python = worker.machine.name, worker.machine.python
+    try:
+        code = await worker.wait(GRACE_SECONDS)
+    except TimeoutError:
+        code = None
+    last = (worker.errors.splitlines() or [""])[-1][:200]
+    if "No module named" in last:
+        missing = last.rpartition("No module named")[2].strip(" ')\"")
+        return MachineError(
+            f"{name}: {python} there has no module {missing}",
+            "Install it there, or name the Python that has it as 'python' in the blueprint.",
+        )
+    if code == 127:
+        return MachineError(
+            f"{name} has no command '{python}'", "Name its Python as 'python' in the blueprint."
+        )
+    if code is None and not last:
+        return MachineError(f"the connection to {name} was lost", "See whether it is still up.")
+    why = last or f"exit code {code}"
+    return MachineError(f"the worker on {name} ended: {why}", "See whether its machine is up.")
+
+
+def probe_links(
+    machines: Sequence[Machine], budget: float, *, tls: bool = False, say: Say = lambda _: None
+) -> Probe:
+    """Measure all links among ``machines`` and the collectives on them, in ``budget`` seconds."""
+    return asyncio.run(Prober(machines, budget, tls=tls, say=say).run())

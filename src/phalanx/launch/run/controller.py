@@ -1,0 +1,317 @@
+"""The one orchestrator of a run: writes down what it starts, watches, ends everything.
+
+Nothing here waits without a bound, and nothing that was started outlives :func:`execute`.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from phalanx.core.errors import (
+    BAD_INPUT,
+    DONE,
+    MACHINE_FAILED,
+    STOPPED,
+    InputError,
+    MachineError,
+    PhalanxError,
+    ScriptError,
+)
+from phalanx.core.files import write_whole
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.core.run_folder.trust import write_launch
+from phalanx.launch.frameworks.watching import counted, figures_of, stuck_first, why_failed
+from phalanx.launch.launchers.launcher import LAUNCHERS, STOP_SECONDS, Job, Launch, Launcher
+from phalanx.launch.run.deadline import Patience
+from phalanx.launch.run.event_tail import Relay
+from phalanx.launch.run.failure import FREE_SOME_SPACE, culprit, explain, failures, told_by
+from phalanx.launch.run.interrupts import Interrupts
+from phalanx.launch.run.observer import Observer
+from phalanx.launch.run.open_run_folder import Place, append_to_log, folder_gone
+from phalanx.launch.run.script_copy import keep_source
+from phalanx.launch.worker.script_runner import STOPPED_CODE
+from phalanx.observe.summary import run_lock as claim
+from phalanx.observe.summary.run_status import RUNNING
+from phalanx.observe.summary.summary import Summary, summarise
+
+__all__ = ["Observer", "Outcome", "execute"]
+
+_TICK = 0.05
+_GRACE_OF_FAILURE = 2.0
+_PATIENCE_FOR_CAUSE = 1.0
+"""Seconds to wait for the death that made another worker report a lost peer."""
+_PATIENCE_FOR_EARLY = 30.0
+"""Seconds that others may run on after a worker left without having finished its training."""
+_PATIENCE_FOR_STRAGGLERS = 30.0
+"""Seconds that others may run on after the first worker is done."""
+_PATIENCE_FOR_FIRST = 300.0
+"""Seconds that the first process of another framework may run on after all the others."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended. ``error`` says why when it was not ``done``."""
+
+    summary: Summary
+    error: PhalanxError | None
+    exit_code: int
+
+
+@dataclass(frozen=True)
+class _Ending:
+    status: str
+    exit_code: int
+    error: PhalanxError | None = None
+
+
+def execute(job: Job, paths: RunPaths, observer: Observer) -> Outcome:
+    """Run ``job`` in the folder ``paths`` to its end, whatever that is.
+
+    Raises only what is wrong before anything is started. Call it from the main thread, which
+    is where signals arrive.
+    """
+    launcher: Launcher = LAUNCHERS.get(job.launcher)()
+    with Interrupts() as interrupts:
+        job = launcher.open(job, paths, observer.note, interrupts.asked)
+        try:
+            launch = _settle(launcher, job, paths)
+            controller = Controller(launcher, launch, paths, observer, interrupts)
+        except BaseException:
+            launcher.finish(observer.note, interrupts.insisted)
+            raise
+        return controller.run()
+
+
+def _settle(launcher: Launcher, job: Job, paths: RunPaths) -> Launch:
+    """What will be started, written down before it is."""
+    launch = launcher.prepare(job, paths)
+    try:
+        write_whole(paths.plan, job.plan.to_json() + "\n")
+        write_launch(paths, launch.to_json() + "\n")
+        keep_source(job.script, paths)
+    except OSError as error:
+        raise _cannot_write(paths.folder, error) from None
+    return launch
+
+
+class Controller:
+    """One run, from its start to its summary."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        launch: Launch,
+        paths: RunPaths,
+        observer: Observer,
+        interrupts: Interrupts,
+    ) -> None:
+        self._launcher = launcher
+        self._launch = launch
+        self._paths = paths
+        self._observer = observer
+        self._interrupts = interrupts
+        self._ranks = [worker.rank for worker in launch.workers]
+        self._machines = launcher.samples(launch, paths)
+        self._relay = Relay(paths, self._ranks, self._machines, observer)
+        self._cause_waited = Patience(_PATIENCE_FOR_CAUSE)
+        self._early_waited = Patience(_PATIENCE_FOR_EARLY)
+        self._stragglers_waited = Patience(_PATIENCE_FOR_STRAGGLERS)
+        self._first_waited = Patience(_PATIENCE_FOR_FIRST)
+        self._figures = figures_of(launch, paths)
+        self._place = Place(paths.folder)
+
+    def run(self) -> Outcome:
+        ending = _Ending("failed", MACHINE_FAILED)
+        with claim.hold(self._paths):
+            try:
+                ending = self._supervise()
+            finally:
+                if ending.status != RUNNING:
+                    self._end_everything()
+                summary = self._summarise(ending)
+                unwritten = self._write_down(summary) if ending.status != RUNNING else None
+        self._observer.finished(summary)
+        error = ending.error or unwritten
+        return Outcome(summary, error, ending.exit_code or (error.exit_code if error else DONE))
+
+    def _supervise(self) -> _Ending:
+        self._observer.started(self._launch)
+        for machine in self._machines:
+            machine.start()
+        try:
+            self._launcher.start(self._launch, self._paths)
+        except OSError as error:
+            cause = MachineError(f"cannot start the workers: {error}")
+            return _Ending("failed", MACHINE_FAILED, cause)
+        ending = self._watch()
+        if self._figures:
+            self._figures.finish(ending.status)
+        self._relay.drain()
+        if ending.status == "done" and not self._relay.joined and self._launch.joins:
+            return self._never_joined()
+        kept = all(self._paths.events_of(rank).exists() for rank in self._relay.joined)
+        if ending.status == "done" and not kept:
+            return self._folder_gone()
+        return ending
+
+    def _folder_gone(self) -> _Ending:
+        return _Ending("failed", MACHINE_FAILED, folder_gone(self._paths))
+
+    def _watch(self) -> _Ending:
+        """Look at the workers until one of the endings is reached."""
+        while True:
+            if self._figures:
+                self._figures.poll()
+            self._relay.poll()
+            for text in self._launcher.news():
+                self._observer.note(text)
+            try:
+                ending = self._ending(self._launcher.poll())
+            except PhalanxError as error:
+                return _Ending("failed", error.exit_code, error)
+            if not self._place.is_there():
+                return self._folder_gone()
+            if ending is not None:
+                return ending
+            time.sleep(_TICK)
+
+    def _ending(self, codes: dict[int, int]) -> _Ending | None:
+        if self._interrupts.asked():
+            return self._stopped(STOPPED)
+        if self._launcher.detached() and (self._relay.joined or not self._launch.joins):
+            self._launcher.leave()  # not before: what goes wrong at first is for somebody to see
+            return _Ending(RUNNING, DONE)
+        if alone := self._launcher.alone():
+            return self._left_to_itself(alone)
+        lost = self._lost()
+        gone = {**lost, **self._launcher.away()}  # a machine takes its workers along
+        codes = {rank: code for rank, code in codes.items() if code == 0 or rank not in gone}
+        if failures(counted(self._launch, codes)):
+            told = self._cause_waited.over()
+            return self._failed(codes) if told or culprit(codes) is not None else None
+        for rank, error in lost.items():
+            # Other frameworks do not go on without a machine, and nobody begins without one.
+            if not self._launch.joins or rank not in self._relay.joined:
+                return self._without_machine(error)
+        if len({*codes, *lost}) == len(self._ranks):
+            return _Ending("done", DONE)
+        if self._observer.has_seen_enough():
+            return self._stopped(DONE)
+        if self._launch.decides:
+            return self._ending_of_foreign(codes)
+        early = [rank for rank in codes if rank not in self._relay.finished]
+        if early and self._early_waited.over():
+            return self._ended_early(early[0])
+        waited_for = self._ranks[0] in codes and not self._launcher.away()
+        if waited_for and self._stragglers_waited.over():
+            return self._left_behind(codes)
+        return None
+
+    def _lost(self) -> dict[int, MachineError]:
+        """Also those that may come back, but too late: before the start, or the others are off."""
+        away = self._launcher.away()
+        begun = self._relay.joined if self._launch.joins else away
+        late = {r: error for r, error in away.items() if r not in begun or r in self._relay.lost}
+        return {**self._launcher.lost(), **late}
+
+    def _left_to_itself(self, why: MachineError, code: int | None = None) -> _Ending:
+        self._launcher.leave()
+        return _Ending(RUNNING, why.exit_code if code is None else code, why)
+
+    def _ending_of_foreign(self, codes: dict[int, int]) -> _Ending | None:
+        """Of another framework's processes: some never end by themselves, some hang at the end."""
+        deciding = self._launch.decides
+        if all(rank in codes for rank in deciding):
+            self._launcher.stop(_GRACE_OF_FAILURE, self._interrupts.asked)
+            return _Ending("done", DONE)
+        if deciding[0] in codes and self._stragglers_waited.over():
+            return self._left_behind(codes)
+        if len(codes) == len(self._ranks) - 1 and self._first_waited.over():
+            self._launcher.stop(_GRACE_OF_FAILURE, self._interrupts.asked)
+            error = stuck_first(deciding[0], self._paths, _PATIENCE_FOR_FIRST)
+            return _Ending("failed", error.exit_code, error)
+        return None
+
+    def _without_machine(self, error: MachineError) -> _Ending:
+        self._launcher.stop(_GRACE_OF_FAILURE, self._interrupts.asked)
+        return _Ending("failed", error.exit_code, error)
+
+    def _stopped(self, code: int) -> _Ending:
+        self._launcher.stop(STOP_SECONDS, self._interrupts.insisted)
+        if alone := self._launcher.alone():
+            return self._left_to_itself(alone, code)
+        return _Ending("stopped", code)
+
+    def _failed(self, codes: dict[int, int]) -> _Ending:
+        """Stop the others and name the worker whose failure came first."""
+        self._launcher.stop(_GRACE_OF_FAILURE, self._interrupts.asked)
+        self._relay.drain()
+        rank = culprit(codes)
+        if rank is None:
+            rank = next(iter(failures(codes)))
+        told = told_by(rank, self._paths)
+        error = explain(rank, codes[rank], self._paths, self._launch)
+        lost = {**self._launcher.lost(), **self._launcher.away()}
+        if rank in lost or (lost and codes[rank] == STOPPED_CODE):
+            # A machine took its worker along, and that one the others.
+            error = lost.get(rank) or next(iter(lost.values()))
+        elif not self._launch.joins:
+            error, told = why_failed(self._launch, rank, codes[rank], self._paths)
+        if error.exit_code not in (BAD_INPUT, MACHINE_FAILED):  # which is told in whole already
+            for line in told:
+                self._observer.failure(rank, line)
+        return _Ending("failed", error.exit_code, error)
+
+    def _ended_early(self, rank: int) -> _Ending:
+        """A worker left in the middle: the others would wait for it for ever."""
+        self._launcher.stop(_GRACE_OF_FAILURE, self._interrupts.asked)
+        error = ScriptError(
+            f"worker {rank} ended before the training did (log: {self._paths.log_of(rank)})",
+            "Every worker has to call fit, or run the same epochs of join's loop.",
+        )
+        return _Ending("failed", error.exit_code, error)
+
+    def _left_behind(self, codes: dict[int, int]) -> _Ending:
+        late = [rank for rank in self._ranks if rank not in codes]
+        self._launcher.stop(_GRACE_OF_FAILURE, self._interrupts.asked)
+        names = " and ".join(f"worker {rank}" for rank in late)
+        self._observer.output(
+            self._ranks[0],
+            f"phalanx: stopped {names}, still running {_PATIENCE_FOR_STRAGGLERS:.0f} s"
+            " after the first worker was done",
+        )
+        return _Ending("done", DONE)
+
+    def _never_joined(self) -> _Ending:
+        error = InputError(
+            f"{self._launch.script} never called phalanx.fit or phalanx.join",
+            "Without one of them its workers do not train together; see the README.",
+        )
+        return _Ending("failed", error.exit_code, error)
+
+    def _end_everything(self) -> None:
+        self._launcher.stop(_GRACE_OF_FAILURE, self._interrupts.insisted)
+        self._launcher.finish(self._observer.note, self._interrupts.insisted)
+        for machine in self._machines:
+            machine.stop()
+        for rank in self._ranks:
+            append_to_log(self._paths.log_of(rank), told_by(rank, self._paths))
+
+    def _summarise(self, ending: _Ending) -> Summary:
+        codes = self._launcher.codes()
+        exit_codes = [codes.get(rank) for rank in self._ranks]
+        return summarise(self._paths, status=ending.status, exit_codes=exit_codes)
+
+    def _write_down(self, summary: Summary) -> MachineError | None:
+        """What is known is told even where it cannot be kept."""
+        try:
+            write_whole(self._paths.summary, summary.to_json() + "\n")
+        except OSError as error:
+            return _cannot_write(self._paths.summary, error)
+        return None
+
+
+def _cannot_write(path: Path, error: OSError) -> MachineError:
+    return MachineError(f"cannot write {path}: {error.strerror or error}", FREE_SOME_SPACE)

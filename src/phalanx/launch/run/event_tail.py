@@ -1,0 +1,73 @@
+"""Carries what workers and monitors produce to the observer."""
+
+from __future__ import annotations
+
+import time
+
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.core.terminal import line_as_shown
+from phalanx.launch.launchers.launcher import Samples
+from phalanx.launch.run.heartbeat import Silence
+from phalanx.launch.run.observer import Observer
+from phalanx.observe.events.collect import EventTail, LineTail
+from phalanx.observe.events.event_types import Event, Finished, Joined, WorkerLost
+from phalanx.observe.events.figure_lines import is_figures
+
+OWN_GAP = 4.0
+"""Seconds between two looks when this computer slept."""
+
+
+class Relay:
+    """Events of every rank, output of the first, samples of the machines."""
+
+    def __init__(
+        self, paths: RunPaths, ranks: list[int], machines: list[Samples], observer: Observer
+    ) -> None:
+        self.joined: set[int] = set()
+        """The ranks that have joined the run."""
+        self.finished: set[int] = set()
+        """The ranks that have trained to the end, and have not begun another training since."""
+        self.lost: set[int] = set()
+        """The ranks that the others go on without."""
+        self._first = ranks[0]
+        self._events = EventTail(paths, ranks)
+        self._output = LineTail(paths.log_of(self._first))
+        self._machines = machines
+        self._observer = observer
+        self._silence = Silence()
+        self._polled = time.monotonic()
+
+    def poll(self) -> None:
+        """Pass on what is new."""
+        before, self._polled = self._polled, time.monotonic()
+        if self._polled - before > OWN_GAP:
+            self._silence.excuse()
+        self._pass_on(self._output.poll(), self._events.poll())
+        for text in self._silence.news():
+            self._observer.note(text)
+
+    def drain(self) -> None:
+        """Pass on the rest, once the workers have ended."""
+        self._pass_on(self._output.drain(), self._events.drain())
+
+    def _pass_on(self, lines: list[bytes], events: list[Event]) -> None:
+        for line in lines:
+            if not is_figures(line):
+                for shown in line_as_shown(line.decode("utf-8", errors="replace")):
+                    self._observer.output(self._first, shown)
+        for event in events:
+            self._note(event)
+            self._observer.event(event)
+        for machine in self._machines:
+            for sample in machine.take():
+                self._observer.sample(sample)
+
+    def _note(self, event: Event) -> None:
+        self._silence.take(event)
+        if isinstance(event, Joined):
+            self.joined.add(event.rank)
+            self.finished.discard(event.rank)  # a script may train more than once
+        elif isinstance(event, WorkerLost):
+            self.lost.add(event.worker)
+        elif isinstance(event, Finished) and event.status == "done":
+            self.finished.add(event.rank)

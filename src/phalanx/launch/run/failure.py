@@ -1,0 +1,96 @@
+"""Which worker's failure is the cause, and how to tell it."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from phalanx.core.errors import (
+    BAD_INPUT,
+    MACHINE_FAILED,
+    InputError,
+    MachineError,
+    PhalanxError,
+    ScriptError,
+)
+from phalanx.core.files import read_tail
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.launch.frameworks.framework import WORKER
+from phalanx.launch.worker.script_runner import PEER_LOST_CODE, STOPPED_CODE
+
+if TYPE_CHECKING:
+    from phalanx.launch.launchers.launcher import Launch
+
+FREE_SOME_SPACE = "Free some space on the disk; what has a checkpoint can go on: phalanx resume"
+_FULL = 1 << 16  # bytes
+_MOST_TOLD = 1 << 20  # bytes
+
+
+def failures(codes: Mapping[int, int]) -> dict[int, int]:
+    return {rank: code for rank, code in sorted(codes.items()) if code != 0}
+
+
+def culprit(codes: Mapping[int, int]) -> int | None:
+    """The first rank that failed by itself, not for what happened to another."""
+    followers = (PEER_LOST_CODE, STOPPED_CODE)
+    return next((r for r, code in failures(codes).items() if code not in followers), None)
+
+
+def explain(rank: int, code: int, paths: RunPaths, launch: Launch | None = None) -> PhalanxError:
+    """The failure of ``rank`` in one line that names it and its log, with a remedy."""
+    told = told_by(rank, paths)
+    if code == BAD_INPUT and told:
+        return InputError(told[0], " ".join(told[1:]))
+    if code == MACHINE_FAILED and told:
+        return MachineError(told[0], " ".join(told[1:]))
+    who = worker_name(rank, launch)
+    log = f"(log: {paths.log_of(rank)})"
+    if code > 0 and not told and _disk_is_full(paths):
+        # What it had to say could not be written down.
+        return MachineError(f"{who} failed: the disk is full {log}", FREE_SOME_SPACE)
+    if told:
+        return ScriptError(f"{who} failed: {told[-1]} {log}")
+    if code < 0:
+        name = signal_name(-code)
+        return ScriptError(f"{who} was killed by {name} {log}", _remedy_for(name))
+    if code == STOPPED_CODE:
+        return ScriptError(f"{who} was stopped by a signal, not by its controller {log}")
+    return ScriptError(f"{who} exited with code {code} {log}")
+
+
+def worker_name(rank: int, launch: Launch | None) -> str:
+    """With its machine, where there are several; another framework's processes have roles."""
+    workers = {worker.rank: worker for worker in launch.workers} if launch else {}
+    several = len({worker.machine for worker in workers.values()}) > 1
+    where = f" on {workers[rank].machine}" if several else ""
+    role = workers[rank].role if workers else ""
+    if role not in ("", WORKER):
+        return f"{role} (process {rank}{where})"
+    return f"worker {rank}{where}"
+
+
+def told_by(rank: int, paths: RunPaths) -> list[str]:
+    """The lines of the traceback (or message) that ``rank`` left, if any."""
+    return read_tail(paths.traceback_of(rank), _MOST_TOLD).rstrip().splitlines()
+
+
+def _disk_is_full(paths: RunPaths) -> bool:
+    try:
+        return shutil.disk_usage(paths.folder).free < _FULL
+    except OSError:
+        return False
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _remedy_for(name: str) -> str:
+    if name == "SIGKILL":
+        return "If you did not kill it, memory ran out: use fewer workers or a smaller batch."
+    return ""

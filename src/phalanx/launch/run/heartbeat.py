@@ -1,0 +1,60 @@
+"""Who has not been heard of for so long that somebody should know.
+
+A worker writes at least a sign of life every few seconds, from a thread of its own: one that is
+silent is stopped, starved of memory or stuck in code that lets no other thread run. In lockstep
+everybody then waits for it without a word. It is only told, never ended for it: a full disk
+silences a worker that trains well.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+from phalanx.observe.events.event_types import Event, Finished, Joined, WorkerLost
+
+LIMIT = 40.0
+"""Seconds without a sign of life; the workers give one every 5."""
+
+
+class Silence:
+    """Fed with every event; asked now and then for what there is to say."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._names: dict[int, str] = {}
+        self._heard: dict[int, float] = {}
+        self._silent: dict[int, float] = {}
+
+    def take(self, event: Event) -> None:
+        if isinstance(event, Joined):
+            self._names[event.rank] = f"worker {event.rank} on {event.machine}"
+        if isinstance(event, WorkerLost):
+            self._forget(event.worker)
+        elif isinstance(event, Finished):
+            self._forget(event.rank)
+        elif event.rank in self._names:
+            self._heard[event.rank] = self._clock()
+
+    def excuse(self) -> None:
+        """It was this computer that slept: nobody could be heard."""
+        self._heard = dict.fromkeys(self._heard, self._clock())
+
+    def news(self) -> Iterator[str]:
+        """Of each silence once, and of its end."""
+        now = self._clock()
+        for rank, heard in self._heard.items():
+            since = self._silent.get(rank)
+            if since is None and now - heard >= LIMIT:
+                self._silent[rank] = heard
+                yield (
+                    f"{self._names[rank]} has not been heard of for {LIMIT:.0f} s:"
+                    " stopped, short of memory, or stuck"
+                )
+            elif since is not None and heard > since:
+                del self._silent[rank]
+                yield f"{self._names[rank]} is back after {heard - since:.0f} s"
+
+    def _forget(self, rank: int) -> None:
+        for known in (self._names, self._heard, self._silent):
+            known.pop(rank, None)

@@ -1,0 +1,36 @@
+"""Who watches a run while it happens: the progress display, a test, nobody."""
+
+from __future__ import annotations
+
+from phalanx.launch.launchers.launcher import Launch
+from phalanx.observe.events.event_types import Event, MachineSample
+from phalanx.observe.summary.summary import Summary
+
+
+class Observer:
+    """Told everything in the controller's own thread; does nothing until overridden."""
+
+    def started(self, launch: Launch) -> None:
+        """The workers are about to start."""
+
+    def note(self, text: str) -> None:
+        """The launcher says what it does: connecting, copying, a machine that is gone."""
+
+    def event(self, event: Event) -> None:
+        """A worker wrote an event."""
+
+    def output(self, rank: int, line: str) -> None:
+        """A line of rank 0's output."""
+
+    def failure(self, rank: int, line: str) -> None:
+        """A line of the traceback of the rank that failed."""
+
+    def sample(self, sample: MachineSample) -> None:
+        """The monitor read the machine."""
+
+    def has_seen_enough(self) -> bool:
+        """Whether the run may be ended now: it is stopped in order, which is no failure."""
+        return False
+
+    def finished(self, summary: Summary) -> None:
+        """Everything has ended and the summary is written."""

@@ -1,0 +1,45 @@
+"""The folder of a run while it runs: whether it is still there, and its logs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from phalanx.core.errors import MachineError
+from phalanx.core.run_folder.run_paths import RunPaths
+
+
+class Place:
+    """A folder that is there now, told from another one that has its name later."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._about = folder, folder.stat()
+
+    def is_there(self) -> bool:
+        """Also while a file system of the network does not answer."""
+        try:
+            return os.path.samestat(self._folder.stat(), self._about)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+
+
+def folder_gone(paths: RunPaths) -> MachineError:
+    """Nothing that the workers write is kept any more: whatever they do is in vain."""
+    return MachineError(
+        f"the run's folder {paths.folder} was removed or replaced while it ran",
+        "What it held is lost: start the run again.",
+    )
+
+
+def append_to_log(log: Path, lines: list[str]) -> None:
+    """At the end, so that the terminal's view of the log never shows a traceback twice."""
+    if not lines:
+        return
+    with contextlib.suppress(OSError):
+        # Never through a link: the folder of a run that is attached to may be somebody else's.
+        number = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        with os.fdopen(number, "a", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")

@@ -1,0 +1,89 @@
+"""Nobody waits in silence, nor for somebody who makes no progress."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+
+from phalanx.launch.machines.agent_loss import no_progress
+from phalanx.launch.run.say import Say
+from phalanx.pool.machine import Machine
+
+Doing = Callable[[], str]
+"""In words, as it is now: "copying the data"."""
+FIRST_WORD = 20.0
+EACH_WORD = 60.0
+
+
+def _no_sign() -> float:
+    return 0.0
+
+
+@contextlib.asynccontextmanager
+async def telling(
+    say: Say, words: Callable[[], str], last_sign: Callable[[], float] = _no_sign
+) -> AsyncIterator[None]:
+    """Say ``words()`` when what is done meanwhile takes 20 s, and every minute from then on.
+
+    ``last_sign``: when the user last read of it (monotonic); for 20 s after that nothing is said.
+    """
+    task = asyncio.create_task(_tell(say, words, last_sign))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _tell(say: Say, words: Callable[[], str], last_sign: Callable[[], float]) -> None:
+    due = time.monotonic() + FIRST_WORD
+    while True:
+        await asyncio.sleep(due - time.monotonic())
+        due = last_sign() + FIRST_WORD
+        if due <= time.monotonic():
+            say(words())
+            due = time.monotonic() + EACH_WORD
+
+
+class Waiting:
+    """For one machine, which is asked for what may take long."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.say: Say = lambda text: None
+        self._machine = machine
+        self._noted = 0.0
+        """When the machine itself last said how it is going."""
+        self._limits: dict[asyncio.Timeout, float] = {}
+
+    @contextlib.asynccontextmanager
+    async def patiently(self, doing: Doing, seconds: float) -> AsyncIterator[None]:
+        """Say what it is ``doing``; ``MachineError`` when nothing moves for so many seconds."""
+
+        def words() -> str:
+            return f"waiting for {self._machine.name}: {doing()}"
+
+        try:
+            async with (
+                telling(self.say, words, lambda: self._noted),
+                asyncio.timeout(seconds) as limit,
+            ):
+                self._limits[limit] = seconds
+                try:
+                    yield
+                finally:
+                    del self._limits[limit]
+        except TimeoutError:
+            raise no_progress(self._machine, doing(), seconds) from None
+
+    def heard(self, told: str) -> None:
+        """Whatever an agent tells is what it was asked for, on its way; less its readings."""
+        if told == "sample":
+            return
+        now = asyncio.get_running_loop().time()
+        for limit, seconds in self._limits.items():
+            if not limit.expired():
+                limit.reschedule(now + seconds)
+        if told == "note":
+            self._noted = time.monotonic()

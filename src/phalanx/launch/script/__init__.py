@@ -1,0 +1,1 @@
+"""The user's script, looked at before anything is started."""

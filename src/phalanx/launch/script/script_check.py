@@ -1,0 +1,123 @@
+"""Looks at the user's script before anything is started."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from phalanx.core.errors import InputError
+from phalanx.core.script.packages import place_of
+from phalanx.core.script.script_imports import imported_files, parse
+
+_ENTRIES = {"fit", "join"}
+_CANNOT_TELL = {"import_module", "spec_from_file_location", "runpy", "exec", "__import__"}
+"""A script that uses one of these may reach phalanx in ways that cannot be read from it."""
+_MOST_FILES = 200
+
+
+def check_script(path: Path, *, joins: bool = True) -> Path:
+    """``path`` itself, if it is a script that can be run; syntax errors are left to the run.
+
+    ``joins``: it has to call ``phalanx.fit`` or ``phalanx.join``; those of others need not.
+    """
+    if path.is_dir():
+        raise InputError(f"'{path}' is a folder, not a script", _suggest_inside(path))
+    if not path.exists():
+        raise InputError(f"there is no script '{path}'", _suggest_near(path))
+    if not path.is_file():
+        raise InputError(f"'{path}' is not a regular file", "Name a .py file.")
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"cannot read '{path}': {error.strerror}", "Check the permissions of the file."
+        ) from error
+    if joins and not _may_reach_phalanx(path, source):
+        raise InputError(f"'{path}' has no phalanx.fit or phalanx.join", _remedy_for(source))
+    return path
+
+
+def _remedy_for(source: bytes) -> str:
+    """Somebody else's distributed script can be run as it is."""
+    if b"torch.distributed" in source or b"DistributedDataParallel" in source:
+        return "A script that uses torch.distributed itself runs as it is: --framework torch"
+    if re.search(rb"^\s*(import|from) (accelerate|lightning|pytorch_lightning)\b", source, re.M):
+        return "A script of Accelerate or Lightning runs as it is: --framework torch"
+    if b"tf.distribute" in source or b"tensorflow" in source:
+        return "A script of TensorFlow runs as it is: --framework tensorflow"
+    return (
+        "Keep your loop with run = phalanx.join(model, optimizer), or let "
+        "phalanx.fit(model, optimizer=opt, loss=loss, train=train) be the loop."
+    )
+
+
+def _may_reach_phalanx(script: Path, source: bytes) -> bool:
+    """Whether the script, or a module beside it that it imports, uses phalanx."""
+    above = place_of(script.resolve()).root
+    folders = [script.resolve().parent, above, Path.cwd(), *_python_path()]
+    waiting, seen = [(script, source)], {script.resolve()}
+    while waiting and len(seen) < _MOST_FILES:
+        file, text = waiting.pop()
+        tree = parse(text)
+        if tree is None or _uses_phalanx(tree):
+            return True
+        file = file.resolve()
+        for module in imported_files(tree, file, [file.parent, *folders]):
+            if module not in seen and os.access(module, os.R_OK):
+                seen.add(module)
+                waiting.append((module, module.read_bytes()))
+    return bool(waiting)
+
+
+def _uses_phalanx(tree: ast.AST) -> bool:
+    ours, words = {"phalanx"}, set[str]()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                ours |= {a.asname for a in names if a.name == "phalanx" and a.asname}
+                words |= {part for a in names for part in a.name.split(".")}
+            case ast.ImportFrom(module=str() as module, names=names, level=0):
+                found = {alias.name for alias in names}
+                words |= found | set(module.split("."))
+                if module.partition(".")[0] == "phalanx" and found & {*_ENTRIES, "*"}:
+                    return True
+            case ast.Name(id=name) | ast.Attribute(attr=name):
+                words.add(name)
+    return bool(words & _CANNOT_TELL) or ("phalanx" in words and any(_entered(tree, ours)))
+
+
+def _entered(tree: ast.AST, ours: set[str]) -> Iterator[bool]:
+    """Wherever phalanx is used: whether that may lead to an entry."""
+    harmless: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if node.value.id in ours and node.attr not in _ENTRIES:
+                harmless.add(node.value)
+        elif isinstance(node, ast.Name) and node.id in ours:
+            yield node not in harmless
+
+
+def _python_path() -> list[Path]:
+    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return [Path(entry) for entry in entries if entry]
+
+
+def _suggest_near(path: Path) -> str:
+    folder = path.parent
+    if not folder.is_dir():
+        return f"There is no folder '{folder}' either."
+    scripts = sorted(file.stem for file in folder.glob("*.py"))
+    # By their stems: the same ending makes all names look alike.
+    near = difflib.get_close_matches(path.name.removesuffix(".py"), scripts, n=1, cutoff=0.8)
+    if near:
+        return f"Did you mean '{folder / near[0]}.py'?"
+    return "Check the path; it is relative to the folder you are in."
+
+
+def _suggest_inside(folder: Path) -> str:
+    scripts = sorted(folder.glob("*.py"))
+    return f"Name a file in it, such as '{scripts[0]}'." if scripts else "Name a .py file."

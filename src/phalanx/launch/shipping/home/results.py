@@ -1,0 +1,242 @@
+"""Brings home what workers wrote on machines, and removes what the run left there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from phalanx.core.errors import MachineError, PhalanxError
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.launch.machines.in_thread import in_thread
+from phalanx.launch.shipping.home.checkpoints import at_home, place, split_off
+from phalanx.launch.shipping.home.incoming import Incoming, Received, shown
+from phalanx.launch.shipping.project import megabytes
+from phalanx.launch.shipping.send import Link, read_answer
+
+COLLECT_SECONDS = 300.0
+"""Without a piece of a result; all of them may take as long as the line is slow."""
+CLEAN_SECONDS = 120.0
+NAMED = 10
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+OnTell = Callable[[str, dict[str, Any], bytes], None]
+
+
+class TellingLink(Link, Protocol):
+    """A link whose unasked messages can be listened to."""
+
+    on_tell: OnTell
+
+
+@dataclass
+class Collected:
+    """What came home; ``incomplete`` are the machines whose results must not be removed yet."""
+
+    files: int = 0
+    bytes: int = 0
+    notes: list[str] = field(default_factory=list)
+    incomplete: set[str] = field(default_factory=set)
+
+
+class NewFiles(msgspec.Struct):
+    """New or changed files in the project's folder on a machine."""
+
+    files: list[tuple[str, int]]
+    count: int
+    path: str
+
+
+class Cleaned(msgspec.Struct):
+    """What a machine still has of the run."""
+
+    kept: list[str] = []
+
+
+async def collect_results(links: Sequence[TellingLink], paths: RunPaths) -> Collected:
+    """Bring the results of all machines home; ``links`` in the order of their ranks."""
+    collected = Collected()
+    with tempfile.TemporaryDirectory(prefix=".incoming-", dir=paths.folder) as scratch:
+        incomings = [_incoming(link, Path(scratch) / str(n)) for n, link in enumerate(links)]
+        have = at_home(paths)
+        pairs = zip(links, incomings, strict=True)
+        came = (_collect(link, incoming, have) for link, incoming in pairs)
+        answers = await asyncio.gather(*came, return_exceptions=True)
+        for link, incoming, answer in zip(links, incomings, answers, strict=True):
+            _note_failure(incoming, answer, collected)
+            await in_thread(_settle_all, incoming, paths, collected)  # pings go on
+            if incoming.machine not in collected.incomplete:
+                await _confirm(link, collected)
+    return collected
+
+
+async def _confirm(link: Link, collected: Collected) -> None:
+    """Let the machine remove its results when it is cleaned up."""
+    try:
+        await link.ask("collected", timeout=CLEAN_SECONDS)
+    except MachineError as error:
+        collected.notes.append(error.cause)
+        collected.incomplete.add(link.machine.name)
+
+
+def _incoming(link: TellingLink, scratch: Path) -> Incoming:
+    scratch.mkdir(parents=True)
+    return Incoming(link.machine.name, scratch)
+
+
+async def _collect(link: TellingLink, incoming: Incoming, have: Sequence[str]) -> None:
+    answer = await _take(
+        link,
+        incoming,
+        "collect",
+        timeout=COLLECT_SECONDS,
+        doing=lambda: f"bringing its results home, {megabytes(incoming.bytes)} so far",
+        have=have,
+    )
+    names = msgspec.convert(answer.get("refused", []), list[str])
+    incoming.refused += [f"{shown(name)} (not UTF-8)" for name in names]
+
+
+async def take_checkpoint(link: TellingLink, incoming: Incoming, name: str) -> dict[str, Any]:
+    return await _take(
+        link,
+        incoming,
+        "checkpoint",
+        timeout=COLLECT_SECONDS,
+        doing=lambda: f"bringing a checkpoint home, {megabytes(incoming.bytes)} so far",
+        checkpoint=name,
+    )
+
+
+async def _take(link: TellingLink, incoming: Incoming, ask: str, **fields: Any) -> dict[str, Any]:
+    """Ask for what comes as results do; what else the machine says meanwhile is heard as ever."""
+    others = link.on_tell
+
+    def on_tell(name: str, header: dict[str, Any], payload: bytes) -> None:
+        if not incoming.on_tell(name, header, payload):
+            others(name, header, payload)
+
+    link.on_tell = on_tell
+    try:
+        return await link.ask(ask, **fields)
+    finally:
+        link.on_tell = others
+        incoming.close()
+
+
+def _note_failure(incoming: Incoming, answer: object, collected: Collected) -> None:
+    if isinstance(answer, BaseException):
+        if not isinstance(answer, PhalanxError | OSError | msgspec.ValidationError):
+            raise answer
+        cause = answer.cause if isinstance(answer, PhalanxError) else str(answer)
+        collected.notes.append(f"not all results of {incoming.machine} came home: {cause}")
+        collected.incomplete.add(incoming.machine)
+    if incoming.refused:
+        names = _some(incoming.refused)
+        collected.notes.append(f"{incoming.machine}: these results did not come home: {names}")
+        collected.incomplete.add(incoming.machine)
+
+
+def _settle_all(incoming: Incoming, paths: RunPaths, collected: Collected) -> None:
+    checkpoints, others = split_off(incoming.received)
+    for name, files in checkpoints.items():
+        try:
+            place(files, paths, name)
+            collected.files += len(files)
+            collected.bytes += sum(one.size for one in files)
+        except OSError as error:
+            why = error.strerror or error
+            collected.notes.append(f"{incoming.machine}: checkpoint {int(name)} is left out: {why}")
+            collected.incomplete.add(incoming.machine)
+    for one in others:
+        _settle(one, incoming.machine, paths.folder, collected)
+
+
+def _settle(one: Received, machine: str, folder: Path, collected: Collected) -> None:
+    """Give a file its name; the machine before it keeps the name that both have."""
+    others = f"files/{machine}/{one.path.removeprefix('files/')}"
+    for path in (one.path, others):
+        if _is_there(one, folder, path):
+            return
+        if _place(one, folder, path):
+            break
+    else:
+        collected.notes.append(f"{machine}: {shown(one.path)} cannot be written here")
+        collected.incomplete.add(machine)
+        return
+    if path != one.path:
+        collected.notes.append(f"{shown(one.path)} of {machine} is in {shown(path)}")
+    collected.files += 1
+    collected.bytes += one.size
+
+
+def _is_there(one: Received, folder: Path, path: str) -> bool:
+    """Whether the same content has that name already."""
+    *folders, name = path.split("/")
+    with contextlib.suppress(OSError), _folder_below(folder, folders) as place:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with os.fdopen(os.open(name, flags, dir_fd=place), "rb") as file:
+            if os.fstat(file.fileno()).st_size == one.size:
+                return hashlib.file_digest(file, "sha256").hexdigest() == one.sha256
+    return False
+
+
+def _place(one: Received, folder: Path, path: str) -> bool:
+    """Move it below ``folder``, following no link and replacing nothing; whether that worked."""
+    *folders, name = path.split("/")
+    with contextlib.suppress(OSError), _folder_below(folder, folders) as place:
+        try:
+            os.stat(name, dir_fd=place, follow_symlinks=False)
+        except FileNotFoundError:
+            os.replace(one.scratch, name, dst_dir_fd=place)
+            return True
+    return False
+
+
+@contextlib.contextmanager
+def _folder_below(folder: Path, names: Sequence[str]) -> Iterator[int]:
+    place = os.open(folder, _OPEN_FOLDER)
+    try:
+        for name in names:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, dir_fd=place)
+            inner = os.open(name, _OPEN_FOLDER, dir_fd=place)
+            os.close(place)
+            place = inner
+        yield place
+    finally:
+        os.close(place)
+
+
+async def clean_up(link: Link) -> list[str]:
+    """Remove the run from a machine, less what is nowhere else; lines on what is kept there."""
+    name = link.machine.name
+    found = await link.ask(
+        "new_files", timeout=CLEAN_SECONDS, doing=lambda: "looking for new files"
+    )
+    new = read_answer(link, found, NewFiles)
+    answer = await link.ask(
+        "clean", timeout=CLEAN_SECONDS, doing=lambda: "cleaning up", keep_project=new.count > 0
+    )
+    notes = [f"{name} keeps {_new_files(new)}"] if new.count else []
+    kept = [shown(path) for path in read_answer(link, answer, Cleaned).kept if path != new.path]
+    return notes + ([f"{name} keeps results that did not come home: {_some(kept)}"] if kept else [])
+
+
+def _new_files(new: NewFiles) -> str:
+    files = [f"{shown(path)} ({megabytes(size)})" for path, size in new.files]
+    word = "new file" if new.count == 1 else "new files"
+    return f"{new.count} {word} in {shown(new.path)}: {_some(files, new.count)}"
+
+
+def _some(names: Sequence[str], count: int | None = None) -> str:
+    more = (count or len(names)) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")

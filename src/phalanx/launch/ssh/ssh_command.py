@@ -1,0 +1,265 @@
+"""One command on a machine of a pool: over SSH, or here as a subprocess, with one interface.
+
+Commands are argument lists; secrets go over standard input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shlex
+import signal
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import asyncssh
+
+from phalanx.core.errors import InputError, MachineError
+from phalanx.launch.ssh.ssh_connect import CONNECT_SECONDS, connect, ends_of, words_of
+from phalanx.pool.machine import Machine
+
+LINE_LIMIT = 1 << 20
+ERRORS_KEPT = 8 << 10
+KILL_SECONDS = 2.0
+TELL_GROUP = 'read -r _ _ _ _ group _ < /proc/$$/stat && echo "$group" && exec "$@"'
+"""Run by the machine's sh before the command: OpenSSH delivers no signals to root's sessions, so
+that a command is ended through its process group, which it tells in its first line."""
+
+
+class RunningCommand(ABC):
+    """A command that is running; leaving ``async with`` ends it."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.address: str | None = None
+        """The machine's, as it was reached; ``None`` of this machine."""
+        self.reached_from: str | None = None
+        """This machine's own address on the way there."""
+        self._errors = bytearray()
+        self._reading: asyncio.Task[None] | None = None
+        self._kept = True
+
+    @property
+    def errors(self) -> str:
+        """The last of what the command wrote to its standard error."""
+        return self._errors.decode(errors="replace").strip()
+
+    async def write(self, data: bytes) -> None:
+        """Give it ``data`` as standard input."""
+        with contextlib.suppress(OSError, asyncssh.Error):
+            await self._write(data)
+
+    def put(self, data: bytes) -> None:
+        """As ``write``, without waiting for room (see ``drain``)."""
+        with contextlib.suppress(OSError, asyncssh.Error):
+            self._put(data)
+
+    async def drain(self) -> None:
+        """Wait until there is room for more input."""
+        with contextlib.suppress(OSError, asyncssh.Error):
+            await self._drain()
+
+    async def read(self, count: int) -> bytes:
+        """Some bytes of its standard output, at most ``count``; none at its end."""
+        with contextlib.suppress(OSError, asyncssh.Error):
+            return await self._read(count)
+        return b""
+
+    def let_go(self) -> None:
+        """Leaving ``async with`` ends the connection only: the command ends, or goes on, itself."""
+        self._kept = False
+
+    async def line(self, timeout: float) -> bytes | None:
+        """The next line of its standard output; ``None`` at its end. ``TimeoutError`` if late."""
+        async with asyncio.timeout(timeout):
+            try:
+                return (await self._read_line()).rstrip(b"\n") or None
+            except (ValueError, OSError, asyncssh.Error, asyncio.IncompleteReadError):
+                return None
+
+    async def __aenter__(self) -> RunningCommand:
+        self._reading = asyncio.create_task(self._keep_errors())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        with contextlib.suppress(TimeoutError, OSError, asyncssh.Error):
+            async with asyncio.timeout(KILL_SECONDS):
+                await (self.kill() if self._kept else self._hang_up())
+        if self._reading is not None:
+            self._reading.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._reading
+
+    @abstractmethod
+    async def wait(self, timeout: float) -> int | None:
+        """Its exit code; ``None`` when it has none (a signal, a lost connection)."""
+
+    @abstractmethod
+    async def kill(self) -> None:
+        """End it, and the connection it came over."""
+
+    async def _write(self, data: bytes) -> None:
+        self._put(data)
+        await self._drain()
+
+    @abstractmethod
+    async def _hang_up(self) -> None:
+        """End the connection, and leave the command alone."""
+
+    @abstractmethod
+    def _put(self, data: bytes) -> None: ...
+
+    @abstractmethod
+    async def _drain(self) -> None: ...
+
+    @abstractmethod
+    async def _read(self, count: int) -> bytes: ...
+
+    @abstractmethod
+    async def _read_line(self) -> bytes: ...
+
+    @abstractmethod
+    async def _read_errors(self) -> bytes: ...
+
+    async def _keep_errors(self) -> None:
+        with contextlib.suppress(OSError, asyncssh.Error):
+            while part := await self._read_errors():
+                self._errors += part
+                del self._errors[:-ERRORS_KEPT]
+
+
+class LocalCommand(RunningCommand):
+    """A subprocess of this machine, in a group of its own."""
+
+    def __init__(self, machine: Machine, process: asyncio.subprocess.Process) -> None:
+        super().__init__(machine)
+        assert process.stdin and process.stdout and process.stderr
+        self._process, self._input = process, process.stdin
+        self._output, self._error_output = process.stdout, process.stderr
+
+    async def wait(self, timeout: float) -> int | None:
+        async with asyncio.timeout(timeout):
+            code = await self._process.wait()
+        return code if code >= 0 else None
+
+    async def kill(self) -> None:
+        self._input.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        await self._ended()
+
+    async def _hang_up(self) -> None:
+        self._input.close()
+        await self._ended()
+
+    async def _ended(self) -> None:
+        """Pipes are closed too: what the command has started may hold them open."""
+        await self._process.wait()
+        self._process._transport.close()  # type: ignore[attr-defined]  # there is no public way
+
+    def _put(self, data: bytes) -> None:
+        self._input.write(data)
+
+    async def _drain(self) -> None:
+        await self._input.drain()
+
+    async def _read(self, count: int) -> bytes:
+        return await self._output.read(count)
+
+    async def _read_line(self) -> bytes:
+        return await self._output.readline()
+
+    async def _read_errors(self) -> bytes:
+        return await self._error_output.read(4096)
+
+
+class SshCommand(RunningCommand):
+    """A process on another machine, with the connection it came over."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        connection: asyncssh.SSHClientConnection,
+        process: asyncssh.SSHClientProcess[bytes],
+        group: int,
+    ) -> None:
+        super().__init__(machine)
+        self._connection, self._process, self._group = connection, process, group
+        self.address, self.reached_from = ends_of(machine, connection)
+
+    async def wait(self, timeout: float) -> int | None:
+        async with asyncio.timeout(timeout):
+            await self._process.wait_closed()
+        return self._process.returncode if self._process.exit_signal is None else None
+
+    async def kill(self) -> None:
+        try:
+            words = ["kill", "-KILL", "--", f"-{self._group}"]
+            await self._connection.run(shlex.join(words), timeout=KILL_SECONDS)
+        finally:
+            self._connection.abort()
+
+    async def _hang_up(self) -> None:
+        self._connection.abort()
+
+    def _put(self, data: bytes) -> None:
+        self._process.stdin.write(data)
+
+    async def _drain(self) -> None:
+        await self._process.stdin.drain()
+
+    async def _read(self, count: int) -> bytes:
+        return await self._process.stdout.read(count)
+
+    async def _read_line(self) -> bytes:
+        return await self._process.stdout.readline()
+
+    async def _read_errors(self) -> bytes:
+        return await self._process.stderr.read(4096)
+
+
+async def start_command(
+    machine: Machine, words: Sequence[str], *, timeout: float = CONNECT_SECONDS
+) -> RunningCommand:
+    """Start ``words`` on ``machine``; whatever keeps it from starting is one ``PhalanxError``."""
+    if machine.is_here:
+        return await _start_here(machine, words)
+    connection = await connect(machine, timeout=timeout)
+    try:
+        async with asyncio.timeout(timeout):
+            command = shlex.join(["sh", "-c", TELL_GROUP, "sh", *words])
+            process = await connection.create_process(command, encoding=None)
+            first = await process.stdout.readline()
+        return SshCommand(machine, connection, process, _group_in(first))
+    except (OSError, ValueError, asyncssh.Error) as error:
+        connection.abort()
+        raise MachineError(
+            f"{machine.label} starts no command: {words_of(error)}",
+            "Its SSH server has to allow commands, and its login shell has to print nothing.",
+        ) from None
+    except BaseException:
+        connection.abort()
+        raise
+
+
+def _group_in(line: bytes) -> int:
+    """What the first line says; anything else is the login shell's."""
+    if line.strip().isdigit():
+        return int(line)
+    said = "".join(c for c in line.decode(errors="replace") if c.isprintable())
+    raise ValueError(f"it says '{said[:150]}'" if said else "it says nothing")
+
+
+async def _start_here(machine: Machine, words: Sequence[str]) -> LocalCommand:
+    pipe = asyncio.subprocess.PIPE
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *words, stdin=pipe, stdout=pipe, stderr=pipe, limit=LINE_LIMIT, start_new_session=True
+        )
+    except OSError as error:
+        raise InputError(
+            f"{machine.name}: cannot start {words[0]}: {words_of(error)}",
+            "Check 'python' of that machine in the blueprint.",
+        ) from None
+    return LocalCommand(machine, process)

@@ -1,0 +1,140 @@
+"""What it takes to log in to a machine of a pool, from its blueprint alone."""
+
+from __future__ import annotations
+
+import functools
+import hmac
+import os
+import signal
+from collections.abc import Iterable
+from getpass import getpass
+from pathlib import Path
+from typing import Any
+
+import asyncssh
+from pydantic import SecretStr
+
+from phalanx.core.errors import InputError
+from phalanx.launch.ssh.known_keys import as_known_hosts
+from phalanx.pool.credential import Credential
+from phalanx.pool.machine import Machine
+
+NOBODY: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
+"""Known hosts: none. What is left is the fingerprint in the blueprint."""
+
+
+def login_options(machine: Machine) -> dict[str, Any]:
+    """User, keys and password; the user's ``~/.ssh/config`` is not read."""
+    options: dict[str, Any] = {"config": None}
+    if machine.host_key:
+        options["known_hosts"] = NOBODY
+    elif (known := as_known_hosts(machine)) is not None:
+        options["known_hosts"] = known
+    if machine.user:
+        options["username"] = machine.user
+    if machine.key:
+        options |= _only_key(machine, machine.key)
+    credential = machine.password
+    if credential is None or credential.kind == "agent":
+        return options
+    if credential.kind == "key":
+        return options | _only_key(machine, credential.name)
+    return options | {"password": _password(machine)}
+
+
+def with_passwords(machines: Iterable[Machine]) -> list[Machine]:
+    """The machines, once the user has typed the passwords of those that ask for one."""
+    return [_with_password(machine) for machine in machines]
+
+
+def with_jump_passwords(machines: Iterable[Machine]) -> list[Machine]:
+    """Only of the jump hosts: nobody logs in to the machines behind them."""
+    return [
+        machine
+        if machine.via is None
+        else machine.model_copy(update={"via": _with_password(machine.via)})
+        for machine in machines
+    ]
+
+
+def _with_password(machine: Machine) -> Machine:
+    credential = machine.password
+    update: dict[str, Any] = {}
+    if machine.via is not None:
+        update["via"] = _with_password(machine.via)
+    if credential is not None and credential.kind == "prompt" and not machine.is_here:
+        update["password"] = _typed(machine.label)
+    return machine.model_copy(update=update) if update else machine
+
+
+@functools.cache
+def _typed(label: str) -> Credential:
+    """Asked for once, however many runs a command has."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:  # a run counts Ctrl-C instead, which would leave the user in front of the question
+        text = getpass(f"password of {label}: ")
+    except EOFError:
+        raise InputError(
+            f"the password of {label} cannot be asked for here", "Use a key, or env:NAME."
+        ) from None
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return Credential("inline", secret=SecretStr(text))
+
+
+class Watch:
+    """What was seen of one connection, and the jump host's that ends with it."""
+
+    def __init__(self, expected: str | None) -> None:
+        self.expected = expected
+        self.presented: list[str] = []
+        self.tunnel: asyncssh.SSHClientConnection | None = None
+
+    def client(self) -> asyncssh.SSHClient:
+        """A client that accepts the key with the expected fingerprint only."""
+        return _Client(self)
+
+
+class _Client(asyncssh.SSHClient):
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+
+    def validate_host_public_key(
+        self, host: str, addr: str, port: int, key: asyncssh.SSHKey
+    ) -> bool:
+        shown = key.get_fingerprint("sha256")
+        self._watch.presented.append(shown)
+        if self._watch.expected is None:
+            return False
+        return hmac.compare_digest(shown.rstrip("="), self._watch.expected.rstrip("="))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._watch.tunnel is not None:
+            self._watch.tunnel.abort()
+
+
+def _only_key(machine: Machine, path: str) -> dict[str, Any]:
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise InputError(
+            f"the key of {machine.name} is not there: {path}", "Correct 'key' in the blueprint."
+        )
+    return {"client_keys": [str(file)], "agent_path": None}
+
+
+def _password(machine: Machine) -> str:
+    credential = machine.password
+    assert credential is not None
+    if credential.kind == "env":
+        value = os.environ.get(credential.name)
+        if value is None:
+            raise InputError(
+                f"the password of {machine.name} should be in {credential.name}, which is not set",
+                f"Set it: read -rs {credential.name} && export {credential.name}",
+            )
+        return value
+    if credential.secret is None:
+        raise InputError(
+            f"the password of {machine.name} was not asked for", "Use a key, or env:NAME."
+        )
+    return credential.secret.get_secret_value()

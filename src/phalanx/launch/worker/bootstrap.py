@@ -1,0 +1,70 @@
+"""The first thing in a worker process: ties it to its controller, pins it, runs the script.
+
+``python -m phalanx.launch.worker.bootstrap SCRIPT [ARGUMENT]…`` behaves like ``python SCRIPT …``.
+Nothing here imports torch before the process is tied to its controller and pinned.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from types import ModuleType
+
+from phalanx.core.script.missing_packages import tell_missing
+
+try:
+    from phalanx.core import settings
+    from phalanx.core.run_folder.run_paths import RunPaths
+    from phalanx.core.script.startup import run_startup
+    from phalanx.launch.worker.process_binding import tie
+    from phalanx.launch.worker.script_runner import import_folders, main_module, run_script
+except ModuleNotFoundError as error:
+    sys.exit(tell_missing(error))
+
+_LAST_WORDS = 5.0
+"""Seconds that a failed script's other threads and exit handlers get before they are cut off."""
+
+
+def main() -> int:
+    tie()
+    try:
+        run_startup()
+    except ModuleNotFoundError as error:
+        return tell_missing(error)
+    script, arguments = sys.argv[1], sys.argv[2:]
+    rank = int(os.environ[settings.RANK])
+    paths = RunPaths(Path(os.environ[settings.RUN_FOLDER]))
+    os.environ[settings.PROCESS] = str(os.getpid())
+    chosen = settings.RunSettings.from_json(os.environ.get(settings.SETTINGS, "{}"))
+    main = become_main(script, arguments, chosen.module)
+    code = run_script(main, paths.traceback_of(rank))
+    if code != 0:
+        _leave_in_time(code)
+    return code
+
+
+def become_main(script: str, arguments: list[str], named: str | None = None) -> ModuleType:
+    """Arrange ``sys`` as plain ``python SCRIPT`` does, with a fresh ``__main__``."""
+    module = main_module(script, named)
+    sys.modules["__main__"] = module
+    sys.argv = [script, *arguments]
+    if not os.environ.get("PYTHONSAFEPATH"):  # we ourselves are started without the folder
+        sys.path[:0] = import_folders(script, named)
+    return module
+
+
+def _leave_in_time(code: int) -> None:
+    """A failed script whose other threads never end must not keep the run waiting."""
+
+    def cut_off() -> None:
+        time.sleep(_LAST_WORDS)
+        os._exit(code)
+
+    threading.Thread(target=cut_off, name="phalanx-leave", daemon=True).start()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""Runs the user's script as ``__main__`` and turns its ending into an exit code.
+
+Both launchers use it: the bootstrap of a process and the threads of ``inprocess``. An exception
+is written to the rank's traceback file, without frames of ours above the user's; the controller
+tells it once and copies it to the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from pathlib import Path
+from types import ModuleType, TracebackType
+
+from phalanx.core import stopping
+from phalanx.core.advice import advice_on
+from phalanx.core.errors import (
+    SCRIPT_FAILED,
+    InputError,
+    MachineError,
+    MachineLost,
+    NotFinite,
+    PeerLost,
+    RunStopped,
+)
+from phalanx.core.script.missing_packages import missing_package
+from phalanx.core.script.packages import place_of
+
+STOPPED_CODE = 143
+"""What a shell says of a process ended by SIGTERM: the worker stopped because it was told to."""
+PEER_LOST_CODE = 75
+"""The worker ended because another one did, which is the one to be named."""
+
+
+def main_module(script: str, named: str | None = None) -> ModuleType:
+    """A fresh ``__main__`` for ``script``, which may be a module of a package."""
+    module, path = ModuleType("__main__"), Path(script).absolute()
+    module.__file__ = str(path)
+    place = place_of(path, named)
+    if place.package:
+        module.__package__, module.__spec__ = place.package, place.spec(path)
+    return module
+
+
+def import_folders(script: str, named: str | None = None) -> list[str]:
+    """Where the script's imports are looked for first: as Python does it for a file, or ``-m``."""
+    place, own = place_of(Path(script).resolve(), named), str(Path(script).resolve().parent)
+    if named is not None:
+        return [str(place.root)]
+    return [own, str(place.root)] if place.package else [own]
+
+
+def run_script(main: ModuleType, traceback_file: Path) -> int:
+    """Execute the script of ``main`` in it; its exit code."""
+    script = str(main.__file__)
+    try:
+        # The script must not inherit the __future__ imports of this module.
+        code = compile(Path(script).read_bytes(), script, "exec", dont_inherit=True)
+        exec(code, main.__dict__)
+    except SystemExit as ending:
+        return _code_of_exit(ending, traceback_file)
+    except RunStopped:
+        return STOPPED_CODE
+    except PeerLost as error:
+        if stopping.asked():
+            return STOPPED_CODE  # the others were told as well, and came to their end first
+        return _lost(error, traceback_file)
+    except (InputError, MachineError, NotFinite) as error:
+        _write(traceback_file, str(error) + "\n")
+        return error.exit_code
+    except BaseException as error:
+        if isinstance(error, ModuleNotFoundError) and (told := missing_package(error)):
+            _write(traceback_file, f"{told}\n")
+            return told.exit_code
+        _write(traceback_file, users_traceback(error) + advice_on(error))
+        return SCRIPT_FAILED
+    # A script that leaves its loop is not told by an exception that its training has failed.
+    return SCRIPT_FAILED if traceback_file.exists() else 0
+
+
+def _lost(error: PeerLost, traceback_file: Path) -> int:
+    if isinstance(error, MachineLost):
+        _write(traceback_file, str(error) + "\n")
+        return error.exit_code
+    _write(traceback_file, users_traceback(error))
+    return PEER_LOST_CODE
+
+
+def users_traceback(error: BaseException) -> str:
+    """The traceback as plain ``python script.py`` would print it."""
+    frames = _without_ours(error.__traceback__)
+    return "".join(traceback.format_exception(type(error), error, frames))
+
+
+def _without_ours(frames: TracebackType | None) -> TracebackType | None:
+    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next
+    return frames
+
+
+def _code_of_exit(ending: SystemExit, traceback_file: Path) -> int:
+    if ending.code is None:
+        return 0
+    if isinstance(ending.code, int):
+        return ending.code & 0xFF
+    _write(traceback_file, f"{ending.code}\n")
+    return SCRIPT_FAILED
+
+
+def _write(path: Path, text: str) -> None:
+    """A full disk must not hide that the script failed: the exit code still says so."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError:
+        with contextlib.suppress(OSError):  # where the log is, there is no space either
+            print(text, flush=True)

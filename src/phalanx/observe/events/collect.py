@@ -1,0 +1,84 @@
+"""Reads what workers write while they write it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.observe.events.event_types import Event, decode
+
+_CHUNK = 1 << 20
+"""Bytes a poll reads at most, so that a flood of output cannot hold the controller up."""
+
+
+class LineTail:
+    """The complete new lines of a growing file; a partial last one is kept for the next poll."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._offset = 0
+        self._partial = b""
+
+    def poll(self) -> list[bytes]:
+        """New lines, without their newlines."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read(_CHUNK)
+        except OSError:
+            return []
+        self._offset += len(data)
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        if len(self._partial) > _CHUNK:  # a line without end: told in parts, not split again
+            lines.append(self._partial)
+            self._partial = b""
+        return lines
+
+    def drain(self) -> list[bytes]:
+        """All that is left, a last line without newline included: nobody writes any more."""
+        lines: list[bytes] = []
+        self._skip_a_flood()
+        before = -1
+        while before != self._offset:
+            before = self._offset
+            lines += self.poll()
+        if self._partial:
+            lines.append(self._partial)
+            self._partial = b""
+        return lines
+
+    def _skip_a_flood(self) -> None:
+        """At the end nobody is made to wait for megabytes: the file itself has them all."""
+        try:
+            size = self.path.stat().st_size
+        except OSError:
+            return
+        if size - self._offset > 8 * _CHUNK:
+            self._offset, self._partial = size - _CHUNK, b""
+
+
+class EventTail:
+    """The events of all ranks as they are written."""
+
+    def __init__(self, paths: RunPaths, ranks: Iterable[int]) -> None:
+        self._tails = [LineTail(paths.events_of(rank)) for rank in ranks]
+
+    def poll(self) -> list[Event]:
+        return _decoded(line for tail in self._tails for line in tail.poll())
+
+    def drain(self) -> list[Event]:
+        """The rest, after the last worker has ended."""
+        return _decoded(line for tail in self._tails for line in tail.drain())
+
+
+def _decoded(lines: Iterable[bytes]) -> list[Event]:
+    events: list[Event] = []
+    for line in lines:
+        try:
+            events.append(decode(line))
+        except (msgspec.MsgspecError, RecursionError):
+            continue  # cut short by a crash, or written by another version
+    return events

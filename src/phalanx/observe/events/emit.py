@@ -1,0 +1,123 @@
+"""Writes a worker's events without ever making training wait.
+
+The training thread only appends to lists; a background thread turns them into lines, at most
+one batch of steps every 250 ms.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from pathlib import Path
+from typing import BinaryIO
+
+from phalanx.observe.events.event_types import Alive, Event, Steps, encode
+
+INTERVAL = 0.25
+SIGN_OF_LIFE = 5.0
+"""Seconds after which a worker that has nothing to tell says that it is there."""
+MOST_UNWRITTEN = 1 << 24
+"""Bytes that are kept for a disk that is full; more than that is forgotten."""
+MOST_ROWS = 10_000
+"""Steps of one line: readers pass over lines without end."""
+
+StepRow = tuple[
+    int, float, int, float, float, float, float, float, float, float, int, float | None
+]  # epoch, began, samples, input, compute, send, wait, reduce, update, settle, staleness, loss
+
+
+class EventWriter:
+    """``path`` is ``None`` where nobody listens: then everything is dropped."""
+
+    def __init__(self, path: Path | None, rank: int) -> None:
+        self._rank = rank
+        self._events: deque[Event] = deque()
+        self._rows: deque[StepRow] = deque()
+        self._written = 0
+        self._unwritten = b""
+        self._stop = threading.Event()
+        self._flushing = threading.Lock()
+        self._file: BinaryIO | None = path.open("ab", buffering=0) if path else None
+        self._thread = threading.Thread(target=self._loop, name="phalanx-events", daemon=True)
+        if self._file:
+            self._thread.start()
+
+    def emit(self, event: Event) -> None:
+        if self._file:
+            self._events.append(event)
+
+    def step(self, row: StepRow) -> None:
+        if self._file:
+            self._rows.append(row)
+
+    def close(self) -> None:
+        """Write what there is and end. Safe to call twice."""
+        self._stop.set()
+        if self._file:
+            self.flush()
+            with self._flushing:
+                self._file.close()
+                self._file = None
+
+    def _loop(self) -> None:
+        quiet = 0
+        while not self._stop.wait(INTERVAL):
+            quiet = 0 if self.flush() else quiet + 1
+            if quiet * INTERVAL >= SIGN_OF_LIFE:
+                self.emit(Alive(rank=self._rank))
+
+    def flush(self) -> bool:
+        """Write what there is now; whether there was anything."""
+        with self._flushing:
+            if not self._file:
+                return False
+            lines = [encode(batch) for batch in self._take_steps()]
+            while self._events:
+                lines.append(encode(self._events.popleft()))
+            self._unwritten += b"".join(lines)
+            self._write()
+            return bool(lines)
+
+    def _write(self) -> None:
+        """A full disk must not end the training: what does not fit now may do so later."""
+        assert self._file is not None
+        try:
+            while self._unwritten:
+                written = self._file.write(self._unwritten)
+                self._unwritten = self._unwritten[written:]
+        except OSError:
+            if len(self._unwritten) > MOST_UNWRITTEN:
+                self._unwritten = b"\n"  # whatever was cut in half is a line of its own
+
+    def _take_steps(self) -> list[Steps]:
+        rows = [self._rows.popleft() for _ in range(len(self._rows))]
+        batches: list[list[StepRow]] = []
+        for row in rows:
+            if batches and batches[-1][0][0] == row[0] and len(batches[-1]) < MOST_ROWS:
+                batches[-1].append(row)
+            else:
+                batches.append([row])
+        return [self._columns(batch) for batch in batches]
+
+    def _columns(self, rows: list[StepRow]) -> Steps:
+        first, self._written = self._written, self._written + len(rows)
+        epoch, began, samples, *times, staleness, loss = (list(c) for c in zip(*rows, strict=True))
+        input_, compute, send, wait, reduce, update, settle = (
+            [round(seconds, 7) for seconds in column] for column in times
+        )
+        return Steps(
+            rank=self._rank,
+            epoch=epoch[0],
+            first=first,
+            began=[round(t, 6) for t in began],
+            samples=samples,
+            input=input_,
+            compute=compute,
+            send=send,
+            wait=wait,
+            reduce=reduce,
+            update=update,
+            settle=settle,
+            staleness=staleness,
+            loss=loss,
+        )

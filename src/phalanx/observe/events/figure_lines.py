@@ -1,0 +1,189 @@
+"""Figures that any script can tell by printing a line: ``phalanx-figures {"epoch": 0, …}``.
+
+The first process of the run tells them for all. A line with ``epoch`` (from 0) ends that epoch:
+``seconds`` and ``samples`` of its training, and any other numbers (``train_loss``,
+``test_accuracy``, …). A line without it, before the first epoch, says what is trained:
+``parameters``, ``batch`` (the global one), ``workers``, ``epochs``, ``samples`` (an epoch's).
+Here they become the events that a script with ``phalanx.fit`` would have written.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.observe.events.collect import LineTail
+from phalanx.observe.events.event_types import (
+    EpochDone,
+    Event,
+    Finished,
+    Joined,
+    Logged,
+    PhaseDone,
+    Planned,
+    encode,
+)
+
+MARK = b"phalanx-figures "
+LONGEST = 1 << 16  # bytes of a line
+MOST_NAMES = 64
+LARGEST = 1 << 53  # a whole number beyond this is none
+UNKNOWN = "the script reported no figures: epochs, losses and samples/s are not known"
+_OWN = {"epoch", "seconds", "samples", "train_loss", "train_accuracy", "rate", "evaluate_seconds"}
+
+Values = dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class Told:
+    """The processes that the figures are about."""
+
+    machines: Sequence[str]
+    """The machine of each rank."""
+    workers: int
+    """Those of them that compute."""
+    system: str
+    seed: int
+    threads: Sequence[int]
+
+
+def is_figures(line: bytes) -> bool:
+    return line.startswith(MARK)
+
+
+def read_line(line: bytes) -> Values | None:
+    """The numbers of a line of figures; ``None`` where it is none that can be understood."""
+    if not is_figures(line) or len(line) > LONGEST:
+        return None
+    try:
+        found = json.loads(line[len(MARK) :])
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or len(found) > MOST_NAMES:
+        return None
+    return {name: _number(value) for name, value in found.items() if _is_figure(value)}
+
+
+class FigureLines:
+    """Follows the log of the first rank, and writes the events of all."""
+
+    def __init__(self, paths: RunPaths, told: Told) -> None:
+        self._paths, self._told = paths, told
+        self._tail = LineTail(paths.log_of(0))
+        self._began = time.monotonic()
+        self._joined = False
+        self._trained = 0.0
+        self._evaluated = 0.0
+        self._epochs = 0
+
+    def poll(self) -> None:
+        self._take(self._tail.poll())
+
+    def finish(self, status: str) -> None:
+        """The processes have ended: the last words of all ranks."""
+        self._take(self._tail.drain())
+        self._join({})
+        now = time.monotonic()
+        if self._epochs:
+            self._phase("train", self._trained, now)
+            self._phase("evaluate", self._evaluated, now)
+        for rank in range(len(self._told.machines)):
+            self._write(
+                Finished(time=now, rank=rank, status=status, bytes_sent=0, peak_memory=0), rank
+            )
+
+    def _take(self, lines: Sequence[bytes]) -> None:
+        for line in lines:
+            values = read_line(line)
+            if values is None:
+                continue
+            self._join(values)
+            if values.get("epoch") is not None:
+                self._end_epoch(values)
+
+    def _join(self, values: Values) -> None:
+        """Every rank joins when the first line comes, or else when all is over."""
+        if self._joined:
+            return
+        self._joined = True
+        now, wall = time.monotonic(), time.time()
+        notes = [] if values else [UNKNOWN]
+        workers = _whole(values, "workers") or self._told.workers
+        for rank, machine in enumerate(self._told.machines):
+            joined = Joined(
+                time=now, wall=wall, rank=rank, workers=workers, machine=machine, pid=0,
+                device="cpu", threads=self._told.threads[rank], precision="float32",
+                strategy=self._told.system, parameters=_whole(values, "parameters") or 0,
+                seed=self._told.seed, versions={}, notes=notes,
+            )  # fmt: skip
+            self._write(joined, rank)
+        if values:
+            self._phase("start", now - self._began, now)
+            self._plan(values, now)
+
+    def _plan(self, values: Values, now: float) -> None:
+        batch, samples = _whole(values, "batch"), _whole(values, "samples")
+        if batch and samples:
+            epochs = _whole(values, "epochs")
+            self._write(Planned(time=now, rank=0, epochs=epochs, samples=samples, batch=batch))
+
+    def _end_epoch(self, values: Values) -> None:
+        now, epoch = time.monotonic(), _whole(values, "epoch") or 0
+        seconds = max(0.0, values.get("seconds") or 0.0)
+        done = EpochDone(
+            time=now,
+            rank=0,
+            epoch=epoch,
+            seconds=seconds,
+            samples=_whole(values, "samples") or 0,
+            train_loss=values.get("train_loss"),
+            train_accuracy=values.get("train_accuracy"),
+            rate=values.get("rate"),
+        )
+        self._write(done)
+        self._epochs += 1
+        self._trained += seconds
+        self._evaluated += max(0.0, values.get("evaluate_seconds") or 0.0)
+        others = {name: value for name, value in values.items() if name not in _OWN}
+        if others:
+            self._write(Logged(time=now, rank=0, epoch=epoch, values=others))
+
+    def _phase(self, name: str, seconds: float, now: float) -> None:
+        if seconds > 0:
+            self._write(PhaseDone(time=now, rank=0, phase=name, seconds=seconds))
+
+    def _write(self, event: Event, rank: int = 0) -> None:
+        # What lies there may come from another machine: a link is not followed.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
+        try:
+            file = os.open(self._paths.events_of(rank), flags, 0o644)
+        except OSError:
+            return  # a full disk is the summary's to tell
+        try:
+            os.write(file, encode(event))
+        except OSError:
+            return
+        finally:
+            os.close(file)
+
+
+def _is_figure(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _number(value: Any) -> float | None:
+    """What is not finite is unknown."""
+    if value is None or abs(value) > LARGEST or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def _whole(values: Mapping[str, float | None], name: str) -> int | None:
+    value = values.get(name)
+    return int(value) if value is not None and value >= 0 else None

@@ -1,0 +1,167 @@
+"""What each rank did between one meeting of the workers and the next.
+
+Only durations count, never moments: they are true whatever the machines' clocks say.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
+
+from phalanx.observe.events.strategy_phases import PhaseSteps, Waiting
+from phalanx.observe.events.timeline import Step
+
+WARM_UP = 3
+"""The first steps of a rank, which load code and fill caches."""
+MOST = 96
+"""So many laps of a rank are plenty, spread over the whole time."""
+_ENOUGH, _DIFFERENT = 3, 1.5
+"""Steps of one size that make a typical one; sizes so far apart tell what a step itself costs."""
+
+
+_LONGEST = 1e6
+
+
+class Lap(NamedTuple):
+    """A step, or, of workers that train apart, the steps before a round and the round."""
+
+    epoch: int
+    samples: int
+    busy: float
+    """Until it was ready for the others."""
+    wait: float
+    """For the others."""
+    update: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RankWindow:
+    """The laps of one rank that are looked at, and what its work costs: ``fixed + each * n``."""
+
+    laps: tuple[Lap, ...]
+    fixed: float = 0.0
+    each: float = 0.0
+    trained: float = 0.0
+    """The seconds of all its laps, those that are not looked at included."""
+
+    def busy(self, samples: float) -> float:
+        return self.fixed + self.each * samples
+
+    def cut(self, part: int, parts: int) -> RankWindow:
+        """One of some stretches of equal length."""
+        count = len(self.laps)
+        begin, end = part * count // parts, (part + 1) * count // parts
+        return RankWindow(self.laps[begin:end], self.fixed, self.each)
+
+
+def windows_of(phase: PhaseSteps, since: int = 0) -> dict[int, RankWindow]:
+    """By rank: the laps after the warm-up, from the step ``since`` on, where shares changed.
+
+    Laps of workers that wait for each other stand side by side: the same place is one meeting.
+    """
+    laps: dict[int, list[Lap]] = {}
+    late: dict[int, list[Lap]] = {}
+    for steps, rounds in zip(phase.steps, phase.rounds or [[] for _ in phase.steps], strict=True):
+        if not steps:
+            continue
+        rank, warm = steps[0].rank, steps[WARM_UP:]
+        laps[rank] = _laps(warm, rounds)
+        late[rank] = _laps([s for s in warm if s.number >= since], rounds)
+    costs = {rank: _costs(found) for rank, found in laps.items()}
+    if phase.waiting is Waiting.LOCKSTEP:
+        late = _side_by_side(late, _teams(phase))
+    return {
+        rank: RankWindow(
+            tuple(_spread(late[rank])), *costs[rank], sum(lap.seconds for lap in late[rank])
+        )
+        for rank in sorted(laps)
+    }
+
+
+def _teams(phase: PhaseSteps) -> dict[int, int]:
+    teams = phase.teams or (0,) * len(phase.steps)
+    return {s[0].rank: team for s, team in zip(phase.steps, teams, strict=True) if s}
+
+
+def _laps(steps: Sequence[Step], rounds: Sequence[Step]) -> list[Lap]:
+    if not rounds:
+        pairs = zip(steps, [None, *steps], strict=False)  # each with the one before it
+        return [lap for step, last in pairs if _is_sane(lap := _step(step, last))]
+    found, at = [], 0
+    for met in rounds:
+        before = []
+        while at < len(steps) and steps[at].began < met.began:
+            before.append(steps[at])
+            at += 1
+        if before:
+            found.append(_apart(before, met))
+    return [lap for lap in found if _is_sane(lap)]
+
+
+def _is_sane(lap: Lap) -> bool:
+    """What a machine tells may be anything; a lap without samples says nothing either."""
+    parts = (lap.busy, lap.wait, lap.update)
+    return lap.samples > 0 and 0.0 < lap.seconds < _LONGEST and min(parts) >= 0.0
+
+
+def _step(step: Step, before: Step | None) -> Lap:
+    waited, between = step.wait + step.settle, _between(before, step)
+    busy = between + step.input + step.compute
+    return Lap(step.epoch, step.samples, busy, waited, step.update, between + step.seconds)
+
+
+def _between(before: Step | None, step: Step) -> float:
+    """What the script did by itself since its step before: work too, on one machine's clock."""
+    if before is None or (before.epoch, before.number + 1) != (step.epoch, step.number):
+        return 0.0
+    return max(0.0, step.began - before.ended)
+
+
+def _apart(steps: Sequence[Step], met: Step) -> Lap:
+    """Who trains apart also updates apart, so all of it is work of its own."""
+    busy = sum(step.seconds for step in steps)
+    samples = sum(step.samples for step in steps)
+    return Lap(met.epoch, samples, busy, met.wait + met.settle, met.update, busy + met.seconds)
+
+
+def _side_by_side(
+    laps: Mapping[int, Sequence[Lap]], teams: Mapping[int, int]
+) -> dict[int, list[Lap]]:
+    """Counted from each epoch's start: a rank without samples of a short last batch has no row."""
+    found: dict[int, list[Lap]] = {rank: [] for rank in laps}
+    for team in sorted(set(teams.values())):
+        members = [rank for rank in laps if teams[rank] == team]
+        for epoch in sorted({lap.epoch for rank in members for lap in laps[rank]}):
+            parts = [[lap for lap in laps[rank] if lap.epoch == epoch] for rank in members]
+            length = min(map(len, parts))
+            for rank, part in zip(members, parts, strict=True):
+                found[rank] += part[:length]
+    return found
+
+
+def _spread(laps: Sequence[Lap]) -> Sequence[Lap]:
+    return laps[:: -(-len(laps) // MOST)] if laps else laps
+
+
+def _costs(laps: Sequence[Lap]) -> tuple[float, float]:
+    """What a lap costs whatever its size, and what each sample costs.
+
+    Laps of one size cannot tell the two apart: then all of it is counted to the samples.
+    """
+    sizes: dict[int, list[float]] = defaultdict(list)
+    for lap in laps:
+        sizes[lap.samples].append(lap.busy)
+    typical = {n: median(busy) for n, busy in sizes.items() if n and len(busy) >= _ENOUGH}
+    if not typical:
+        paces = [lap.busy / lap.samples for lap in laps if lap.samples]
+        return 0.0, median(paces) if paces else 0.0
+    low, high = min(typical), max(typical)
+    if high < _DIFFERENT * low:
+        return 0.0, median(lap.busy / lap.samples for lap in laps if lap.samples)
+    each = max(0.0, (typical[high] - typical[low]) / (high - low))
+    each = min(each, typical[high] / high)
+    return max(0.0, typical[high] - each * high), each

@@ -1,0 +1,109 @@
+"""The steps of a run, phase by phase of its strategy, as it truly went.
+
+What was planned does not tell: a straggler, a hand at the terminal or a checkpoint may have changed
+it. The events do: in which phase each training began, and every switch.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from phalanx.core.errors import InputError
+from phalanx.core.spec import Phase, parse_spec
+from phalanx.observe.events.event_types import Switched
+from phalanx.observe.events.timeline import RankLog, Step
+
+_CLOCK_ERROR = 1e-6
+"""Durations that are added up miss the clock by less than this."""
+_DEFAULT_GROUP = 2
+
+
+class Waiting(Enum):
+    """Who waits for whom."""
+
+    LOCKSTEP = "lockstep"
+    """Everyone of a team, in every step or round, for its last."""
+    BOUNDED = "bounded"
+    """Whoever is too far ahead, for the slowest."""
+    NOBODY = "nobody"
+
+
+@dataclass(frozen=True)
+class PhaseSteps:
+    """The steps of one phase of the strategy: a list per rank, in the order of the ranks."""
+
+    name: str
+    lockstep: bool
+    steps: list[list[Step]]
+    rounds: list[list[Step]] = field(default_factory=list)
+    waiting: Waiting = Waiting.NOBODY
+    teams: tuple[int, ...] = ()
+    """The team of each rank."""
+
+
+def split_phases(ranks: Sequence[RankLog], strategy: str) -> list[PhaseSteps]:
+    """The steps of each phase in the order of time."""
+    spoken = next((log.switches for log in ranks if log.switches), [])
+    turns = [_turns(log, spoken, strategy) for log in ranks]
+    names = [name for _, name in max(turns, key=len, default=[])]
+    steps = [_cut(log.steps, turn, names) for log, turn in zip(ranks, turns, strict=True)]
+    rounds = [_cut(log.rounds, turn, names) for log, turn in zip(ranks, turns, strict=True)]
+    return [
+        _described(name, [part[i] for part in steps], [part[i] for part in rounds], ranks)
+        for i, name in enumerate(names)
+    ]
+
+
+def _turns(log: RankLog, spoken: Sequence[Switched], strategy: str) -> list[tuple[float, str]]:
+    """When this rank began which phase. Only the first worker tells switches."""
+    first = spoken[0].before if spoken else _first_label(strategy)
+    joins = [(joined.time, joined.phase or first) for joined in log.joins]
+    switches = [(switch.time, switch.after) for switch in log.switches or spoken]
+    return sorted([*(joins or [(0.0, first)]), *switches])
+
+
+def _first_label(strategy: str) -> str:
+    try:
+        return parse_spec(strategy).phases[0].label
+    except InputError:
+        return strategy
+
+
+def _cut(
+    steps: Sequence[Step], turns: Sequence[tuple[float, str]], names: Sequence[str]
+) -> list[list[Step]]:
+    ends = [time for time, _ in turns[1:]]
+    parts: list[list[Step]] = [[] for _ in names]
+    for step in steps:
+        # A switch is told when its first step has begun, so that step contains the moment.
+        parts[bisect_left(ends, step.ended - _CLOCK_ERROR)].append(step)
+    return parts
+
+
+def _described(
+    name: str, steps: list[list[Step]], rounds: list[list[Step]], ranks: Sequence[RankLog]
+) -> PhaseSteps:
+    try:
+        phase = parse_spec(name).phases[0]
+    except InputError:
+        return PhaseSteps(name, False, steps, rounds)
+    traits = phase.traits
+    waiting = Waiting.LOCKSTEP if traits.lockstep or traits.grouped else Waiting.NOBODY
+    if waiting is Waiting.NOBODY and traits.balanced:
+        waiting = Waiting.BOUNDED
+    return PhaseSteps(name, traits.lockstep, steps, rounds, waiting, _teams(phase, ranks))
+
+
+def _teams(phase: Phase, ranks: Sequence[RankLog]) -> tuple[int, ...]:
+    """As far as the files tell: groups by speed are found while training, so nobody is blamed."""
+    if not phase.traits.grouped:
+        return (0,) * len(ranks)
+    by = phase.options.get("by", "rank")
+    if by == "machine":
+        places = [log.joined.machine if log.joined else "" for log in ranks]
+        return tuple(places.index(place) for place in places)
+    size = int(phase.options.get("size", _DEFAULT_GROUP)) if by == "rank" else 1
+    return tuple(log.rank // size for log in ranks)

@@ -1,0 +1,171 @@
+"""The events of a run, put in order: one log per rank, one entry per step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.observe.events import event_types as ev
+
+
+class Step(NamedTuple):
+    """One step of one rank; the durations follow each other in the order of the fields."""
+
+    rank: int
+    epoch: int
+    number: int
+    began: float
+    samples: int
+    input: float
+    compute: float
+    send: float
+    wait: float
+    reduce: float
+    update: float
+    settle: float
+    staleness: int
+    loss: float | None
+
+    @property
+    def ready(self) -> float:
+        """When its gradient was ready, before any barrier."""
+        return self.began + self.input + self.compute
+
+    @property
+    def seconds(self) -> float:
+        return sum(self[5:12])
+
+    @property
+    def is_round(self) -> bool:
+        """No step: workers that train apart came together here."""
+        return not self.samples and self.compute == 0.0 and self.input == 0.0
+
+    @property
+    def ended(self) -> float:
+        return self.began + self.seconds
+
+
+@dataclass
+class RankLog:
+    """Everything one rank said."""
+
+    rank: int
+    joins: list[ev.Joined] = field(default_factory=list)
+    """One, unless its script trains more than once."""
+    plans: list[ev.Planned] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    rounds: list[Step] = field(default_factory=list)
+    """Where workers that train apart came together: communication, and no step."""
+    phases: dict[str, float] = field(default_factory=dict)
+    epochs: list[ev.EpochDone] = field(default_factory=list)
+    logged: list[ev.Logged] = field(default_factory=list)
+    switches: list[ev.Switched] = field(default_factory=list)
+    balanced: list[ev.Balanced] = field(default_factory=list)
+    """Shares that were kept; others were tried and taken back."""
+    taken_back: list[ev.Balanced] = field(default_factory=list)
+    refused: list[ev.Refused] = field(default_factory=list)
+    lost: list[ev.WorkerLost] = field(default_factory=list)
+    """Workers without whom it went on."""
+    settled: list[ev.Settled] = field(default_factory=list)
+    """What it found of the samples of those."""
+    gone: ev.Settled | None = None
+    """What another found of this one's, when it was lost."""
+    data: list[ev.Data] = field(default_factory=list)
+    saved: list[ev.Saved] = field(default_factory=list)
+    finished: ev.Finished | None = None
+    """Its last word, unless it joined again: a script may train more than once."""
+    left_out: int = 0
+    """Stretches of its events that were too long to be read."""
+    bytes_sent: int | None = None
+    last_time: float | None = None
+
+    @property
+    def joined(self) -> ev.Joined | None:
+        return self.joins[0] if self.joins else None
+
+    @property
+    def samples(self) -> int:
+        """That it trained: of one that was lost, as the store knows it."""
+        if self.gone is None:
+            return sum(step.samples for step in self.steps)
+        began = self.joins[-1].time if self.joins else 0.0
+        return self.gone.trained + sum(s.samples for s in self.steps if s.began < began)
+
+    @property
+    def rows(self) -> list[Step]:
+        """Steps and rounds in the order of time."""
+        if not self.rounds:
+            return self.steps
+        return sorted([*self.steps, *self.rounds], key=lambda row: row.began)
+
+    def add(self, event: ev.Event) -> None:
+        """Take in one event."""
+        match event:
+            case ev.Steps():
+                for row in _rows(event):
+                    (self.rounds if row.is_round else self.steps).append(row)
+            case ev.PhaseDone():
+                self.phases[event.phase] = self.phases.get(event.phase, 0.0) + event.seconds
+            case ev.EpochDone():
+                self.epochs.append(event)
+            case ev.Logged():
+                self.logged.append(event)
+            case ev.Switched():
+                self.switches.append(event)
+            case ev.Balanced():
+                (self.balanced if event.refused is None else self.taken_back).append(event)
+            case ev.Refused():
+                self.refused.append(event)
+            case ev.WorkerLost():
+                self.lost.append(event)
+            case ev.Settled():
+                self.settled.append(event)
+            case ev.Data():
+                self.data.append(event)
+            case ev.Saved():
+                self.saved.append(event)
+            case ev.Joined():
+                self.joins.append(event)
+                self.finished = None
+            case ev.Planned():
+                self.plans.append(event)
+            case ev.Finished():
+                self.finished = event
+                self.bytes_sent = (self.bytes_sent or 0) + event.bytes_sent
+        time = event.began[-1] if isinstance(event, ev.Steps) and event.began else None
+        time = getattr(event, "time", time)
+        if time is not None:
+            self.last_time = max(time, self.last_time or time)
+
+
+def _rows(event: ev.Steps) -> Iterator[Step]:
+    columns = zip(
+        event.began, event.samples, event.input, event.compute, event.send, event.wait,
+        event.reduce, event.update, event.settle, event.staleness, event.loss,
+        strict=False,
+    )  # fmt: skip
+    for index, column in enumerate(columns):
+        yield Step(event.rank, event.epoch, event.first + index, *column)
+
+
+def read_ranks(paths: RunPaths) -> list[RankLog]:
+    """The logs of all ranks that wrote events, by rank."""
+    logs = []
+    for file in paths.events.glob("rank-*.jsonl") if paths.events.is_dir() else ():
+        found = re.fullmatch(r"rank-(\d+)", file.stem)
+        if not found:
+            continue
+        log = RankLog(int(found[1]))
+        for event in ev.read_events(file):
+            if event is None:
+                log.left_out += 1
+            else:
+                log.add(event)
+        logs.append(log)
+    gone = {event.worker: event for log in logs for event in log.settled}
+    for log in logs:
+        log.gone = gone.get(log.rank)
+    return sorted(logs, key=lambda log: log.rank)

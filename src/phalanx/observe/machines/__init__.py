@@ -1,0 +1,1 @@
+"""Figures of the machines: samples, the monitor, sums over machines."""

@@ -1,0 +1,1 @@
+"""Whether a run was worth it: contributions, stragglers, what fewer machines would do."""

@@ -1,0 +1,297 @@
+"""Is it worth it? What each machine contributes, and what fewer of them would come to.
+
+A replay of what was measured. In lockstep a lap takes as long as its slowest member is busy, plus
+what came after the last one was ready: so, with the measured work of every rank scaled to other
+shares, and with some ranks left out, the same laps tell how long they would have taken.
+Communication is taken as it was with all machines, and as nothing on one machine alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, median
+
+import msgspec
+
+from phalanx.observe.events.step_intervals import Lap, RankWindow
+from phalanx.observe.events.strategy_phases import Waiting
+from phalanx.observe.speedup.fitting_shares import fitting_shares
+
+PARTS = 4
+"""An estimate is believed when it holds in each of so many stretches of the time."""
+ALL, BALANCE, FEWER = "all", "balance", "fewer"
+
+
+class Contribution(msgspec.Struct, frozen=True, kw_only=True):
+    """What a machine did, a second, and as a share of all."""
+
+    samples_per_second: float
+    share: float
+
+
+class WaitedFor(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine that the others wait for."""
+
+    name: str
+    share: float
+    """Of the others' time."""
+    slower: float | None
+    """Its time per sample as a multiple of the others'."""
+
+
+class Option(msgspec.Struct, frozen=True, kw_only=True):
+    """Another way to run it, and what that would come to."""
+
+    kind: str
+    """``all`` as it is; ``balance``: the same machines, balanced; ``fewer`` of them."""
+    machines: list[str]
+    samples_per_second: float
+    times: float
+    """As a multiple of how it goes now."""
+    low: float
+    high: float
+    """The same in each stretch of the time: the least, and the most."""
+
+
+class Worth(msgspec.Struct, frozen=True, kw_only=True):
+    """What the machines are worth to a run."""
+
+    machines: dict[str, Contribution]
+    """By name; of workers on one machine by ``worker N``."""
+    samples_per_second: float
+    waiting: WaitedFor | None
+    predicted: list[Option]
+    several_hosts: bool = True
+    """Whether the names are machines'; else they are workers of one."""
+    lost: dict[str, float] = {}
+    """Who is gone, with its samples a second until then; all else is about who is left."""
+    advice: str | None = None
+    """In words; null when it cannot be told."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the ranks of a run work together."""
+
+    waiting: Waiting
+    teams: Mapping[int, int]
+    balances: bool
+    """The strategy can balance: somebody waits for the slowest."""
+    balanced: bool
+    """And it does."""
+
+    @property
+    def whole(self) -> bool:
+        """Everyone shares one global batch, so who is left has more to do."""
+        return self.waiting is not Waiting.NOBODY and len(set(self.teams.values())) == 1
+
+
+Windows = Mapping[int, RankWindow]
+
+
+def worth(ranks: Windows, machines: Mapping[int, str], way: Way) -> Worth | None:
+    """From the laps of ``ranks``, who are left of all in ``machines``; ``None`` for one alone."""
+    if len(machines) < 2 or not all(_sum_samples(window.laps) for window in ranks.values()):
+        return None
+    names = _units(ranks, machines)
+    rates = dict.fromkeys(names.values(), 0.0)
+    spent = max(_sum_seconds(window.laps) for window in ranks.values())
+    for rank, window in ranks.items():
+        own = spent if way.waiting is Waiting.LOCKSTEP else _sum_seconds(window.laps)
+        rates[names[rank]] += _sum_samples(window.laps) / own
+    whole = sum(rates.values())
+    return Worth(
+        machines={n: Contribution(samples_per_second=r, share=r / whole) for n, r in rates.items()},
+        samples_per_second=whole,
+        waiting=_waited_for(ranks, names, way),
+        predicted=list(_options(ranks, names, way)),
+        several_hosts=len(set(machines.values())) > 1,
+    )
+
+
+def _units(ranks: Windows, machines: Mapping[int, str]) -> dict[int, str]:
+    """Who is left out or kept as one: machines, or the workers of a single one."""
+    if len(set(machines.values())) > 1:
+        return {rank: machines.get(rank, "") or f"worker {rank}" for rank in ranks}
+    return {rank: f"worker {rank}" for rank in ranks}
+
+
+def _options(ranks: Windows, names: Mapping[int, str], way: Way) -> Iterator[Option]:
+    """All as they are, all balanced, and without the slowest one, two, and so on."""
+    replay = _Replay(_with_parts(ranks), names, way)
+    everyone = list(dict.fromkeys(names.values()))
+    yield replay.option(ALL, everyone)
+    if len(everyone) < 2:
+        return
+    if way.balances and not way.balanced:
+        yield replay.option(BALANCE, everyone)
+    order = sorted(everyone, key=lambda name: _slowness(ranks, names, name), reverse=True)
+    for left_out in range(1, len(order) - 1):
+        yield replay.option(FEWER, [name for name in everyone if name not in order[:left_out]])
+    alone = max(everyone, key=lambda name: _rate(ranks, _of(names, [name]), way, alone=True))
+    yield replay.option(FEWER, [alone])
+
+
+def _with_parts(ranks: Windows) -> list[Windows]:
+    """The whole time, then each stretch of it."""
+    parts = min(PARTS, *(len(window.laps) for window in ranks.values()))
+    return [
+        ranks,
+        *({r: window.cut(i, parts) for r, window in ranks.items()} for i in range(parts)),
+    ]
+
+
+class _Replay:
+    """The same laps again, as other machines would have run them."""
+
+    def __init__(self, times: Sequence[Windows], names: Mapping[int, str], way: Way) -> None:
+        self._times, self._names, self._way = times, names, way
+        self._now = [_now(laps, way) for laps in times]
+
+    def option(self, kind: str, kept: list[str]) -> Option:
+        rates = self._now
+        if kind != ALL:
+            chosen, alone = _of(self._names, kept), len(kept) == 1
+            way = replace(self._way, balanced=self._way.balanced or kind == BALANCE)
+            rates = [_rate(laps, chosen, way, alone=alone) for laps in self._times]
+        times = [rate / now for rate, now in zip(rates, self._now, strict=True)]
+        return Option(
+            kind=kind,
+            machines=kept,
+            samples_per_second=rates[0],
+            times=times[0],
+            low=min(times[1:]),
+            high=max(times[1:]),
+        )
+
+
+def _now(ranks: Windows, way: Way) -> float:
+    """How it goes; balance that is under way will not stop short of what it can reach."""
+    as_it_is = _rate(ranks, list(ranks), way, anew=False)
+    return max(as_it_is, _rate(ranks, list(ranks), way)) if way.balanced else as_it_is
+
+
+def _of(names: Mapping[int, str], kept: Sequence[str]) -> list[int]:
+    return [rank for rank, name in names.items() if name in kept]
+
+
+def _slowness(ranks: Windows, names: Mapping[int, str], name: str) -> float:
+    paces = _paces(ranks)
+    return max(paces[rank] for rank in _of(names, [name]))
+
+
+def _paces(ranks: Windows) -> dict[int, float]:
+    """Seconds of work per sample, all with the same number of samples."""
+    usual = fmean(lap.samples for window in ranks.values() for lap in window.laps)
+    return {rank: window.busy(usual) / usual for rank, window in ranks.items()}
+
+
+def _rate(
+    ranks: Windows, kept: Sequence[int], way: Way, *, anew: bool = True, alone: bool = False
+) -> float:
+    """Samples a second if only ``kept`` had taken part in these laps.
+
+    ``anew``: the batch is shared out among them; ``alone``: they are on one machine.
+    """
+    if way.waiting is Waiting.NOBODY or (way.waiting is Waiting.BOUNDED and not anew):
+        return sum(_own_rate(ranks[rank], alone) for rank in kept)
+    rate = 0.0
+    for team in sorted({way.teams[rank] for rank in kept}):
+        members = {rank: w for rank, w in ranks.items() if way.teams[rank] == team}
+        chosen = [rank for rank in kept if rank in members]
+        rate += _team_rate(members, chosen, way, anew, alone)
+    return rate
+
+
+def _own_rate(window: RankWindow, alone: bool) -> float:
+    """Of a worker that waits for nobody."""
+    seconds = sum(lap.busy + lap.update if alone else lap.seconds for lap in window.laps)
+    return _sum_samples(window.laps) / seconds if seconds > 0.0 else 0.0
+
+
+def _team_rate(team: Windows, kept: Sequence[int], way: Way, anew: bool, alone: bool) -> float:
+    samples = seconds = 0.0
+    took: dict[int, float] = dict.fromkeys(kept, 0.0)
+    known: dict[float, dict[int, float]] = {}
+    for row in _rows(team):
+        mine = {rank: float(row[rank].samples) for rank in kept}
+        if anew:
+            batch = (
+                float(sum(lap.samples for lap in row.values())) if way.whole else sum(mine.values())
+            )
+            if batch not in known:
+                known[batch] = _shared_out(team, kept, batch, way.balanced)
+            mine = known[batch]
+        busy = {rank: _scaled(team[rank], row[rank], mine[rank]) for rank in kept}
+        samples += sum(mine.values())
+        seconds += max(busy.values()) + _after(row, kept, alone)
+        for rank in kept:
+            lap = row[rank]
+            took[rank] += busy[rank] + lap.update if alone else _own_time(lap, busy[rank])
+    if way.waiting is Waiting.BOUNDED:  # whoever is ahead waits only now and then
+        seconds = max(took.values())
+    return samples / seconds if seconds > 0.0 else 0.0
+
+
+def _own_time(lap: Lap, busy: float) -> float:
+    return busy + max(0.0, lap.seconds - lap.busy - lap.wait)
+
+
+def _after(row: Mapping[int, Lap], kept: Sequence[int], alone: bool) -> float:
+    """What followed when the last was ready: nobody waited for a machine any more."""
+    if alone:
+        return max(row[rank].update for rank in kept)
+    whole = max(lap.seconds for lap in row.values())
+    return max(0.0, whole - max(lap.busy for lap in row.values()))
+
+
+def _rows(team: Windows) -> Iterator[dict[int, Lap]]:
+    length = min(len(window.laps) for window in team.values())
+    for place in range(length):
+        yield {rank: window.laps[place] for rank, window in team.items()}
+
+
+def _shared_out(
+    team: Windows, kept: Sequence[int], batch: float, balanced: bool
+) -> dict[int, float]:
+    if not balanced:
+        return dict.fromkeys(kept, batch / len(kept))
+    costs = [(team[rank].fixed, team[rank].each) for rank in kept]
+    return dict(zip(kept, fitting_shares(costs, batch), strict=True))
+
+
+def _scaled(window: RankWindow, lap: Lap, samples: float) -> float:
+    """What this lap's work would have taken with another number of samples."""
+    usual = window.busy(lap.samples)
+    return lap.busy * window.busy(samples) / usual if usual > 0.0 else lap.busy
+
+
+def _waited_for(ranks: Windows, names: Mapping[int, str], way: Way) -> WaitedFor | None:
+    """Whoever waits least in a meeting was its last; the others waited that much longer for it."""
+    if way.waiting is Waiting.NOBODY:
+        return None
+    lost: dict[str, float] = dict.fromkeys(names.values(), 0.0)
+    for team in sorted(set(way.teams.values())):
+        members = {rank: w for rank, w in ranks.items() if way.teams[rank] == team}
+        for row in _rows(members) if len(members) > 1 else ():
+            last = min(row, key=lambda rank: row[rank].wait)
+            others = [rank for rank in row if names[rank] != names[last]]
+            lost[names[last]] += sum(row[rank].wait - row[last].wait for rank in others)
+    name = max(lost, key=lambda one: lost[one])
+    others = [rank for rank in ranks if names[rank] != name]
+    theirs = sum(_sum_seconds(ranks[rank].laps) for rank in others)
+    if theirs <= 0.0:
+        return None
+    paces = _paces(ranks)
+    usual = median(paces[rank] for rank in others)
+    slower = _slowness(ranks, names, name) / usual if usual > 0.0 else None
+    return WaitedFor(name=name, share=lost[name] / theirs, slower=slower)
+
+
+def _sum_samples(laps: Sequence[Lap]) -> int:
+    return sum(lap.samples for lap in laps)
+
+
+def _sum_seconds(laps: Sequence[Lap]) -> float:
+    return sum(lap.seconds for lap in laps)

@@ -1,0 +1,1 @@
+"""What a run came to, from its files: summary, history, status, ancestry."""

@@ -1,0 +1,93 @@
+"""One row per epoch: the ranks combined, and whatever was logged beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from phalanx.observe.events.event_types import EpochDone, Settled
+from phalanx.observe.events.timeline import RankLog
+
+Row = dict[str, float | int | None]
+MEASURES = (
+    "train_loss",
+    "train_accuracy",
+    "test_loss",
+    "test_accuracy",
+    "validation_loss",
+    "validation_accuracy",
+)
+OWN_FIELDS = ("epoch", "seconds", "samples", "samples_per_second", "rate", "earlier")
+
+
+def make_history(ranks: Sequence[RankLog], began: float | None) -> list[Row]:
+    """The rows of all epochs that a rank has finished, in order."""
+    by_epoch: dict[int, list[EpochDone]] = {}
+    for log in ranks:
+        for done in log.epochs:
+            by_epoch.setdefault(done.epoch, []).append(done)
+    for event in (log.gone for log in ranks if log.gone):
+        parts = by_epoch.setdefault(event.epoch, [])
+        if all(part.rank != event.worker for part in parts):  # it was lost before its end
+            parts.append(_part_of(event))
+    logged = logged_values(ranks)
+    return [
+        epoch_row(parts, logged.get(epoch, {}), began) for epoch, parts in sorted(by_epoch.items())
+    ]
+
+
+def _part_of(event: Settled) -> EpochDone:
+    """What a lost worker had trained of its last epoch."""
+    return EpochDone(
+        time=event.time,
+        rank=event.worker,
+        epoch=event.epoch,
+        seconds=0.0,
+        samples=event.of_epoch,
+        train_loss=None,
+        train_accuracy=None,
+        rate=None,
+    )
+
+
+def logged_values(ranks: Sequence[RankLog]) -> dict[int, dict[str, float | None]]:
+    """What was logged in each epoch; where ranks differ, the first rank is believed."""
+    values: dict[int, dict[str, float | None]] = {}
+    for log in reversed(ranks):
+        for event in log.logged:
+            values.setdefault(event.epoch, {}).update(event.values)
+    return values
+
+
+def last_value(history: Sequence[Row], name: str) -> float | None:
+    """The newest known value of ``name``."""
+    return next((row[name] for row in reversed(history) if row.get(name) is not None), None)
+
+
+def epoch_row(
+    parts: Sequence[EpochDone], logged: Mapping[str, float | None], began: float | None
+) -> Row:
+    """One epoch: the ranks' ``parts`` of it combined, with what was ``logged`` in it."""
+    samples = sum(part.samples for part in parts)
+    longest = max(part.seconds for part in parts)
+    ended = max(part.time for part in parts)
+    row: Row = {
+        "epoch": parts[0].epoch,
+        "seconds": None if began is None else ended - began,
+        "samples": samples,
+        "samples_per_second": samples / longest if longest > 0 else None,
+        **dict.fromkeys(MEASURES),
+        "rate": next((part.rate for part in parts if part.rate is not None), None),
+    }
+    row["train_loss"] = _mean((part.train_loss, part.samples) for part in parts)
+    row["train_accuracy"] = _mean((part.train_accuracy, part.samples) for part in parts)
+    for name, value in logged.items():
+        if name not in OWN_FIELDS and row.get(name) is None:
+            row[name] = value
+    return row
+
+
+def _mean(pairs: Iterable[tuple[float | None, int]]) -> float | None:
+    """The mean, weighted by samples, of the values that are known."""
+    known = [(value, weight) for value, weight in pairs if value is not None and weight > 0]
+    weight = sum(weight for _, weight in known)
+    return sum(value * part for value, part in known) / weight if weight else None

@@ -1,0 +1,113 @@
+"""What a summary needs of a run's small JSON files, read forgivingly.
+
+A run may have been stopped before a file was written, or while it was: whatever is missing or
+broken reads as "unknown". The full structures belong to the rooms that write them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from phalanx.core.files import read_bounded, read_lines
+from phalanx.core.run_folder.run_paths import RunPaths, beside
+from phalanx.core.settings import OURS, RunSettings
+from phalanx.observe.events.event_types import MachineSample
+
+
+class SlotRecord(msgspec.Struct, kw_only=True):
+    rank: int = 0
+
+
+class MachineRecord(msgspec.Struct, kw_only=True):
+    name: str = ""
+    cores: int = 0
+    slots: list[SlotRecord] = []
+    emulated: bool = False
+
+
+class PlanRecord(msgspec.Struct, kw_only=True):
+    """``plan.json``: what was to be done."""
+
+    strategy: str | None = None
+    workers: int | None = None
+    batch: int | None = None
+    machines: list[MachineRecord] = []
+    predicted: dict[str, float | None] = {}
+
+
+class WorkerRecord(msgspec.Struct, kw_only=True):
+    rank: int = 0
+    machine: str = ""
+
+
+class LaunchRecord(msgspec.Struct, kw_only=True):
+    """``launch.json``: what was started."""
+
+    command: list[str] = []
+    script: str | None = None
+    arguments: list[str] = []
+    launcher: str | None = None
+    settings: RunSettings | None = None
+    started_wall: float | None = None
+    versions: dict[str, str] = {}
+    workers: list[WorkerRecord] = []
+    resumes: str | None = None
+    system: str = OURS
+
+
+class ControllerRecord(msgspec.Struct, kw_only=True):
+    """``controller.json``: the process that runs this, told apart from a later one of its id."""
+
+    pid: int = 0
+    created: float = 0.0
+
+
+class StudyRecord(msgspec.Struct, kw_only=True):
+    """``study.json``: the runs that are compared."""
+
+    study: str = ""
+    command: list[str] = []
+    runs: list[str] = []
+    script: str | None = None
+    started_wall: float | None = None
+    repeat: int = 1
+    failures: dict[str, str] = {}
+    """Why a run has no result, by its id."""
+
+
+T = TypeVar("T")
+
+
+def read_record(path: Path, kind: type[T]) -> T | None:
+    """The record in ``path``, or ``None`` when it is missing or broken; too large is an error."""
+    try:
+        return msgspec.json.decode(read_bounded(path), type=kind)
+    except (OSError, msgspec.DecodeError, RecursionError):
+        return None
+
+
+def study_folders(paths: RunPaths, record: StudyRecord) -> list[RunPaths]:
+    """The folders of a study's runs: they lie beside it, so a name that leads away is none."""
+    return [run for name in record.runs if (run := beside(paths, name)) is not None]
+
+
+def read_samples(paths: RunPaths) -> dict[str, list[MachineSample]]:
+    """The readings of every machine that was watched, by its name."""
+    if not paths.machines.is_dir():
+        return {}
+    files = sorted(file for file in paths.machines.glob("*.jsonl") if file.is_file())
+    return {file.stem: list(_samples(file)) for file in files}
+
+
+def _samples(path: Path) -> Iterator[MachineSample]:
+    decoder = msgspec.json.Decoder(MachineSample)
+    for line in read_lines(path):
+        try:
+            if line is not None:
+                yield decoder.decode(line)
+        except (msgspec.DecodeError, RecursionError):
+            continue

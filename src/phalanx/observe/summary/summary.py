@@ -1,0 +1,318 @@
+"""What a run came to: a pure function of its files.
+
+It never fails on a run that was stopped, lost or hardly begun: what is not known is null.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.core.settings import OURS, RunSettings
+from phalanx.observe.events.event_types import Joined, MachineSample, Saved
+from phalanx.observe.events.strategy_phases import split_phases
+from phalanx.observe.events.timeline import RankLog, read_ranks
+from phalanx.observe.machines.emulated import describe_emulation
+from phalanx.observe.machines.resources import network_bytes, use_of, use_together, used_by_others
+from phalanx.observe.speedup.from_events import judge
+from phalanx.observe.summary import history as hist
+from phalanx.observe.summary.ancestry import MOST_GENERATIONS, Source, source_of, went_on
+from phalanx.observe.summary.run_records import LaunchRecord, PlanRecord, read_record, read_samples
+from phalanx.observe.summary.run_status import RUNNING, status_of, written_exit_codes
+from phalanx.observe.summary.summary_fields import (
+    CheckpointSummary,
+    DataSummary,
+    MachineSummary,
+    Phases,
+    RefusedSummary,
+    Summary,
+    SwitchSummary,
+)
+from phalanx.observe.summary.summary_steps import add_bytes, add_shares, add_steps
+
+__all__ = ["Summary", "summarise"]
+
+FIRST = 16
+"""Steps that were not taken, each with its reason."""
+NEWEST = 64
+"""Checkpoints whose moments are told."""
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """Everything that was read of one run."""
+
+    paths: RunPaths
+    plan: PlanRecord
+    launch: LaunchRecord
+    settings: RunSettings | None
+    ranks: list[RankLog]
+    samples: dict[str, list[MachineSample]]
+
+    @property
+    def joined(self) -> list[Joined]:
+        return [log.joined for log in self.ranks if log.joined]
+
+    @property
+    def strategy(self) -> str | None:
+        if self.settings:
+            return self.settings.strategy
+        return self.plan.strategy or (self.joined[0].strategy if self.joined else None)
+
+    @property
+    def workers(self) -> int | None:
+        told = self.plan.workers or len(self.launch.workers) or len(self.ranks)
+        return (self.joined[0].workers if self.joined else told) or None
+
+
+def read_run(paths: RunPaths) -> RunFiles:
+    """Read the files of a run, whichever of them exist."""
+    launch = read_record(paths.launch, LaunchRecord) or LaunchRecord()
+    return RunFiles(
+        paths=paths,
+        plan=read_record(paths.plan, PlanRecord) or PlanRecord(),
+        launch=launch,
+        settings=launch.settings,
+        ranks=read_ranks(paths),
+        samples=read_samples(paths),
+    )
+
+
+def read_summary(paths: RunPaths) -> Summary | None:
+    """The summary as written, under the name of its folder, whatever it calls itself."""
+    summary = read_record(paths.summary, Summary)
+    if summary is not None:
+        summary.run = paths.id
+    return summary
+
+
+def summarise(
+    paths: RunPaths,
+    *,
+    status: str | None = None,
+    exit_codes: Sequence[int | None] | None = None,
+) -> Summary:
+    """The summary of the run in ``paths``; ``status`` is told by whoever ended it, if known."""
+    return summarise_files(read_run(paths), status=status, exit_codes=exit_codes)
+
+
+def summarise_files(
+    run: RunFiles,
+    *,
+    status: str | None = None,
+    exit_codes: Sequence[int | None] | None = None,
+    generation: int = 0,
+) -> Summary:
+    """The same, from files that are already read; ``generation`` counts runs resumed from it."""
+    paths, ranks = run.paths, run.ranks
+    summary = Summary(run=paths.id, status=status or status_of(paths, ranks, run.workers))
+    codes = written_exit_codes(paths) if exit_codes is None else exit_codes
+    summary.exit_codes = list(codes)
+    _add_settings(summary, run)
+    _add_machines(summary, run)
+    _add_outcome(summary, run, generation)
+    add_steps(summary, ranks, split_phases(ranks, run.strategy or ""))
+    add_shares(summary, ranks)
+    if summary.system == OURS:  # another system's processes do not count what they send
+        add_bytes(summary, ranks)
+    _add_worth(summary, run)
+    _add_extras(summary, run)
+    return summary
+
+
+def _add_worth(summary: Summary, run: RunFiles) -> None:
+    if run.launch.launcher == "inprocess" or not run.strategy:
+        return  # workers that take turns say nothing about machines
+    balance = run.settings is not None and run.settings.balance == "auto"
+    summary.worth = judge(run.ranks, run.strategy, balance=balance)
+
+
+def _add_settings(summary: Summary, run: RunFiles) -> None:
+    settings, first = run.settings, next(iter(run.joined), None)
+    summary.strategy, summary.workers = run.strategy, run.workers
+    summary.system = run.launch.system
+    summary.batch = run.plan.batch
+    if settings:
+        summary.seed, summary.precision = settings.seed, settings.precision
+        summary.batch = settings.batch or summary.batch
+        if settings.batch_per_worker and summary.workers:
+            summary.batch = settings.batch_per_worker * summary.workers
+        machines = any(machine.emulated for machine in run.plan.machines)
+        summary.emulated = describe_emulation(settings, machines)
+    planned = next((log.plans[-1] for log in run.ranks if log.plans), None)
+    if planned:
+        summary.batch = planned.batch
+    if first:
+        summary.precision = first.precision
+        summary.parameters = first.parameters or None
+        summary.seed = first.seed if summary.seed is None else summary.seed
+    summary.predicted = {"seconds": None, **run.plan.predicted}
+
+
+def _add_machines(summary: Summary, run: RunFiles) -> None:
+    workers = {machine.name: len(machine.slots) for machine in run.plan.machines}
+    if not workers:
+        workers = dict(Counter(worker.machine for worker in run.launch.workers))
+    workers = workers or dict(Counter(joined.machine for joined in run.joined))
+    for name in run.samples:
+        workers.setdefault(name, 0)
+    summary.machines = [
+        MachineSummary(
+            name=name,
+            workers=count,
+            resources=use_of(run.samples.get(name, [])),
+            other_cpu_percent=_other_use(run, name),
+            network_bytes=network_bytes(run.samples.get(name, [])),
+            contribution=_trained_on(run, name),
+        )
+        for name, count in workers.items()
+    ]
+    summary.resources = use_together(run.samples)
+
+
+def _other_use(run: RunFiles, machine: str) -> float | None:
+    cores = next((m.cores for m in run.plan.machines if m.name == machine), 0)
+    steps = [step for log in run.ranks for step in (*log.steps[:1], *log.steps[-1:])]
+    if not steps:
+        return None
+    began, ended = min(step.began for step in steps), max(step.ended for step in steps)
+    return used_by_others(run.samples.get(machine, []), cores, began, ended)
+
+
+def _trained_on(run: RunFiles, machine: str) -> int | None:
+    ranks = [log for log in run.ranks if log.joined and log.joined.machine == machine]
+    return sum(log.samples for log in ranks) if ranks else None
+
+
+def _add_outcome(summary: Summary, run: RunFiles, generation: int) -> None:
+    """Epochs, losses, accuracies, and the time it all took."""
+    ranks = run.ranks
+    began = _training_began(ranks)
+    summary.history = hist.make_history(ranks, began)
+    before = _add_earlier(summary, run, generation)
+    _add_checkpoints(summary, ranks, None if began is None else began - before)
+    summary.seconds = _elapsed(run)
+    summary.phases = _phases(ranks)
+    if not run.joined or (run.launch.system != OURS and not summary.history):
+        return
+    summary.epochs = sum(not row.get("earlier") for row in summary.history)
+    samples = sum(log.samples for log in ranks)
+    summary.samples_lost = sum(event.lost for log in ranks for event in log.settled)
+    summary.samples = samples or sum(done.samples for log in ranks for done in log.epochs)
+    train = summary.phases.train
+    summary.samples_per_second = summary.samples / train if train else None
+    names = {name for row in summary.history for name in row}
+    for name in hist.MEASURES:
+        setattr(summary, name, hist.last_value(summary.history, name))
+    others = sorted(names - {*hist.MEASURES, *hist.OWN_FIELDS})
+    summary.metrics = {name: hist.last_value(summary.history, name) for name in others}
+
+
+def _add_earlier(summary: Summary, run: RunFiles, generation: int) -> float:
+    """Put the epochs before the checkpoint first; returns the training time until it."""
+    if not run.settings or not run.settings.resume:
+        return 0.0
+    summary.resumes = run.launch.resumes or f"a checkpoint ({run.settings.resume})"
+    source = source_of(run.paths, run.launch.resumes)
+    parent = _parent(source, generation) if source else None
+    seconds = _seconds_until(source, parent) if source and parent else 0.0
+    summary.history = went_on(parent.history if parent else [], summary.history, seconds)
+    return seconds
+
+
+def _parent(source: Source, generation: int) -> Summary | None:
+    written = read_summary(source.paths)
+    if written is not None and written.status != RUNNING:
+        return written
+    if generation >= MOST_GENERATIONS:
+        return None  # a ring of runs that claim to come from each other
+    return summarise_files(read_run(source.paths), generation=generation + 1)
+
+
+def _seconds_until(source: Source, parent: Summary) -> float:
+    known = parent.checkpoint_seconds.get(source.checkpoint)
+    return known if known is not None else hist.last_value(parent.history, "seconds") or 0.0
+
+
+def _add_checkpoints(summary: Summary, ranks: Sequence[RankLog], began: float | None) -> None:
+    taken = [saved for log in ranks for saved in log.saved if _is_checkpoint(saved)]
+    summary.checkpoints = len(taken)
+    if not taken:
+        return
+    summary.checkpoint = CheckpointSummary(path=taken[-1].path, epoch=taken[-1].epoch)
+    numbered = [(saved.path.rpartition("/")[2], saved.time) for saved in taken[-NEWEST:]]
+    summary.checkpoint_seconds = {
+        int(number): time - began
+        for number, time in numbered
+        if number.isdecimal() and began is not None
+    }
+
+
+def _is_checkpoint(saved: Saved) -> bool:
+    return saved.path.startswith("checkpoints/")
+
+
+def _training_began(ranks: Sequence[RankLog]) -> float | None:
+    began = [log.plans[0].time for log in ranks if log.plans]
+    began = began or [log.steps[0].began for log in ranks if log.steps]
+    began = began or [log.joined.time for log in ranks if log.joined]
+    return min(began, default=None)
+
+
+def _elapsed(run: RunFiles) -> float | None:
+    """From the start of the launch (or of the first worker) to the last word of the last one."""
+    ends = [log.last_time for log in run.ranks if log.last_time is not None]
+    if not ends or not run.joined:
+        return None
+    first = min(run.joined, key=lambda joined: joined.time)
+    began = first.time
+    if run.launch.started_wall is not None:
+        began = min(began, first.time - (first.wall - run.launch.started_wall))
+    return max(ends) - began
+
+
+def _phases(ranks: Sequence[RankLog]) -> Phases:
+    def longest(name: str) -> float | None:
+        return max((log.phases[name] for log in ranks if name in log.phases), default=None)
+
+    phases = Phases(**{name: longest(name) for name in Phases.__struct_fields__})
+    if not phases.train:
+        # Cut short: a worker adds an epoch to its training time only when the epoch ends.
+        spans = [log.steps[-1].ended - log.steps[0].began for log in ranks if log.steps]
+        phases.train = max(spans, default=None)
+    return phases
+
+
+def _add_extras(summary: Summary, run: RunFiles) -> None:
+    ranks = run.ranks
+    switches = next((log.switches for log in ranks if log.switches), [])
+    summary.switches = [
+        SwitchSummary(
+            at_epoch=switch.at_epoch,
+            before=switch.before,
+            after=switch.after,
+            pause_seconds=switch.pause,
+        )
+        for switch in switches
+    ]
+    refused = sorted((r for log in ranks for r in log.refused), key=lambda event: event.time)
+    summary.nonfinite_steps = len(refused)
+    summary.nonfinite = [
+        RefusedSummary(epoch=r.epoch, step=r.step, what=r.what) for r in refused[:FIRST]
+    ]
+    data = {(d.name, d.samples): d for log in reversed(ranks) for d in log.data}
+    summary.data = [
+        DataSummary(name=d.name, samples=d.samples, checksums=d.checksums)
+        for _, d in sorted(data.items())
+    ]
+    summary.notes = list(run.joined[0].notes) if run.joined else []
+    summary.notes += [
+        f"the events of worker {log.rank} are too long: not all of them are counted here"
+        for log in ranks
+        if log.left_out
+    ]
+    summary.versions = run.launch.versions | (run.joined[0].versions if run.joined else {})
+    saved = [saved for log in ranks for saved in log.saved if not _is_checkpoint(saved)]
+    summary.files = sorted({one.path for one in saved})

@@ -1,0 +1,190 @@
+"""The fields of ``summary.json``. Stable: unknown is null, never absent."""
+
+from __future__ import annotations
+
+import msgspec
+
+from phalanx.core.settings import OURS
+from phalanx.observe.speedup.speedup import Worth
+from phalanx.observe.speedup.straggler import Straggler
+
+
+class Range(msgspec.Struct, kw_only=True):
+    avg: float | None = None
+    min: float | None = None
+    max: float | None = None
+
+
+class Resources(msgspec.Struct, kw_only=True):
+    cpu_percent: Range = msgspec.field(default_factory=Range)
+    memory_bytes: Range = msgspec.field(default_factory=Range)
+    network_bytes_per_second: Range = msgspec.field(default_factory=Range)
+    disk_bytes_per_second: Range = msgspec.field(default_factory=Range)
+    gpu_percent: Range = msgspec.field(default_factory=Range)
+    gpu_memory_bytes: Range = msgspec.field(default_factory=Range)
+    watts: Range = msgspec.field(default_factory=Range)
+
+
+class MachineSummary(msgspec.Struct, kw_only=True):
+    name: str
+    workers: int
+    resources: Resources = msgspec.field(default_factory=Resources)
+    other_cpu_percent: float | None = None
+    """What other programs used of all its cores while this run trained, on average."""
+    network_bytes: int | None = None
+    """Sent and received from its first reading to its last, by the kernel's own counters."""
+    contribution: int | None = None
+    """Samples that its workers trained on."""
+
+
+class Phases(msgspec.Struct, kw_only=True):
+    """Seconds of each phase: the slowest worker's."""
+
+    start: float | None = None
+    read: float | None = None
+    prepare: float | None = None
+    train: float | None = None
+    evaluate: float | None = None
+
+
+class TimeSplit(msgspec.Struct, kw_only=True):
+    """Where the steps' time went, in seconds per worker (the mean of the workers)."""
+
+    input: float | None = None
+    compute: float | None = None
+    communicate: float | None = None
+    wait: float | None = None
+    update: float | None = None
+
+
+class SwitchSummary(msgspec.Struct, kw_only=True, rename={"before": "from", "after": "to"}):
+    at_epoch: float
+    before: str
+    after: str
+    pause_seconds: float
+
+
+class WorkerSummary(msgspec.Struct, kw_only=True):
+    """One worker's part of the run."""
+
+    rank: int
+    machine: str | None = None
+    device: str | None = None
+    threads: int | None = None
+    samples: int = 0
+    steps: int = 0
+    samples_per_second: float | None = None
+    seconds_per_sample: float | None = None
+    """Of input and computing alone, without any waiting."""
+    share: float | None = None
+    """Its part of a global batch at the end; null where shares were never changed."""
+    wait_share: float | None = None
+    mean_staleness: float | None = None
+    peak_memory_bytes: int | None = None
+
+
+class DataSummary(msgspec.Struct, kw_only=True):
+    name: str
+    samples: int
+    checksums: dict[str, str] = {}
+
+
+class RefusedSummary(msgspec.Struct, kw_only=True):
+    """A step that was not taken, because numbers were not finite."""
+
+    epoch: int
+    step: int
+    """Of the worker that tells of it, counted from 1."""
+    what: str
+    """Such as ``the loss of worker 1``."""
+
+
+class BalanceSummary(msgspec.Struct, kw_only=True):
+    """What sharing the batches out by measured speed did."""
+
+    changes: int
+    refused: int = 0
+    """Other shares that were tried and taken back, because they were not faster."""
+    first_epoch: int
+    last_epoch: int
+    rate_before: float | None = None
+    """Samples a second of all workers in typical steps before the first change,"""
+    rate_after: float | None = None
+    """and after the last. Null where another strategy was under way by then."""
+
+
+class CheckpointSummary(msgspec.Struct, kw_only=True):
+    path: str
+    epoch: int
+    """In which it was taken, counted from 0."""
+
+
+class Summary(msgspec.Struct, kw_only=True):
+    """What a run came to."""
+
+    run: str
+    status: str
+    strategy: str | None = None
+    system: str = OURS
+    workers: int | None = None
+    machines: list[MachineSummary] = []
+    epochs: int | None = None
+    samples: int | None = None
+    samples_lost: int | None = None
+    """Of workers that were lost, and that the others could not train instead."""
+    seconds: float | None = None
+    samples_per_second: float | None = None
+    train_loss: float | None = None
+    train_accuracy: float | None = None
+    test_loss: float | None = None
+    test_accuracy: float | None = None
+    validation_loss: float | None = None
+    validation_accuracy: float | None = None
+    metrics: dict[str, float | None] = {}
+    precision: str | None = None
+    batch: int | None = None
+    seed: int | None = None
+    phases: Phases = msgspec.field(default_factory=Phases)
+    time: TimeSplit = msgspec.field(default_factory=TimeSplit)
+    resources: Resources = msgspec.field(default_factory=Resources)
+    bytes_sent: int | None = None
+    emulated: str | None = None
+    """What is not real about it: slowed workers and wires, in words."""
+    shares: list[float] | None = None
+    """The workers' last parts of a global batch; null where they never changed."""
+    checkpoints: int = 0
+    """How many were taken; the newest few are kept."""
+    resumes: str | None = None
+    """The run and checkpoint that this one goes on from."""
+    nonfinite_steps: int = 0
+    """Steps that were not taken because numbers were not finite."""
+    switches: list[SwitchSummary] = []
+    exit_codes: list[int | None] = []
+    predicted: dict[str, float | None] = msgspec.field(default_factory=lambda: {"seconds": None})
+    history: list[dict[str, float | int | None]] = []
+    # From here on, helpful but not promised: fields may come and go.
+    parameters: int | None = None
+    step_seconds: float | None = None
+    staleness: dict[int, int] = {}
+    per_worker: list[WorkerSummary] = []
+    nonfinite: list[RefusedSummary] = []
+    """The first few of them."""
+    straggler: Straggler | None = None
+    balance: BalanceSummary | None = None
+    worth: Worth | None = None
+    """What each machine contributed, and whether fewer would be faster."""
+    samples_by_phase: dict[str, int] = {}
+    """How many were trained under which phase of the strategy."""
+    bytes_per_step: float | None = None
+    """What one worker sends, on average over its steps."""
+    checkpoint: CheckpointSummary | None = None
+    """The last one."""
+    checkpoint_seconds: dict[int, float] = {}
+    """Training time until each of the newest checkpoints, by number; earlier runs' included."""
+    data: list[DataSummary] = []
+    notes: list[str] = []
+    versions: dict[str, str] = {}
+    files: list[str] = []
+
+    def to_json(self) -> str:
+        return msgspec.json.encode(self).decode()

@@ -1,0 +1,4 @@
+"""What workers share: memory, barriers, locks, clocks. Processes and threads of one host.
+
+The same across hosts is in ``remote``.
+"""

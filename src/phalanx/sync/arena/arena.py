@@ -1,0 +1,106 @@
+"""What shared memory offers to strategies: regions, a barrier, locks. Threads or processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from phalanx.sync.arena.clock import Clock
+
+if TYPE_CHECKING:
+    from phalanx.sync.arena.remote.hosts import Hosts
+
+LEFT = (
+    "another worker has left while this one waits for it",
+    "Leave the training loop on all workers alike; run.stop() ends it for everyone.",
+)
+
+
+class Lock(Protocol):
+    """Freed by the kernel when its holder dies. ``with lock:`` works too."""
+
+    def acquire(self, blocking: bool = True) -> bool:
+        """Take it; without ``blocking``, only if it is free."""
+
+    def release(self) -> None: ...
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(self, *_: Any) -> None: ...
+
+
+class Circle(Protocol):
+    """Some of the workers, who wait for each other."""
+
+    def wait(self, gone: Callable[[], bool] | None = None) -> None:
+        """Like :meth:`Arena.barrier`, among the members only."""
+
+
+class Arena(Protocol):
+    """Memory that all workers see, and the means to take turns in it.
+
+    On one host that is all there is. With several, what is large lies in :attr:`host`, memory of
+    the workers on this machine; what lies in the arena itself should be small.
+    """
+
+    rank: int
+    workers: int
+
+    @property
+    def host(self) -> Arena:
+        """The arena of this machine's workers; on one host it is this one."""
+
+    @property
+    def hosts(self) -> Hosts | None:
+        """The other machines, if there are any."""
+
+    @property
+    def lost(self) -> Collection[int]:
+        """Workers that are gone, and without whom the others go on."""
+
+    scripted: bool
+    """Whether time is scripted: then only one worker runs at a time, and no thread beside it."""
+
+    @property
+    def pace(self) -> Clock:
+        """The clock for decisions (who is fast, who has to wait): scripted time where there is
+        one, so that a run can be repeated exactly. Stamps of what happened come from elsewhere."""
+
+    def region(self, name: str, count: int, dtype: torch.dtype) -> torch.Tensor:
+        """A shared tensor of ``count`` zeros.
+
+        Collective: every worker asks for the same regions in the same order.
+        """
+
+    def rewind(self) -> None:
+        """Forget all regions, so that their memory serves the next training. Collective."""
+
+    def barrier(self, gone: Callable[[], bool] | None = None) -> None:
+        """Wait for all workers. What they wrote before it is visible after it.
+
+        A worker that waits long asks ``gone`` whether it waits in vain, and then gives up.
+        """
+
+    def lock(self, index: int) -> Lock:
+        """Lock number ``index`` (see ``Locks``)."""
+
+    def circle(self, members: Sequence[int]) -> Circle:
+        """The barrier of ``members``, of which this worker is one. A worker waits in one circle
+        at a time, and everybody asks for circles that do not overlap."""
+
+    def await_(self, ready: Callable[[], bool], gone: Callable[[], bool] | None = None) -> None:
+        """Wait until ``ready()``, which is asked again whenever some worker calls :meth:`wake`.
+
+        A worker that waits long asks ``gone`` whether it waits in vain, and then gives up.
+        """
+
+    def wake(self) -> None:
+        """Something that others may wait for has changed. Cheap when nobody waits."""
+
+    def sleep(self, seconds: float) -> None:
+        """Let ``seconds`` of :attr:`pace` pass: to emulate slow workers and wires."""
+
+    def pause(self) -> None:
+        """Give way for a moment inside a polling loop."""

@@ -1,0 +1,235 @@
+"""One worker thread runs at a time, and who is next is decided in scripted time, from a seed.
+
+Every rank has a virtual time, which passes only when it sleeps or takes a lock. The baton goes to
+the runnable rank that is earliest; a seeded generator breaks ties. The wall clock plays no part,
+so a run in which threads only wait for each other through the baton repeats exactly.
+
+All state belongs to whoever holds the baton, so there is nothing to lock but the first arrivals.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from phalanx.core.errors import PeerLost, ScriptError
+from phalanx.sync.arena.arena import LEFT
+
+SLICE_SECONDS = 0.1  # of real time: a sleeping thread looks up this often for an interruption
+LOOK_SECONDS = 0.1  # of virtual time: so often those who wait ask whether they wait in vain
+
+Gone = Callable[[], bool]
+
+
+class DeadlockError(ScriptError):
+    """No worker can go on: each waits for another."""
+
+
+@dataclass
+class _Slot:
+    """One rank. Its gate is a lock that is only ever released to let its thread run."""
+
+    rank: int
+    time: float = 0.0
+    waits: str | None = None
+    """What it is blocked in, in words; ``None`` while it runs or may run."""
+    gone: Gone | None = None
+    verdict: ScriptError | None = None
+    """Why it will not get what it waits for."""
+    came: bool = False
+    left: bool = False
+    gate: threading.Lock = field(default_factory=threading.Lock)
+
+    def open(self) -> None:
+        try:
+            self.gate.release()
+        except RuntimeError:  # open already: an abort opens all gates, whoever waits there
+            return
+
+
+class Baton:
+    """``enter`` and ``leave`` frame the life of a rank's thread; all else needs the baton."""
+
+    def __init__(self, ranks: int, seed: int) -> None:
+        self.aborted = False
+        self._slots = [_Slot(rank) for rank in range(ranks)]
+        for slot in self._slots:
+            slot.gate.acquire()
+        self._random = random.Random(seed)
+        self._runnable: list[tuple[float, float, int]] = []  # a heap: time, tie-break, rank
+        self._running = self._slots[0]
+        self._look_at = LOOK_SECONDS
+        self._awaiting: list[int] = []
+        self._knocked = False
+        self._threads: dict[int, int] = {}
+        self._arriving = threading.Lock()
+
+    def me(self) -> int | None:
+        """The rank of the calling thread; ``None`` for one that takes no turns."""
+        return self._threads.get(threading.get_ident())
+
+    def time(self, rank: int) -> float:
+        return self._slots[rank].time
+
+    def chance(self) -> float:
+        """The next number of the seeded generator, in [0, 1)."""
+        return self._random.random()
+
+    def enter(self, rank: int) -> None:
+        """Wait until all ranks have come and it is this one's turn."""
+        slot = self._slots[rank]
+        with self._arriving:
+            if slot.came:
+                raise RuntimeError(f"rank {rank} has had its turn")
+            slot.came = True
+            self._threads[threading.get_ident()] = rank
+            complete = all(other.came for other in self._slots)
+        if complete:
+            for other in self._slots:  # by rank: who came first must not matter
+                self._push(other)
+            self._hand_over()
+        try:
+            self._wait(slot)
+        except BaseException:
+            self._forget()
+            raise
+
+    def leave(self, rank: int) -> None:
+        """This rank takes no further turns; the others go on."""
+        self._slots[rank].left = True
+        self._forget()
+        if not self.aborted:
+            self._give_up_in_vain()
+            self._hand_over()
+
+    def _forget(self) -> None:
+        self._threads.pop(threading.get_ident(), None)
+
+    def abort(self) -> None:
+        """Void: whoever waits, or asks for anything from now on, is told that a peer is lost."""
+        self.aborted = True
+        for slot in self._slots:
+            slot.open()
+
+    def check(self) -> None:
+        if self.aborted:
+            raise PeerLost(*LEFT)
+
+    def sleep(self, rank: int, seconds: float) -> None:
+        """Let virtual time pass, and others run meanwhile."""
+        self.check()
+        slot = self._slots[rank]
+        slot.time += max(0.0, seconds)
+        first = self._runnable[0][0] if self._runnable else self._look_at
+        if slot.time < first and slot.time < self._look_at:
+            return  # nobody comes before this one
+        self._push(slot)
+        self._switch(slot)
+
+    def block(self, rank: int, queue: list[int], words: str, gone: Gone | None = None) -> None:
+        """Wait in ``queue`` until somebody resumes this rank."""
+        self.check()
+        slot = self._slots[rank]
+        slot.waits, slot.gone = words, gone
+        queue.append(rank)
+        try:
+            self._switch(slot)
+            if slot.verdict is not None:
+                raise slot.verdict
+        except BaseException:
+            if rank in queue:
+                queue.remove(rank)
+            raise
+        finally:
+            slot.verdict = None
+
+    def await_(self, rank: int, gone: Gone | None) -> None:
+        """Wait for the next :meth:`wake`."""
+        self.block(rank, self._awaiting, "waits to be admitted", gone)
+
+    def wake(self) -> None:
+        """Resume all who await. A thread that takes no turns leaves it to whoever runs."""
+        if self.me() is None:
+            self._knocked = True
+        elif self._awaiting:
+            self._wake()
+
+    def _wake(self) -> None:
+        self._knocked = False
+        woken = sorted(self._awaiting)
+        self._awaiting.clear()
+        self.resume(woken)
+
+    def resume(self, ranks: Iterable[int]) -> None:
+        """Let blocked ranks run again, from the running one's time on."""
+        for rank in ranks:
+            slot = self._slots[rank]
+            if slot.waits is None:
+                slot.verdict = None  # it was about to give up, but now has what it waited for
+            else:
+                self._free(slot)
+
+    def _free(self, slot: _Slot) -> None:
+        slot.waits = slot.gone = None
+        slot.time = max(slot.time, self._running.time)
+        self._push(slot)
+
+    def _push(self, slot: _Slot) -> None:
+        heapq.heappush(self._runnable, (slot.time, self._random.random(), slot.rank))
+
+    def _switch(self, slot: _Slot) -> None:
+        following = self._next()
+        if following is slot:
+            return
+        if following is not None:
+            following.open()
+        self._wait(slot)
+
+    def _hand_over(self) -> None:
+        following = self._next()
+        if following is not None:
+            following.open()
+
+    def _wait(self, slot: _Slot) -> None:
+        while not slot.gate.acquire(timeout=SLICE_SECONDS) and not self.aborted:
+            pass
+        if self.aborted:
+            raise slot.verdict or PeerLost(*LEFT)
+
+    def _next(self) -> _Slot | None:
+        """Who runs now; ``None`` when all have left."""
+        if self._knocked:
+            self._wake()
+        if self._runnable and self._runnable[0][0] >= self._look_at:
+            self._look_at = self._runnable[0][0] + LOOK_SECONDS
+            self._give_up_in_vain()
+        if not self._runnable:
+            self._give_up_in_vain()
+        if not self._runnable:
+            self._untangle()
+        if not self._runnable:
+            return None
+        self._running = self._slots[heapq.heappop(self._runnable)[2]]
+        return self._running
+
+    def _give_up_in_vain(self) -> None:
+        for slot in self._slots:
+            if slot.waits is not None and slot.gone is not None and slot.gone():
+                slot.verdict = PeerLost(*LEFT)
+                self._free(slot)
+
+    def _untangle(self) -> None:
+        """Nobody can run: whoever is left waits for ever, and is told so."""
+        blocked = [slot for slot in self._slots if slot.waits is not None]
+        if not blocked:
+            return
+        words = [f"rank {s.rank} {'has ended' if s.left else s.waits}" for s in self._slots]
+        for slot in blocked:
+            slot.verdict = DeadlockError(
+                f"the workers wait for each other for ever: {', '.join(words)}",
+                "Every worker has to step, evaluate and end its epochs as often as the others.",
+            )
+            self._free(slot)

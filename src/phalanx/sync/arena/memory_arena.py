@@ -1,0 +1,239 @@
+"""An arena for workers that are threads of one process: for debuggers, tests and exact repeats.
+
+The threads take turns (``deterministic_scheduler``), so a run repeats bit
+for bit from its seed, asynchronous ones included. A thread that is nobody's worker (one that
+reads ahead, say) may take locks, sleep, and wake others; it does so in real time, without the
+baton, and what depends on it need not repeat.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+
+from phalanx.core.errors import InputError, PeerLost
+from phalanx.sync.arena.arena import LEFT
+from phalanx.sync.arena.deterministic_scheduler import SLICE_SECONDS, Baton, Gone
+
+PAUSE_SECONDS = 0.001
+LOCK_SECONDS = 1e-5
+"""Taking a lock lasts so long on average: exponentially distributed, so that anybody may be next,
+however long they have been at it. That is what makes seeds differ."""
+
+
+def compute_with(threads: int) -> int:
+    """Let torch compute with so many threads; returns how many it used before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    return before
+
+
+class Hub:
+    """What the threads of one run share; :meth:`arena` gives each rank its view."""
+
+    def __init__(self, workers: int, seed: int = 0) -> None:
+        self.workers = workers
+        self.baton = Baton(workers, seed)
+        self._arrived: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
+        self._regions: dict[int, torch.Tensor] = {}
+        self._locks: dict[int, ThreadLock] = {}
+        self._arenas = [ThreadArena(self, rank, workers) for rank in range(workers)]
+
+    def arena(self, rank: int) -> ThreadArena:
+        return self._arenas[rank]
+
+    @contextmanager
+    def turn(self, rank: int) -> Iterator[None]:
+        """The life of the calling thread as ``rank``; it begins when all ranks have come.
+
+        Nobody else runs except while this one waits inside the arena. If it fails, the others
+        give up as soon as they ask the arena for anything.
+        """
+        self.baton.enter(rank)
+        try:
+            yield
+        except BaseException:
+            self.abort()
+            raise
+        finally:
+            self.baton.leave(rank)
+
+    @property
+    def aborted(self) -> bool:
+        return self.baton.aborted
+
+    def abort(self) -> None:
+        """A thread has failed: whoever waits for it gives up."""
+        self.baton.abort()
+
+    def meet(self, rank: int, members: tuple[int, ...], words: str, gone: Gone | None) -> None:
+        """Wait for ``members``; all go on at the time of the last arrival."""
+        self.baton.check()
+        if self.baton.me() != rank:
+            raise RuntimeError(f"only rank {rank} itself can wait here, inside Hub.turn({rank})")
+        arrived = self._arrived[members]
+        if len(arrived) + 1 < len(members):
+            self.baton.block(rank, arrived, words, gone)
+            return
+        others = sorted(arrived)
+        arrived.clear()
+        self.baton.resume(others)
+        self.baton.sleep(rank, 0.0)
+
+    def region(self, number: int, count: int, dtype: torch.dtype) -> torch.Tensor:
+        if number not in self._regions:
+            self._regions[number] = torch.zeros(count, dtype=dtype)
+        found = self._regions[number]
+        if found.numel() != count or found.dtype != dtype:
+            raise InputError("the workers built different models", "Build the same one on each.")
+        return found
+
+    def forget(self) -> None:
+        self._regions.clear()
+
+    def lock(self, index: int) -> ThreadLock:
+        if index not in self._locks:
+            self._locks.setdefault(index, ThreadLock(self.baton, index))
+        return self._locks[index]
+
+
+@dataclass
+class ThreadLock:
+    """Excludes ranks, which wait for it in virtual time, and other threads, in real time."""
+
+    baton: Baton
+    index: int
+    _taken: threading.Lock = field(default_factory=threading.Lock)
+    _holder: int | None = None
+    _waiting: list[int] = field(default_factory=list)
+
+    def acquire(self, blocking: bool = True) -> bool:
+        self.baton.check()
+        rank = self.baton.me()
+        if rank is None:
+            return self._acquire_for_real(blocking)
+        self.baton.sleep(rank, -math.log1p(-self.baton.chance()) * LOCK_SECONDS)
+        while not self._taken.acquire(blocking=False):
+            if not blocking:
+                return False
+            if self._holder is None:  # a thread without turns has it, and needs no turn to end
+                self._acquire_for_real(True)
+                break
+            self.baton.block(rank, self._waiting, f"waits for lock {self.index}")
+        self._holder = rank
+        return True
+
+    def _acquire_for_real(self, blocking: bool) -> bool:
+        if not blocking:
+            return self._taken.acquire(blocking=False)
+        while not self._taken.acquire(timeout=SLICE_SECONDS):
+            self.baton.check()
+        return True
+
+    def release(self) -> None:
+        self._holder = None
+        self._taken.release()
+        # After a thread without turns, whoever was resumed before it came still takes the lock.
+        if self._waiting and self.baton.me() is not None and not self.baton.aborted:
+            chosen = int(self.baton.chance() * len(self._waiting))
+            self.baton.resume([self._waiting.pop(chosen)])
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+@dataclass(frozen=True)
+class VirtualClock:
+    """The virtual time of one rank."""
+
+    baton: Baton
+    rank: int
+
+    def now(self) -> float:
+        return self.baton.time(self.rank)
+
+
+@dataclass(frozen=True)
+class ThreadCircle:
+    hub: Hub
+    rank: int
+    members: tuple[int, ...]
+
+    def wait(self, gone: Gone | None = None) -> None:
+        words = f"in a circle of ranks {', '.join(map(str, self.members))}"
+        self.hub.meet(self.rank, self.members, words, gone)
+
+
+class ThreadArena:
+    """One rank's view of a :class:`Hub`."""
+
+    scripted = True
+    hosts = None
+    lost = ()
+
+    def __init__(self, hub: Hub, rank: int, workers: int) -> None:
+        self.host = self
+        self.hub, self.rank, self.workers = hub, rank, workers
+        self.pace = VirtualClock(hub.baton, rank)
+        self._baton, self._everyone = hub.baton, tuple(range(workers))
+        self._asked = 0
+
+    def region(self, name: str, count: int, dtype: torch.dtype) -> torch.Tensor:
+        self._asked += 1
+        return self.hub.region(self._asked, count, dtype)
+
+    def rewind(self) -> None:
+        self._asked = 0
+        self.barrier()
+        if self.rank == 0:
+            self.hub.forget()
+        self.barrier()
+
+    def barrier(self, gone: Gone | None = None) -> None:
+        self.hub.meet(self.rank, self._everyone, "in a barrier", gone)
+
+    def circle(self, members: Sequence[int]) -> ThreadCircle:
+        if self.rank not in members:
+            raise ValueError(f"rank {self.rank} is not in the circle of {list(members)}")
+        return ThreadCircle(self.hub, self.rank, tuple(sorted(members)))
+
+    def lock(self, index: int) -> ThreadLock:
+        self._baton.check()
+        return self.hub.lock(index)
+
+    def await_(self, ready: Callable[[], bool], gone: Gone | None = None) -> None:
+        self._baton.check()
+        while not ready():
+            if self._mine():
+                self._baton.await_(self.rank, gone)
+            elif gone is not None and gone():
+                raise PeerLost(*LEFT)
+            else:
+                self.pause()
+
+    def wake(self) -> None:
+        self._baton.wake()
+
+    def sleep(self, seconds: float) -> None:
+        if self._mine():
+            self._baton.sleep(self.rank, seconds)
+        else:
+            self._baton.check()
+            time.sleep(seconds)
+
+    def pause(self) -> None:
+        self.sleep(PAUSE_SECONDS)
+
+    def _mine(self) -> bool:
+        """Whether the calling thread is this rank's own."""
+        return self._baton.me() == self.rank

@@ -1,0 +1,1 @@
+"""An arena across hosts: a coordinator process, its clients, and mirrored memory."""

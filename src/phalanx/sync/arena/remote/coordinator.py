@@ -1,0 +1,341 @@
+"""The home of a training on several machines: who is there, who waits for whom, what is new.
+
+Workers keep control memory (clocks, claims, intents) each in a mirror of their own. What they
+have written goes to the home whenever they release something (a barrier, a lock, a wake), and
+whoever acquires next gets all that came since. That is the release consistency of Keleher, Cox
+and Zwaenepoel, "Lazy release consistency for software distributed shared memory" (1992), with the
+home as the place where releases are put in order. The home itself understands none of it: it
+forwards changes and counts arrivals. No torch here, so that it starts at once.
+"""
+
+from __future__ import annotations
+
+import secrets
+import selectors
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from phalanx.core.errors import PeerLost
+from phalanx.sync.arena.remote import coordinator_messages as m
+from phalanx.sync.arena.remote.coordinator_state import Change, Changes, Client, Held
+from phalanx.sync.connect.channel import Channel
+from phalanx.sync.connect.handshake import Introduction
+from phalanx.sync.connect.listener import Listener
+
+LOOK_SECONDS = 0.5
+
+UNHEARD = 64  # channels that may be open before they have said hello
+
+
+class Home:
+    """Serves ``processes`` processes, until all have said good-bye or gone."""
+
+    def __init__(self, listener: Listener, processes: int) -> None:
+        self._listener, self._processes = listener, processes
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ)
+        self._unheard: list[Channel] = []
+        self._present: dict[int, Client] = {}
+        self._clients: list[Client] = []
+        self._ended: list[m.Lost] = []
+        self._never: list[m.Lost] = []
+        """Who was lost before all had come."""
+        self._workers: dict[int, Client] = {}
+        self._changes = Changes()
+        self._meetings: defaultdict[tuple[int, ...], list[tuple[Client, m.Meet]]]
+        self._meetings = defaultdict(list)
+        self._regions: list[tuple[Client, m.Region]] = []
+        self._locks: defaultdict[int, Held] = defaultdict(Held)
+        self._values: dict[str, bytes] = {}
+        self._wanted: defaultdict[str, list[tuple[Client, int]]] = defaultdict(list)
+        self._handlers: dict[type, Callable[..., None]] = {
+            m.Region: self._region,
+            m.Meet: self._meet,
+            m.Acquire: self._acquire,
+            m.Release: self._release,
+            m.Await: self._await,
+            m.Wake: self._wake,
+            m.Peek: self._peek,
+            m.Put: self._put,
+            m.Get: self._get,
+            m.Add: self._add,
+            m.Time: self._time,
+        }
+        self._run = secrets.token_hex(8)
+        self._over = False
+
+    # -- the loop ----------------------------------------------------------------------------
+
+    def serve(self, going_on: Callable[[], bool] = lambda: True) -> None:
+        looked = time.monotonic()
+        while not self._over and going_on():
+            if time.monotonic() - looked > 2 * LOOK_SECONDS:
+                looked = time.monotonic()
+                self._look_after_all()
+            for key, _ in self._selector.select(LOOK_SECONDS):
+                if key.fileobj is self._listener:
+                    self._open_door()
+                elif key.data is None:
+                    self._first_word(key.fileobj)  # type: ignore[arg-type]
+                else:
+                    self._hear(key.data)
+        self._close()
+
+    def _look_after_all(self) -> None:
+        """A link that is cut says nothing: the kernel knows what is not acknowledged."""
+        for client in list(self._clients):
+            try:
+                client.channel.look()
+            except PeerLost:
+                self._lose(client)
+
+    def _open_door(self) -> None:
+        channel = self._listener.accept(0)
+        if channel is None:
+            return
+        if len(self._unheard) >= UNHEARD + self._processes:
+            self._drop(self._unheard[0])
+        self._unheard.append(channel)
+        self._selector.register(channel, selectors.EVENT_READ)
+
+    def _drop(self, channel: Channel) -> None:
+        if channel not in self._unheard:
+            return
+        self._unheard.remove(channel)
+        self._selector.unregister(channel)
+        channel.close()
+
+    def _first_word(self, channel: Channel) -> None:
+        try:
+            header, size = channel.receive()
+            hello = m.request_decoder.decode(header)
+        except (PeerLost, msgspec.MsgspecError):
+            self._drop(channel)
+            return
+        fits = isinstance(hello, m.Hello) and size == 0 and hello.processes == self._processes
+        if fits:
+            fits = channel.introduction == Introduction(m.HOME, hello.process)
+        if not fits or hello.process in self._present:
+            self._drop(channel)
+            return
+        if self._never:  # somebody is gone already: there will never be all of them
+            with suppress(PeerLost):
+                channel.send(m.encode(self._never[0]))
+            self._drop(channel)
+            return
+        client = Client(channel, hello)
+        channel.peer = f"{hello.machine} ({hello.address})"
+        self._unheard.remove(channel)
+        self._selector.modify(channel, selectors.EVENT_READ, client)
+        self._present[hello.process] = client
+        self._clients.append(client)
+        if len(self._present) == self._processes:
+            self._welcome()
+
+    def _hear(self, client: Client) -> None:
+        try:
+            header, size = client.channel.receive()
+            request = m.request_decoder.decode(header)
+            if isinstance(request, m.Bye):
+                if request.because:
+                    self._lose(client, request.because)
+                else:
+                    self._leave(client)
+                return
+            self._take_changes(client, getattr(request, "runs", 0), size)
+            self._handlers[type(request)](client, request)
+        except (PeerLost, msgspec.MsgspecError, KeyError, ValueError, AttributeError):
+            self._lose(client)
+
+    def _take_changes(self, client: Client, runs: int, size: int) -> None:
+        if runs > m.MOST_RUNS or size < runs * m.RUN_BYTES or (size and not runs):
+            raise ValueError("changes of a wrong size")
+        if not runs:
+            return
+        places, values = bytearray(runs * m.RUN_BYTES), bytearray(size - runs * m.RUN_BYTES)
+        client.channel.receive_into(memoryview(places), memoryview(values))
+        self._changes.add(Change(client, runs, bytes(places), bytes(values)))
+
+    # -- who is there ------------------------------------------------------------------------
+
+    def _welcome(self) -> None:
+        ordered = [self._present[process] for process in sorted(self._present)]
+        workers = [c for c in ordered if not c.hello.serves]
+        servers = [c for c in ordered if c.hello.serves]
+        for group in (workers, servers):
+            for rank, client in enumerate(group):
+                client.rank = rank
+        members = [[client.member for client in group] for group in (workers, servers)]
+        self._workers = dict(enumerate(workers))
+        for client in list(self._clients):
+            self._say(client, m.Welcome(client.rank, members[0], members[1], self._run))
+
+    def _leave(self, client: Client) -> None:
+        if not client.hello.serves:
+            self._ended.append(client.lost(ended=True))
+        self._forget_client(client)
+        self._settle_without()
+
+    def _lose(self, client: Client, because: str = "") -> None:
+        """Everybody hears of it; those who waited for it go on, or give up."""
+        if client not in self._clients:
+            return
+        self._forget_client(client)
+        if len(self._present) < self._processes:
+            self._never.append(client.lost(because=because))
+        for other in list(self._clients):
+            self._say(other, client.lost(because=because))
+        self._settle_without()
+
+    def _forget_client(self, client: Client) -> None:
+        self._clients.remove(client)
+        if not client.hello.serves:
+            self._workers.pop(client.rank, None)
+        self._selector.unregister(client.channel)
+        client.channel.close()
+        for index, held in self._locks.items():
+            held.waiting = deque(w for w in held.waiting if w[0] is not client)
+            if held.holder is client:
+                self._hand_on(index)
+        for wanted in self._wanted.values():
+            wanted[:] = [w for w in wanted if w[0] is not client]
+        for arrived in self._meetings.values():
+            arrived[:] = [a for a in arrived if a[0] is not client]
+        self._regions = [r for r in self._regions if r[0] is not client]
+        self._over = not any(not c.hello.serves for c in self._clients)
+
+    def _settle_without(self) -> None:
+        """Who has left is waited for no longer."""
+        for members in list(self._meetings):
+            self._complete(members)
+        if self._regions:
+            self._complete_regions()
+
+    def _say(self, client: Client, reply: m.Reply, *changes: bytes) -> None:
+        try:
+            client.answer(reply, *changes)
+        except PeerLost:
+            self._lose(client)
+
+    def _tell(self, client: Client, seq: int, *, granted: bool = True) -> None:
+        """Answer, with all that is new."""
+        runs, places, values = self._changes.news_for(client)
+        self._say(client, m.Answer(seq, runs, granted), places, values)
+        if self._changes.many:
+            self._changes.forget(min((c.seen for c in self._workers.values()), default=0))
+
+    # -- memory and barriers -----------------------------------------------------------------
+
+    def _region(self, client: Client, request: m.Region) -> None:
+        self._regions.append((client, request))
+        self._complete_regions()
+
+    def _complete_regions(self) -> None:
+        if len(self._regions) < len(self._workers):
+            return
+        arrived, self._regions = self._regions, []
+        if self._refuse([client for client, _ in arrived]):
+            return
+        same = len({request.digest for _, request in arrived}) == 1
+        for client, request in arrived:
+            refused = "" if same else "the workers built different models"
+            self._say(client, m.Answer(request.seq, refused=refused))
+
+    def _meet(self, client: Client, request: m.Meet) -> None:
+        members = tuple(request.members)
+        self._meetings[members].append((client, request))
+        self._complete(members)
+
+    def _complete(self, members: tuple[int, ...]) -> None:
+        """All who live and are awaited have come."""
+        awaited = [r for r in (members or self._workers) if r in self._workers]
+        arrived = self._meetings[members]
+        if not arrived or len(arrived) < len(awaited):
+            return
+        del self._meetings[members]
+        if self._refuse([client for client, _ in arrived], members):
+            return
+        forget = arrived[0][1].forget
+        for client, request in arrived:
+            if forget:
+                client.seen = self._changes.end
+            self._tell(client, request.seq)
+
+    def _refuse(self, clients: Sequence[Client], members: Sequence[int] = ()) -> bool:
+        """Nobody can meet with one who has ended its script."""
+        missing = [lost for lost in self._ended if not members or lost.rank in members]
+        for client in clients if missing else ():
+            self._say(client, missing[0])
+        return bool(missing)
+
+    # -- locks -------------------------------------------------------------------------------
+
+    def _acquire(self, client: Client, request: m.Acquire) -> None:
+        held = self._locks[request.lock]
+        if held.holder is None:
+            held.holder = client
+            self._tell(client, request.seq)
+        elif request.blocking:
+            held.waiting.append((client, request))
+        else:
+            self._tell(client, request.seq, granted=False)
+
+    def _release(self, client: Client, request: m.Release) -> None:
+        if self._locks[request.lock].holder is client:
+            self._hand_on(request.lock)
+
+    def _hand_on(self, index: int) -> None:
+        held = self._locks[index]
+        held.holder = None
+        if held.waiting:
+            held.holder, request = held.waiting.popleft()
+            self._tell(held.holder, request.seq)
+
+    # -- waiting and waking ------------------------------------------------------------------
+
+    def _await(self, client: Client, request: m.Await) -> None:
+        if client.seen < self._changes.end:
+            self._tell(client, request.seq)
+        else:
+            client.awaiting = request.seq
+
+    def _wake(self, client: Client, request: m.Wake) -> None:
+        for other in list(self._workers.values()):
+            if other.awaiting is not None:
+                seq, other.awaiting = other.awaiting, None
+                self._tell(other, seq)
+
+    def _peek(self, client: Client, request: m.Peek) -> None:
+        client.awaiting = None
+        self._tell(client, request.seq)
+
+    # -- values ------------------------------------------------------------------------------
+
+    def _put(self, client: Client, request: m.Put) -> None:
+        self._values[request.key] = request.value
+        for other, seq in self._wanted.pop(request.key, []):
+            self._say(other, m.Answer(seq, value=request.value))
+
+    def _get(self, client: Client, request: m.Get) -> None:
+        if request.key in self._values:
+            self._say(client, m.Answer(request.seq, value=self._values[request.key]))
+        else:
+            self._wanted[request.key].append((client, request.seq))
+
+    def _add(self, client: Client, request: m.Add) -> None:
+        total = int(self._values.get(request.key, b"0")) + request.amount
+        self._put(client, m.Put(request.key, str(total).encode()))
+        self._say(client, m.Answer(request.seq, value=str(total).encode()))
+
+    def _time(self, client: Client, request: m.Time) -> None:
+        self._say(client, m.Answer(request.seq, value=repr(time.monotonic()).encode()))
+
+    def _close(self) -> None:
+        for channel in [*self._unheard, *(c.channel for c in self._clients)]:
+            channel.close()
+        self._selector.close()
+        self._listener.close()

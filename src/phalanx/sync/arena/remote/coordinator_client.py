@@ -1,0 +1,166 @@
+"""A worker's words to the home and the answers to them, also for several threads at once.
+
+Whoever waits reads, one thread at a time, and leaves the others' answers where they find them. No
+thread keeps another from speaking while it waits: it may wait for what the other has to release.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from phalanx.core.errors import PeerLost
+from phalanx.sync.arena.arena import LEFT
+from phalanx.sync.arena.remote import coordinator_messages as m
+from phalanx.sync.connect.channel import Channel
+
+SLICE_SECONDS = 0.1
+OTHERS_SECONDS = 1.0
+Changes = tuple[int, bytes, bytes]
+"""How many runs of memory have changed, their places, their bytes."""
+NOTHING: Changes = (0, b"", b"")
+Gone = Callable[[], bool]
+Request = Callable[[int, int], m.Request]
+"""Makes a request from its number and the number of runs that come with it."""
+
+
+class Talk:
+    """``take`` gives what was written since it was last asked, ``apply`` takes what others wrote,
+    ``hear_of`` is told of processes that are gone."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        take: Callable[[bool], Changes],
+        apply: Callable[[int, bytearray, bytearray], None],
+        hear_of: Callable[[m.Lost], None],
+    ) -> None:
+        self._channel, self._take, self._apply, self._hear_of = channel, take, apply, hear_of
+        self._turn = threading.Condition()
+        self._seq, self._reading = 0, False
+        self._open: set[int] = set()
+        self._answers: dict[int, m.Answer] = {}
+        self._problem: PeerLost | None = None
+        self.released = False
+        """Whether something went to the home since all last met there."""
+
+    def say(self, request: Request, *, bare: bool = False) -> None:
+        """Without an answer. ``bare``: without changes."""
+        self._send(request, everything=False, bare=bare, answered=False)
+
+    def ask(
+        self,
+        request: Request,
+        *,
+        everything: bool = False,
+        bare: bool = False,
+        changes: Changes | None = None,
+        gone: Gone | None = None,
+    ) -> m.Answer:
+        """Wait for the answer; now and then ask ``gone`` whether that is in vain.
+
+        ``changes`` are sent where they were taken before.
+        """
+        seq, looked = self._send(request, everything, bare, taken=changes), time.monotonic()
+        while True:
+            answer = self._hear(seq, None if gone is None else SLICE_SECONDS)
+            if answer is not None:
+                return answer
+            if gone is not None and time.monotonic() - looked >= SLICE_SECONDS:
+                looked = time.monotonic()
+                if gone():
+                    raise PeerLost(*LEFT)
+                self.say(lambda seq, _: m.Peek(seq), bare=True)  # so that ``gone`` sees the newest
+
+    def ask_for_a_slice(self, request: Request) -> None:
+        """Wait for an answer or a while; either way all that is new is known afterwards."""
+        seq = self._send(request, everything=False, bare=False)
+        if self._hear(seq, SLICE_SECONDS) is None:
+            with self._turn:
+                self._open.discard(seq)
+            self.ask(lambda seq, _: m.Peek(seq), bare=True)
+
+    def check(self) -> None:
+        """Hear what has come, without waiting: somebody may be gone."""
+        with self._turn:
+            if self._problem is not None:
+                raise self._problem
+            if self._reading:
+                return
+            self._reading = True
+        try:
+            while self._channel.poll(0.0):
+                self._read()
+        except PeerLost as problem:
+            self._problem = problem
+            raise
+        finally:
+            with self._turn:
+                self._reading = False
+                self._turn.notify_all()
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def _send(
+        self,
+        request: Request,
+        everything: bool,
+        bare: bool,
+        *,
+        answered: bool = True,
+        taken: Changes | None = None,
+    ) -> int:
+        with self._turn:
+            self._seq += 1
+            if answered:
+                self._open.add(self._seq)
+            runs, *changes = taken or (NOTHING if bare else self._take(everything))
+            self.released |= runs > 0
+            self._channel.send(m.encode(request(self._seq, runs)), *changes)
+            return self._seq
+
+    def _hear(self, seq: int, seconds: float | None) -> m.Answer | None:
+        """Read one message, or let another thread do so; the answer to ``seq`` if it is there."""
+        with self._turn:
+            if seq in self._answers:
+                return self._answers.pop(seq)
+            if self._problem is not None:
+                raise self._problem
+            if self._reading:
+                self._turn.wait(seconds or OTHERS_SECONDS)
+                return self._answers.pop(seq, None)
+            self._reading = True
+        try:
+            if seconds is None or self._channel.poll(seconds):
+                self._read()
+        except PeerLost as problem:
+            self._problem = problem
+            raise
+        finally:
+            with self._turn:
+                self._reading = False
+                self._turn.notify_all()
+        return self._answers.pop(seq, None)
+
+    def _read(self) -> None:
+        header, size = self._channel.receive()
+        try:
+            reply = m.reply_decoder.decode(header)
+        except msgspec.MsgspecError:
+            raise self._channel.lost("it said something that no home says") from None
+        if isinstance(reply, m.Lost):
+            self._hear_of(reply)
+        if not isinstance(reply, m.Answer):
+            return
+        places = bytearray(m.RUN_BYTES * reply.runs)
+        values = bytearray(max(0, size - len(places)))
+        self._channel.receive_into(memoryview(places), memoryview(values))
+        with self._turn:
+            self._apply(reply.runs, places, values)
+            if reply.seq in self._open:
+                self._open.discard(reply.seq)
+                self._answers[reply.seq] = reply

@@ -1,0 +1,93 @@
+"""The coordinator of a training on several machines, as a process of its own.
+
+It is told what to do by one line of JSON on its standard input, which keeps the key out of process
+lists, and says its port by one line on its standard output. It ends when all have left, or soon
+after its input closes, which is when the process that started it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import msgspec
+
+from phalanx.core.errors import InputError
+from phalanx.core.run_folder.run_key import RunKey
+
+GRACE_SECONDS = 5.0
+"""For the others to leave, once the process that started the home has ended."""
+
+
+class Orders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    key: str
+    address: str
+    port: int
+    processes: int
+    tls: bool = False
+    members: tuple[str, ...] = ()
+    """Addresses of the run's machines."""
+
+
+def main() -> int:
+    from phalanx.sync.arena.remote.coordinator import Home
+    from phalanx.sync.arena.remote.coordinator_messages import HOME
+    from phalanx.sync.connect.listener import Listener
+
+    orders = msgspec.json.decode(sys.stdin.buffer.readline(65536), type=Orders)
+    for number in (signal.SIGINT, signal.SIGTERM):  # it ends with those whom it serves
+        signal.signal(number, signal.SIG_IGN)
+    try:
+        listener = Listener(
+            orders.address, RunKey.from_text(orders.key), port=orders.port, tls=orders.tls,
+            name=HOME, members=orders.members,
+        )  # fmt: skip
+    except (OSError, InputError) as error:
+        print(json.dumps({"problem": str(error)}), flush=True)
+        return 2
+    left: list[float] = []
+    threading.Thread(target=_watch_input, args=(left,), daemon=True).start()
+    print(json.dumps({"port": listener.port}), flush=True)
+
+    def going_on() -> bool:
+        return not left or time.monotonic() - left[0] < GRACE_SECONDS
+
+    Home(listener, orders.processes).serve(going_on)
+    return 0
+
+
+def _watch_input(left: list[float]) -> None:
+    while os.read(sys.stdin.fileno(), 65536):
+        pass
+    left.append(time.monotonic())
+
+
+def start_home(orders: Orders) -> tuple[subprocess.Popen[bytes], int]:
+    """Start one on this machine; returns it and its port."""
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-m", "phalanx.sync.arena.remote.coordinator_process"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.write(msgspec.json.encode(orders) + b"\n")
+    child.stdin.flush()
+    answer = json.loads(child.stdout.readline() or b"{}")
+    if "port" not in answer:
+        raise InputError(
+            f"the run cannot be met at {orders.address}:{orders.port}: "
+            f"{answer.get('problem', 'its process did not start')}",
+            "Choose another port: PHALANX_PORT, the same for all processes.",
+        )
+    port: int = answer["port"]
+    return child, port
+
+
+if __name__ == "__main__":
+    sys.exit(main())

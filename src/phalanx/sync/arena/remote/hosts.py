@@ -1,0 +1,149 @@
+"""The machines of a training, as one worker sees them: who is where, and how to reach them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from phalanx.core.errors import InputError
+from phalanx.sync.arena.arena import Arena
+from phalanx.sync.arena.remote.coordinator_messages import Member
+from phalanx.sync.arena.remote.with_first import channels_with_first
+from phalanx.sync.collective.algorithms.torch_dist import KeyValue, TorchDist, gloo, nccl
+from phalanx.sync.collective.collective import Collective
+from phalanx.sync.collective.latency import measured_latency
+from phalanx.sync.collective.links import open_links
+from phalanx.sync.connect.channel import Channel
+from phalanx.sync.connect.credentials import Credentials
+from phalanx.sync.reduce.topology import Path
+from phalanx.sync.store.remote.servers import Servers
+from phalanx.sync.store.remote.store_client import StoreClient
+
+
+class Hosts:
+    """A host is a machine whose workers share memory. Each has a leader: its first worker."""
+
+    def __init__(
+        self,
+        rank: int,
+        members: Sequence[Member],
+        access: Credentials,
+        servers: Servers,
+        run: str,
+        words: KeyValue,
+    ) -> None:
+        self._words, self._run = words, run
+        self._rank, self._members, self._access, self._servers = rank, members, access, servers
+        me = members[rank]
+        self.machine = me.machine
+        self.name = f"{me.machine} ({me.address})"
+        self.here = tuple(m.rank for m in members if m.host == me.host)
+        """The workers of this host; their places are their ranks in its arena."""
+        self._names = (f"{run}.{number}" for number in itertools.count())
+        self._opened: list[Collective | TorchDist] = []
+        self._everyone: Collective | TorchDist | None = None
+        self._trainings = 0
+        self._midway: dict[int, Tensor] = {}
+        self.stores: list[StoreClient] = []
+        """Those of the training under way."""
+
+    def local(self, ranks: Iterable[int]) -> list[int]:
+        """Those of ``ranks`` that are on this host, by their places there."""
+        return [self.here.index(rank) for rank in ranks if rank in self.here]
+
+    def leaders(self, ranks: Iterable[int]) -> list[int]:
+        """For each host that has some of ``ranks``, the first of those."""
+        first: dict[str, int] = {}
+        for rank in sorted(ranks):
+            first.setdefault(self._members[rank].host, rank)
+        return list(first.values())
+
+    def collective(
+        self, tag: str, ranks: Iterable[int], path: Path | None = None
+    ) -> Collective | TorchDist | None:
+        """Of the leaders among ``ranks``, of which this worker is one; ``None`` if it is alone."""
+        leaders, path = self.leaders(ranks), path or Path()
+        if len(leaders) == 1:
+            return None
+        ours = path.through in (None, "links")
+        made = self._ours(tag, leaders, path) if ours else self._torchs(tag, leaders, path)
+        self._opened.append(made)
+        return made
+
+    def _torchs(self, tag: str, leaders: list[int], path: Path) -> TorchDist:
+        rank, size, name = (
+            leaders.index(self._rank),
+            len(leaders),
+            f"{self._trainings}.{tag}.{len(self._opened)}",
+        )
+        if path.through == "gloo":
+            return gloo(self._words, name, rank, size, self._access.address)
+        if path.device is None or path.device.type != "cuda":
+            raise InputError(
+                "'through=nccl' needs a GPU for each machine's first worker",
+                "Leave it out: allreduce goes through Phalanx's own connections then.",
+            )
+        return nccl(self._words, name, rank, size, path.device)
+
+    def _ours(self, tag: str, leaders: list[int], path: Path) -> Collective:
+        chosen = [self._members[rank] for rank in leaders]
+        links = open_links(
+            leaders.index(self._rank),
+            [(m.address, m.port) for m in chosen],
+            self._access.doorman,
+            self._access.key,
+            f"{self._run}.{tag}",
+            source=self._access.address,
+            tls=self._access.tls,
+            names=[f"{m.machine} ({m.address})" for m in chosen],
+        )
+        return Collective(links, path.topology, measured_latency(links))
+
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+        """From the first host to all others; leaders only."""
+        if self._everyone is None:
+            self._everyone = self.collective("everyone", range(len(self._members)))
+        if self._everyone is None:
+            return
+        for tensor in tensors:
+            flat = tensor.detach().reshape(-1).cpu().contiguous()
+            self._everyone.broadcast([flat])
+            with torch.no_grad():
+                tensor.copy_(flat.view(tensor.shape))
+
+    def channels_to_servers(self, count: int | None) -> list[Channel]:
+        """Connections to the parameter servers, which this host's workers share. Collective."""
+        return self._servers.channels(count)
+
+    def channels_with_first(self) -> dict[int, Channel]:
+        """Between the first worker and each on another machine, by rank. Collective."""
+        tag = f"first.{self.new_name()}"
+        return channels_with_first(self._rank, self._members, self._access, tag)
+
+    def midway(self, host: Arena, servers: int) -> Tensor:
+        """Of each connection to a server: whether a message is under way. One for all stores."""
+        if servers not in self._midway:
+            self._midway[servers] = host.region(f"midway.{servers}", servers, torch.uint8)
+        return self._midway[servers]
+
+    def new_name(self) -> str:
+        """For something that all workers make together: they make such things in one order."""
+        return next(self._names)
+
+    def forget(self) -> None:
+        """A training is over, for all: its links and stores are not needed any more."""
+        for collective in self._opened:
+            collective.close()
+        self._opened, self._everyone, self._midway = [], None, {}
+        self._trainings += 1
+        if self._rank == 0:
+            for store in self.stores:
+                store.drop()
+        self.stores = []
+
+    def close(self) -> None:
+        self.forget()
+        self._servers.close()

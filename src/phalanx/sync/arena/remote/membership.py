@@ -1,0 +1,156 @@
+"""Becoming a member of a training on several machines: say hello, learn who else is there."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from phalanx.core.errors import MachineLost, PeerLost
+from phalanx.core.run_folder.run_key import RunKey
+from phalanx.sync.arena import memfd
+from phalanx.sync.arena.remote.coordinator_messages import (
+    HOME,
+    Hello,
+    Welcome,
+    encode,
+    reply_decoder,
+)
+from phalanx.sync.arena.remote.direct_barrier import MOST_WORKERS, DirectMeeting
+from phalanx.sync.arena.remote.hosts import Hosts
+from phalanx.sync.arena.remote.remote_arena import Mirror
+from phalanx.sync.arena.remote.sharing import hand_out, take
+from phalanx.sync.arena.shm_arena import ShmArena
+from phalanx.sync.collective.links import open_channels
+from phalanx.sync.connect.channel import Channel
+from phalanx.sync.connect.connecting import connect
+from phalanx.sync.connect.credentials import Credentials
+from phalanx.sync.connect.dispatcher import Doorman
+from phalanx.sync.connect.handshake import Introduction
+from phalanx.sync.connect.listener import Listener
+from phalanx.sync.store.remote.servers import Servers, Wish
+
+JOIN_SECONDS = 120.0
+"""For all processes to be there: the slowest machine may take long to import torch."""
+
+
+def host_id() -> str:
+    """The same for processes that can share memory and descriptors: one kernel, one user, one
+    table of processes, one network."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    kernel = boot.read_text().strip() if boot.exists() else os.uname().nodename
+    spaces = [Path("/proc/self/ns") / name for name in ("pid", "net")]
+    numbers = [str(space.stat().st_ino) for space in spaces if space.exists()]
+    return ".".join([kernel, str(os.getuid()), *numbers])
+
+
+def greet(
+    home: tuple[str, int],
+    key: RunKey,
+    hello: Hello,
+    *,
+    tls: bool = False,
+    timeout: float = JOIN_SECONDS,
+) -> tuple[Channel, Welcome]:
+    """Waits until everybody is there."""
+    address, port = home
+    channel = connect(
+        address, port, key, Introduction(HOME, hello.process), tls=tls, timeout=timeout,
+        source=hello.address, name=HOME,
+    )  # fmt: skip
+    channel.peer = f"the first machine ({address})"
+    channel.send(encode(hello))
+    if not channel.poll(timeout):
+        channel.close()
+        raise PeerLost(
+            f"not all of the {hello.processes} processes came within {timeout:.0f} seconds",
+            "See the logs of the others; every process needs the same key and address to meet.",
+        )
+    header, _ = channel.receive()
+    welcome = reply_decoder.decode(header)
+    if not isinstance(welcome, Welcome):
+        raise PeerLost("another process was lost before all were there", "See its log.")
+    for member in (*welcome.workers, *welcome.servers):
+        if member.address == address:
+            channel.peer = f"the first machine, {member.machine} ({address})"
+    return channel, welcome
+
+
+def become_worker(
+    home: tuple[str, int],
+    key: RunKey,
+    *,
+    process: int,
+    processes: int,
+    machine: str,
+    address: str,
+    host: str | None = None,
+    tls: bool = False,
+    timeout: float = JOIN_SECONDS,
+    wish: Wish | None = None,
+    members: Sequence[str] = (),
+) -> Mirror:
+    """Collective: every process of the training does so."""
+    listener = Listener(address, key, tls=tls, members=members)
+    hello = Hello(process, processes, machine, address, listener.port, host or host_id())
+    channel, welcome = greet(home, key, hello, tls=tls, timeout=timeout)
+    listener.expect_from(w.address for w in welcome.workers)
+    mirror = Mirror(channel, welcome.rank, len(welcome.workers))
+    mirror.set_clock()
+    access = Credentials(key, address, Doorman(listener), tls)
+    servers = Servers(
+        welcome.rank, welcome.workers, welcome.servers, access, mirror, wish or Wish()
+    )
+    mirror.hosts = Hosts(welcome.rank, welcome.workers, access, servers, welcome.run, Words(mirror))
+    mirror.host = _host_arena(mirror, mirror.hosts.here, key)
+    if len(welcome.workers) <= MOST_WORKERS:
+        channels = open_channels(
+            welcome.rank,
+            [(w.address, w.port) for w in welcome.workers],
+            access.doorman,
+            key,
+            f"{welcome.run}.meeting",
+            source=address,
+            tls=tls,
+            timeout=timeout,
+            names=[f"{w.machine} ({w.address})" for w in welcome.workers],
+        )
+        mirror.direct = DirectMeeting(channels, mirror.check)
+    return mirror
+
+
+@dataclass(frozen=True)
+class Words:
+    """What torch's process groups leave for each other, at the home."""
+
+    mirror: Mirror
+
+    def set(self, key: str, value: bytes) -> None:
+        self.mirror.put(key, value)
+
+    def get(self, key: str, timeout: float) -> bytes:
+        end = time.monotonic() + timeout
+        try:
+            return self.mirror.get(key, lambda: time.monotonic() > end)
+        except MachineLost:
+            raise
+        except PeerLost:
+            raise TimeoutError(f"no machine has set {key}") from None
+
+    def add(self, key: str, amount: int) -> int:
+        return self.mirror.add(key, amount)
+
+
+def _host_arena(mirror: Mirror, here: Sequence[int], key: RunKey) -> ShmArena:
+    """Memory of this machine's workers. It has no name: the leader hands out its descriptor."""
+    name, local = f"memory.{here[0]}", here.index(mirror.rank)
+    if local == 0:
+        descriptor = memfd.create(len(here))
+        hand_out(descriptor, name, here[1:], mirror, key)
+    else:
+        descriptor = memfd.checked(take(name, mirror.rank, mirror, key))
+    arena = ShmArena(descriptor, local, len(here))
+    arena.watch = mirror.check
+    return arena

@@ -1,0 +1,267 @@
+"""The arena of a worker whose companions are on other machines too.
+
+Control memory is small (clocks, claims, intents, figures) and lies in each worker's own process;
+the home forwards what changed when somebody releases something that others acquire (see
+``home``). What is large never lies here: gradients and parameters go from host to host.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from phalanx.core import stopping
+from phalanx.core.errors import InputError, MachineLost, PeerLost
+from phalanx.sync.arena.arena import LEFT, Arena
+from phalanx.sync.arena.clock import Clock, MonotonicClock, ShiftedClock
+from phalanx.sync.arena.remote import coordinator_messages as m
+from phalanx.sync.arena.remote.coordinator_client import NOTHING, Changes, Gone, Talk
+from phalanx.sync.arena.remote.direct_barrier import MOST_BYTES, DirectMeeting
+from phalanx.sync.arena.remote.mirrored_memory import Block, joined
+from phalanx.sync.connect.channel import Channel
+
+if TYPE_CHECKING:
+    from phalanx.sync.arena.remote.hosts import Hosts
+
+HOT_BYTES, COLD_BYTES = 32 << 20, 256 << 20
+QUESTIONS = 8
+LARGE = 1 << 16
+COLD = ("buffers",)
+"""Regions that are compared at barriers of all only, from that size on: each worker writes a row
+of its own, and reads those of others after such a barrier."""
+
+
+@dataclass
+class MirrorLock:
+    """A lock that the home keeps, and frees when its holder dies."""
+
+    arena: Mirror
+    index: int
+
+    def acquire(self, blocking: bool = True) -> bool:
+        return self.arena.acquire(self.index, blocking)
+
+    def release(self) -> None:
+        self.arena.release(self.index)
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+@dataclass(frozen=True)
+class MirrorCircle:
+    arena: Mirror
+    members: tuple[int, ...]
+
+    def wait(self, gone: Gone | None = None) -> None:
+        self.arena.meet(self.members, gone)
+
+
+class Mirror:
+    """One worker's view of control memory. ``channel`` leads to the home."""
+
+    scripted = False
+
+    def __init__(self, channel: Channel, rank: int, workers: int) -> None:
+        self.rank, self.workers = rank, workers
+        self.host: Arena = self
+        self.hosts: Hosts | None = None
+        self.pace = MonotonicClock()
+        self.clock: Clock = self.pace
+        """For stamps of what happens: the same on all hosts."""
+        self.lost: set[int] = set()
+        """Workers that are gone, and without whom this one goes on."""
+        self.survives: Callable[[m.Lost], bool] = lambda lost: False
+        """Asked when a worker is gone: whether this one goes on without it."""
+        self.training = False
+        """Whether others count on this worker: it has memory of a training that is not over."""
+        self.direct: DirectMeeting | None = None
+        """How few workers meet without the home, while all are ``in_step``."""
+        self.in_step = False
+        self._talk = Talk(channel, self._changes, self._apply, self._hear_of)
+        self._hot, self._cold = Block(0, HOT_BYTES), Block(1 << 40, COLD_BYTES)
+        self._locks: dict[int, MirrorLock] = {}
+
+    # -- memory ------------------------------------------------------------------------------
+
+    def region(self, name: str, count: int, dtype: torch.dtype) -> torch.Tensor:
+        digest = hashlib.sha256(f"{name} {count} {dtype}".encode()).digest()
+        self.training = True
+        answer = self._talk.ask(lambda seq, _: m.Region(seq, digest), bare=True)
+        if answer.refused:
+            raise InputError(
+                answer.refused, "Every worker has to build the same model, with the same optimizer."
+            )
+        if count == 0:
+            return torch.empty(0, dtype=dtype)
+        size = count * dtype.itemsize
+        block = self._cold if size >= LARGE and name in COLD else self._hot
+        return torch.frombuffer(block.allocate(size), dtype=dtype, count=count)
+
+    def rewind(self) -> None:
+        self._forget()
+        if self.hosts is not None:
+            self.hosts.forget()
+            self.host.rewind()
+        self.in_step = False
+        self._hot.clear()
+        self._cold.clear()
+        self._forget()
+        self._talk.released = self.training = False
+
+    def _forget(self) -> None:
+        """A barrier; what was written before it does not count any more."""
+        self._talk.ask(lambda seq, _: m.Meet(seq, 0, [], forget=True), bare=True)
+
+    def _changes(self, everything: bool) -> Changes:
+        cold = self._cold.changes() if everything and self._cold.end else NOTHING
+        return joined(self._hot.changes(), cold)
+
+    def _apply(self, runs: int, places: bytearray, values: bytearray) -> None:
+        taken, at = np.frombuffer(values, np.uint8), 0
+        for start, length in np.frombuffer(places, np.uint64).reshape(runs, 2).tolist():
+            block = self._cold if start >= self._cold.base else self._hot
+            block.apply(start, taken[at : at + length])
+            at += length
+
+    # -- barriers and locks ------------------------------------------------------------------
+
+    def barrier(self, gone: Gone | None = None) -> None:
+        self.meet((), gone)
+
+    def circle(self, members: Sequence[int]) -> MirrorCircle:
+        if self.rank not in members:
+            raise ValueError(f"rank {self.rank} is not in the circle of {list(members)}")
+        everyone = len(members) == self.workers
+        return MirrorCircle(self, () if everyone else tuple(sorted(members)))
+
+    def meet(self, members: tuple[int, ...], gone: Gone | None) -> None:
+        if members or self.direct is None or not self.in_step:
+            self._meet_at_home(members, gone)
+            return
+        changes = self._changes(everything=True)
+        at_home = self._talk.released or len(changes[2]) > MOST_BYTES
+        again, heard = self.direct.meet(changes, at_home=at_home, gone=lambda: self._ask(gone))
+        for theirs in heard:
+            self._apply(*theirs)
+        if again:
+            self._meet_at_home((), gone, changes if at_home else NOTHING)
+
+    def _ask(self, gone: Gone | None) -> None:
+        """Whether the others are waited for in vain; what that depends on comes by the home."""
+        self._talk.ask(lambda seq, _: m.Peek(seq), bare=True)
+        if gone is not None and gone():
+            raise PeerLost(*LEFT)
+
+    def _meet_at_home(
+        self, members: tuple[int, ...], gone: Gone | None, changes: Changes | None = None
+    ) -> None:
+        who = list(members)
+        self._talk.ask(
+            lambda seq, runs: m.Meet(seq, runs, who),
+            everything=not members,
+            changes=changes,
+            gone=gone,
+        )
+        if not members:
+            self._talk.released = False
+
+    def lock(self, index: int) -> MirrorLock:
+        return self._locks.setdefault(index, MirrorLock(self, index))
+
+    def acquire(self, index: int, blocking: bool) -> bool:
+        return self._talk.ask(lambda seq, runs: m.Acquire(seq, runs, index, blocking)).granted
+
+    def release(self, index: int) -> None:
+        self._talk.say(lambda _, runs: m.Release(runs, index))
+
+    # -- waiting and waking ------------------------------------------------------------------
+
+    def await_(self, ready: Callable[[], bool], gone: Gone | None = None) -> None:
+        while not ready():
+            self._talk.ask_for_a_slice(lambda seq, runs: m.Await(seq, runs))
+            if gone is not None and gone() and not ready():
+                raise PeerLost(*LEFT)
+
+    def wake(self) -> None:
+        self._talk.say(lambda _, runs: m.Wake(runs))
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def pause(self) -> None:
+        time.sleep(0.001)
+
+    # -- values, for whoever has to find somebody ----------------------------------------------
+
+    def put(self, key: str, value: bytes) -> None:
+        self._talk.say(lambda *_: m.Put(key, value), bare=True)
+
+    def get(self, key: str, gone: Gone | None = None) -> bytes:
+        """Waits until somebody has put it."""
+        return self._talk.ask(lambda seq, _: m.Get(seq, key), bare=True, gone=gone).value
+
+    def add(self, key: str, amount: int) -> int:
+        return int(self._talk.ask(lambda seq, _: m.Add(seq, key, amount), bare=True).value)
+
+    def check(self) -> None:
+        """Raise if a machine is gone without which this worker cannot go on."""
+        self._talk.check()
+
+    # -- one clock ---------------------------------------------------------------------------
+
+    def set_clock(self) -> None:
+        """Count in the home's time from now on, as well as a few quick answers can tell it.
+
+        Cristian, "Probabilistic clock synchronization" (1989): of several questions the quickest
+        answer is the best; it is off by half of the time that it took at most.
+        """
+        best = (float("inf"), 0.0)
+        for _ in range(QUESTIONS):
+            asked = time.monotonic()
+            home = float(self._talk.ask(lambda seq, _: m.Time(seq), bare=True).value)
+            took = time.monotonic() - asked
+            best = min(best, (took, home - asked - took / 2))
+        took, ahead = best
+        if abs(ahead) > took:  # else it is the same clock, or as good as that
+            self.clock = ShiftedClock(ahead)
+
+    # -- the end -----------------------------------------------------------------------------
+
+    def close(self, *, in_good_order: bool, because: str = "") -> None:
+        if self.direct is not None:
+            self.direct.close()
+        if in_good_order or because:
+            with suppress(PeerLost):
+                self._talk.say(lambda *_: m.Bye(because[:400]), bare=True)
+        self._talk.close()
+
+    def _hear_of(self, lost: m.Lost) -> None:
+        if lost.because == stopping.WORDS:
+            stopping.ask()  # nobody is lost: all of them are to stop
+        elif not lost.serves and not lost.ended and self.survives(lost):
+            self.lost.add(lost.rank)
+            return
+        if lost.because:
+            raise MachineLost(f"{_words(lost)} has ended: {lost.because}", "See its log.")
+        raise MachineLost(
+            f"{_words(lost)} {'has ended' if lost.ended else 'is gone'}",
+            "Leave the training loop on all workers alike; run.stop() ends it for everyone."
+            if lost.ended
+            else "Look at its log; its machine may be down, or cut off from the others.",
+        )
+
+
+def _words(lost: m.Lost) -> str:
+    who = "the parameter server" if lost.serves else f"worker {lost.rank}"
+    return f"{who} on {lost.machine} ({lost.address})"

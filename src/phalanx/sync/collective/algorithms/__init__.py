@@ -1,0 +1,1 @@
+"""One collective algorithm per file, its paper cited."""

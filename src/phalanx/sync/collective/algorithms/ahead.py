@@ -1,0 +1,139 @@
+"""A direct all-reduce that begins while its numbers are still being made.
+
+Back-propagation makes the last layers' gradients first, and they lie at the end of the flat
+buffer. So what goes to a participant is cut into pieces that travel last to first, and each may
+leave as soon as it is there: Li et al., "PyTorch Distributed: experiences on accelerating data
+parallel training" (2020), section 3.2.3.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from phalanx.sync.collective.algorithms import direct
+from phalanx.sync.collective.links import Links, raw
+from phalanx.sync.collective.parts import element_starts
+from phalanx.sync.collective.sender_thread import Pump
+from phalanx.sync.connect.raw_buffers import drop_first
+
+WORTHWHILE = 64 << 10
+"""Bytes; less than that goes at once when it is whole."""
+Span = tuple[int, int]
+
+
+class AheadSum:
+    """Sums ``flat`` over all participants, in place, again and again.
+
+    ``cuts`` are the places where it may be cut, the same for everybody.
+    """
+
+    def __init__(self, links: Links, flat: Tensor, cuts: Sequence[int]) -> None:
+        self.cuts, self._links, self._flat = cuts, links, flat
+        spans = _spans(flat, links.size)
+        low, high = spans[links.rank]
+        self._parts = [flat[a:b] for a, b in spans]
+        self._others = direct.others(links)
+        self._rooms = {peer: torch.empty(high - low, dtype=flat.dtype) for peer in self._others}
+        self._outgoing = {
+            peer: [(a, raw(flat[a:b])) for a, b in _pieces(spans[peer], cuts)]
+            for peer in self._others
+        }
+        self._incoming = {
+            peer: [raw(room[a - low : b - low]) for a, b in _pieces((low, high), cuts)]
+            for peer, room in self._rooms.items()
+        }
+        self._pump = Pump(self._move)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._before = self._links.sent
+        self._held = {peer: list(pieces) for peer, pieces in self._outgoing.items()}
+        """What is not ready yet."""
+        self._going: dict[int, list[memoryview]] = {peer: [] for peer in self._others}
+        self._coming = {peer: list(views) for peer, views in self._incoming.items()}
+
+    @property
+    def can_begin_early(self) -> bool:
+        """Else what is ready goes with ``finish``."""
+        return self._links.goes_ahead
+
+    def ready(self, low: int) -> None:
+        """All from ``low`` on is as it will be: let it go, while its owner does something else."""
+        if self._let_go(low):
+            self._pump.begin()
+
+    def start(self) -> None:
+        """All of it is, and ``finish`` comes next: what the kernel takes at once may go now."""
+        self._let_go(0)
+
+    def _let_go(self, low: int) -> bool:
+        with self._pump.lock:
+            for peer, held in self._held.items():
+                while held and held[0][0] >= low:
+                    self._going[peer].append(held.pop(0)[1])
+            return self._move()
+
+    def _move(self) -> bool:
+        """Whatever goes without waiting; whether something is left that might go later."""
+        left = False
+        for peer in self._others:
+            going, coming = self._going[peer], self._coming[peer]
+            if going:
+                drop_first(going, self._links.push(peer, going))
+            while coming and (count := self._links.pull(peer, coming[0])):
+                drop_first(coming, count)
+            left = left or bool(going) or bool(coming)
+        return left and self._links.goes_ahead
+
+    def finish(self) -> int:
+        """All of it is ready: the sum; returns the bytes that were sent."""
+        links = self._links
+        self._exchange()
+        if links.size == 2:
+            self._flat.add_(self._rooms[1 - links.rank])
+        else:
+            direct.add_in_order(self._parts[links.rank], self._rooms, links.rank)
+            direct.all_gather(links, self._parts)
+        sent = links.sent - self._before
+        self._begin()
+        return sent
+
+    def discard(self) -> None:
+        """What somebody let go was not as it would be: everybody throws all of it away."""
+        before = self._before
+        self._exchange()
+        self._begin()
+        self._before = before  # it was sent, all the same
+
+    def close(self) -> None:
+        self._pump.close()
+
+    def _exchange(self) -> None:
+        """The rest of it."""
+        self._pump.rest()
+        with self._pump.lock:
+            self._links.swap(
+                [
+                    (peer, [*self._going[peer], *(view for _, view in self._held[peer])])
+                    for peer in self._others
+                ],
+                list(self._coming.items()),
+            )
+
+
+def _spans(flat: Tensor, size: int) -> list[Span]:
+    """What goes to each participant: of two, everything; of more, the part that it adds up."""
+    if size == 2:
+        return [(0, flat.numel())] * 2
+    return list(itertools.pairwise(element_starts(flat, size)))
+
+
+def _pieces(span: Span, cuts: Sequence[int]) -> list[Span]:
+    """``span`` in pieces, the last one first."""
+    low, high = span
+    inner = [low, *sorted(cut for cut in cuts if low < cut < high), high]
+    return [(a, b) for a, b in itertools.pairwise(inner) if a < b][::-1]

@@ -1,0 +1,63 @@
+"""Binomial tree: a reduction to the root, a broadcast from it; few rounds, whole messages.
+
+Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
+International Journal of High Performance Computing Applications 19 (2005), section 4.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from phalanx.sync.collective.adding import receive_add
+from phalanx.sync.collective.links import Links
+
+
+def all_reduce(links: Links, flat: Tensor) -> None:
+    """Sum ``flat`` over all participants, in place."""
+    reduce(links, flat)
+    broadcast(links, flat)
+
+
+def bytes_sent(count_bytes: int, size: int, rank: int) -> int:
+    """What participant ``rank`` sends: once to its parent, and once to each child."""
+    return reduce_bytes(count_bytes, size, rank) + broadcast_bytes(count_bytes, size, rank)
+
+
+def reduce(links: Links, flat: Tensor, root: int = 0) -> None:
+    """The root's ``flat`` becomes the sum; those of the others hold partial sums afterwards."""
+    parent, children = _family(links.rank, links.size, root)
+    for child in children:
+        receive_add(links, child, flat)
+    if parent is not None:
+        links.send(parent, flat)
+
+
+def broadcast(links: Links, flat: Tensor, root: int = 0) -> None:
+    """Everybody's ``flat`` becomes that of the root."""
+    parent, children = _family(links.rank, links.size, root)
+    if parent is not None:
+        links.receive(parent, flat)
+    for child in reversed(children):
+        links.send(child, flat)
+
+
+def reduce_bytes(count_bytes: int, size: int, rank: int, root: int = 0) -> int:
+    """What participant ``rank`` sends in :func:`reduce`."""
+    return 0 if rank == root else count_bytes
+
+
+def broadcast_bytes(count_bytes: int, size: int, rank: int, root: int = 0) -> int:
+    """What participant ``rank`` sends in :func:`broadcast`."""
+    return count_bytes * len(_family(rank, size, root)[1])
+
+
+def _family(rank: int, size: int, root: int) -> tuple[int | None, list[int]]:
+    """The parent, and the children from the smallest subtree to the largest."""
+    place = (rank - root) % size
+    children, distance = [], 1
+    while distance < size and not place & distance:
+        if place + distance < size:
+            children.append((place + distance + root) % size)
+        distance *= 2
+    parent = None if place == 0 else (place - distance + root) % size
+    return parent, children

@@ -1,0 +1,285 @@
+"""A mesh of connections among some participants, each known by its rank: what collectives run on.
+
+:class:`Links` is the small protocol that algorithms see; :class:`ChannelLinks` runs it over
+authenticated channels, ``memory_links`` between threads. What is swapped is raw bytes of sizes
+both sides know, so there are no frames, and a message may be taken in smaller pieces than it was
+sent in.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from phalanx.core.errors import PeerLost
+from phalanx.core.run_folder.run_key import RunKey
+from phalanx.sync.connect.channel import Channel
+from phalanx.sync.connect.channel import exchange as exchange_channels
+from phalanx.sync.connect.dispatcher import Doorman
+from phalanx.sync.connect.handshake import Introduction
+from phalanx.sync.connect.listener import connect
+from phalanx.sync.connect.payloads import BLOCK, MAX_PAYLOAD, encode_header, make_room, rest_length
+
+Flat = Tensor | memoryview
+Parcel = tuple[int, Sequence[memoryview]]
+"""A participant's rank, and the memory that goes to it or is filled by it."""
+
+SMALL = 16 << 10
+"""Messages that the kernel takes at once, so that both sides may send first and then receive."""
+_KEPT_VIEWS = 64
+
+
+def raw(flat: Flat) -> memoryview:
+    """The bytes of a contiguous tensor on the CPU, without a copy."""
+    if isinstance(flat, memoryview):
+        return flat
+    if not flat.is_contiguous() or flat.is_cuda:
+        raise ValueError("only contiguous tensors on the CPU can be sent")
+    # Through numpy this takes five times as long, which shows where messages are small.
+    memory = (ctypes.c_ubyte * (flat.numel() * flat.element_size())).from_address(flat.data_ptr())
+    memory.tensor = flat  # type: ignore[attr-defined]  # the view keeps the tensor alive
+    return memoryview(memory).cast("B")
+
+
+class Scratch:
+    """Memory that is made once and lent for the length of one step."""
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0, dtype=torch.uint8)
+        self._views: dict[tuple[torch.dtype, int], Tensor] = {}
+
+    def take(self, like: Tensor, count: int | None = None) -> Tensor:
+        """``count`` elements (those of ``like``) of its type; the last one lent is gone."""
+        count = like.numel() if count is None else count
+        view = self._views.get((like.dtype, count))
+        return self._make(like, count) if view is None else view
+
+    def _make(self, like: Tensor, count: int) -> Tensor:
+        needed = count * like.element_size()
+        if self._memory.numel() < needed:
+            self._memory = torch.empty(needed, dtype=torch.uint8)
+            self._views.clear()
+        if len(self._views) >= _KEPT_VIEWS:
+            self._views.clear()
+        view = self._memory[:needed].view(like.dtype)
+        self._views[like.dtype, count] = view
+        return view
+
+
+class Links(ABC):
+    """Participant ``rank`` of ``size``, connected to all others."""
+
+    def __init__(self, rank: int, names: Sequence[str], max_payload: int = MAX_PAYLOAD) -> None:
+        self.rank, self.size = rank, len(names)
+        self.names = tuple(names)
+        self.sent = 0
+        """Bytes of data that this participant has sent, headers of payloads included."""
+        self.scratch = Scratch()
+        self._max_payload = max_payload
+
+    @abstractmethod
+    def swap(self, outgoing: Sequence[Parcel], incoming: Sequence[Parcel]) -> None:
+        """Send and receive all of it, at once and in both directions."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Nothing can be sent any more; the others find this participant gone."""
+
+    goes_ahead = False
+    """Whether a part of an exchange may go before its time: by ``push`` and ``pull``."""
+
+    def push(self, to: int, outgoing: Sequence[memoryview]) -> int:
+        """Send what goes without waiting; how many bytes went."""
+        return 0
+
+    def pull(self, frm: int, incoming: memoryview) -> int:
+        """Receive what is there already; how many bytes came."""
+        return 0
+
+    def exchange(
+        self, to: int | None, outgoing: Flat | None, frm: int | None, incoming: Flat | None
+    ) -> None:
+        """Send to one and receive from one at once; ``None`` leaves that direction out."""
+        self.swap(
+            [] if to is None or outgoing is None else [(to, (raw(outgoing),))],
+            [] if frm is None or incoming is None else [(frm, (raw(incoming),))],
+        )
+
+    def exchange_add(self, to: int, outgoing: Tensor, frm: int, target: Tensor) -> None:
+        """Send ``outgoing``, and add what comes to ``target``, which may be the same tensor."""
+        arrived = self.scratch.take(target)
+        self.exchange(to, outgoing, frm, arrived)
+        target.add_(arrived)
+
+    def send(self, to: int, outgoing: Flat) -> None:
+        self.exchange(to, outgoing, None, None)
+
+    def receive(self, frm: int, incoming: Flat) -> None:
+        self.exchange(None, None, frm, incoming)
+
+    def exchange_payloads(
+        self, to: int | None, payload: Sequence[Tensor], frm: int | None
+    ) -> list[Tensor]:
+        """The same for tensors whose number, types and sizes the receiver does not know."""
+        received = self.swap_payloads(
+            {} if to is None else {to: payload}, [] if frm is None else [frm]
+        )
+        return [] if frm is None else received[frm]
+
+    def swap_payloads(
+        self, outgoing: Mapping[int, Sequence[Tensor]], senders: Iterable[int]
+    ) -> dict[int, list[Tensor]]:
+        """Messages to some, messages from some; returned by sender, in memory of their own."""
+        headers = {to: encode_header(payload) for to, payload in outgoing.items()}
+        blocks = {frm: bytearray(BLOCK) for frm in senders}
+        self.swap(
+            [(to, (memoryview(block),)) for to, (block, _) in headers.items()],
+            [(frm, (memoryview(block),)) for frm, block in blocks.items()],
+        )
+        rests = {
+            frm: bytearray(rest_length(block, self.names[frm])) for frm, block in blocks.items()
+        }
+        if any(rests.values()) or any(rest for _, rest in headers.values()):
+            self.swap(
+                [(to, (memoryview(rest),)) for to, (_, rest) in headers.items() if rest],
+                [(frm, (memoryview(rest),)) for frm, rest in rests.items() if rest],
+            )
+        rooms = {
+            frm: make_room(block + rests[frm], self.names[frm], self._max_payload)
+            for frm, block in blocks.items()
+        }
+        self.swap(
+            [(to, [raw(t.contiguous()) for t in payload]) for to, payload in outgoing.items()],
+            [(frm, [raw(t) for t in room]) for frm, room in rooms.items()],
+        )
+        return rooms
+
+
+class ChannelLinks(Links):
+    """Over one authenticated channel to each other participant."""
+
+    def __init__(
+        self,
+        rank: int,
+        channels: Mapping[int, Channel],
+        names: Sequence[str],
+        *,
+        timeout: float | None = None,
+        max_payload: int = MAX_PAYLOAD,
+    ) -> None:
+        super().__init__(rank, names, max_payload)
+        self._channels = dict(channels)
+        self._timeout = timeout
+        self.goes_ahead = all(channel.sends_ahead for channel in self._channels.values())
+        for peer, channel in self._channels.items():
+            channel.peer = names[peer]
+
+    def push(self, to: int, outgoing: Sequence[memoryview]) -> int:
+        if not self.goes_ahead:
+            return 0
+        channel = self._channels[to]
+        channel.expect_bulk(sum(map(len, outgoing)))
+        count = channel.send_some(outgoing, wait=False)
+        self.sent += count
+        return count
+
+    def pull(self, frm: int, incoming: memoryview) -> int:
+        return self._channels[frm].receive_some(incoming, wait=False) if self.goes_ahead else 0
+
+    def swap(self, outgoing: Sequence[Parcel], incoming: Sequence[Parcel]) -> None:
+        channels = self._channels
+        count = sum(len(buffer) for _, buffers in outgoing for buffer in buffers)
+        if count <= SMALL and self._timeout is None:
+            for to, buffers in outgoing:
+                channels[to].send_raw(buffers)
+            for frm, buffers in incoming:
+                for buffer in buffers:
+                    channels[frm].receive_raw(buffer)
+        else:
+            exchange_channels(
+                [(channels[to], buffers) for to, buffers in outgoing],
+                [(channels[frm], buffers) for frm, buffers in incoming],
+                self._timeout,
+            )
+        self.sent += count
+
+    def close(self) -> None:
+        for channel in self._channels.values():
+            channel.close()
+
+
+def open_links(
+    rank: int,
+    addresses: Sequence[tuple[str, int]],
+    doorman: Doorman,
+    key: RunKey,
+    tag: str,
+    *,
+    source: str,
+    tls: bool = False,
+    timeout: float = 30.0,
+    names: Sequence[str] | None = None,
+    patience: float | None = None,
+    max_payload: int = MAX_PAYLOAD,
+) -> ChannelLinks:
+    """Connect ``rank`` with all the others; collective: each of them calls it with this ``tag``.
+
+    ``addresses`` are those of everybody's listeners, by rank. The higher rank connects to the
+    lower. ``timeout`` bounds the opening, ``patience`` each exchange afterwards (``None``: as long
+    as the other side is there, because a slow machine is no lost one).
+    """
+    names = tuple(names or (f"{address}:{port}" for address, port in addresses))
+    channels = open_channels(
+        rank, addresses, doorman, key, tag, source=source, tls=tls, timeout=timeout, names=names
+    )
+    return ChannelLinks(rank, channels, names, timeout=patience, max_payload=max_payload)
+
+
+def open_channels(
+    rank: int,
+    addresses: Sequence[tuple[str, int]],
+    doorman: Doorman,
+    key: RunKey,
+    tag: str,
+    *,
+    source: str,
+    tls: bool,
+    timeout: float,
+    names: Sequence[str],
+) -> dict[int, Channel]:
+    """To each of the others, by rank."""
+    deadline = time.monotonic() + timeout
+    channels: dict[int, Channel] = {}
+    try:
+        for peer, (address, port) in enumerate(addresses[:rank]):
+            left = max(0.1, deadline - time.monotonic())
+            with _named(names[peer], address, port):
+                caller = Introduction(tag, rank, peer)
+                channels[peer] = connect(
+                    address, port, key, caller, tls=tls, timeout=left, source=source
+                )
+        for peer in range(rank + 1, len(addresses)):
+            channels[peer] = doorman.expect(Introduction(tag, peer, rank), deadline, names[peer])
+    except BaseException:
+        for channel in channels.values():
+            channel.close()
+        raise
+    for peer, channel in channels.items():
+        channel.peer = names[peer]
+    return channels
+
+
+@contextmanager
+def _named(name: str, address: str, port: int) -> Iterator[None]:
+    """Errors of opening speak of the participant, not of its port."""
+    try:
+        yield
+    except PeerLost as lost:
+        cause = lost.cause.replace(f"{address}:{port}", name, 1)
+        raise PeerLost(cause, lost.remedy) from None

@@ -1,0 +1,111 @@
+"""Connects to a listener and proves the run's key to it."""
+
+from __future__ import annotations
+
+import errno
+import random
+import socket
+import time
+
+from phalanx.core.addresses import endpoint
+from phalanx.core.errors import InputError, MachineLost
+from phalanx.core.run_folder.run_key import RunKey
+from phalanx.sync.connect.bind_addresses import resolve
+from phalanx.sync.connect.channel import Channel
+from phalanx.sync.connect.handshake import (
+    PLAIN_GREETING,
+    TLS_GREETING,
+    Caller,
+    Dropped,
+    Introduction,
+    without_key,
+)
+
+# A listener that has no room resets the connection, one that does not like our proof just ends it.
+# The network may turn the one into the other: hardly so often.
+MAX_REFUSED_PROOFS = 4
+_REST_SECONDS = 0.05
+_LONGEST_REST_SECONDS = 1.0
+_NO_PURPOSE = Introduction()
+_NEVER = (errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM, errno.EAFNOSUPPORT, errno.EINVAL)
+
+
+def connect(
+    address: str,
+    port: int,
+    key: RunKey,
+    introduction: Introduction = _NO_PURPOSE,
+    *,
+    tls: bool = False,
+    timeout: float = 10.0,
+    source: str | None = None,
+    name: str | None = None,
+) -> Channel:
+    """A channel to the listener at ``address``; tries again until ``timeout`` if nobody is there.
+
+    ``source`` is the address of this machine to connect from, so that the network is not guessed.
+    ``name`` is the listener's, if it has one of its own.
+    """
+    peer = endpoint(address, port)
+    caller = Caller(key, TLS_GREETING if tls else PLAIN_GREETING, introduction, name or peer)
+    deadline = time.monotonic() + timeout
+    refused, rest = 0, _REST_SECONDS
+    why = "there was no answer"
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise MachineLost(
+                f"{peer} cannot be reached ({why})",
+                "See whether its machine is up, and whether a firewall is between.",
+            )
+        try:
+            return _connect_once(address, port, caller, timeout=left, source=source)
+        except Dropped as dropped:
+            refused += dropped.refused
+            why = "it ended the connection; perhaps strangers crowd its port"
+            if refused >= MAX_REFUSED_PROOFS:
+                raise without_key(peer) from None
+            # Longer each time, and never all at once: others may be in the same crowd.
+            rest = min(2 * rest, _LONGEST_REST_SECONDS)
+        except OSError as error:
+            if error.errno in _NEVER:
+                raise _impossible(peer, source, error) from None
+            why = (error.strerror or str(error)).lower()
+        time.sleep(max(0.0, min(rest * random.uniform(0.5, 1.0), deadline - time.monotonic())))
+
+
+def _connect_once(
+    address: str, port: int, caller: Caller, *, timeout: float, source: str | None
+) -> Channel:
+    family, where = resolve(address, port)
+    peer = endpoint(address, port)
+    connection = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(timeout)
+        if source is not None:
+            connection.bind(resolve(source, 0)[1])
+        connection.connect(where)
+        if connection.getsockname() == connection.getpeername():
+            # Nobody listens, and the kernel picked that very port for our own end.
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+        binding = caller.prove(connection, peer, timeout)
+        if caller.greeting == PLAIN_GREETING:
+            return Channel(connection, peer)
+        return _secured(connection, caller.key, binding, peer)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _secured(connection: socket.socket, key: RunKey, binding: bytes, peer: str) -> Channel:
+    from phalanx.sync.connect.tls import Identity, client_channel
+
+    return client_channel(connection, Identity(key, binding), peer)
+
+
+def _impossible(peer: str, source: str | None, error: OSError) -> InputError:
+    start = f" from {source}" if source else ""
+    return InputError(
+        f"Cannot connect to {peer}{start}: {error.strerror}.",
+        "The address to connect from has to be one of this machine's.",
+    )

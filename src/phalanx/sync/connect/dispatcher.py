@@ -1,0 +1,77 @@
+"""Who is at the door: hands accepted channels to whoever expects that participant.
+
+A process has one listener and may open several groups of links over it (everybody, its team), each
+with a tag of its own. Channels arrive in any order, so those for somebody else are kept for a
+while; only so many, and only so long.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from phalanx.core.errors import MachineLost
+from phalanx.sync.connect.channel import Channel
+from phalanx.sync.connect.handshake import Introduction
+from phalanx.sync.connect.listener import Listener
+
+MAX_WAITING = 256
+KEPT_SECONDS = 60.0
+_LOOK_SECONDS = 0.1
+
+
+class Doorman:
+    """The one who accepts from ``listener``; may be asked by several threads."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._door = threading.Lock()
+        self._guard = threading.Lock()
+        self._waiting: dict[Introduction, tuple[Channel, float]] = {}
+
+    def expect(self, caller: Introduction, deadline: float, name: str) -> Channel:
+        """The channel of one who introduced itself like this; waits until ``deadline``."""
+        while True:
+            if (channel := self._take(caller)) is not None:
+                return channel
+            if time.monotonic() >= deadline:
+                raise MachineLost(
+                    f"{name} did not connect in time",
+                    "See its log: it may have failed, or cannot reach this address.",
+                )
+            self._answer_the_door()
+
+    def close(self) -> None:
+        """Drop those who still wait. The listener stays its owner's."""
+        with self._guard:
+            waiting, self._waiting = self._waiting, {}
+        for channel, _ in waiting.values():
+            channel.close()
+
+    def _take(self, caller: Introduction) -> Channel | None:
+        with self._guard:
+            found = self._waiting.pop(caller, None)
+        return found[0] if found else None
+
+    def _answer_the_door(self) -> None:
+        """Take in one channel, if one comes soon. One thread does so, the others look again."""
+        if not self._door.acquire(timeout=_LOOK_SECONDS):
+            return
+        try:
+            channel = self._listener.accept(timeout=_LOOK_SECONDS)
+        finally:
+            self._door.release()
+        if channel is not None:
+            self._keep(channel.introduction, channel)
+
+    def _keep(self, caller: Introduction, channel: Channel) -> None:
+        """Who calls twice has given up the first call; who waits too long is sent away."""
+        now = time.monotonic()
+        with self._guard:
+            dropped = [self._waiting.pop(caller, None)]
+            for other, (_, since) in list(self._waiting.items()):
+                if now - since > KEPT_SECONDS or len(self._waiting) >= MAX_WAITING:
+                    dropped.append(self._waiting.pop(other))
+            self._waiting[caller] = (channel, now)
+        for gone in filter(None, dropped):
+            gone[0].close()

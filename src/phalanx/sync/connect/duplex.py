@@ -1,0 +1,93 @@
+"""Raw bytes in both directions at once, over several connections."""
+
+from __future__ import annotations
+
+import select
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from phalanx.sync.connect import liveness
+from phalanx.sync.connect.raw_buffers import as_bytes, drop_first
+
+if TYPE_CHECKING:
+    from phalanx.sync.connect.channel import Channel
+    from phalanx.sync.connect.raw_buffers import Buffer
+
+
+class _Flow(ABC):
+    """What is still to be moved in one direction of one channel."""
+
+    def __init__(self, channel: Channel, buffers: Sequence[Buffer]) -> None:
+        self.channel = channel
+        self.left = [view for view in map(as_bytes, buffers) if len(view)]
+
+    @abstractmethod
+    def move(self, *, wait: bool) -> bool:
+        """Move what goes now; whether anything went."""
+
+
+class _Outgoing(_Flow):
+    def __init__(self, channel: Channel, buffers: Sequence[Buffer]) -> None:
+        super().__init__(channel, buffers)
+        channel.expect_bulk(sum(map(len, self.left)))
+
+    def move(self, *, wait: bool) -> bool:
+        count = self.channel.send_some(self.left, wait=wait)
+        drop_first(self.left, count)
+        return count > 0
+
+
+class _Incoming(_Flow):
+    def move(self, *, wait: bool) -> bool:
+        count = self.channel.receive_some(self.left[0], wait=wait)
+        drop_first(self.left, count)
+        return count > 0
+
+
+def exchange(
+    outgoing: Sequence[tuple[Channel, Sequence[Buffer]]],
+    incoming: Sequence[tuple[Channel, Sequence[memoryview]]],
+    timeout: float | None = None,
+) -> None:
+    """Send and receive these bytes, all at once. No frames: both sides know the sizes.
+
+    A ring sends to one channel and receives from another; a pair uses one for both.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    flows: list[_Flow] = [_Outgoing(channel, buffers) for channel, buffers in outgoing]
+    flows += [_Incoming(channel, buffers) for channel, buffers in incoming]
+    flows = [flow for flow in flows if flow.left]
+    while flows:
+        # With one direction left there is nothing to be fair to: the kernel may wait for us.
+        alone = len(flows) == 1 and deadline is None
+        moved = False
+        for flow in flows:
+            moved |= flow.move(wait=alone)
+        flows = [flow for flow in flows if flow.left]
+        if flows and not moved:
+            _wait(flows, deadline)
+
+
+def _wait(flows: Sequence[_Flow], deadline: float | None) -> None:
+    """Until one of the flows may go on; raises for a cut link and past the deadline."""
+    poller = select.poll()
+    wanted: dict[int, int] = {}
+    for flow in flows:
+        number = flow.channel.fileno()
+        sending = isinstance(flow, _Outgoing)
+        events = flow.channel.poll_events(sending=sending, receiving=not sending)
+        wanted[number] = wanted.get(number, 0) | events
+    for number, events in wanted.items():
+        poller.register(number, events)
+    while not poller.poll(liveness.LOOK_SECONDS * 1000 if deadline is None else _pause(deadline)):
+        for flow in flows:
+            flow.channel.look()
+        if deadline is not None and time.monotonic() >= deadline:
+            raise flows[0].channel.lost("it did not answer in time")
+
+
+def _pause(deadline: float) -> float:
+    """Milliseconds until the next look."""
+    return max(0.0, min(deadline - time.monotonic(), liveness.LOOK_SECONDS)) * 1000

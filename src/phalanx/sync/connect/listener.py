@@ -1,0 +1,176 @@
+"""Lets in those who prove the run's key, and stays untouched by everybody else.
+
+One thread looks after all connections that have proved nothing yet. None of them can block another,
+each has five seconds in all, and the lobby says who has to leave when there are too many, so that
+strangers cannot keep a member out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+
+from phalanx.core.addresses import endpoint
+from phalanx.core.run_folder.run_key import RunKey
+from phalanx.sync.connect.bind_addresses import listening
+from phalanx.sync.connect.channel import Channel
+from phalanx.sync.connect.connecting import connect as connect
+from phalanx.sync.connect.lobby import Lobby
+from phalanx.sync.connect.pending_connection import Guest, House
+
+BACKLOG = 512
+_REST_SECONDS = 0.05
+
+
+class Listener:
+    """Listens on one address; ``accept`` gives only channels whose peer has proved the key."""
+
+    def __init__(
+        self,
+        address: str,
+        key: RunKey,
+        *,
+        port: int = 0,
+        tls: bool = False,
+        backlog: int = BACKLOG,
+        name: str | None = None,
+        members: Iterable[str] = (),
+    ) -> None:
+        """``name`` is who answers here, to be said by who calls; else it is the address and port.
+
+        For ``members``, addresses of the run's machines, places are kept.
+        """
+        self._socket = listening(address, port, backlog)
+        self.port: int = self._socket.getsockname()[1]
+        self._house = House(key, name or endpoint(address, self.port), tls)
+        self._selector = selectors.DefaultSelector()
+        self._lobby = Lobby()
+        self._pending = self._lobby.guests
+        self.expect_from([address, *members])
+        self._arrived: deque[Channel] = deque()
+        self._ready = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._stop = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._closed = False
+        self._accepting = threading.Lock()
+        self._selector.register(self._socket, selectors.EVENT_READ)
+        self._selector.register(self._stop, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._serve, name="phalanx-listener", daemon=True)
+        self._thread.start()
+
+    def accept(self, timeout: float | None = None) -> Channel | None:
+        """The next member that has proved the key; None after ``timeout`` or ``close``."""
+        with self._accepting:
+            if self._closed:
+                return None
+            poller = select.poll()
+            poller.register(self._ready, select.POLLIN)
+            poller.poll(None if timeout is None else max(0.0, timeout) * 1000)
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._ready)
+                return None if self._closed else self._arrived.popleft()
+            return None
+
+    def expect_from(self, addresses: Iterable[str]) -> None:
+        """Keep places for members that come from these addresses."""
+        self._lobby.reserve(addresses)
+
+    def fileno(self) -> int:
+        """Readable when a channel waits to be accepted."""
+        return self._ready
+
+    def close(self) -> None:
+        """Stop listening; channels that nobody accepted are closed."""
+        if self._closed:
+            return
+        self._closed = True
+        os.eventfd_write(self._stop, 1)
+        os.eventfd_write(self._ready, 1)
+        self._thread.join()
+        with self._accepting:
+            os.close(self._ready)
+            os.close(self._stop)
+            while self._arrived:
+                self._arrived.popleft().close()
+
+    def _serve(self) -> None:
+        try:
+            while not self._closed:
+                for chosen, _ in self._selector.select(self._pause()):
+                    self._handle(chosen.fd)
+                self._drop_late()
+        finally:
+            self._selector.close()
+            self._socket.close()
+            for guest in self._pending.values():
+                guest.connection.close()
+
+    def _pause(self) -> float | None:
+        """Until the oldest guest is late (all have the same time, so it is the first of them)."""
+        for guest in self._pending.values():
+            return max(0.0, guest.deadline - time.monotonic())
+        return None
+
+    def _handle(self, number: int) -> None:
+        if number == self._socket.fileno():
+            self._let_in()
+        elif number in self._pending:
+            self._advance(number)
+
+    def _let_in(self) -> None:
+        try:
+            connection, address = self._socket.accept()
+        except BlockingIOError:
+            return
+        except OSError:
+            # Gone again, or no file numbers left: make room, and do not spin.
+            self._turn_away(self._lobby.anybody())
+            time.sleep(_REST_SECONDS)
+            return
+        source = self._lobby.source(address[0])
+        self._turn_away(self._lobby.who_goes(source))
+        self._greet(connection, source)
+
+    def _greet(self, connection: socket.socket, source: str) -> None:
+        try:
+            guest = Guest(connection, self._house, source)
+            self._selector.register(connection, guest.events)
+        except OSError:
+            connection.close()
+        else:
+            self._pending[connection.fileno()] = guest
+
+    def _advance(self, number: int) -> None:
+        guest = self._pending[number]
+        try:
+            channel = guest.advance()
+        except OSError:
+            self._drop(number)
+            return
+        if channel is None:
+            self._selector.modify(number, guest.events)
+            return
+        del self._pending[number]
+        self._selector.unregister(number)
+        self._arrived.append(channel)
+        os.eventfd_write(self._ready, 1)
+
+    def _drop(self, number: int) -> None:
+        self._selector.unregister(number)
+        self._pending.pop(number).connection.close()
+
+    def _turn_away(self, number: int | None) -> None:
+        if number is not None:
+            self._selector.unregister(number)
+            self._pending.pop(number).turn_away()
+
+    def _drop_late(self) -> None:
+        now = time.monotonic()
+        for number in [n for n, guest in self._pending.items() if guest.deadline <= now]:
+            self._turn_away(number)

@@ -1,1 +1,0 @@
-"""What crosses hosts: authenticated connections and what is built on them."""

@@ -1,0 +1,1 @@
+"""Decisions: batch shares, stragglers, switch points; which worker has which samples."""

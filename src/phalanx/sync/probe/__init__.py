@@ -1,0 +1,1 @@
+"""Measures machines and links: the worker that answers, and what is measured."""

@@ -1,0 +1,173 @@
+"""What is measured on links: round trips, streams, and collectives between barriers."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from phalanx.sync.collective.algorithms import tree
+from phalanx.sync.collective.algorithms.all_to_all import all_to_all
+from phalanx.sync.collective.algorithms.gather import gather
+from phalanx.sync.collective.algorithms.scatter import scatter
+from phalanx.sync.collective.collective import ALGORITHMS
+from phalanx.sync.collective.links import Links
+
+SMALL_MESSAGE = 8
+WARM_UP = 3
+FEWEST, MOST = 6, 1000
+FIRST_STREAM, LARGEST_STREAM = 16 << 10, 16 << 20
+LONG_ENOUGH = 0.03
+"""Seconds of a message whose start (a growing window, a full bucket) no longer shows."""
+_SIZE = struct.Struct("<Q")
+_FIGURE = struct.Struct("<d")
+_LAST = 1
+
+COLLECTIVES: dict[str, Callable[[Links, Tensor, Tensor], None]] = {
+    "broadcast": lambda links, flat, _: tree.broadcast(links, flat),
+    "reduce": lambda links, flat, _: tree.reduce(links, flat),
+    "scatter": lambda links, flat, _: scatter(links, flat),
+    "gather": lambda links, flat, _: gather(links, flat),
+    "all_to_all": all_to_all,
+    **{
+        f"all_reduce.{name}": lambda links, flat, _, run=run: run(links, flat)  # type: ignore[misc]
+        for name, run in ALGORITHMS.items()
+    },
+}
+
+
+def latency(links: Links, seconds: float) -> float:
+    """Half the median round trip of small messages; the first of two measures and tells."""
+    message = memoryview(bytearray(SMALL_MESSAGE))
+    if links.rank == 1:
+        _echo(links, message)
+        links.receive(0, message)
+        return float(_FIGURE.unpack(message)[0])
+    half = median(_round_trips(links, message, seconds)) / 2
+    links.send(1, memoryview(_FIGURE.pack(half)))
+    return half
+
+
+def _echo(links: Links, message: memoryview) -> None:
+    while message[0] != _LAST:
+        links.receive(0, message)
+        links.send(0, message)
+
+
+def _round_trips(links: Links, message: memoryview, seconds: float) -> list[float]:
+    trips: list[float] = []
+    end = time.monotonic() + seconds
+    while message[0] != _LAST:
+        enough = len(trips) >= FEWEST and time.monotonic() >= end
+        message[0] = _LAST if enough or len(trips) >= MOST else 0
+        start = time.perf_counter()
+        links.send(1, message)
+        links.receive(1, message)
+        trips.append(time.perf_counter() - start)
+    return trips[WARM_UP:]
+
+
+def bandwidth(links: Links, sender: int, seconds: float, one_way: float) -> float | None:
+    """Bytes per second from ``sender`` to the other of two, as the sender sees it.
+
+    Messages grow until one takes long enough, or the next one would not be over in time; each is
+    answered by a byte, so that what waits in the sender's kernel does not count as sent.
+    """
+    memory = memoryview(bytearray(FIRST_STREAM * 64))
+    if links.rank != sender:
+        _receive_stream(links, sender, memory)
+        return None
+    steady: list[float] = []
+    size, end = FIRST_STREAM, time.monotonic() + seconds
+    while True:
+        took = _send_message(links, 1 - sender, memory, size) - 2 * one_way
+        rate = size / max(took, 1e-9)
+        if took < LONG_ENOUGH and size < LARGEST_STREAM:
+            size *= 2
+        else:
+            steady.append(rate)
+        if time.monotonic() + size / rate > end:
+            break
+    links.send(1 - sender, memoryview(_SIZE.pack(0)))
+    return upper_quartile(steady or [rate])
+
+
+def upper_quartile(values: Sequence[float]) -> float:
+    """Of bandwidths: busy machines make a link look slower, and nothing makes it look faster."""
+    return sorted(values)[round(0.75 * (len(values) - 1))]
+
+
+def _send_message(links: Links, to: int, memory: memoryview, size: int) -> float:
+    answer = memoryview(bytearray(1))
+    start = time.perf_counter()
+    links.swap([(to, (memoryview(_SIZE.pack(size)), *_pieces(memory, size)))], [])
+    links.receive(to, answer)
+    return time.perf_counter() - start
+
+
+def _receive_stream(links: Links, frm: int, memory: memoryview) -> None:
+    header = memoryview(bytearray(_SIZE.size))
+    while True:
+        links.receive(frm, header)
+        (size,) = _SIZE.unpack(header)
+        if not 0 < size <= LARGEST_STREAM:
+            return
+        for piece in _pieces(memory, size):
+            links.receive(frm, piece)
+        links.send(frm, header[:1])
+
+
+def _pieces(memory: memoryview, size: int) -> list[memoryview]:
+    """``size`` bytes, of memory that is smaller."""
+    whole, rest = divmod(size, len(memory))
+    return [memory] * whole + ([memory[:rest]] if rest else [])
+
+
+def barrier(links: Links) -> None:
+    """Nobody goes on before all are here.
+
+    By dissemination: Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization",
+    International Journal of Parallel Programming 17 (1988).
+    """
+    token, distance = memoryview(bytearray(1)), 1
+    while distance < links.size:
+        to, frm = (links.rank + distance) % links.size, (links.rank - distance) % links.size
+        links.exchange(to, token, frm, token)
+        distance *= 2
+
+
+def elements_for(count_bytes: int, size: int) -> int:
+    """As many 4-byte elements, made a multiple of ``size`` for collectives of equal parts."""
+    return -(-count_bytes // (4 * size)) * size
+
+
+def time_collective(links: Links, name: str, count_bytes: int, repeats: int) -> list[float]:
+    """Seconds of each repetition.
+
+    From one barrier's end to the next one's, by one clock, less what barriers alone take: a
+    participant that is done early does not end the measurement.
+    """
+    flat = torch.zeros(elements_for(count_bytes, links.size))
+    other = torch.zeros_like(flat) if name == "all_to_all" else flat
+    operation = COLLECTIVES[name]
+    barrier(links)
+    operation(links, flat, other)  # the first one makes scratch memory and opens windows
+    barriers = _periods(links, lambda: None, max(FEWEST, min(16, repeats)))
+    periods = _periods(links, lambda: operation(links, flat, other), repeats)
+    return [max(0.0, period - median(barriers)) for period in periods]
+
+
+def _periods(links: Links, operation: Callable[[], None], count: int) -> list[float]:
+    barrier(links)
+    found, last = [], time.perf_counter()
+    for _ in range(count):
+        operation()
+        barrier(links)
+        now = time.perf_counter()
+        found.append(now - last)
+        last = now
+    return found

@@ -1,0 +1,104 @@
+"""Adding up what the hosts of a team have summed: one member of each host exchanges it.
+
+Without a codec it is an all-reduce of the flat sums. What a codec makes of them cannot be added
+on the way, so every host gets every other's message, decodes it, and adds them up in the same
+order as all the others do.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from phalanx.sync.codec.codec import Payload
+from phalanx.sync.codec.make import make_codec, parts_of
+from phalanx.sync.collective.algorithms.ahead import AheadSum
+from phalanx.sync.reduce.early_gradients import cuts_of
+from phalanx.sync.reduce.finite import are_finite
+from phalanx.sync.reduce.topology import Path
+from phalanx.sync.state.layout import reshard
+from phalanx.sync.strategies.strategy import StrategyContext
+
+NOT_FINITE = -1
+"""Instead of a host's messages: a codec may hide it, and would remember it."""
+
+
+class Summing:
+    """``sums`` is memory of this host; only the member that ``leads`` here touches it."""
+
+    def __init__(
+        self,
+        context: StrategyContext,
+        sums: list[Tensor],
+        *,
+        leads: bool,
+        path: Path | None = None,
+    ) -> None:
+        hosts, team, self._shared = context.arena.hosts, context.team, context.shared
+        assert hosts is not None
+        layouts = [reshard(n, 1) for n in context.replica.layouts]
+        self._sums, self._mine = sums, [r for r in team.members if r in hosts.here]
+        tag = f"{context.tag}.{team.members[0]}"
+        self._collective = hosts.collective(tag, team.members, path or Path()) if leads else None
+        streams = [(f"host.{i}", n, 0, sums[i]) for i, n in enumerate(layouts)]
+        self.sender = context.wire.sender(streams if self._collective else [])
+        codec = context.wire.codec
+        self._decoders = [make_codec(codec, parts_of(n, 0), 0) for n in layouts] if codec else []
+        self._scratch = [torch.empty_like(flat) for flat in sums] if codec else []
+        self.ahead: AheadSum | None = None
+        """The sum of what there is, if a part of it may go before the rest is there."""
+        if self._collective and not codec and len(sums) == 1:
+            self.ahead = self._collective.sum_ahead(sums[0], cuts_of(layouts[0]))
+
+    def start(self) -> None:
+        """``sum`` comes next, and what lies there does not change until then."""
+        if self.ahead is not None:
+            self.ahead.start()
+
+    def discard(self) -> None:
+        """What went ahead, of anybody, is not what is to be summed. All hosts do so."""
+        if self.ahead is not None:
+            self.ahead.discard()
+
+    def sum(self, *, coded: bool = True) -> int:
+        """In place; returns the bytes that went to other hosts."""
+        if self._collective is None:
+            return 0
+        if self.ahead is not None:
+            return self.ahead.finish()
+        if not self._decoders or not coded:
+            return self._collective.all_reduce(self._sums)
+        if not are_finite(self._sums):
+            return self._add_up([], [NOT_FINITE])
+        payloads = [] if self._nothing_to_give() else self.sender.encode()
+        messages = [payload.tensors for payload in payloads]
+        return self._add_up(messages, [len(tensors) for tensors in messages])
+
+    def _nothing_to_give(self) -> bool:
+        """Neither samples nor gradients: what the codec still owes waits for the next step."""
+        if float(self._shared.weights[self._mine].sum()) > 0.0:
+            return False
+        masks = self._shared.used_by(self._mine)
+        return all(mask is not None and not any(mask) for mask in masks)
+
+    def _add_up(self, messages: list[tuple[Tensor, ...]], lengths: list[int]) -> int:
+        assert self._collective is not None
+        counts, before = torch.tensor(lengths, dtype=torch.int64), self._collective.sent
+        found = self._collective.all_gather([counts, *(t for tensors in messages for t in tensors)])
+        torch._foreach_zero_(self._sums)
+        for numbers, *tensors in found:  # in the order of the hosts: all get the same bits
+            self._add(iter(tensors), numbers.tolist())
+        return self._collective.sent - before
+
+    def _add(self, tensors: Iterator[Tensor], counts: list[int]) -> None:
+        """One host's messages, one per layout; none at all if it had nothing to give."""
+        if counts == [NOT_FINITE]:
+            torch._foreach_add_(self._sums, torch.nan)
+            return
+        for i, count in enumerate(counts):
+            payload = Payload(tuple(itertools.islice(tensors, count)))
+            self._decoders[i].decode(payload, self._scratch[i])
+            self._sums[i].add_(self._scratch[i])

@@ -1,0 +1,146 @@
+"""Gradients that go to other hosts while the rest of them is still being computed.
+
+What has gone cannot be called back, and until its step a script may do to a gradient what it
+likes: add another pass, clip it, drop it. So at the step what has gone is compared with what is
+there. Where they differ everybody is told, throws away what came, and exchanges once more.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from phalanx.core.errors import PeerLost
+from phalanx.sync.collective.algorithms.ahead import AheadSum
+from phalanx.sync.state.gradients import Scale, get_grad
+from phalanx.sync.state.layout import Layout, Place
+
+LEAST = 256 << 10
+"""Bytes of a piece, at least: what the hooks and the thread cost is more than smaller ones save."""
+REST = 100
+"""Steps without going ahead after it was in vain: whoever does so once, does it at each step."""
+
+_memcmp = ctypes.CDLL(None).memcmp
+_memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+
+
+def cuts_of(layout: Layout) -> list[int]:
+    """Where the flat buffer is cut into pieces of whole parameters; from the end to its start."""
+    cuts, end = [], layout.size
+    for place in reversed(layout.places):
+        if (end - place.start) * layout.dtype.itemsize >= LEAST:
+            cuts.append(place.start)
+            end = place.start
+    if end:
+        cuts.append(0)
+    return cuts
+
+
+class EarlyGradients:
+    """Of one layout, whose gradients are summed in ``flat`` by ``ahead``."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        parameters: Sequence[Tensor],
+        flat: Tensor,
+        ahead: AheadSum,
+        scale: Scale | None = None,
+    ) -> None:
+        self._parameters, self._places, self._flat = parameters, layout.places, flat
+        self._scale = scale or Scale()
+        self._ahead, self._cuts = ahead, ahead.cuts
+        # The first piece is complete with the last gradient only: it goes with the step itself.
+        begin = self._cuts[-2] if len(self._cuts) > 1 else layout.size
+        self.watched = [i for i, place in enumerate(layout.places) if place.start >= begin]
+        self._targets = {i: layout.places[i].view(flat) for i in self.watched}
+        self._resting = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        self._taken: set[int] = set()
+        self._first = len(self._places)
+        """From this parameter on all are taken."""
+        self._gone, self._pieces = self._flat.numel(), 0
+        """From here on it has gone, in so many pieces."""
+        self._stale = False
+        """Whether some of that is known to be something else by now."""
+
+    @torch.no_grad()
+    def take(self, index: int) -> None:
+        """The parameter ``index`` has its gradient, of this pass."""
+        gradient, place = get_grad(self._parameters[index]), self._places[index]
+        if self._resting or self._stale or gradient is None or self._has_gone(place):
+            return
+        if not self._lies_like(gradient, place):
+            return
+        self._write(gradient, self._targets[index])
+        self._taken.add(index)
+        self._let_go()
+
+    def _write(self, gradient: Tensor, target: Tensor) -> None:
+        if self._scale.value == 1.0:
+            target.copy_(gradient)
+        else:
+            torch.mul(gradient, self._scale.value, out=target)
+
+    def _let_go(self) -> None:
+        while self._first - 1 in self._taken:
+            self._first -= 1
+        while self._pieces < len(self._cuts) and self._cuts[self._pieces] >= self._ready:
+            self._gone = self._cuts[self._pieces]
+            self._pieces += 1
+        try:
+            self._ahead.ready(self._gone)
+        except PeerLost:
+            self._resting = REST  # the step itself will say so, where it can be said
+
+    @property
+    def _ready(self) -> int:
+        taken = self._first < len(self._places)
+        return self._places[self._first].start if taken else self._flat.numel()
+
+    def _has_gone(self, place: Place) -> bool:
+        return place.end > self._gone
+
+    def distrust(self) -> None:
+        """Others have written to the memory that what has gone would be compared with."""
+        self._stale = self._gone < self._flat.numel()
+
+    def settle(self) -> tuple[set[int], bool]:
+        """What is offered: whose gradients have gone as they are now, and whether others went.
+
+        It may be offered again, and changed in between, before a step takes it: ``renew``.
+        """
+        gone = {i for i in self.watched if self._has_gone(self._places[i])}
+        same = set() if self._stale else {i for i in gone if self._is_as_it_went(i)}
+        self._stale = len(same) < len(gone)
+        return same, self._stale
+
+    def renew(self) -> None:
+        """The step is over: of the next one nothing has gone yet."""
+        self._resting = REST if self._stale else max(0, self._resting - 1)
+        self._forget()
+
+    def _is_as_it_went(self, index: int) -> bool:
+        gradient, place = get_grad(self._parameters[index]), self._places[index]
+        if gradient is None or not self._lies_like(gradient, place):
+            return False
+        if self._scale.value != 1.0:
+            return torch.equal(gradient * self._scale.value, self._targets[index])
+        sent = self._flat.data_ptr() + place.start * self._flat.element_size()
+        size = gradient.numel() * gradient.element_size()
+        return not _memcmp(sent, gradient.data_ptr(), size)
+
+    def _lies_like(self, gradient: Tensor, place: Place) -> bool:
+        """Whether the gradient's bytes are those of the flat buffer, in the same order."""
+        return (
+            gradient.layout == torch.strided
+            and gradient.dtype == self._flat.dtype
+            and gradient.stride() == place.stride
+            and not gradient.is_conj()  # then its numbers are others than its bytes say
+            and not gradient.is_neg()
+        )

@@ -1,0 +1,113 @@
+"""What lies between a worker and whoever takes its gradients: a codec, and a rate.
+
+On one host both are about honesty rather than need: memory takes whole gradients at full speed.
+A codec changes them exactly as it would between hosts and its bytes are counted; an emulated
+rate lets the time pass that those bytes would take.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from phalanx.core.spec.codecs import CodecSpec
+from phalanx.sync.codec.codec import Payload
+from phalanx.sync.codec.feedback import Compressor
+from phalanx.sync.codec.make import make_compressor, parts_of
+from phalanx.sync.state.layout import Layout
+from phalanx.sync.state.shared_state import SharedState
+
+State = dict[str, Tensor]
+Stream = tuple[str, Layout, int, Tensor]
+"""A name, and the layout, shard and memory of what is sent."""
+
+
+@dataclass(frozen=True)
+class Wire:
+    """Given to a strategy; makes a :class:`Sender` for each stream of tensors it sends."""
+
+    codec: CodecSpec | None = None
+    bits_per_second: float | None = None
+    sleep: Callable[[float], None] | None = None
+    seed: int = 0
+
+    def sender(self, streams: Sequence[Stream]) -> Sender:
+        return Sender(self, streams)
+
+    def compressor(self, stream: Stream, visit: int) -> Compressor | None:
+        """``visit`` gives each stay in a phase random numbers of its own."""
+        if self.codec is None:
+            return None
+        name, layout, shard, tensor = stream
+        digest = hashlib.sha256(f"{self.seed} {name} {visit}".encode()).digest()
+        seed = int.from_bytes(digest[:6], "big")
+        return make_compressor(
+            self.codec, parts_of(layout, shard), tensor.numel(), tensor.dtype, seed
+        )
+
+    def take_time(self, bytes_sent: int) -> None:
+        if self.bits_per_second is not None and self.sleep is not None:
+            self.sleep(bytes_sent * 8 / self.bits_per_second)
+
+
+class Sender:
+    """Sends the same tensors again and again."""
+
+    def __init__(self, wire: Wire, streams: Sequence[Stream]) -> None:
+        self._wire, self._given = wire, streams
+        self._start(0)
+
+    def _start(self, visit: int) -> None:
+        self._streams = [(s[0], s[3], self._wire.compressor(s, visit)) for s in self._given]
+        self._plain = sum(t.numel() * t.itemsize for _, t, c in self._streams if c is None)
+        self._coded = [(tensor, c) for _, tensor, c in self._streams if c is not None]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether receivers see exactly what is sent."""
+        return not self._coded
+
+    def begin(self, shared: SharedState) -> None:
+        """A clean start, as a run that is resumed later has it too: nothing that is left of an
+        earlier stay in this phase counts. The steps done so far tell the stays apart."""
+        if self._wire.codec is not None:
+            counts = (float(n.max()) for steps in shared.steps for n in steps if n.numel())
+            self._start(int(max(counts, default=0.0)))
+
+    def offer(self, weight: float, masks: Sequence[bytes | None]) -> int:
+        """Send, unless there are neither samples nor gradients (``masks`` tell which are used):
+        what the codec still owes then waits for this worker's next step."""
+        if weight == 0.0 and all(mask is not None and not any(mask) for mask in masks):
+            return 0
+        return self.send()
+
+    def send(self) -> int:
+        """The tensors become what the receivers see; returns the bytes that takes."""
+        count = self._plain + sum(c.compress(tensor).nbytes for tensor, c in self._coded)
+        self._wire.take_time(count)
+        return count
+
+    def encode(self) -> list[Payload]:
+        """The messages themselves, for a real wire; the tensors become what receivers see."""
+        return [
+            Payload((tensor,)) if compressor is None else compressor.compress(tensor)
+            for _, tensor, compressor in self._streams
+        ]
+
+    def export_state(self) -> State:
+        return {
+            f"wire.{name}.{key}": value
+            for name, _, compressor in self._streams
+            if compressor is not None
+            for key, value in compressor.export_state().items()
+        }
+
+    def import_state(self, state: State) -> None:
+        for name, _, compressor in self._streams:
+            prefix = f"wire.{name}."
+            mine = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+            if compressor is not None and mine:
+                compressor.import_state(mine)

@@ -1,0 +1,261 @@
+"""Reduce-scatter within a team: each member sums some slices of all members' gradients.
+
+It is the first half of the all-reduce of Rabenseifner, "Optimization of collective reduction
+operations" (2004). In shared memory a member shows its gradient in a row of its own, and whoever
+owns a slice adds up that slice of all rows, in the order of the members. A team that spans
+several hosts does so on each of them; then one member per host exchanges the sums with the other
+hosts, in the row that was its own.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from phalanx.sync.reduce.adding import adding
+from phalanx.sync.reduce.between_hosts import Summing
+from phalanx.sync.reduce.clipping import clip_factor
+from phalanx.sync.reduce.early_gradients import EarlyGradients
+from phalanx.sync.reduce.finite import are_finite, total
+from phalanx.sync.reduce.team import circle_of
+from phalanx.sync.reduce.topology import Path
+from phalanx.sync.state.gradients import get_grad
+from phalanx.sync.state.layout import Layout
+from phalanx.sync.state.replica import NOBODY, Masks
+from phalanx.sync.strategies.strategy import StrategyContext
+
+
+class Reducer:
+    """``offer`` before the team meets, ``reduce`` after it; rows are free again once all have.
+
+    ``across`` hosts, unless somebody else sums what the hosts have.
+    """
+
+    def __init__(
+        self, context: StrategyContext, *, across: bool = True, path: Path | None = None
+    ) -> None:
+        self._replica, self._shared = context.replica, context.shared
+        self._team, host, hosts = context.team, context.arena.host, context.arena.hosts
+        members, self._rank = context.team.members, context.arena.rank
+        self._local = list(members) if hosts is None else hosts.local(members)
+        """The members on this host, by their rows."""
+        self._row, self._circle = host.rank, circle_of(host, self._local)
+        layouts, shards, index = self._replica.layouts, host.workers, self._local.index(host.rank)
+        self.shards = tuple(range(index, shards, len(self._local)))
+        """Whose slices this member sums."""
+        self.leads = index == 0
+        self.apart = hosts is not None
+        """Whether sums lie in the row of this host's first member, for others to see."""
+        self._bounds = [[n.bounds(s) for s in range(shards)] for n in layouts]
+        self.sums = [gradients[self._local[0]] for gradients in self._shared.gradients]
+        self.reduced = [self._own_slices(i) for i in range(len(layouts))]
+        """Per layout, and per shard of this member: what the team agreed on."""
+        self._targets = [self._targets_of(i) for i in range(len(layouts))]
+        self._offered = [target for own in self._targets for target in own]
+        self._collectors = self._replica.collector(self._targets)
+        self._adding = [
+            adding(out, [shared[m][slice(*bounds[s])] for m in self._rows_to_add])
+            for bounds, own, shared in zip(
+                self._bounds, self.reduced, self._shared.gradients, strict=True
+            )
+            for s, out in zip(self.shards, own, strict=True)
+        ]
+        whole = self._team.size == context.arena.workers
+        self._rows = slice(None) if whole else list(self._team.members)
+        self._summing = (
+            Summing(context, self.sums, leads=self.leads, path=path) if across and hosts else None
+        )
+        self._early = self._going_early()
+        self.sender = self._summing.sender if self._summing else context.wire.sender(self._sent())
+        self.bytes_sent = 0
+        """Of the last offer, and of what went to other hosts."""
+        self._coded = context.wire.codec is not None
+        self._looks_first = self._coded or not across
+        """A codec would remember what is not finite; and what others sum, others have to check."""
+        self._flats: list[Tensor] | None = None
+        self.refused: tuple[int, ...] | None = None
+        """Whose gradients were not finite, if what was reduced is not: see ``Timing``."""
+
+    def _going_early(self) -> EarlyGradients | None:
+        """Where nobody else of this host adds to what goes to the others."""
+        ahead = self._summing.ahead if self._summing else None
+        if ahead is None or not ahead.can_begin_early:
+            return None
+        if len(self._local) > 1 or self._replica.staging.away:
+            return None
+        return EarlyGradients(
+            self._replica.layouts[0], self._replica.parameters[0], self.sums[0], ahead,
+            self._replica.scale,
+        )  # fmt: skip
+
+    @property
+    def _rows_to_add(self) -> list[int]:
+        kept = self._local[0] if self.apart else self._row
+        return [member for member in self._local if member != kept]
+
+    def _sent(self) -> list[tuple[str, Layout, int, Tensor]]:
+        """What other members of this host take; between hosts it is theirs to count."""
+        if self.apart or self._team.size == 1:
+            return []
+        return [
+            (f"{i}.{s}", layout, s, self._targets[i][s])
+            for i, layout in enumerate(self._replica.layouts)
+            for s in range(len(self._bounds[i]))
+            if s not in self.shards
+        ]
+
+    def _own_slices(self, layout: int) -> list[Tensor]:
+        bounds = [self._bounds[layout][shard] for shard in self.shards]
+        if self.apart:
+            return [self.sums[layout][low:high] for low, high in bounds]
+        host_buffer, dtype = self._replica.staging.host_buffer, self.sums[layout].dtype
+        return [host_buffer(high - low, dtype) for low, high in bounds]
+
+    def _targets_of(self, layout: int) -> list[Tensor]:
+        """Where this worker's gradient goes: its own slices stay here, the rest is shown."""
+        mine = self._shared.gradients[layout][self._row]
+        targets = [mine[low:high] for low, high in self._bounds[layout]]
+        if not self.apart:
+            for shard, own in zip(self.shards, self.reduced[layout], strict=True):
+                targets[shard] = own
+        return targets
+
+    def begin(self) -> None:
+        self.sender.begin(self._shared)
+
+    def go_ahead(self) -> None:
+        """From now on gradients may go to other hosts before the worker offers them."""
+        if self._early is not None:
+            self._early.distrust()
+            self._replica.listen(self._early.watched, self._early.take)
+
+    def distrust(self) -> None:
+        """Others write to the rows of gradients before the next step."""
+        if self._early is not None:
+            self._early.distrust()
+
+    def offer(self, weight: float, clip: float | None = None) -> None:
+        """Show this worker's gradients."""
+        gone, stale = self._early.settle() if self._early else (NOBODY, False)
+        masks = [collector.collect(gone) for collector in self._collectors]
+        self._flats, doubtful = None, not all(c.finite for c in self._collectors)
+        spoilt = doubtful and self._is_spoilt()
+        self._shared.declare(weight, clip, masks, stale=stale, spoilt=spoilt, doubtful=doubtful)
+        self.bytes_sent = 0 if self._summing or spoilt else self.sender.offer(weight, masks)
+
+    def _is_spoilt(self) -> bool:
+        return self._looks_first and not are_finite(self._offered)
+
+    def keep_own(self) -> Masks:
+        """All members have the same gradients: what this one sums is its part of its own."""
+        masks = [collector.collect() for collector in self._collectors]
+        if self.apart and not self.leads:
+            for own, targets in zip(self.reduced, self._targets, strict=True):
+                for shard, out in zip(self.shards, own, strict=True):
+                    out.copy_(targets[shard])
+        return masks
+
+    def start(self) -> None:
+        """What was offered is for a step, whatever the others say: it may be on its way while
+        this worker still waits for them."""
+        if self._summing and len(self._local) == 1:
+            self._summing.start()
+
+    def offer_flats(self, flats: list[Tensor], weight: float) -> None:
+        """Show something else that has the shape of the parameters."""
+        for flat, targets, bounds in zip(flats, self._targets, self._bounds, strict=True):
+            for target, (low, high) in zip(targets, bounds, strict=True):
+                target.copy_(flat[low:high])
+        self._shared.declare(weight, None, [None] * len(flats), doubtful=True)
+        self._flats, self.bytes_sent = flats, 0
+
+    def encode(self) -> None:
+        """What was offered as flats becomes what others see of it."""
+        if not self._summing and not self._is_spoilt():
+            self.bytes_sent = self.sender.send()
+
+    def reduce(self, *, coded: bool = True, checked: bool = True) -> Masks:
+        """Sum this member's slices; returns which parameters anybody used.
+
+        Unless it is not to be ``checked``, ``refused`` says whether the sum is finite.
+        """
+        shared = self._shared
+        # Read before anything else: on other hosts the next step may be declared already.
+        declared = shared.declared_by(self._rows)
+        clip, factor = declared.clip, 1.0 / declared.weight if declared.weight else 1.0
+        # A codec may have made something else of it, and a small weight makes it larger.
+        doubtful = self._coded or factor > 1.0 or declared.doubtful
+        self.add_here(1.0 if self._summing else factor)
+        if self._summing:
+            if self.leads:
+                if declared.stale:
+                    self._summing.discard()
+                self.bytes_sent = self._summing.sum(coded=coded)
+                if self._early is not None:
+                    self._early.renew()
+                if clip > 0.0:
+                    shared.norms[self._row] = _squares(self.sums)
+            self._circle.wait()
+            if clip > 0.0:  # of the whole sums, so that all hosts find the same
+                factor *= clip_factor(float(shared.norms[self._local[0]]) * factor**2, clip)
+            if factor != 1.0:
+                torch._foreach_mul_([out for own in self.reduced for out in own], factor)
+        # Everyone decides alike, also a worker that had nothing to give: it costs a barrier, so
+        # what cannot have become infinite is not looked at.
+        self.refused = None
+        if (checked and doubtful) or (clip > 0.0 and not self._summing):
+            self.check(0.0 if self._summing else clip)
+        return declared.masks
+
+    def check(self, clip: float = 0.0) -> None:
+        """Whether what the members have reduced is finite, all of it; limit its norm."""
+        slices, self.refused = [out for own in self.reduced for out in own], None
+        found = _squares(slices) if clip > 0.0 else total(slices)
+        self._shared.totals[self._row] = found
+        self._circle.wait()
+        found = float(self._shared.totals[self._local].sum())
+        if not math.isfinite(found) and self._is_bad(slices):
+            self.refused = self._who()
+        if clip > 0.0 and (factor := clip_factor(found, clip)) < 1.0:
+            torch._foreach_mul_(slices, factor)
+
+    def _is_bad(self, slices: list[Tensor]) -> bool:
+        """A closer look, by the members on this host: the numbers may be finite, and only their
+        sum not. Other hosts may have added them up otherwise, and must not be waited for here."""
+        self._shared.norms[self._row] = any(not bool(part.isfinite().all()) for part in slices)
+        self._circle.wait()
+        return bool(self._shared.norms[self._local].any())
+
+    def _who(self) -> tuple[int, ...]:
+        """Asked by all members, whose sums are the same: whose gradient it was."""
+        own = self._flats
+        if own is None:
+            grads = (get_grad(p) for space in self._replica.parameters for p in space)
+            own = [gradient for gradient in grads if gradient is not None]
+        self._shared.spoilt[self._rank] = not are_finite(own)
+        self._team.barrier()
+        return tuple(member for member in self._team.members if self._shared.spoilt[member])
+
+    def show_reduced(self) -> None:
+        """This member's slices, where all can see the whole sum. Each writes what it alone read."""
+        for flat, bounds, own in zip(self.sums, self._bounds, self.reduced, strict=True):
+            for shard, part in zip(self.shards, own, strict=True):
+                flat[slice(*bounds[shard])] = part
+
+    def add_here(self, factor: float = 1.0) -> None:
+        """Add up what the members on this host have, and multiply it; where hosts are apart, in
+        ``sums``."""
+        for add in self._adding:
+            add(factor)
+        if self.apart:
+            self._circle.wait()
+
+    def wait_here(self) -> None:
+        """For the members on this host."""
+        self._circle.wait()
+
+
+def _squares(tensors: list[Tensor]) -> float:
+    return sum(float(torch.linalg.vector_norm(tensor)) ** 2 for tensor in tensors)

@@ -1,0 +1,49 @@
+"""Workers that step together: everyone, a group, or a worker by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from phalanx.sync.arena.arena import Arena, Circle
+
+
+@dataclass(frozen=True)
+class Team:
+    """One worker's view of its team. ``meet`` is the barrier that begins a step of the team."""
+
+    members: tuple[int, ...]
+    index: int
+    """This worker's place among the members."""
+    teams: int
+    """How many teams there are."""
+    circle: Circle
+    meet: Callable[[], object]
+    """Also checks that all members mean the same step."""
+
+    @property
+    def size(self) -> int:
+        return len(self.members)
+
+    def barrier(self) -> None:
+        self.circle.wait()
+
+
+class _Alone:
+    def wait(self, gone: Callable[[], bool] | None = None) -> None:
+        pass
+
+
+def circle_of(arena: Arena, members: Sequence[int]) -> Circle:
+    return _Alone() if len(members) == 1 else arena.circle(members)
+
+
+def team_of(arena: Arena, teams: Sequence[Sequence[int]]) -> Team:
+    """The team, of ``teams``, that this worker is in; its ``meet`` is a plain barrier."""
+    members = tuple(next(t for t in teams if arena.rank in t))
+    circle = circle_of(arena, members)
+    return Team(members, members.index(arena.rank), len(teams), circle, circle.wait)
+
+
+def everyone(arena: Arena) -> Team:
+    return team_of(arena, [range(arena.workers)])

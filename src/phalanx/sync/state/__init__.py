@@ -1,0 +1,1 @@
+"""What is trained, in flat memory: layouts, replicas, shared and optimizer state, gradients."""

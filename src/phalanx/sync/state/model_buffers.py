@@ -1,0 +1,123 @@
+"""Batch-norm statistics and other buffers: part of the state, averaged, never forgotten.
+
+Running averages are linear, so averaging them only when somebody reads them (evaluation, the end)
+gives the same as averaging them in every step. Each worker's buffers lie in memory that all can
+read; integers, and whatever is not a batch-norm statistic, come from the first worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from phalanx.sync.arena.arena import Arena
+
+AVERAGED = ("running_mean", "running_var")
+
+
+def _averaged_buffers(models: Sequence[nn.Module]) -> set[int]:
+    norms = (m for model in models for m in model.modules() if hasattr(m, "running_mean"))
+    found = (getattr(m, name, None) for m in norms for name in AVERAGED)
+    return {id(b) for b in found if isinstance(b, Tensor) and b.is_floating_point()}
+
+
+def _unique(buffers: Iterator[Tensor]) -> list[Tensor]:
+    seen: dict[int, Tensor] = {}
+    for buffer in buffers:
+        seen.setdefault(id(buffer), buffer)
+    return list(seen.values())
+
+
+def _joined(buffers: Sequence[Tensor]) -> Tensor:
+    """End to end, on their device: a copy of each to the host would wait for it each time."""
+    return torch.cat([b.detach().reshape(-1) for b in buffers])
+
+
+class SharedBuffers:
+    """The buffers of all models, one row per worker."""
+
+    def __init__(self, arena: Arena, models: Sequence[nn.Module], policy: str = "auto") -> None:
+        self._arena = arena
+        everything = _unique(b for model in models for b in model.buffers())
+        averaged = _averaged_buffers(models)
+        if policy == "average":
+            averaged = {id(b) for b in everything if b.is_floating_point()}
+        elif policy == "first":
+            averaged = set()
+        self._average = [b for b in everything if id(b) in averaged]
+        self._first = [b for b in everything if id(b) not in averaged]
+        width = sum(b.numel() for b in self._average)
+        # Behind its numbers each row has the samples they are of: the two travel together.
+        table = arena.region("buffers", arena.workers * (width + 1), torch.float64)
+        self._table = table.view(arena.workers, width + 1)
+        self._rows = self._table[:, :width]
+        self._firsts = [
+            arena.region(f"buffer.{i}", b.numel(), b.dtype) for i, b in enumerate(self._first)
+        ]
+        pairs = list(zip(self._firsts, self._first, strict=True))
+        types = {b.dtype for b in self._first}
+        self._first_by_type = [[p for p in pairs if p[1].dtype == t] for t in types]
+        self._samples = 0.0
+        """That passed through this worker's statistics since all had the same."""
+        self.publish()
+        arena.barrier()
+        self.load_first()
+        arena.barrier()
+
+    @property
+    def any(self) -> bool:
+        return bool(self._average or self._first)
+
+    def count(self, samples: int) -> None:
+        """These samples have passed through this worker's statistics."""
+        self._samples += samples
+
+    def forget_counts(self) -> None:
+        """Everyone has the average now: only samples from here on tell the workers apart."""
+        self._samples = 0.0
+        self._table[self._arena.rank, -1] = 0.0
+
+    def export_counts(self) -> dict[str, Tensor]:
+        return {"seen": torch.tensor([self._samples], dtype=torch.float64)}
+
+    def import_counts(self, state: dict[str, Tensor]) -> None:
+        if "seen" in state:
+            self._samples = float(state["seen"])
+
+    def publish(self) -> None:
+        """Show this worker's buffers to the others."""
+        if self._average:
+            self._rows[self._arena.rank].copy_(_joined(self._average))
+            self._table[self._arena.rank, -1] = self._samples
+        if self._arena.rank == 0:
+            for members in self._first_by_type:
+                regions, buffers = zip(*members, strict=True)
+                sizes = [region.numel() for region in regions]
+                torch._foreach_copy_(list(regions), list(_joined(buffers).cpu().split(sizes)))
+
+    def read(self) -> tuple[Tensor, list[Tensor]]:
+        """The averages over workers, weighted by their samples, and the first worker's others."""
+        weights = self._table[:, -1].clone()
+        if not bool(weights.sum() > 0):
+            weights.fill_(1.0)
+        return (weights / weights.sum()) @ self._rows, [r.clone() for r in self._firsts]
+
+    def save(self) -> list[Tensor]:
+        return [b.detach().clone() for b in (*self._average, *self._first)]
+
+    def restore(self, saved: list[Tensor]) -> None:
+        for buffer, value in zip((*self._average, *self._first), saved, strict=True):
+            buffer.copy_(value)
+
+    def load(self, averages: Tensor, firsts: list[Tensor]) -> None:
+        sizes = [b.numel() for b in self._average]
+        for buffer, part in zip(self._average, averages.split(sizes) if sizes else (), strict=True):
+            buffer.copy_(part.reshape(buffer.shape))
+        for buffer, value in zip(self._first, firsts, strict=True):
+            buffer.copy_(value.reshape(buffer.shape))
+
+    def load_first(self) -> None:
+        """Take the first worker's buffers, as every worker takes its weights."""
+        self.load(self._rows[0], self._firsts)

@@ -1,0 +1,216 @@
+"""One worker's copy of what an optimizer trains: its parameters bound to flat buffers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+
+import torch
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+
+from phalanx.core.errors import InputError
+from phalanx.sync.reduce.finite import total
+from phalanx.sync.state.gradients import Scale, get_grad, set_grad
+from phalanx.sync.state.layout import Layout, Place, by_dtype, make_layout, reshard, trainable
+from phalanx.sync.state.staging import StagedCollector, Staging
+
+NOBODY: Collection[int] = frozenset()
+Masks = list[bytes | None]
+"""Per layout, which parameters had a gradient; ``None`` is all of them."""
+
+
+class Replica:
+    """The parameters of one optimizer on this worker, laid out flat, one layout per dtype.
+
+    Gradients are left where autograd puts them and copied out when they are exchanged: that
+    costs one pass over them, tells used parameters from unused ones (``None``) for nothing, and
+    works with whatever the script does to ``.grad``.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, shards: int) -> None:
+        spaces = by_dtype(trainable(optimizer))
+        self.optimizer = optimizer
+        self.parameters = [[p for _, p in members] for members in spaces.values()]
+        self.layouts: list[Layout] = [make_layout(m, shards) for m in spaces.values()]
+        self.device = self.parameters[0][0].device
+        known = {id(p) for members in self.parameters for p in members}
+        groups = optimizer.param_groups
+        self._sizes = [len(g["params"]) for g in groups]
+        self._frozen = [p for g in groups for p in g["params"] if id(p) not in known]
+        self._features = _features(optimizer)
+        self.staging = Staging(self.device)
+        self.scale = Scale()
+        self._gathered: list[Tensor] = []
+        self._hooks: list[RemovableHandle] = []
+
+    def outgrown(self) -> bool:
+        """Whether the optimizer trains a parameter that is not laid out (unfrozen, or added), or
+        keeps other state than before (a schedule has switched its momentum on)."""
+        groups = self.optimizer.param_groups
+        if [len(g["params"]) for g in groups] != self._sizes:
+            return True
+        for parameter in self._frozen:
+            if parameter.requires_grad:
+                return True
+        return self._features != _features(self.optimizer)
+
+    def copy_out(self, flats: list[Tensor]) -> None:
+        """Write the parameters' values into ``flats``."""
+        for layout, parameters, flat in zip(self.layouts, self.parameters, flats, strict=True):
+            for place, parameter in zip(layout.places, parameters, strict=True):
+                place.view(flat).copy_(parameter.detach())
+
+    def bind(self, flats: list[Tensor]) -> None:
+        """Make the parameters views of ``flats``; their values become what lies there."""
+        for layout, parameters, flat in zip(self.layouts, self.parameters, flats, strict=True):
+            for place, parameter in zip(layout.places, parameters, strict=True):
+                parameter.data = place.own(flat)
+
+    def private_flats(self) -> list[Tensor]:
+        """Flat buffers of this worker's own, on the parameters' device."""
+        return [torch.empty(n.size, dtype=n.dtype, device=self.device) for n in self.layouts]
+
+    def listen(self, indices: Collection[int], take: Callable[[int], None]) -> None:
+        """``take`` is told when one of these parameters of the first layout has its gradient, while
+        the backward pass goes on; whoever was told before is not any more."""
+        self.stop_listening()
+        for index in indices:
+            parameter = self.parameters[0][index]
+            if parameter.requires_grad:  # a script may have frozen it since
+                hook = parameter.register_post_accumulate_grad_hook(lambda _, i=index: take(i))
+                self._hooks.append(hook)
+
+    def stop_listening(self) -> None:
+        while self._hooks:
+            self._hooks.pop().remove()
+
+    def drop_gradients(self) -> None:
+        for parameters in self.parameters:
+            for parameter in parameters:
+                set_grad(parameter, None)
+
+    def collector(
+        self, shards: list[list[Tensor]], layouts: Sequence[Layout] | None = None
+    ) -> list[Collector] | list[StagedCollector]:
+        """Per layout, what copies gradients into ``shards[layout][shard]``.
+
+        ``layouts`` may cut the same parameters into other shards.
+        """
+        members = zip(layouts or self.layouts, self.parameters, shards, strict=True)
+        if not self.staging.away:
+            return [Collector(layout, own, targets, self.scale) for layout, own, targets in members]
+        self._gathered = self._gathered or self.private_flats()  # one for all strategies
+        found = []
+        for (layout, own, targets), flat in zip(members, self._gathered, strict=True):
+            gather = Collector(reshard(layout, 1), own, [flat], self.scale)
+            found.append(StagedCollector(self.staging, gather, flat, layout, targets))
+        return found
+
+
+def _features(optimizer: torch.optim.Optimizer) -> list[tuple[bool, ...]]:
+    """Which options are on, in each group: they decide what state an optimizer keeps."""
+    return [
+        (bool(g.get("momentum")), bool(g.get("amsgrad")), bool(g.get("centered")))
+        for g in optimizer.param_groups
+    ]
+
+
+class Collector:
+    """Copies the gradients of one layout into the shards they belong to."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        parameters: list[Tensor],
+        shards: list[Tensor],
+        scale: Scale | None = None,
+    ) -> None:
+        self._parameters, self._places = parameters, layout.places
+        self._scale = scale or Scale()
+        self._targets: list[list[tuple[int, int, Tensor]]] = [[] for _ in parameters]
+        for pieces, shard in zip(layout.shards, shards, strict=True):
+            low = pieces[0].start if pieces else 0
+            for piece in pieces:
+                first = layout.places[piece.parameter].start
+                target = shard[piece.start - low : piece.end - low]
+                self._targets[piece.parameter].append(
+                    (piece.start - first, piece.end - first, target)
+                )
+        self._whole = [
+            _shaped(place, targets)
+            for place, targets in zip(layout.places, self._targets, strict=True)
+        ]
+        self._shards = shards
+        self._halves = None if layout.dtype.is_complex else [_halves(shard) for shard in shards]
+
+    def collect(self, gone: Collection[int] = NOBODY) -> bytes | None:
+        """``None`` when every parameter had a gradient, else one byte each that says whether.
+
+        Those of ``gone`` have been copied.
+        """
+        targets: list[Tensor] = []
+        sources: list[Tensor] = []
+        missing: set[int] = set()
+        for i, parameter in enumerate(self._parameters):
+            if i in gone:
+                continue
+            gradient, whole = get_grad(parameter), self._whole[i]
+            if gradient is None:
+                missing.add(i)
+                torch._foreach_zero_([target for _, _, target in self._targets[i]])
+                continue
+            if gradient.requires_grad:  # else the graph of it would be kept here for ever
+                gradient = gradient.detach()
+            if gradient.layout != torch.strided:
+                raise InputError(
+                    "a gradient is sparse, which no strategy can exchange",
+                    "Make the layer dense, for example nn.Embedding(…, sparse=False).",
+                )
+            if whole is not None:
+                targets.append(whole)
+                sources.append(gradient)
+            else:  # the parameter lies in several shards
+                flat = _flat(gradient, self._places[i])
+                targets += [target for _, _, target in self._targets[i]]
+                sources += [flat[start:end] for start, end, _ in self._targets[i]]
+        if targets:
+            torch._foreach_copy_(targets, sources)
+            if self._scale.value == 0.0:  # whatever it is, it does not count
+                torch._foreach_zero_(targets)
+            elif self._scale.value != 1.0:
+                torch._foreach_mul_(targets, self._scale.value)
+        if not missing:
+            return None
+        return bytes(i not in missing for i in range(len(self._parameters)))
+
+    @property
+    def finite(self) -> bool:
+        """Whether what was collected last is finite for certain."""
+        if self._halves is None:
+            return math.isfinite(total(self._shards))
+        return all(math.isfinite(torch.dot(one, other).item()) for one, other in self._halves)
+
+
+def _halves(shard: Tensor) -> tuple[Tensor, Tensor]:
+    """Their product is finite only if all numbers are, and takes half the time of a sum. A number
+    in the middle is in both."""
+    half = (len(shard) + 1) // 2
+    return shard[:half], shard[len(shard) - half :]
+
+
+def _shaped(place: Place, targets: list[tuple[int, int, Tensor]]) -> Tensor | None:
+    """The one target of a parameter in the parameter's own shape."""
+    if len(targets) != 1:
+        return None
+    return targets[0][2].as_strided(place.shape, place.stride)
+
+
+def _flat(gradient: Tensor, place: Place) -> Tensor:
+    """The gradient's numbers in the order of the flat buffer."""
+    if gradient.stride() != place.stride:
+        ordered = torch.empty_strided(
+            place.shape, place.stride, dtype=gradient.dtype, device=gradient.device
+        )
+        gradient = ordered.copy_(gradient)
+    return gradient.as_strided((gradient.numel(),), (1,))

@@ -1,0 +1,240 @@
+"""The user's own optimizer class, run on shards of flat buffers.
+
+An element-wise optimizer treats every number alike, so it can run on any slice of the
+parameters. Its state (momentum and the like, one value per parameter element) lies in flat
+*slots* beside the parameters, so that whoever holds the shard can go on with the next update:
+this worker, another one, or another strategy after a switch.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from phalanx.sync.state.layout import Layout, Piece
+
+ELEMENTWISE = (
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.Adadelta,
+    torch.optim.Adagrad,
+    torch.optim.RMSprop,
+    torch.optim.Adamax,
+    torch.optim.RAdam,
+)
+_FUSED = (torch.optim.Adam, torch.optim.AdamW)
+
+
+def is_elementwise(optimizer: torch.optim.Optimizer) -> bool:
+    """Exactly these classes: a subclass may do anything."""
+    return type(optimizer) in ELEMENTWISE
+
+
+@dataclass(frozen=True)
+class SlotNames:
+    """The state of an optimizer: flat tensors, and single numbers."""
+
+    flat: tuple[str, ...]
+    scalar: tuple[str, ...]
+
+
+def discover_slots(optimizer: torch.optim.Optimizer) -> SlotNames:
+    """Run a toy of the same class and see what state it keeps."""
+    flat: dict[str, None] = {}
+    scalar: dict[str, None] = {}
+    for group in optimizer.param_groups:
+        toy = torch.ones(2)
+        toy.grad = torch.ones(2)
+        copy = _make(type(optimizer), [toy], group)
+        _bare_step(type(copy))(copy)
+        for name, value in copy.state[toy].items():
+            if isinstance(value, Tensor):
+                (flat if value.numel() == toy.numel() else scalar)[name] = None
+    return SlotNames(tuple(flat), tuple(scalar))
+
+
+def _bare_step(kind: type[torch.optim.Optimizer]) -> Callable[..., Any]:
+    """Without the wrappers for profilers and hooks, which cost more than a small shard."""
+    step: Callable[..., Any] = inspect.unwrap(kind.step)
+
+    def bare(optimizer: torch.optim.Optimizer) -> None:
+        with torch.no_grad():  # as a decorator it costs three times as much
+            step(optimizer)
+
+    return bare
+
+
+def _make(
+    kind: type[torch.optim.Optimizer], parameters: list[Tensor], group: dict[str, Any]
+) -> torch.optim.Optimizer:
+    return kind([{**_options(kind, group), "params": parameters}])  # type: ignore[call-arg]
+
+
+def _options(kind: type[torch.optim.Optimizer], group: dict[str, Any]) -> dict[str, Any]:
+    options = {k: v for k, v in group.items() if k not in ("params", "initial_lr")}
+    if options.get("capturable"):  # for graphs on a GPU; shards lie in memory of the host
+        options["capturable"] = False
+    if any(options.get(name) is not None for name in ("foreach", "fused")):
+        return options
+    if not options.get("differentiable"):
+        # One pass over memory where there is more than one to save; a plain loop otherwise.
+        fused = kind in _FUSED or (kind is torch.optim.SGD and options["momentum"] != 0)
+        options["fused" if fused else "foreach"] = fused
+    return options
+
+
+def _first_values(source: torch.optim.Optimizer) -> dict[str, Any]:
+    """What an optimizer (Adagrad) fills its state with before the first step.
+
+    It takes this from the arguments of its constructor only, not from the groups.
+    """
+    name = "initial_accumulator_value"
+    return {name: source.defaults[name]} if name in source.defaults else {}
+
+
+@dataclass(frozen=True)
+class _Segment:
+    """A run of neighbouring pieces that are updated as one tensor."""
+
+    first: int
+    last: int
+    start: int
+    end: int
+    group: int
+    fresh: bool
+
+
+class ShardOptimizer:
+    """Updates one shard of one flat buffer.
+
+    ``parameters``, ``slots`` and ``steps`` may be shared with other workers; ``steps`` counts
+    the updates of each piece. Pieces are merged into as few tensors as their groups and counts
+    allow, which is one per group as long as every parameter is used in every step.
+    """
+
+    def __init__(
+        self,
+        source: torch.optim.Optimizer,
+        layout: Layout,
+        shard: int,
+        parameters: Tensor,
+        slots: dict[str, Tensor],
+        steps: Tensor,
+        scalars: Sequence[str],
+    ) -> None:
+        self._source = source
+        self._step = _bare_step(type(source))
+        self._pieces = layout.shards[shard]
+        self._parameters, self._slots, self._steps = parameters, slots, steps
+        self._counts = steps.numpy()
+        self._scalars = scalars
+        self._low = layout.bounds(shard)[0]
+        self._key: object = None
+        self._segments: list[_Segment] = []
+        self._tensors: list[Tensor] = []
+        self._groups: list[dict[str, Any]] = []
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._gradient: Tensor | None = None
+
+    def update(self, gradient: Tensor, used: bytes | None, rate_factor: float = 1.0) -> None:
+        """Apply ``gradient`` (of this shard); parameters that nobody ``used`` are passed over."""
+        if not self._pieces:
+            return
+        self._arrange(gradient, used)
+        if self._optimizer is None:
+            return
+        for mine, segment in zip(self._optimizer.param_groups, self._segments, strict=True):
+            theirs = self._source.param_groups[segment.group]
+            for name, value in theirs.items():
+                if name not in ("params", "fused", "foreach", "capturable"):
+                    mine[name] = value
+            mine["lr"] = _on_host(theirs["lr"]) * rate_factor
+        self._step(self._optimizer)
+        self._count()
+
+    def _arrange(self, gradient: Tensor, used: bytes | None) -> None:
+        counts = self._counts
+        even = bool((counts == counts[0]).all()) if len(counts) > 1 else True
+        key = (used, bool(counts[0] == 0) if even else self._apart(), id(gradient))
+        if key == self._key:
+            return
+        self._key = key
+        self._gradient = gradient  # kept alive, so that its id stays its own
+        self._segments = self._merge(used)
+        self._tensors = [self._parameters[s.start : s.end] for s in self._segments]
+        self._optimizer = self._build(gradient) if self._segments else None
+
+    def _apart(self) -> tuple[bytes, bool]:
+        """How counts differ, which stays the same while they grow together; any first step."""
+        least = self._counts.min()
+        return (self._counts - least).tobytes(), bool(least == 0)
+
+    def _merge(self, used: bytes | None) -> list[_Segment]:
+        segments: list[_Segment] = []
+        for i, piece in enumerate(self._pieces):
+            if used is not None and not used[piece.parameter]:
+                continue
+            if segments and self._joins(segments[-1], i, piece):
+                segments[-1] = _grown(segments[-1], i, piece)
+            else:
+                fresh = bool(self._counts[i] == 0)
+                segments.append(_Segment(i, i, piece.start, piece.end, piece.group, fresh))
+        return segments
+
+    def _joins(self, segment: _Segment, i: int, piece: Piece) -> bool:
+        return (
+            segment.last == i - 1
+            and segment.group == piece.group
+            and self._counts[segment.first] == self._counts[i]
+        )
+
+    def _build(self, gradient: Tensor) -> torch.optim.Optimizer:
+        kind, groups = type(self._source), []
+        for segment, tensor in zip(self._segments, self._tensors, strict=True):
+            tensor.grad = gradient[segment.start - self._low : segment.end - self._low]
+            options = _options(kind, self._source.param_groups[segment.group])
+            groups.append({**options, "params": [tensor]})
+        optimizer = kind(groups, **_first_values(self._source))
+        for segment, tensor in zip(self._segments, self._tensors, strict=True):
+            if not segment.fresh:
+                optimizer.state[tensor] = self._state(segment)
+        return optimizer
+
+    def _state(self, segment: _Segment) -> dict[str, Tensor]:
+        state = {name: slot[segment.start : segment.end] for name, slot in self._slots.items()}
+        for name in self._scalars:
+            state[name] = self._steps[segment.first]
+        return state
+
+    def _count(self) -> None:
+        assert self._optimizer is not None
+        for segment, tensor in zip(self._segments, self._tensors, strict=True):
+            counts = self._counts[segment.first : segment.last + 1]
+            if segment.fresh:  # the optimizer made its own state: move it into the slots
+                self._adopt(segment, self._optimizer.state[tensor])
+                counts[:] = 1
+                self._key = None
+            elif self._scalars:
+                counts[:] = counts[0]
+            else:
+                counts += 1
+
+    def _adopt(self, segment: _Segment, state: dict[str, Any]) -> None:
+        for name, slot in self._slots.items():
+            value = state.get(name)
+            if isinstance(value, Tensor):
+                slot[segment.start : segment.end].copy_(value)
+
+
+def _on_host(rate: float | Tensor) -> float | Tensor:
+    return rate.cpu() if isinstance(rate, Tensor) else rate
+
+
+def _grown(segment: _Segment, last: int, piece: Piece) -> _Segment:
+    return _Segment(segment.first, last, segment.start, piece.end, segment.group, segment.fresh)

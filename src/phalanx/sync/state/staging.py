@@ -1,0 +1,142 @@
+"""Between a GPU and memory of the host: few large copies through pinned memory, one wait.
+
+A model has hundreds of gradients, and a copy of each to the host waits for the device by itself.
+So they are gathered on the device first; what crosses is one piece per stretch of host memory.
+On a CPU all of it comes down to plain copies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from phalanx.sync.state.layout import Layout
+
+Copy = tuple[Tensor, Tensor]
+"""A target and its source."""
+
+
+class Gather(Protocol):
+    @property
+    def finite(self) -> bool: ...
+
+    def collect(self, gone: Collection[int] = ...) -> bytes | None: ...
+
+
+class Staging:
+    """One worker's way to and from its device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._pinned: list[int] = []
+
+    @property
+    def away(self) -> bool:
+        """Whether the device has memory of its own."""
+        return self.device.type != "cpu"
+
+    def host_buffer(self, count: int, dtype: torch.dtype) -> Tensor:
+        """Memory of the host that the device reaches at full speed."""
+        return torch.empty(count, dtype=dtype, pin_memory=self.device.type == "cuda")
+
+    def fetch(self, copies: Iterable[Copy]) -> None:
+        """Do all ``copies``, in either direction; they are done when this returns.
+
+        In the stream of the calling thread: behind what it has asked the device to compute.
+        """
+        for target, source in copies:
+            target.copy_(source, non_blocking=True)
+        self.wait()
+
+    def wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
+
+    def pin(self, regions: Iterable[Tensor]) -> None:
+        """Let the device read and write ``regions`` directly; where that fails, it is slower."""
+        if self.device.type != "cuda":
+            return
+        cudart = torch.cuda.cudart()
+        for region in regions:
+            size = region.numel() * region.itemsize
+            if not size:
+                continue
+            if int(cudart.cudaHostRegister(region.data_ptr(), size, 0)) == 0:
+                self._pinned.append(region.data_ptr())
+            else:
+                self._forget_error()
+
+    def _forget_error(self) -> None:
+        """CUDA reports a failed call once more, at the next launch, whatever that is."""
+        with contextlib.suppress(RuntimeError):
+            torch.zeros(1, device=self.device)
+
+    def unpin(self) -> None:
+        """Before the memory is given back: the device would go on writing to the old pages."""
+        if not self._pinned:
+            return
+        torch.cuda.synchronize(self.device)
+        while self._pinned:
+            torch.cuda.cudart().cudaHostUnregister(self._pinned.pop())
+
+
+class StagedCollector:
+    """Gathers the gradients of one layout in ``flat``, on the device, then sends them home.
+
+    ``gather`` fills ``flat``; ``shards`` are where its parts go in memory of the host.
+    """
+
+    def __init__(
+        self,
+        staging: Staging,
+        gather: Gather,
+        flat: Tensor,
+        layout: Layout,
+        shards: Sequence[Tensor],
+    ) -> None:
+        self._staging, self._gather = staging, gather
+        self._copies = merged(
+            [
+                (shard, flat[low:high])
+                for shard, (low, high) in zip(shards, _bounds(layout), strict=True)
+                if high > low
+            ]
+        )
+
+    def collect(self, gone: Collection[int] = ()) -> bytes | None:
+        """``None`` when every parameter had a gradient, else one byte each that says whether."""
+        used = self._gather.collect()
+        self._staging.fetch(self._copies)
+        return used
+
+    @property
+    def finite(self) -> bool:
+        return self._gather.finite
+
+
+def _bounds(layout: Layout) -> list[tuple[int, int]]:
+    return [layout.bounds(shard) for shard in range(len(layout.shards))]
+
+
+def merged(copies: Sequence[Copy]) -> list[Copy]:
+    """The same copies of flat memory, neighbours in both source and target as one."""
+    found: list[Copy] = []
+    for target, source in copies:
+        if found and _follows(found[-1][0], target) and _follows(found[-1][1], source):
+            before = found.pop()
+            target, source = _together(before[0], target), _together(before[1], source)
+        found.append((target, source))
+    return found
+
+
+def _follows(before: Tensor, after: Tensor) -> bool:
+    same = before.untyped_storage().data_ptr() == after.untyped_storage().data_ptr()
+    return same and before.data_ptr() + before.numel() * before.itemsize == after.data_ptr()
+
+
+def _together(before: Tensor, after: Tensor) -> Tensor:
+    return before.as_strided((before.numel() + after.numel(),), (1,))

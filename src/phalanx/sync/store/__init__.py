@@ -1,0 +1,4 @@
+"""The parameter store of one host: versions, admission of workers, pushes.
+
+Its form over the network is in ``remote``.
+"""

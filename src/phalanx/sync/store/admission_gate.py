@@ -1,0 +1,153 @@
+"""The clocks of a store's workers in shared memory, and the gate that an admission rule keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from phalanx.sync.arena.arena import Arena
+from phalanx.sync.arena.locks import Locks
+from phalanx.sync.store.admission import AWAY, Clocks, Rule, rejoin
+
+
+class Party(Protocol):
+    """The strategy of one optimizer, as its gate sees it."""
+
+    def land(self) -> None:
+        """Return when what it has pushed is applied."""
+
+    def take(self) -> None:
+        """Copy the newest parameters."""
+
+
+class Gate:
+    """A worker's clock counts its pushes. It goes on when the rule admits it.
+
+    All optimizers of a worker share one clock: with one for each, two workers could wait for each
+    other at different ones.
+    """
+
+    def __init__(
+        self,
+        arena: Arena,
+        rule: Rule,
+        tag: str,
+        *,
+        lockstep: bool = False,
+        gone: Callable[[], bool] | None = None,
+    ) -> None:
+        self._arena, self._rule, self._rank = arena, rule, arena.rank
+        self._lockstep, self._gone = lockstep, gone
+        self.parties: list[Party] = []
+        steps = arena.region(f"{tag}.steps", arena.workers, torch.int64)
+        pulled = arena.region(f"{tag}.pulled", arena.workers, torch.int64)
+        self._steps, self._pulled = steps.numpy(), pulled.numpy()
+        self._times = arena.region(f"{tag}.times", arena.workers, torch.float64).numpy()
+        self._intervals = arena.region(f"{tag}.intervals", arena.workers, torch.float64).numpy()
+        self._grants = arena.region(f"{tag}.grants", arena.workers, torch.int64).numpy()
+        self._newest = arena.region(f"{tag}.newest", 1, torch.int64).numpy()
+        self._own = 0
+        self._lost: list[int] = []
+        self._began = 0.0  # when the step in hand did: waiting here is no part of it
+        self._steps[self._rank] = self._pulled[self._rank] = AWAY
+        arena.barrier()
+
+    @property
+    def away(self) -> bool:
+        return int(self._steps[self._rank]) == AWAY
+
+    def enter(self) -> bool:
+        """Be one of those that others wait for, from now on; whether it was not until now.
+
+        Then it has still to take the parameters, and to say so with :meth:`pulled`.
+        """
+        if not self.away:
+            return False
+        with self._arena.lock(Locks.GATE):
+            newest = int(self._newest[0])
+            self._own = rejoin(self._rank, self._present(self._steps).tolist(), self._own, newest)
+            self._began = self._arena.pace.now()
+            self._times[self._rank], self._intervals[self._rank] = self._began, 0.0
+            # A grant stays: it may be what the distance at which this worker left was allowed by.
+            self._pulled[self._rank] = self._own - 1
+            self._steps[self._rank] = self._own
+        return True
+
+    def before_push(self) -> None:
+        """In lockstep nobody changes parameters that another has still to take."""
+        if self._lockstep:
+            self._arena.await_(self._all_pulled, self._gone)
+
+    def pushed(self) -> None:
+        now = self._arena.pace.now()
+        with self._arena.lock(Locks.GATE):
+            self._own += 1
+            self._intervals[self._rank] = now - self._began
+            self._times[self._rank] = now
+            self._steps[self._rank] = self._own
+            self._newest[0] = max(int(self._newest[0]), self._own)
+            self._grants[self._rank] = self._rule.decide(self._rank, self._clocks(), now)
+        self._arena.wake()
+
+    def wait(self) -> None:
+        """Until this worker may begin its next step."""
+        self._arena.await_(self._admitted, self._gone)
+        self._began = self._arena.pace.now()
+
+    def pulled(self) -> None:
+        if self.away:
+            return  # nobody waits for what a resting worker takes
+        self._pulled[self._rank] = self._own
+        if self._lockstep:
+            self._arena.wake()
+
+    def rest(self) -> None:
+        """Nobody waits for this worker until it enters again."""
+        self._steps[self._rank] = self._pulled[self._rank] = AWAY
+        self._arena.wake()
+
+    def lose(self, rank: int) -> None:
+        """That worker is gone, and rests for ever.
+
+        Remembered here and not in memory that all see: something that it wrote before may still
+        be on its way, and would come after.
+        """
+        self._lost.append(rank)
+
+    def _present(self, cells: NDArray[np.int64]) -> NDArray[np.int64]:
+        """``cells`` of all workers, as of resting ones where they are lost."""
+        if not self._lost:
+            return cells
+        found = cells.copy()
+        found[self._lost] = AWAY
+        return found
+
+    def _clocks(self) -> Clocks:
+        return Clocks(
+            self._present(self._steps).tolist(),
+            self._times.tolist(),
+            self._intervals.tolist(),
+            self._grants.tolist(),
+        )
+
+    def _admitted(self) -> bool:
+        return self._rule.admits(self._rank, self._clocks())
+
+    def _all_pulled(self) -> bool:
+        return bool(self._present(self._pulled).min() >= self._own)
+
+
+class Gates:
+    """The gate of a stage: made by the first of its optimizers, shared by all."""
+
+    def __init__(self) -> None:
+        self._gate: Gate | None = None
+
+    def shared(self, make: Callable[[], Gate]) -> Gate:
+        if self._gate is None:
+            self._gate = make()
+        return self._gate

@@ -1,0 +1,70 @@
+"""Where a worker's gradients wait to be pushed: a buffer for each shard of the store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from phalanx.sync.codec.codec import Payload
+from phalanx.sync.reduce.clipping import clip_factor
+from phalanx.sync.reduce.encoding import Wire
+from phalanx.sync.reduce.finite import are_finite
+from phalanx.sync.state.layout import Layout
+from phalanx.sync.state.replica import Masks, Replica
+
+
+class Outbox:
+    """``flats`` hold what is pushed, whole; ``gradients[layout][shard]`` are its parts."""
+
+    def __init__(self, replica: Replica, layouts: Sequence[Layout], wire: Wire) -> None:
+        shards = range(len(layouts[0].shards))
+        self.flats = [replica.staging.host_buffer(n.size, n.dtype) for n in layouts]
+        self.gradients = [
+            [flat[slice(*layout.bounds(shard))] for shard in shards]
+            for flat, layout in zip(self.flats, layouts, strict=True)
+        ]
+        self._collectors = replica.collector(self.gradients, layouts)
+        self.sender = wire.sender(
+            [
+                (f"{i}.{shard}", layout, shard, self.gradients[i][shard])
+                for shard in shards
+                for i, layout in enumerate(layouts)
+            ]
+        )
+        self.payloads: list[Payload] | None = None
+        """What a codec made of it, shard by shard, for a real wire."""
+        self.total = 0
+        """Samples that this worker had been given by the time of what is in it."""
+
+    def collect(self) -> Masks:
+        """Take the gradients from the parameters; returns which had one."""
+        return [collector.collect() for collector in self._collectors]
+
+    def is_finite(self) -> bool:
+        """What was collected."""
+        return all(c.finite for c in self._collectors) or are_finite(self.flats)
+
+    def is_encoded_finite(self) -> bool:
+        """What a codec has made of it."""
+        return self.sender.is_plain or are_finite(self.flats)
+
+    def normalise(self, weight: float, clip: float | None, emphasis: float = 1.0) -> None:
+        """From a sum of weighted means to their mean, of a norm that ``clip`` limits.
+
+        ``emphasis`` weighs the push against those of other workers: the gradient and not the
+        rate, because momentum gathers gradients.
+        """
+        if weight == 1.0 and clip is None and emphasis == 1.0:
+            return
+        factor = 1.0 / weight
+        if clip is not None:
+            squares = sum(float(torch.linalg.vector_norm(g)) ** 2 for g in self._parts())
+            factor *= clip_factor(squares * factor**2, clip)
+        factor *= emphasis
+        if factor != 1.0:
+            torch._foreach_mul_(self._parts(), factor)
+
+    def _parts(self) -> list[Tensor]:
+        return [gradient for shards in self.gradients for gradient in shards]

@@ -1,0 +1,1 @@
+"""The parameter store over TCP: servers and their shards, and the worker's client."""

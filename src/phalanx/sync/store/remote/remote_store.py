@@ -1,0 +1,159 @@
+"""The store on other machines, as a worker's strategy sees it.
+
+The host has one copy of the parameters, which its workers share: whoever pushes or pulls renews
+it, and models on a CPU compute with it in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from phalanx.data.ledger import Applied
+from phalanx.sync.arena.locks import shard_lock
+from phalanx.sync.reduce.encoding import Sender
+from phalanx.sync.reduce.reducer import Reducer
+from phalanx.sync.state.replica import Masks
+from phalanx.sync.state.shared_state import State
+from phalanx.sync.store.push_buffers import Outbox
+from phalanx.sync.store.remote.store_client import StoreClient
+from phalanx.sync.store.remote.store_line import HostMemory
+from phalanx.sync.strategies.strategy import StrategyContext, Timing
+
+
+class RemoteStore:
+    def __init__(self, context: StrategyContext, servers: int | None) -> None:
+        hosts = context.arena.hosts
+        assert hosts is not None
+        self._arena, self._host, self._shared = context.arena, context.arena.host, context.shared
+        self._replica, self._wire, self._clock = context.replica, context.wire, context.clock
+        self._team, self._hosts = context.team, hosts
+        channels = hosts.channels_to_servers(servers)
+        self._locks = [self._host.lock(shard_lock(i)) for i in range(len(channels))]
+        memory = HostMemory(
+            self._host.region(f"{context.tag}.copies", len(channels), torch.int64),
+            hosts.midway(self._host, len(channels)),
+        )
+        self._versions = memory.versions
+        codec = context.wire.codec
+        self.client = StoreClient(
+            channels, self._locks, hosts.new_name(), context.replica.optimizer,
+            context.replica.layouts, context.clock, [codec] if codec else [], memory,
+        )  # fmt: skip
+        self.client.open(hosts.name, hosts.here)
+        hosts.stores.append(self.client)
+        self._team_sender: Sender | None = None
+
+    # -- the whole state ---------------------------------------------------------------------
+
+    def begin(self) -> None:
+        self._arena.barrier()  # nobody asks for anything that is about to be replaced
+        if self._arena.rank == 0:
+            self.client.load(self._shared.export_whole())
+        if self._host.rank == 0:
+            self._versions.fill_(-1)
+        if self._team_sender is not None:
+            self._team_sender.begin(self._shared)
+        self._arena.barrier()
+
+    def settle(self) -> None:
+        if self._host.rank == 0:
+            self._shared.import_whole(self.client.save())
+        self._arena.barrier()
+
+    def fetch_slots(self) -> None:
+        self._shared.import_slots(self.client.save())
+
+    # -- pushes ------------------------------------------------------------------------------
+
+    def outbox(self) -> Outbox:
+        return Outbox(self._replica, self.client.layouts, self._wire)
+
+    def encode(self, outbox: Outbox) -> int:
+        """Its bytes are counted when they are sent."""
+        outbox.payloads = outbox.sender.encode() if self._wire.codec else None
+        return 0
+
+    def push_outbox(
+        self,
+        outbox: Outbox,
+        used: Masks,
+        rate_factor: float,
+        timing: Timing,
+        pull: Sequence[Tensor] | None = None,
+    ) -> None:
+        into = () if pull is None else self._shared.parameters
+        self.client.push(
+            outbox.flats, used, rate_factor, timing, into, outbox.payloads, self._wire.codec,
+            (self._arena.rank, outbox.total),
+        )  # fmt: skip
+        self._copy(pull or ())
+
+    def fence(self, rank: int) -> Applied:
+        found = self.client.fence(rank)
+        return Applied(min(found), max(found))
+
+    def push_reduced(
+        self, reducer: Reducer, used: Masks, rate_factor: float, timing: Timing
+    ) -> None:
+        """One member of the team pushes for all; the others' hosts take the result after it."""
+        if self._team.members[0] not in self._hosts.here:
+            return
+        reducer.wait_here()  # each member scales its own slices, and all of them are pushed
+        if not reducer.leads:
+            return
+        payloads = self._team_sender.encode() if self._team_sender else None
+        self.client.push(
+            reducer.sums, used, rate_factor, timing, self._shared.parameters, payloads,
+            self._wire.codec,
+        )  # fmt: skip
+
+    def push_for(self, reducer: Reducer) -> None:
+        """This team's sums will be pushed: a codec needs to know them."""
+        if self._wire.codec and reducer.leads and self._team.members[0] in self._hosts.here:
+            named = [(f"push.{s[0]}", *s[1:]) for s in self.client.streams(reducer.sums)]
+            self._team_sender = self._wire.sender(named)
+
+    # -- pulls -------------------------------------------------------------------------------
+
+    def pull(self, into: Sequence[Tensor]) -> None:
+        self.client.pull(self._shared.parameters)
+        self._copy(into)
+
+    def pull_newer(self, into: Sequence[Tensor], taken: list[int]) -> list[int]:
+        self.client.pull(self._shared.parameters)
+        versions: list[int] = self._versions.tolist()
+        if versions != taken:
+            self._copy(into)
+        return versions
+
+    def pull_reduced(self, reducer: Reducer, into: Sequence[Tensor]) -> None:
+        """The host that pushed has them already; elsewhere one member fetches them for all."""
+        if self._team.members[0] not in self._hosts.here:
+            if reducer.leads:
+                self.client.pull(self._shared.parameters)
+            reducer.wait_here()
+        self._copy(into)
+
+    def _copy(self, into: Sequence[Tensor]) -> None:
+        """From the host's copy, each server's part as nobody is renewing it."""
+        for server, lock in enumerate(self._locks if into else ()):
+            with lock:
+                copies = []
+                for flat, ours, layout in zip(
+                    into, self._shared.parameters, self.client.layouts, strict=True
+                ):
+                    part = slice(*layout.bounds(server))
+                    copies.append((flat[part], ours[part]))
+                self._replica.staging.fetch(copies)
+
+    # -- checkpoints -------------------------------------------------------------------------
+
+    def export_private(self) -> State:
+        return self._team_sender.export_state() if self._team_sender else {}
+
+    def import_private(self, state: State) -> None:
+        if self._team_sender is not None:
+            self._team_sender.import_state(state)

@@ -1,0 +1,139 @@
+"""The parameter servers of a run: processes apart, or started beside the workers when needed."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from phalanx.core.errors import InputError
+from phalanx.plan.servers import Host, place_servers
+from phalanx.sync.arena.remote.coordinator_messages import Member
+from phalanx.sync.arena.remote.sharing import Notes, hand_out, take
+from phalanx.sync.connect.channel import Channel
+from phalanx.sync.connect.connecting import connect
+from phalanx.sync.connect.credentials import Credentials
+from phalanx.sync.connect.handshake import Introduction
+from phalanx.sync.store.remote.store_messages import STORE
+from phalanx.sync.store.remote.store_process import ServerProcess
+
+START_SECONDS = 60.0
+
+
+class Server(msgspec.Struct, frozen=True):
+    machine: str
+    address: str
+    port: int
+
+    @property
+    def words(self) -> str:
+        return f"the parameter server on {self.machine} ({self.address})"
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the user and the probe say about servers."""
+
+    servers: int | Sequence[str] | None = None
+    """How many, or on which machines."""
+    links: Mapping[str, float] = field(default_factory=dict)
+    """Bits per second between each machine and the others, where they were measured."""
+
+
+@dataclass
+class Servers:
+    """One worker's view. Every worker asks for the same servers in the same order."""
+
+    rank: int
+    members: Sequence[Member]
+    apart: Sequence[Member]
+    access: Credentials
+    notes: Notes
+    wish: Wish = field(default_factory=Wish)
+
+    def __post_init__(self) -> None:
+        self._known: list[Server] = [Server(m.machine, m.address, m.port) for m in self.apart]
+        self._channels: list[Channel] = []
+        self._asked = itertools.count()
+        self._children: list[ServerProcess] = []
+
+    def channels(self, count: int | None) -> list[Channel]:
+        """To ``count`` servers, or as many as the plan finds right. Collective."""
+        machines = self._decided(count)
+        self._start(machines)
+        while len(self._channels) < len(machines):
+            self._channels.append(self._open(len(self._channels)))
+        return self._channels[: len(machines)]
+
+    def close(self) -> None:
+        for channel in self._channels:
+            channel.close()
+        for child in self._children:
+            child.close()
+
+    def _decided(self, count: int | None) -> list[str]:
+        """The servers' machines. The first worker decides: what others know may differ."""
+        name = f"servers.{next(self._asked)}"
+        if self.rank == 0:
+            self.notes.put(name, msgspec.json.encode(self._machines(count)))
+        return msgspec.json.decode(self.notes.get(name), type=list[str])
+
+    def _machines(self, count: int | None) -> list[str]:
+        if not self.apart:
+            return self._placed(count or self.wish.servers)
+        if (count or 1) > len(self.apart):
+            raise InputError(
+                f"{count} servers are asked for, but only {len(self.apart)} processes serve",
+                "Start more with phalanx worker --serve, or leave out servers=.",
+            )
+        return [m.machine for m in self.apart[: count or len(self.apart)]]
+
+    def _placed(self, wish: int | Sequence[str] | None) -> list[str]:
+        machines: dict[str, int] = {}
+        for member in self.members:
+            machines[member.machine] = machines.get(member.machine, 0) + 1
+        links = self.wish.links
+        return place_servers([Host(n, links.get(n), w) for n, w in machines.items()], wish)
+
+    def _start(self, machines: list[str]) -> None:
+        """Beside the workers, where nobody serves apart."""
+        missing, access, me = range(len(self._known), len(machines)), self.access, self.rank
+        first = {m.machine: m for m in reversed(self.members)}
+        everyone = [member.address for member in self.members]
+        mine = {
+            index: ServerProcess(access.key, access.address, tls=access.tls, members=everyone)
+            for index in missing
+            if first[machines[index]].rank == me
+        }  # all are starting before anyone is waited for
+        self._children += mine.values()
+        for index, child in mine.items():
+            server = Server(machines[index], access.address, child.port)
+            self.notes.put(f"server.{index}", msgspec.json.encode(server))
+        for index in missing:
+            found = self.notes.get(f"server.{index}")
+            self._known.append(msgspec.json.decode(found, type=Server))
+
+    def _open(self, index: int) -> Channel:
+        """One connection for the workers of a host; with TLS each needs its own."""
+        server, host = self._known[index], self.members[self.rank].host
+        here = [m.rank for m in self.members if m.host == host]
+        name = f"channel.{index}.{here[0]}"
+        if self.rank != here[0] and not self.access.tls:
+            shared = take(name, self.rank, self.notes, self.access.key)
+            return Channel(socket.socket(fileno=shared), server.words)
+        channel = connect(
+            server.address,
+            server.port,
+            self.access.key,
+            Introduction(STORE, self.rank, index),
+            tls=self.access.tls,
+            timeout=START_SECONDS,
+            source=self.access.address,
+        )
+        channel.peer = server.words
+        if not self.access.tls:
+            hand_out(channel.fileno(), name, here[1:], self.notes, self.access.key)
+        return channel

@@ -1,0 +1,291 @@
+"""A worker's access to the parameter store on other machines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from phalanx.core.spec.codecs import CodecSpec
+from phalanx.sync.arena.arena import Lock
+from phalanx.sync.arena.clock import Clock
+from phalanx.sync.codec.codec import Payload
+from phalanx.sync.connect.channel import Channel
+from phalanx.sync.reduce.clipping import clip_factor
+from phalanx.sync.reduce.encoding import Stream
+from phalanx.sync.state.layout import Layout, reshard
+from phalanx.sync.state.optimizer_state import State
+from phalanx.sync.state.replica import Masks
+from phalanx.sync.store.remote.store_description import (
+    describe,
+    encoded_of,
+    group_options,
+    masks_of,
+)
+from phalanx.sync.store.remote.store_line import HostMemory, Line, Traffic
+from phalanx.sync.store.remote.store_lines import Lines, done
+from phalanx.sync.store.remote.store_messages import (
+    Commit,
+    Contribute,
+    Drop,
+    Encoded,
+    Fence,
+    Fenced,
+    Load,
+    Open,
+    Opened,
+    Pull,
+    Push,
+    Save,
+    Squares,
+)
+from phalanx.sync.strategies.strategy import Timing
+
+
+@dataclass(frozen=True)
+class Share:
+    """One worker's part in a synchronous step.
+
+    ``empty``: it has neither samples nor gradients, and sends none. Steps only ever grow between
+    two calls of ``load``.
+    """
+
+    step: int
+    expected: Sequence[int]
+    rank: int
+    weight: float
+    used: Masks
+    clip: float | None = None
+    empty: bool = False
+
+
+class StoreClient:
+    """Works on whole flat CPU tensors, one per layout; each server gets and gives its slice.
+
+    Requests go to all servers before any answer is read. Locks are always taken in the order of
+    the servers, so that workers who share the connections cannot wait for each other in a ring.
+    """
+
+    def __init__(
+        self,
+        channels: Sequence[Channel],
+        locks: Sequence[Lock],
+        name: str,
+        optimizer: torch.optim.Optimizer,
+        layouts: Sequence[Layout],
+        clock: Clock,
+        codecs: Sequence[CodecSpec] = (),
+        memory: HostMemory | None = None,
+    ) -> None:
+        self._name, self._optimizer, self._clock = name, optimizer, clock
+        self.layouts = [reshard(layout, len(channels)) for layout in layouts]
+        """One shard per server."""
+        memory = memory or HostMemory.private(len(channels))
+        self._lines = Lines(
+            [
+                Line(channel, lock, memory, i)
+                for i, (channel, lock) in enumerate(zip(channels, locks, strict=True))
+            ],
+            self.layouts,
+        )
+        self._codecs = [codec.label for codec in codecs]
+        self._slots: list[str] = []
+
+    @property
+    def traffic(self) -> Traffic:
+        """Of all requests so far."""
+        return self._lines.traffic
+
+    # -- the whole state ---------------------------------------------------------------------
+
+    def open(self, client: str, ranks: Sequence[int]) -> bool:
+        """Make or join the store, for ``client`` with ``ranks``; whether it is loaded already."""
+        answers = self._lines.ask(
+            lambda server: Open(
+                self._name,
+                describe(self._optimizer, self.layouts, server, self._codecs),
+                client,
+                list(ranks),
+            )
+        )
+        opened = [answer for answer in answers if isinstance(answer, Opened)]
+        self._slots = opened[0].slots
+        return all(answer.loaded for answer in opened)
+
+    def load(self, state: State) -> Traffic:
+        """Parameters, slots and counts, named as ``SharedState.export_whole`` names them."""
+        with self._lines.requests() as traffic:
+            for server, line in enumerate(self._lines.each):
+                line.begin()
+                line.send(Load(self._name), self._state_of(server, state, self._counts(state)))
+            for line in self._lines.each:
+                done(line.receive())
+        return traffic
+
+    def save(self, into: State | None = None) -> State:
+        """What :meth:`load` takes; tensors of ``into`` are filled where they are there."""
+        state = dict(into or {})
+        for i, name in self._names():
+            layout = self.layouts[i]
+            state.setdefault(name, torch.empty(layout.size, dtype=layout.dtype))
+        counts = [[torch.empty(len(part)) for part in n.shards] for n in self.layouts]
+        self._lines.ask(
+            lambda server: Save(self._name), lambda server: self._state_of(server, state, counts)
+        )
+        for i, layout in enumerate(self.layouts):
+            steps = torch.zeros(len(layout.places), dtype=torch.float64)
+            for part, found in zip(layout.shards, counts[i], strict=True):
+                steps[[piece.parameter for piece in part]] = found.double()
+            state[f"steps.{i}"] = steps
+        return state
+
+    def _names(self) -> list[tuple[int, str]]:
+        """(layout, name) of each flat tensor, in the order of the wire."""
+        layouts = range(len(self.layouts))
+        slots = [(i, f"{slot}.{i}") for i in layouts for slot in self._slots]
+        return [*((i, f"parameters.{i}") for i in layouts), *slots]
+
+    def _counts(self, state: State) -> list[list[Tensor]]:
+        """How often each piece was updated, per layout and server."""
+        return [
+            [state[f"steps.{i}"][[piece.parameter for piece in part]].float() for part in n.shards]
+            for i, n in enumerate(self.layouts)
+        ]
+
+    def _state_of(self, server: int, state: State, counts: list[list[Tensor]]) -> list[Tensor]:
+        flats = [state[name][self._lines.range_of(i, server)] for i, name in self._names()]
+        return [*flats, *(parts[server] for parts in counts)]
+
+    def drop(self) -> None:
+        self._lines.ask(lambda server: Drop(self._name))
+
+    # -- asynchronous ------------------------------------------------------------------------
+
+    def streams(self, gradients: Sequence[Tensor]) -> list[Stream]:
+        """What a sender compresses, in the order in which ``payloads`` are expected."""
+        return [
+            (f"{i}.{server}", layout, server, flat[slice(*layout.bounds(server))])
+            for server in range(len(self._lines.each))
+            for i, (layout, flat) in enumerate(zip(self.layouts, gradients, strict=True))
+        ]
+
+    def push(
+        self,
+        gradients: Sequence[Tensor],
+        used: Masks,
+        rate_factor: float,
+        timing: Timing,
+        into: Sequence[Tensor] = (),
+        payloads: Sequence[Payload] | None = None,
+        codec: CodecSpec | None = None,
+        origin: tuple[int, int] = (-1, 0),
+    ) -> Traffic:
+        """Apply a gradient, once; the new parameters are received into ``into`` if there is one.
+
+        With ``payloads`` (see :meth:`streams`) those are sent, and not ``gradients``. ``origin`` is
+        a rank, and how many samples it had been given.
+        """
+        now, groups = self._clock.now, group_options(self._optimizer)
+        began = now()
+        waited = updated = 0.0
+        with self._lines.requests() as traffic:
+            for server, line in enumerate(self._lines.each):
+                asked = now()
+                line.begin()
+                waited += now() - asked
+                encoded, buffers = self._message(server, gradients, payloads, codec)
+                masks = masks_of(used, self.layouts, server)
+                push = Push(self._name, groups, masks, rate_factor, encoded, bool(into), *origin)
+                line.send(push, buffers)
+            for server, line in enumerate(self._lines.each):
+                told = self._lines.take(server, into)
+                waited, updated = waited + told.waited, updated + told.updated
+                timing.staleness = max(timing.staleness, told.before - line.seen)
+        timing.wait += waited
+        timing.update += updated
+        timing.send += max(0.0, now() - began - waited - updated)
+        timing.bytes_sent += traffic.sent
+        return traffic
+
+    def fence(self, rank: int) -> list[int]:
+        """A worker is lost: how far its pushes have come, and will ever, at each server."""
+        answers = self._lines.ask(lambda server: Fence(self._name, rank))
+        return [answer.total for answer in answers if isinstance(answer, Fenced)]
+
+    def pull(self, into: Sequence[Tensor]) -> Traffic:
+        """The newest parameters, from the servers that have newer ones."""
+        with self._lines.requests() as traffic:
+            for line in self._lines.each:
+                line.begin()
+                line.send(Pull(self._name, line.version))
+            for server in range(len(self._lines.each)):
+                self._lines.take(server, into)
+        return traffic
+
+    # -- synchronous -------------------------------------------------------------------------
+
+    def contribute(
+        self,
+        share: Share,
+        gradients: Sequence[Tensor],
+        timing: Timing,
+        into: Sequence[Tensor],
+        payloads: Sequence[Payload] | None = None,
+        codec: CodecSpec | None = None,
+    ) -> Traffic:
+        """Give a share of a step, and wait until it is taken."""
+        now, began = self._clock.now, self._clock.now()
+        with self._lines.requests() as traffic:
+            for server, line in enumerate(self._lines.each):
+                line.begin()
+                encoded, buffers = self._message(server, gradients, payloads, codec)
+                request = self._contribution(share, server, encoded)
+                line.send(request, [] if share.empty else buffers)
+            sent = now()
+            self._finish(share.step, share.clip, into)
+        timing.send += sent - began
+        timing.wait += now() - sent
+        timing.bytes_sent += traffic.sent
+        return traffic
+
+    def _contribution(self, share: Share, server: int, encoded: Encoded | None) -> Contribute:
+        alone = len(self._lines.each) == 1
+        return Contribute(
+            self._name,
+            share.step,
+            list(share.expected),
+            share.rank,
+            share.weight,
+            group_options(self._optimizer),
+            masks_of(share.used, self.layouts, server),
+            clip=share.clip if alone else None,
+            norm=share.clip is not None and not alone,
+            encoded=None if share.empty else encoded,
+            empty=share.empty,
+        )
+
+    def _finish(self, step: int, clip: float | None, into: Sequence[Tensor]) -> None:
+        """Take the step's parameters; first agree on the norm of the whole gradient, if asked."""
+        if clip is not None and len(self._lines.each) > 1:
+            answers = [line.receive() for line in self._lines.each]
+            squares = sum(a.value for a in answers if isinstance(a, Squares))
+            for line in self._lines.each:
+                line.send(Commit(self._name, step, clip_factor(squares, clip)))
+        for server in range(len(self._lines.each)):
+            self._lines.take(server, into)
+
+    def _message(
+        self,
+        server: int,
+        gradients: Sequence[Tensor],
+        payloads: Sequence[Payload] | None,
+        codec: CodecSpec | None,
+    ) -> tuple[Encoded | None, list[Tensor]]:
+        if payloads is None or codec is None:
+            return None, [flat[self._lines.range_of(i, server)] for i, flat in enumerate(gradients)]
+        count = len(self.layouts)
+        mine = payloads[server * count : (server + 1) * count]
+        index = self._codecs.index(codec.label)
+        return encoded_of(index, mine), [tensor for p in mine for tensor in p.tensors]

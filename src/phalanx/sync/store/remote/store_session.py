@@ -1,0 +1,279 @@
+"""One client's connection to a server of the parameter store.
+
+A gradient is received into memory of its connection and applied only when it is there as a
+whole: a client that breaks off in the middle has pushed nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from phalanx.core.errors import PeerLost, PhalanxError
+from phalanx.sync.connect.channel import Channel
+from phalanx.sync.store.remote.store_messages import (
+    Answer,
+    Commit,
+    Contribute,
+    Done,
+    Drop,
+    Encoded,
+    Failed,
+    Fence,
+    Fenced,
+    Load,
+    Open,
+    Opened,
+    Pull,
+    Push,
+    Refused,
+    Request,
+    Save,
+    Squares,
+    pack,
+    read_request,
+)
+from phalanx.sync.store.remote.store_rounds import Rounds
+from phalanx.sync.store.remote.store_shard import Decoders, Shard, byte_view
+
+
+class Store:
+    """One optimizer's shard on this server, and how many connections use it."""
+
+    def __init__(self, shard: Shard) -> None:
+        self.shard, self.rounds = shard, Rounds(shard)
+        self.users = 0
+
+
+class Stores(Protocol):
+    """All stores of a server."""
+
+    def open(self, request: Open) -> Store:
+        """The store of that name, new or described alike."""
+
+    def leave(self, store: Store) -> None:
+        """One connection less uses ``store``."""
+
+    def drop(self, name: str) -> None:
+        """Forget the store."""
+
+
+class _Visit:
+    """What one connection has of a store: memory for its gradients, and who it is."""
+
+    def __init__(self, store: Store, request: Open, peer: str) -> None:
+        self.store, self.shard = store, store.shard
+        self.name, self.ranks = request.client or peer, request.ranks
+        self.gradients: list[Tensor] = []
+        self.optimizers = self.shard.optimizers()
+        self.decoders = Decoders(request.description)
+        self.copy: list[Tensor] = []
+
+    def memory(self) -> list[Tensor]:
+        if not self.gradients:
+            self.gradients = self.shard.blank()
+        return self.gradients
+
+
+class Session:
+    """One client's connection."""
+
+    def __init__(self, stores: Stores, channel: Channel) -> None:
+        self._stores, self._channel = stores, channel
+        self._visits: dict[str, _Visit] = {}
+
+    def run(self) -> None:
+        try:
+            while True:
+                header, size = self._channel.receive()
+                self._handle(read_request(header), size)
+        except PeerLost:
+            pass
+        except Exception as error:  # of one client: the others go on
+            self._tell(error)
+        finally:
+            self._channel.close()
+            for visit in self._visits.values():
+                self._stores.leave(visit.store)
+                visit.store.rounds.lose(visit.ranks, visit.name)
+
+    def _handle(self, request: Request, size: int) -> None:
+        if isinstance(request, Open):
+            self._sized(size, 0)
+            self._open(request)
+        elif isinstance(request, Drop):
+            self._sized(size, 0)
+            self._stores.drop(request.store)
+            self._answer(Done(0, 0))
+        else:
+            self._visit(self._of(request.store), request, size)
+
+    def _visit(self, visit: _Visit, request: Request, size: int) -> None:
+        if isinstance(request, Push):
+            self._push(visit, request, size)
+        elif isinstance(request, Contribute):
+            self._contribute(visit, request, size)
+        elif isinstance(request, Load):
+            self._load(visit, size)
+        else:
+            self._sized(size, 0)
+            if isinstance(request, Pull):
+                self._pull(visit, request)
+            elif isinstance(request, Fence):
+                self._fence(visit, request.rank)
+            elif isinstance(request, Save):
+                self._save(visit)
+            elif isinstance(request, Commit):
+                self._commit(visit, request)
+
+    def _of(self, name: str) -> _Visit:
+        if name not in self._visits:
+            raise Refused("a store is used that was not opened")
+        return self._visits[name]
+
+    def _open(self, request: Open) -> None:
+        if request.store not in self._visits:
+            store = self._stores.open(request)
+            self._visits[request.store] = _Visit(store, request, self._channel.peer)
+            store.rounds.arrive(request.ranks)
+        shard = self._visits[request.store].shard
+        if shard.description != request.description:
+            raise Refused("one connection describes one store in two ways")
+        self._answer(Opened(shard.slot_names, shard.version, shard.loaded))
+
+    def _load(self, visit: _Visit, size: int) -> None:
+        state = [t.new_empty(t.shape) for t in visit.shard.state()]
+        self._receive(state, size)
+        visit.store.rounds.reset()
+        with visit.shard.lock:
+            before = visit.shard.version
+            visit.shard.load(state)
+            version = visit.shard.version
+        self._answer(Done(before, version))
+
+    def _save(self, visit: _Visit) -> None:
+        with visit.shard.lock:
+            version = visit.shard.version
+            self._answer(Done(version, version), visit.shard.state())
+
+    def _push(self, visit: _Visit, request: Push, size: int) -> None:
+        visit.shard.check(request.groups, request.used)
+        gradients = visit.memory()
+        self._receive_gradient(visit, request.encoded, gradients, size)
+        asked = time.perf_counter()
+        with visit.shard.lock:
+            if request.rank in visit.shard.fenced:
+                raise Refused(f"the others took worker {request.rank} for lost and went on")
+            began, before = time.perf_counter(), visit.shard.version
+            visit.shard.update(
+                visit.optimizers, gradients, request.groups, request.used, request.rate_factor
+            )
+            if request.rank >= 0:
+                visit.shard.applied[request.rank] = request.total
+            updated = time.perf_counter() - began
+            done = Done(before, before + 1, began - asked, updated)
+            tensors = self._outgoing(visit, done) if request.reply else []
+        if tensors is not None:
+            self._answer(done, tensors)
+
+    def _fence(self, visit: _Visit, rank: int) -> None:
+        """From here on it is settled, once for all who ask, what of that worker counts."""
+        with visit.shard.lock:
+            visit.shard.fenced.add(rank)
+            total = visit.shard.applied.get(rank, 0)
+        self._answer(Fenced(total))
+
+    def _pull(self, visit: _Visit, request: Pull) -> None:
+        with visit.shard.lock:
+            version = visit.shard.version
+            done = Done(version, version)
+            tensors = self._outgoing(visit, done) if version != request.have else []
+        if tensors is not None:
+            self._answer(done, tensors)
+
+    def _outgoing(self, visit: _Visit, done: Done) -> list[Tensor] | None:
+        """The parameters as they are now; ``None`` when they have been sent.
+
+        A client that is alone gets them straight from where they lie. Among several, one with a
+        slow link would keep the others from pushing so long: it gets a copy.
+        """
+        if visit.store.users == 1:
+            self._answer(done, visit.shard.parameters)
+            return None
+        visit.copy = visit.copy or visit.shard.blank()
+        for copy, parameters in zip(visit.copy, visit.shard.parameters, strict=True):
+            copy.copy_(parameters)
+        return visit.copy
+
+    def _contribute(self, visit: _Visit, request: Contribute, size: int) -> None:
+        visit.shard.check(request.groups, request.used)
+        row = visit.store.rounds.claim(request)
+        try:
+            if request.empty:
+                self._sized(size, 0)
+            else:
+                self._receive_gradient(visit, request.encoded, row, size)
+        except BaseException:
+            visit.store.rounds.withdraw(request)
+            raise
+        self._told(lambda: self._added(visit, request))
+
+    def _added(self, visit: _Visit, request: Contribute) -> None:
+        visit.store.rounds.add(request)
+        squares = visit.store.rounds.wait(request.step, lambda: not self._channel.poll(0.0))
+        if squares is None:
+            self._answer_step(visit)
+        else:
+            self._answer(Squares(squares))
+
+    def _commit(self, visit: _Visit, request: Commit) -> None:
+        def commit() -> None:
+            visit.store.rounds.commit(request.step, request.factor)
+            self._answer_step(visit)
+
+        self._told(commit)
+
+    def _answer_step(self, visit: _Visit) -> None:
+        """No lock: nobody can take the next step before this client contributes to it."""
+        version = visit.shard.version
+        self._answer(Done(version - 1, version), visit.shard.parameters)
+
+    def _told(self, action: Callable[[], None]) -> None:
+        """Another client's loss ends this client's request, not its connection."""
+        try:
+            action()
+        except PeerLost as error:
+            self._answer(Failed(error.cause[:2000], error.remedy[:2000], lost=True))
+
+    # -- bytes ------------------------------------------------------------------------------
+
+    def _receive_gradient(
+        self, visit: _Visit, encoded: Encoded | None, into: list[Tensor], size: int
+    ) -> None:
+        if encoded is None:
+            self._receive(into, size)
+            return
+        message = visit.decoders.tensors(encoded)
+        self._receive([tensor for tensors in message for tensor in tensors], size)
+        visit.decoders.decode(encoded, message, into)
+
+    def _receive(self, tensors: Sequence[Tensor], size: int) -> None:
+        self._sized(size, sum(t.numel() * t.itemsize for t in tensors))
+        self._channel.receive_into(*map(byte_view, tensors))
+
+    def _sized(self, size: int, expected: int) -> None:
+        if size != expected:
+            raise Refused(f"a message has {size} bytes where {expected} were expected")
+
+    def _answer(self, answer: Answer, tensors: Sequence[Tensor] = ()) -> None:
+        self._channel.send(pack(answer), *map(byte_view, tensors))
+
+    def _tell(self, error: Exception) -> None:
+        cause = error.cause if isinstance(error, PhalanxError) else str(error)
+        remedy = error.remedy if isinstance(error, PhalanxError) else ""
+        with contextlib.suppress(PeerLost):
+            self._answer(Failed(cause[:2000], remedy[:2000]))

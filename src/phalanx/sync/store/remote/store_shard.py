@@ -1,0 +1,205 @@
+"""One server's shard of a store: parameters, slots and counts, and what updates them.
+
+Nothing here knows of sockets. The optimizer is made from its class's name, out of the ones that
+are known to be element-wise, and from numbers: no code ever comes over the wire.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from phalanx.core.errors import PhalanxError
+from phalanx.core.spec.codecs import parse_codec
+from phalanx.sync.codec.codec import Codec, Part, Payload
+from phalanx.sync.codec.make import make_codec
+from phalanx.sync.state.layout import Layout, Piece
+from phalanx.sync.state.shard_optimizer import ELEMENTWISE, ShardOptimizer, discover_slots
+from phalanx.sync.store.remote.store_messages import (
+    Description,
+    Encoded,
+    LayoutOf,
+    Options,
+    Refused,
+    TensorOf,
+)
+
+_KINDS = {kind.__name__: kind for kind in ELEMENTWISE}
+_FLOATS = ("float32", "float64", "float16", "bfloat16")
+DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, name) for name in (*_FLOATS, "int8", "uint8", "int16", "int32", "int64")
+}
+_WIDEST = 8
+"""Bytes of a value that no codec's message exceeds."""
+
+
+class Shard:
+    """Whoever reads or changes it holds ``lock``."""
+
+    def __init__(self, description: Description) -> None:
+        self.description = description
+        self.lock = threading.Lock()
+        self.version = 0
+        self.loaded = False
+        self.applied: dict[int, int] = {}
+        """By rank: how many samples its worker had been given at its last push."""
+        self.fenced: set[int] = set()
+        """Ranks that were lost: what of theirs is still under way comes too late."""
+        self._source = _stand_in(description)
+        names = discover_slots(self._source)
+        self.slot_names, self._scalars = list(names.flat), names.scalar
+        self.layouts = [_layout(n, len(description.groups)) for n in description.layouts]
+        self.parameters = self.blank()
+        self.slots = [{name: torch.zeros_like(p) for name in names.flat} for p in self.parameters]
+        self.steps = [torch.zeros(len(n.shards[0])) for n in self.layouts]
+
+    def blank(self) -> list[Tensor]:
+        """Memory for a gradient, per layout."""
+        return [torch.zeros(n.size, dtype=n.dtype) for n in self.layouts]
+
+    def state(self) -> list[Tensor]:
+        """Everything that an update reads or writes, in the order of the wire."""
+        slots = [slot for slots in self.slots for slot in slots.values()]
+        return [*self.parameters, *slots, *self.steps]
+
+    def load(self, state: Sequence[Tensor]) -> None:
+        for mine, given in zip(self.state(), state, strict=True):
+            mine.copy_(given)
+        self.version += 1
+        self.loaded = True
+
+    def optimizers(self) -> list[ShardOptimizer]:
+        """One set for each gradient buffer: each remembers the buffer that it was used with."""
+        return [
+            ShardOptimizer(self._source, n, 0, p, slots, steps, self._scalars)
+            for n, p, slots, steps in zip(
+                self.layouts, self.parameters, self.slots, self.steps, strict=True
+            )
+        ]
+
+    def check(self, groups: Sequence[Options], used: Sequence[bytes | None]) -> None:
+        known = self.description.groups
+        if [set(g) for g in groups] != [set(g) for g in known]:
+            raise Refused("the groups are not those that the store was opened with")
+        sizes = [len(n.shards[0]) for n in self.layouts]
+        if len(used) != len(sizes) or any(
+            mask is not None and len(mask) != size for mask, size in zip(used, sizes, strict=True)
+        ):
+            raise Refused("the used parameters are not those that the store was opened with")
+
+    def update(
+        self,
+        optimizers: Sequence[ShardOptimizer],
+        gradients: Sequence[Tensor],
+        groups: Sequence[Options],
+        used: Sequence[bytes | None],
+        rate_factor: float = 1.0,
+    ) -> None:
+        """One step with ``gradients``; rates and all other numbers are those of ``groups``."""
+        for mine, given in zip(self._source.param_groups, groups, strict=True):
+            mine.update(_values(given))
+        for optimizer, gradient, mask in zip(optimizers, gradients, used, strict=True):
+            optimizer.update(gradient, mask, rate_factor)
+        self.version += 1
+
+
+class Decoders:
+    """The codecs of one connection, which have scratch memory and so are not shared."""
+
+    def __init__(self, description: Description) -> None:
+        self._layouts = description.layouts
+        parts = [_parts(n) for n in description.layouts]
+        self._codecs: list[list[Codec]] = [
+            [make_codec(parse_codec(text), p, seed=0) for p in parts] for text in description.codecs
+        ]
+        self._last: tuple[Encoded, list[list[Tensor]]] | None = None
+
+    def tensors(self, encoded: Encoded) -> list[list[Tensor]]:
+        """Memory for the message that ``encoded`` announces, if it can be one."""
+        if self._last is not None and self._last[0] == encoded:
+            return self._last[1]
+        if encoded.codec >= len(self._codecs) or len(encoded.layouts) != len(self._layouts):
+            raise Refused("the message is in a codec that the store was not opened with")
+        for layout, infos in zip(self._layouts, encoded.layouts, strict=True):
+            limit = _WIDEST * sum(piece.size for piece in layout.pieces) + 64
+            if sum(map(tensor_bytes, infos)) > limit:
+                raise Refused("an encoded gradient is larger than the gradient itself")
+        tensors = [
+            [torch.empty(info.shape, dtype=DTYPES[info.dtype]) for info in infos]
+            for infos in encoded.layouts
+        ]
+        self._last = (encoded, tensors)
+        return tensors
+
+    def decode(self, encoded: Encoded, tensors: list[list[Tensor]], out: list[Tensor]) -> None:
+        codecs = self._codecs[encoded.codec]
+        for codec, message, target in zip(codecs, tensors, out, strict=True):
+            try:
+                codec.decode(Payload(tuple(message)), target)
+            except (RuntimeError, IndexError, ValueError, TypeError) as error:
+                raise Refused(f"a gradient cannot be decoded ({error})") from None
+
+
+def tensor_bytes(info: TensorOf) -> int:
+    if info.dtype not in DTYPES:
+        raise Refused(f"'{info.dtype}' is no type of numbers")
+    count = DTYPES[info.dtype].itemsize
+    for length in info.shape:
+        count *= length
+    return count
+
+
+def byte_view(tensor: Tensor) -> memoryview:
+    """The memory of a contiguous CPU tensor, as bytes."""
+    return tensor.detach().view(-1).view(torch.uint8).numpy().data
+
+
+def _stand_in(description: Description) -> torch.optim.Optimizer:
+    kind = _KINDS.get(description.optimizer)
+    if kind is None:
+        raise Refused(f"the optimizer {description.optimizer[:60]} cannot run in the store")
+    allowed = set(kind([torch.zeros(1)]).defaults)
+    for options in (*description.groups, description.first_values):
+        if unknown := set(options) - allowed:
+            raise Refused(f"{kind.__name__} has no option '{min(unknown)}'")
+    groups = [{**_values(g), "params": [torch.zeros(1)]} for g in description.groups]
+    try:
+        return kind(groups, **_values(description.first_values))
+    except (ValueError, TypeError, RuntimeError, PhalanxError) as error:
+        raise Refused(f"{kind.__name__} refuses its options ({error})") from None
+
+
+def _values(options: Options) -> dict[str, Any]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
+
+
+def _spans(layout: LayoutOf) -> Iterator[tuple[int, int]]:
+    at = 0
+    for piece in layout.pieces:
+        yield at, at + piece.size
+        at += piece.size
+
+
+def _layout(given: LayoutOf, groups: int) -> Layout:
+    """The server knows its own pieces only: to it, each is a parameter."""
+    if given.dtype not in _FLOATS:
+        raise Refused(f"'{given.dtype[:60]}' is no type of parameters")
+    if any(piece.group >= groups for piece in given.pieces):
+        raise Refused("a parameter is in a group that is not there")
+    spans = list(_spans(given))
+    pieces = tuple(
+        Piece(i, start, end, piece.group)
+        for i, ((start, end), piece) in enumerate(zip(spans, given.pieces, strict=True))
+    )
+    return Layout(DTYPES[given.dtype], spans[-1][1] if spans else 0, (), (pieces,))
+
+
+def _parts(given: LayoutOf) -> list[Part]:
+    return [
+        Part(start, end, piece.columns, piece.offset)
+        for (start, end), piece in zip(_spans(given), given.pieces, strict=True)
+    ]

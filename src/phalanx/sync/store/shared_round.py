@@ -1,0 +1,122 @@
+"""A step through the store that is taken when all have given their gradient: in shared memory."""
+
+from __future__ import annotations
+
+import torch
+
+from phalanx.sync.arena.locks import Locks, shard_lock
+from phalanx.sync.reduce.clipping import clip_factor
+from phalanx.sync.reduce.finite import are_finite
+from phalanx.sync.store.shared_store import Store
+from phalanx.sync.strategies.strategy import StrategyContext, Timing
+
+
+class SharedRound:
+    """A step through memory that all share."""
+
+    def __init__(self, context: StrategyContext) -> None:
+        self._replica, self._shared = context.replica, context.shared
+        self._arena, self._clock = context.arena, context.clock
+        self._store = Store(context)
+        layouts, shards = self._replica.layouts, self._arena.workers
+        self._rows = [  # [layout][shard][rank]
+            [[g[slice(*n.bounds(s))] for g in gradients] for s in range(shards)]
+            for n, gradients in zip(layouts, self._shared.gradients, strict=True)
+        ]
+        mine = [[rows[self._arena.rank] for rows in shard] for shard in self._rows]
+        self._sums = [[rows[0] for rows in shard] for shard in self._rows]
+        self._collectors = self._replica.collector(mine)
+        self._mine = [gradients[self._arena.rank] for gradients in self._shared.gradients]
+        self.sender = context.wire.sender(
+            [
+                (f"{i}.{s}", layout, s, mine[i][s])
+                for i, layout in enumerate(layouts)
+                for s in range(shards)
+            ]
+        )
+        self._gone = context.gone
+        self._arrivals = self._arena.region(f"{context.tag}.arrivals", shards + 1, torch.int64)
+        self._arrived = self._arrivals.numpy()
+        self._done = self._arena.region(f"{context.tag}.done", shards, torch.int64).numpy()
+        self._step = self.bytes_sent = 0
+
+    def begin(self) -> None:
+        self.sender.begin(self._shared)
+        self._step = int(self._done.min())
+
+    def offer(self, weight: float, clip: float | None = None) -> None:
+        masks = [collector.collect() for collector in self._collectors]
+        finite = all(c.finite for c in self._collectors) or are_finite(self._mine)
+        self.bytes_sent = self.sender.offer(weight, masks) if finite else 0
+        if finite and not self.sender.is_plain:  # a codec may have made something infinite of it
+            finite = are_finite(self._mine)
+        self._shared.declare(weight, clip, masks, spoilt=not finite)
+
+    def settle(self) -> None:
+        """The shared state is the store: there is nothing to bring back."""
+
+    def fetch_slots(self) -> None:
+        """They are there."""
+
+    def take_part(self) -> Timing:
+        """Push to every shard; then wait until all of them are a version further."""
+        now, timing = self._clock.now, Timing()
+        if refused := self._shared.spoilt_by():
+            self._arena.barrier()  # all have read it
+            return Timing(refused=refused)
+        self._step += 1
+        for shard in self._store.order:
+            asked = now()
+            with self._arena.lock(shard_lock(shard)):
+                timing.wait += now() - asked
+                self._arrived[shard] += 1
+                if self._arrived[shard] == self._arena.workers:
+                    self._arrived[shard] = 0
+                    self._complete(shard, timing)
+        asked = now()
+        self._arena.await_(self._all_done, self._gone)
+        for shard in self._store.order:  # its lock also makes the update visible here
+            with self._arena.lock(shard_lock(shard)):
+                pass
+        timing.wait += now() - asked
+        return timing
+
+    def _all_done(self) -> bool:
+        return bool((self._done >= self._step).all())
+
+    def _complete(self, shard: int, timing: Timing) -> None:
+        """This worker was the last at ``shard``: sum it up and update it, or leave that for the
+        last shard of all where the norm of the whole gradient is needed."""
+        began = self._clock.now()
+        total = float(self._shared.weights.sum())
+        for rows in self._rows:
+            out = rows[shard][0]
+            for other in rows[shard][1:]:
+                out.add_(other)
+            if total not in (0.0, 1.0):
+                out.mul_(1.0 / total)
+        timing.reduce += self._clock.now() - began
+        if (clip := float(self._shared.clips.max())) == 0.0:
+            self._update([shard], timing)
+            return
+        with self._arena.lock(Locks.GATE):
+            self._arrived[-1] += 1
+            last = self._arrived[-1] == self._arena.workers
+        if last:
+            self._arrived[-1] = 0
+            self._clip(clip)
+            self._update(range(self._arena.workers), timing)
+
+    def _clip(self, limit: float) -> None:
+        sums = [out for layout in self._sums for out in layout]
+        squares = sum(float(torch.linalg.vector_norm(out)) ** 2 for out in sums)
+        if (factor := clip_factor(squares, limit)) < 1.0:
+            torch._foreach_mul_(sums, factor)
+
+    def _update(self, shards: list[int] | range, timing: Timing) -> None:
+        began, masks = self._clock.now(), self._shared.used_by(slice(None))
+        for shard in shards:
+            self._store.apply(shard, [sums[shard] for sums in self._sums], masks)
+            self._done[shard] = self._step
+        timing.update += self._clock.now() - began
+        self._arena.wake()

@@ -1,0 +1,174 @@
+"""One versioned store of parameters in shards, which workers update in turn.
+
+On one host the store is memory that all workers share, so there is no server process: whoever
+pushes locks a shard and runs the optimizer on it. Every push is applied exactly once, whatever
+the order (Li et al., "Scaling distributed machine learning with the parameter server", 2014).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from phalanx.data.ledger import Applied
+from phalanx.sync.arena.locks import shard_lock
+from phalanx.sync.reduce.reducer import Reducer
+from phalanx.sync.state.replica import Masks
+from phalanx.sync.state.shared_state import State
+from phalanx.sync.store.push_buffers import Outbox
+from phalanx.sync.strategies.strategy import StrategyContext, Timing
+
+
+class ByShard(Protocol):
+    """A tensor for each shard, or for some of them."""
+
+    def __getitem__(self, shard: int, /) -> Tensor: ...
+
+
+class Store:
+    """The shards in shared memory. ``gradients[layout][shard]`` is what a worker pushes."""
+
+    def __init__(self, context: StrategyContext) -> None:
+        self._arena, self._shared, self._clock = context.arena, context.shared, context.clock
+        self._staging = context.replica.staging
+        self._replica, self._wire = context.replica, context.wire
+        layouts, self._shards = context.replica.layouts, context.arena.workers
+        self._bounds = [[n.bounds(shard) for shard in range(self._shards)] for n in layouts]
+        self._optimizers = [
+            [self._shared.optimizer_of(i, shard) for shard in range(self._shards)]
+            for i in range(len(layouts))
+        ]
+        first = self._arena.rank
+        self.order = [(first + i) % self._shards for i in range(self._shards)]
+        """Workers begin with different shards, so as not to meet."""
+        self._seen = [0] * self._shards
+
+    def outbox(self) -> Outbox:
+        return Outbox(self._replica, self._replica.layouts, self._wire)
+
+    def encode(self, outbox: Outbox) -> int:
+        """What is pushed next becomes what the store sees; returns the bytes of that."""
+        return outbox.sender.send()
+
+    def begin(self) -> None:
+        """The shared state is the store: there is nothing to hand over."""
+
+    def settle(self) -> None:
+        """Likewise back."""
+
+    def fetch_slots(self) -> None:
+        """They are there."""
+
+    def push_outbox(
+        self,
+        outbox: Outbox,
+        used: Masks,
+        rate_factor: float,
+        timing: Timing,
+        pull: Sequence[Tensor] | None = None,
+    ) -> None:
+        """Update all shards with what was encoded; ``pull`` takes the new parameters."""
+        self.push(outbox.gradients, used, rate_factor, timing, pull=pull or ())
+
+    def fence(self, rank: int) -> Applied | None:
+        """On one host nobody goes on without another."""
+        return None
+
+    def push_for(self, reducer: Reducer) -> None:
+        """Nothing to prepare: the sums are where the store is."""
+
+    def push_reduced(
+        self, reducer: Reducer, used: Masks, rate_factor: float, timing: Timing
+    ) -> None:
+        """Update the shards whose slices this member of a team has summed."""
+        gradients = [
+            dict(zip(reducer.shards, own, strict=True)) for own in reducer.reduced
+        ]  # indexed by shard; a member only ever touches its own
+        self.push(gradients, used, rate_factor, timing, shards=reducer.shards)
+
+    def push(
+        self,
+        gradients: Sequence[ByShard],
+        used: Masks,
+        rate_factor: float,
+        timing: Timing,
+        shards: Sequence[int] | None = None,
+        pull: Sequence[Tensor] = (),
+    ) -> None:
+        """Update ``shards`` (all), taking any that is free; copy each into ``pull`` at once."""
+        waiting = list(self.order if shards is None else shards)
+        while waiting:
+            asked = self._clock.now()
+            shard = self._enter_one(waiting)
+            waiting.remove(shard)
+            try:
+                self._visit(shard, [g[shard] for g in gradients], used, rate_factor, asked, timing)
+                self._copy(shard, pull)
+            finally:
+                self._arena.lock(shard_lock(shard)).release()
+
+    def _enter_one(self, waiting: list[int]) -> int:
+        """Lock a shard that is free; only when none is, wait for one."""
+        for shard in waiting:
+            if self._arena.lock(shard_lock(shard)).acquire(blocking=False):
+                return shard
+        self._arena.lock(shard_lock(waiting[0])).acquire()
+        return waiting[0]
+
+    def _visit(
+        self,
+        shard: int,
+        gradients: list[Tensor],
+        used: Masks,
+        rate_factor: float,
+        asked: float,
+        timing: Timing,
+    ) -> None:
+        admitted = self._clock.now()
+        timing.wait += admitted - asked
+        late = int(self._shared.versions[shard]) - self._seen[shard]
+        timing.staleness = max(timing.staleness, late)
+        self.apply(shard, gradients, used, rate_factor)
+        self._seen[shard] = int(self._shared.versions[shard])
+        timing.update += self._clock.now() - admitted
+
+    def apply(
+        self, shard: int, gradients: Sequence[Tensor], used: Masks, rate_factor: float = 1.0
+    ) -> None:
+        """Run the optimizer on ``shard``, whose lock this worker holds."""
+        for optimizers, gradient, mask in zip(self._optimizers, gradients, used, strict=True):
+            optimizers[shard].update(gradient, mask, rate_factor)
+        self._shared.versions[shard] += 1
+
+    def pull_reduced(self, reducer: Reducer, into: Sequence[Tensor]) -> None:
+        """Copy the newest parameters, which a team has just updated."""
+        self.pull(into)
+
+    def export_private(self) -> State:
+        return {}
+
+    def import_private(self, state: State) -> None:
+        pass
+
+    def pull_newer(self, into: Sequence[Tensor], taken: list[int]) -> list[int]:
+        """Pull unless ``into`` is of the versions ``taken``; returns those it is of now."""
+        versions: list[int] = self._shared.versions.tolist()
+        if versions != taken:
+            self.pull(into)
+        return versions
+
+    def pull(self, into: Sequence[Tensor]) -> None:
+        """Copy every shard, each as a whole that nobody is updating."""
+        for shard in self.order:
+            with self._arena.lock(shard_lock(shard)):
+                self._seen[shard] = int(self._shared.versions[shard])
+                self._copy(shard, into)
+
+    def _copy(self, shard: int, into: Sequence[Tensor]) -> None:
+        if not into:
+            return
+        parts = [slice(*bounds[shard]) for bounds in self._bounds]
+        flats = zip(into, self._shared.parameters, parts, strict=True)
+        self._staging.fetch((flat[part], shared[part]) for flat, shared, part in flats)

@@ -1,0 +1,123 @@
+"""Synchronous data parallelism in shared memory: reduce-scatter, update, and nothing to gather.
+
+Each worker sums one slice of everybody's gradients and updates that slice of the parameters,
+which all workers see. It is the reduce-scatter and all-gather of Rabenseifner, "Optimization of
+collective reduction operations" (2004), where the gather costs nothing because the memory is
+shared, with the optimizer sharded between the halves as in Rajbhandari et al., "ZeRO" (2020).
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from phalanx.sync.reduce.reducer import Reducer
+from phalanx.sync.reduce.topology import Path
+from phalanx.sync.state.gradients import set_grad
+from phalanx.sync.state.replica import Masks
+from phalanx.sync.state.shared_state import State
+from phalanx.sync.strategies.strategy import StrategyContext, Timing
+from phalanx.sync.strategies.team_strategy import TeamStrategy
+
+
+class AllReduce(TeamStrategy):
+    """Two barriers a step: gradients are there; parameters are updated."""
+
+    def __init__(
+        self,
+        context: StrategyContext,
+        topology: str | None = None,
+        through: str | None = None,
+    ) -> None:
+        super().__init__(context)
+        path = Path(topology, through, self._replica.device)
+        self._reducer = Reducer(context, path=path)
+        if self._shared.elementwise:
+            layouts, shard = len(self._replica.layouts), self._host.rank
+            self._optimizers = [self._shared.optimizer_of(i, shard) for i in range(layouts)]
+
+    def begin(self) -> None:
+        self._reducer.begin()
+        super().begin()
+        self._reducer.go_ahead()
+
+    def offer(self, weight: float, clip: float | None = None) -> None:
+        self._reducer.offer(weight, clip)
+
+    @property
+    def bytes_sent(self) -> int:
+        return self._reducer.bytes_sent
+
+    def start(self) -> None:
+        self._reducer.start()
+
+    def distrust(self) -> None:
+        self._reducer.distrust()
+
+    def follow(self) -> Timing:
+        met = self._clock.now()
+        masks = self._reducer.reduce()
+        self._replica.drop_gradients()
+        return self._take(masks, met)
+
+    @property
+    def steps_agreed(self) -> bool:
+        """A codec makes something else of a gradient on its way: then it has to go it."""
+        return self._context.wire.codec is None
+
+    def step_agreed(self) -> Timing:
+        met = self._clock.now()
+        masks = self._reducer.keep_own()
+        self._reducer.check()
+        self._replica.drop_gradients()
+        return self._take(masks, met)
+
+    def _take(self, masks: Masks, met: float) -> Timing:
+        """Update from what was reduced."""
+        now, reduced, refused = self._clock.now, self._clock.now(), self._reducer.refused
+        if refused is None:
+            (self._update if self._shared.elementwise else self._update_whole)(masks)
+        updated = now()
+        self._host.barrier()
+        self.refresh()
+        settled = now() - updated
+        return Timing(
+            reduce=reduced - met, update=updated - reduced, settle=settled, refused=refused
+        )
+
+    def _update(self, masks: Masks) -> None:
+        for optimizer, own, mask in zip(
+            self._optimizers, self._reducer.reduced, masks, strict=True
+        ):
+            optimizer.update(own[0], mask)
+
+    def _update_whole(self, used: Masks) -> None:
+        """An optimizer that is not element-wise runs on a host's first worker, for all there."""
+        whole = [gradients[0] for gradients in self._shared.gradients]
+        if not self._reducer.apart:
+            for flat, layout, own in zip(
+                whole, self._replica.layouts, self._reducer.reduced, strict=True
+            ):
+                flat[slice(*layout.bounds(self._host.rank))] = own[0]
+        self._host.barrier()
+        if self._host.rank == 0:
+            self._step_users_optimizer(whole, used)
+
+    def _step_users_optimizer(self, whole: list[Tensor], used: Masks) -> None:
+        replica = self._replica
+        for i, layout in enumerate(replica.layouts):
+            for n, (place, parameter) in enumerate(
+                zip(layout.places, replica.parameters[i], strict=True)
+            ):
+                mask = used[i]
+                if mask is None or mask[n]:
+                    set_grad(parameter, place.view(whole[i]).to(parameter.device))
+        replica.optimizer.step()
+        replica.optimizer.zero_grad(set_to_none=True)
+        if self._staged:  # the parameters are views of these
+            replica.staging.fetch(zip(self._shared.parameters, self._staged, strict=True))
+
+    def export_private(self) -> State:
+        return self._reducer.sender.export_state()
+
+    def import_private(self, state: State) -> None:
+        self._reducer.sender.import_state(state)

@@ -1,0 +1,119 @@
+"""Bounded staleness: asynchronous, but nobody runs far ahead of the slowest.
+
+SSP: Ho et al., "More effective distributed ML via a stale synchronous parallel parameter server"
+(2013). DSSP, which chooses the bound at run time: Zhao et al., "Dynamic stale synchronous
+parallel distributed training for deep learning" (2019). The rules are in ``admission``.
+"""
+
+from __future__ import annotations
+
+from phalanx.sync.state.replica import Masks
+from phalanx.sync.store.admission import Dynamic, Rule, Stale
+from phalanx.sync.store.admission_gate import Gate
+from phalanx.sync.strategies.asynchronous import Asynchronous
+from phalanx.sync.strategies.strategy import StrategyContext, Timing
+
+
+class Bounded(Asynchronous):
+    """Each worker trains a copy that it takes at the gate: so it knows how old that is."""
+
+    own_copy = True
+
+    def __init__(
+        self,
+        context: StrategyContext,
+        rule: Rule,
+        *,
+        lockstep: bool = False,
+        overlap: str = "no",
+        servers: int | None = None,
+    ) -> None:
+        super().__init__(context, overlap, servers)
+        tag, gone = f"{context.tag}.gate", context.gone
+        self._gate = context.gates.shared(
+            lambda: Gate(self._arena, rule, tag, lockstep=lockstep, gone=gone)
+        )
+        self._gate.parties.append(self)
+        self._taken: list[int] = []
+
+    def arrive(self) -> None:
+        """Before it computes: whoever is done sooner must not take it for one that rests.
+
+        What it took before a rest can be of any age.
+        """
+        if self._gate.enter():
+            self._pull()
+
+    def exchange(self, weight: float, clip: float | None = None) -> Timing:
+        if self._gate.enter():  # it rested with a batch in hand: its copy is as old as it is
+            self._gate.pulled()
+        return super().exchange(weight, clip)
+
+    def _push(self, used: Masks | None, timing: Timing) -> None:
+        now, asked = self._clock.now, self._clock.now()
+        self._gate.before_push()
+        timing.wait += now() - asked
+        if used is not None:
+            self._store.push_outbox(self._outbox, used, self._rate_factor, timing)
+        self._gate.pushed()
+        pushed = now()
+        self._gate.wait()
+        timing.wait += now() - pushed
+        if self._overlaps:
+            return  # the model computes on its copy right now: it is renewed between steps
+        self._pull(timing)
+
+    def _pull(self, timing: Timing | None = None) -> None:
+        """Of every optimizer: the worker's clock speaks for all that it computes with."""
+        began = self._clock.now()
+        for party in self._gate.parties:
+            party.take()
+        self._gate.pulled()
+        if timing is not None:
+            timing.reduce += self._clock.now() - began
+
+    def take(self) -> None:
+        self._taken = self._store.pull_newer(self._staged, self._taken)
+
+    def refresh(self) -> None:
+        super().refresh()
+        self._taken = []  # parameters can also change without a push: restored, handed over
+
+    def land(self) -> None:
+        super()._settle()
+
+    def _settle(self) -> None:
+        for party in self._gate.parties:  # one clock counts their pushes: one after the other
+            party.land()
+        if self._overlaps:
+            self._pull()
+
+    def lose(self, rank: int) -> None:
+        self._gate.lose(rank)
+
+    def rest(self) -> None:
+        super().rest()
+        self._gate.rest()
+
+
+class StaleSynchronous(Bounded):
+    def __init__(
+        self,
+        context: StrategyContext,
+        bound: int = 3,
+        overlap: str = "no",
+        servers: int | None = None,
+    ) -> None:
+        rule, lockstep = Stale(bound), bound == 0
+        super().__init__(context, rule, lockstep=lockstep, overlap=overlap, servers=servers)
+
+
+class DynamicStaleSynchronous(Bounded):
+    def __init__(
+        self,
+        context: StrategyContext,
+        low: int = 2,
+        high: int = 8,
+        servers: int | None = None,
+    ) -> None:
+        super().__init__(context, Dynamic(low, high), servers=servers)

@@ -1,0 +1,56 @@
+"""Bulk-synchronous training through the store: it applies a step when all have pushed theirs.
+
+Valiant, "A bridging model for parallel computation" (1990); the synchronous mode of parameter
+servers. Unlike ``allreduce`` no worker has a slice of its own: the store sums what was pushed, in
+the order of the ranks, and updates it, while others are still pushing. On one host whoever
+completes a shard does so; between hosts each host pushes what its workers have summed.
+"""
+
+from __future__ import annotations
+
+from phalanx.sync.state.shared_state import State
+from phalanx.sync.store.parameter_store import refuse_whole
+from phalanx.sync.store.remote.remote_round import RemoteRound
+from phalanx.sync.store.shared_round import SharedRound
+from phalanx.sync.strategies.strategy import StrategyContext, Timing
+from phalanx.sync.strategies.team_strategy import TeamStrategy
+
+
+class BulkSynchronous(TeamStrategy):
+    def __init__(self, context: StrategyContext, servers: int | None = None) -> None:
+        super().__init__(context)
+        refuse_whole(context)
+        self._round: SharedRound | RemoteRound = (
+            SharedRound(context) if context.arena.hosts is None else RemoteRound(context, servers)
+        )
+
+    def begin(self) -> None:
+        self._round.begin()
+        super().begin()
+
+    def offer(self, weight: float, clip: float | None = None) -> None:
+        self._round.offer(weight, clip)
+
+    @property
+    def bytes_sent(self) -> int:
+        return self._round.bytes_sent
+
+    def follow(self) -> Timing:
+        self._replica.drop_gradients()
+        timing = self._round.take_part()
+        self.refresh()
+        return timing
+
+    def drain(self) -> None:
+        super().drain()
+        self._round.settle()
+
+    def write_optimizer(self) -> None:
+        self._round.fetch_slots()
+        super().write_optimizer()
+
+    def export_private(self) -> State:
+        return self._round.sender.export_state()
+
+    def import_private(self, state: State) -> None:
+        self._round.sender.import_state(state)

@@ -1,0 +1,85 @@
+"""All-reduce inside groups of workers, asynchronous between the groups.
+
+Similar workers wait for each other, unlike ones do not: the mixed strategy of the Strategy Switch
+study, in the spirit of Jiang et al., "Heterogeneity-aware distributed parameter servers" (2017).
+Each member sums some slices of its group's gradients and pushes those to the store.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from phalanx.sync.reduce.reducer import Reducer
+from phalanx.sync.state.shared_state import State
+from phalanx.sync.store.parameter_store import make_store
+from phalanx.sync.strategies.strategy import StrategyContext, Timing
+from phalanx.sync.strategies.team_strategy import TeamStrategy
+
+
+class Groups(TeamStrategy):
+    """The engine forms the groups (``size``, ``by``); ``context.team`` is this worker's."""
+
+    def __init__(
+        self,
+        context: StrategyContext,
+        size: int | None = None,
+        by: str | None = None,
+        servers: int | None = None,
+    ) -> None:
+        super().__init__(context)
+        self._store = make_store(context, servers)
+        self._reducer = Reducer(context)
+        self._store.push_for(self._reducer)
+        self._rate_factor, self._emphasis = 1.0 / context.rate_divisor, 1.0
+
+    def emphasise(self, factor: float) -> None:
+        self._emphasis = factor
+
+    def begin(self) -> None:
+        self._reducer.begin()
+        self._store.begin()
+        super().begin()
+
+    def offer(self, weight: float, clip: float | None = None) -> None:
+        self._reducer.offer(weight, clip)
+
+    @property
+    def bytes_sent(self) -> int:
+        return self._reducer.bytes_sent
+
+    def follow(self) -> Timing:
+        now, timing, began = self._clock.now, Timing(), self._clock.now()
+        masks = self._reducer.reduce()
+        self._replica.drop_gradients()
+        timing.refused = self._reducer.refused
+        timing.reduce = now() - began
+        if self._emphasis != 1.0:
+            torch._foreach_mul_([g for own in self._reducer.reduced for g in own], self._emphasis)
+        if timing.refused is None:
+            self._store.push_reduced(self._reducer, masks, self._rate_factor, timing)
+        pushed = now()
+        self._team.barrier()
+        self._store.pull_reduced(self._reducer, self._staged)
+        timing.settle = now() - pushed
+        return timing
+
+    def refresh(self) -> None:
+        self._store.pull(self._staged)
+
+    def snapshot(self, flats: list[torch.Tensor]) -> None:
+        self._store.pull(flats)
+
+    def drain(self) -> None:
+        super().drain()
+        self._store.settle()
+
+    def write_optimizer(self) -> None:
+        self._store.fetch_slots()
+        super().write_optimizer()
+
+    def export_private(self) -> State:
+        return self._reducer.sender.export_state() | self._store.export_private()
+
+    def import_private(self, state: State) -> None:
+        self._reducer.sender.import_state(state)
+        self._store.import_private(state)

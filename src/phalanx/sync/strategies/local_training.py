@@ -1,0 +1,133 @@
+"""Training apart: each worker steps by itself, and now and then all come together."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from phalanx.sync.reduce.reducer import Reducer
+from phalanx.sync.state.optimizer_state import export_tensors, load_tensors, read_slot
+from phalanx.sync.state.shared_state import State
+from phalanx.sync.strategies.shared_strategy import SharedStrategy
+from phalanx.sync.strategies.single import Single
+from phalanx.sync.strategies.strategy import StrategyContext, Timing
+
+
+class Local(SharedStrategy, ABC):
+    """The user's own optimizer on a copy of the parameters; the shared ones are the last agreed.
+
+    At the end of a round each worker shows how far it has moved; the mean of that, weighted by
+    samples, moves the shared parameters in the way that a subclass says (``_move``).
+    """
+
+    own_copy = True
+
+    def __init__(self, context: StrategyContext) -> None:
+        super().__init__(context)
+        self._alone = Single(self._replica.optimizer, self._clock)
+        self._reducer = Reducer(context)
+        host_buffer = self._replica.staging.host_buffer
+        self._moved = [host_buffer(n.size, n.dtype) for n in self._replica.layouts]
+        self._weight = 0.0
+        workers = self._arena.workers
+        self._apart = self._arena.region(f"{context.tag}.apart", workers, torch.uint8).numpy()
+        """Which workers have stepped since all came together."""
+
+    def begin(self) -> None:
+        if self._shared.elementwise:
+            self._shared.write_optimizer()
+        self._reducer.begin()
+        super().begin()
+
+    def exchange(self, weight: float, clip: float | None = None) -> Timing:
+        self._apart[self._arena.rank] = 1
+        timing = self._alone.exchange(self._replica.scale.value, clip)
+        if timing.refused is None:
+            self._weight += weight
+        else:
+            timing.refused = (self._arena.rank,)
+        return timing
+
+    def agree(self) -> Timing:
+        return self._come_together(self._team.meet)
+
+    def _come_together(self, meet: Callable[[], object]) -> Timing:
+        now, ready = self._clock.now, self._clock.now()
+        self._replica.staging.fetch(zip(self._moved, self._staged, strict=True))
+        for moved, agreed in zip(self._moved, self._shared.parameters, strict=True):
+            moved.sub_(agreed)
+        weight, self._weight = self._weight, 0.0
+        self._show(self._moved, weight)
+        sent = now()
+        meet()
+        met = now()
+        self._reducer.reduce()
+        if self._reducer.refused is None:
+            for i, shard in enumerate(self._own_slices()):
+                self._move(i, shard, self._reducer.reduced[i][0])
+        updated = now()
+        self._team.barrier()
+        self._apart[self._arena.rank] = 0
+        self.refresh()
+        return Timing(
+            send=sent - ready,
+            wait=met - sent,
+            update=updated - met,
+            settle=now() - updated,
+            bytes_sent=self._reducer.bytes_sent,
+            refused=self._reducer.refused,
+        )
+
+    def _show(self, flats: list[Tensor], weight: float) -> None:
+        """Weighted, because the reducer divides a sum by the sum of weights."""
+        if weight != 1.0:
+            torch._foreach_mul_(flats, weight)
+        self._reducer.offer_flats(flats, weight)
+        self._reducer.encode()
+
+    def _own_slices(self) -> list[Tensor]:
+        return [
+            parameters[slice(*layout.bounds(self._host.rank))]
+            for parameters, layout in zip(
+                self._shared.parameters, self._replica.layouts, strict=True
+            )
+        ]
+
+    @abstractmethod
+    def _move(self, layout: int, parameters: Tensor, mean: Tensor) -> None:
+        """Move this worker's slice of the agreed parameters, given the mean movement."""
+
+    def drain(self) -> None:
+        """What is left to bring together: steps since the last round, the optimizers' state."""
+        self._arena.barrier()
+        if self._apart.any():
+            self._come_together(self._team.barrier)
+        if self._shared.elementwise:
+            self._average_slots()
+        super().drain()
+
+    def _average_slots(self) -> None:
+        for name in self._shared.slots[0]:
+            self._reducer.offer_flats(read_slot(self._replica, name), 1.0)
+            self._team.barrier()
+            self._reducer.reduce(coded=False, checked=False)
+            for i, layout in enumerate(self._replica.layouts):
+                slot = self._shared.slots[i][name]
+                slot[slice(*layout.bounds(self._host.rank))] = self._reducer.reduced[i][0]
+            self._team.barrier()
+        if self._host.rank == 0:
+            self._shared.take_steps_of_optimizer()
+            self._shared.share_steps()
+
+    def write_optimizer(self) -> None:
+        """It has it: it is what steps here."""
+
+    def export_private(self) -> State:
+        return self._reducer.sender.export_state() | export_tensors(self._replica)
+
+    def import_private(self, state: State) -> None:
+        self._reducer.sender.import_state(state)
+        load_tensors(self._replica, state)

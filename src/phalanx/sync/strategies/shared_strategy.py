@@ -1,0 +1,105 @@
+"""What strategies that work in shared memory have in common."""
+
+from __future__ import annotations
+
+import torch
+
+from phalanx.data.ledger import Applied
+from phalanx.sync.arena.locks import shard_lock
+from phalanx.sync.state.shared_state import State
+from phalanx.sync.strategies.strategy import StrategyContext, Timing
+
+
+class SharedStrategy:
+    """Parameters lie in the shared state.
+
+    A model on a CPU can train right there; one on an accelerator, or under a strategy that wants
+    ``own_copy``, trains a copy of them. A subclass adds ``exchange``; the rest is there for those
+    who need more than nothing.
+    """
+
+    own_copy = False
+    every = 0
+
+    def __init__(self, context: StrategyContext) -> None:
+        self._replica, self._shared = context.replica, context.shared
+        self._arena, self._clock, self._team = context.arena, context.clock, context.team
+        self._host = context.arena.host
+        in_place = not self._replica.staging.away and not self.own_copy
+        self._staged: list[torch.Tensor] = [] if in_place else self._replica.private_flats()
+
+    def begin(self) -> None:
+        self._replica.stop_listening()
+        self.bind()
+        self.refresh()
+        self._arena.barrier()
+
+    def bind(self) -> None:
+        self._replica.bind(self._staged or self._shared.parameters)
+
+    def arrive(self) -> None:
+        pass
+
+    def emphasise(self, factor: float) -> None:
+        pass
+
+    def covers(self, total: int) -> None:
+        pass
+
+    def fence(self, rank: int) -> Applied | None:
+        return None
+
+    def share_gradients(self, weight: float) -> None:
+        pass
+
+    @property
+    def steps_agreed(self) -> bool:
+        return False
+
+    def step_agreed(self) -> Timing:
+        return Timing()
+
+    def agree(self) -> Timing:
+        return Timing()
+
+    def rest(self) -> None:
+        pass
+
+    def lose(self, rank: int) -> None:
+        pass
+
+    def refresh(self) -> None:
+        """In place there is nothing to fetch: the model reads the shared parameters."""
+        if self._staged:
+            copies = zip(self._staged, self._shared.parameters, strict=True)
+            self._replica.staging.fetch(copies)
+
+    def snapshot(self, flats: list[torch.Tensor]) -> None:
+        for shard in range(self._host.workers):
+            with self._host.lock(shard_lock(shard)):  # each shard as nobody is updating it
+                for flat, values, layout in zip(
+                    flats, self._shared.parameters, self._replica.layouts, strict=True
+                ):
+                    part = slice(*layout.bounds(shard))
+                    flat[part] = values[part]
+
+    def drain(self) -> None:
+        self._arena.barrier()
+
+    def export_state(self) -> State:
+        return self._shared.export_state()
+
+    def import_state(self, state: State) -> None:
+        if self._host.rank == 0:
+            self._shared.import_state(state)
+        self._arena.barrier()
+
+    def write_optimizer(self) -> None:
+        if self._shared.elementwise:
+            self._shared.write_optimizer()
+
+    def export_private(self) -> State:
+        return {}
+
+    def import_private(self, state: State) -> None:
+        pass

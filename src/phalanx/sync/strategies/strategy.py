@@ -1,0 +1,137 @@
+"""What a strategy is: how workers agree on the next parameters.
+
+A strategy is given everything it touches: the replica (this worker's parameters and gradients),
+the shared state, the arena to wait in, its team, the wire, the clock. It never opens a socket or
+reads the time by itself, so the same code runs between processes, between threads, and in
+scripted time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import Tensor
+
+from phalanx.data.ledger import Applied
+from phalanx.sync.arena.arena import Arena
+from phalanx.sync.arena.clock import Clock
+from phalanx.sync.reduce.encoding import Wire
+from phalanx.sync.reduce.team import Team
+from phalanx.sync.state.replica import Replica
+from phalanx.sync.state.shared_state import SharedState, State
+from phalanx.sync.store.admission_gate import Gates
+
+
+@dataclass
+class Timing:
+    """How long the parts of one exchange took, in the order in which they happen (seconds)."""
+
+    send: float = 0.0
+    wait: float = 0.0
+    reduce: float = 0.0
+    update: float = 0.0
+    settle: float = 0.0
+    staleness: int = 0
+    bytes_sent: int = 0
+    refused: tuple[int, ...] | None = None
+    """Not ``None``: the step was not taken, because the gradients of these workers (if of none, the
+    sum of all) were not finite. The same for all that step together."""
+
+
+@dataclass(frozen=True)
+class StrategyContext:
+    """What a strategy is given to work with."""
+
+    replica: Replica
+    shared: SharedState
+    arena: Arena
+    clock: Clock
+    team: Team
+    rate_divisor: float = 1.0
+    wire: Wire = field(default_factory=Wire)
+    tag: str = ""
+    """Tells apart the memory of several optimizers and phases."""
+    gates: Gates = field(default_factory=Gates)
+    """One for all optimizers of a stage."""
+    gone: Callable[[], bool] | None = None
+    """Whether a worker has left for good, so that it is waited for in vain. Takes no lock."""
+
+
+class Strategy(Protocol):
+    """``Strategy(context, **options)``, registered in ``phalanx.core.spec.strategies``."""
+
+    every: int
+    """Batches of a round, where workers train apart between rounds."""
+
+    def begin(self) -> None:
+        """Start training under this strategy, from the newest parameters. Collective."""
+
+    def bind(self) -> None:
+        """Make the model's parameters those that this strategy trains."""
+
+    def exchange(self, weight: float, clip: float | None = None) -> Timing:
+        """Give this worker's gradient, times the replica's scale, and take the new parameters.
+
+        The agreed gradient is the sum over those who take part, divided by the sum of their
+        weights; ``clip`` limits its norm. Gradients are gone afterwards.
+        """
+
+    def arrive(self) -> None:
+        """This worker is about to take a batch: from now on it is one that others wait for."""
+
+    def emphasise(self, factor: float) -> None:
+        """This worker's batches are ``factor`` times as large as an equal share."""
+
+    def share_gradients(self, weight: float) -> None:
+        """Give every member of the team the agreed gradient, without a step. Teams only."""
+
+    @property
+    def steps_agreed(self) -> bool:
+        """Whether :meth:`step_agreed` can be used."""
+
+    def step_agreed(self) -> Timing:
+        """Update from the agreed gradient, which all members have, and have met for."""
+
+    def covers(self, total: int) -> None:
+        """What is given next covers the first ``total`` samples that this worker has had."""
+
+    def fence(self, rank: int) -> Applied | None:
+        """A worker is lost: how far what it gave has come. Nothing more of it is taken.
+
+        ``None`` where nobody can know.
+        """
+
+    def agree(self) -> Timing:
+        """Local strategies: bring the workers' parameters together. Collective."""
+
+    def rest(self) -> None:
+        """This worker gives nothing for a while: nobody is to wait for it."""
+
+    def lose(self, rank: int) -> None:
+        """A worker is gone: nobody is to wait for it. Called between steps or in a wait."""
+
+    def refresh(self) -> None:
+        """Take the newest parameters, without giving anything."""
+
+    def snapshot(self, flats: list[Tensor]) -> None:
+        """Copy the newest parameters into ``flats``, whatever the others do meanwhile."""
+
+    def drain(self) -> None:
+        """Return when nothing of this worker's is under way any more. Collective."""
+
+    def export_state(self) -> State:
+        """Parameters, optimizer slots and counts. Only after :meth:`drain`."""
+
+    def import_state(self, state: State) -> None:
+        """Go on from what another strategy exported."""
+
+    def write_optimizer(self) -> None:
+        """Give the script's own optimizer the state as it is now."""
+
+    def export_private(self) -> State:
+        """What only this worker knows and the next step depends on."""
+
+    def import_private(self, state: State) -> None:
+        """Go on from what this worker itself exported, under the same strategy."""

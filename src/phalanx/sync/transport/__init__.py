@@ -1,1 +1,0 @@
-"""The wires: memory shared by threads, memory shared by processes."""

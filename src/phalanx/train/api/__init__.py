@@ -1,0 +1,1 @@
+"""What a training script uses: ``fit``, ``join``, ``Run``, metrics."""

@@ -1,0 +1,166 @@
+"""``fit``: the whole training loop, for models that need nothing special."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from phalanx.core.errors import InputError
+from phalanx.data.structure import map_tensors
+from phalanx.train.api.join import join_with
+from phalanx.train.api.metrics import Metric, accuracy, is_classification
+from phalanx.train.api.model_calls import Forward, call_model, own_loss
+from phalanx.train.api.precision import trial_step
+from phalanx.train.api.run import Run
+from phalanx.train.api.validation import hold_out
+
+Loss = Callable[[Any, Any], Tensor]
+
+
+@dataclass
+class _Loop:
+    """What one epoch needs."""
+
+    run: Run
+    model: nn.Module
+    loss: Loss
+    batch: int
+    clip: float | None
+    accumulate: int
+    augment: Any
+    metrics: Mapping[str, Metric]
+    summed: bool
+    forward: Forward
+
+    def train(self, data: Any) -> None:
+        self.model.train()
+        for batch in self.run.batches(data, self.batch, augment=self.augment):
+            with self.run.autocast():
+                outputs, y = self.forward(self.model, batch)
+                error = self.loss(outputs, y)
+            self.run.backward(error)
+            self.run.judge(outputs, y)
+            if self.run.pending >= self.accumulate:  # the run averages what it accumulated
+                self.run.step(clip=self.clip)
+        if self.run.pending:
+            self.run.step(clip=self.clip)
+
+    def means(self, outputs: Any, y: Any) -> list[Tensor | float]:
+        outputs = map_tensors(outputs, lambda t: t.float() if t.is_floating_point() else t)
+        error = self.loss(outputs, y)
+        found: dict[str, Tensor | float] = {"loss": error / len(y) if self.summed else error}
+        if is_classification(outputs, y):
+            found["accuracy"] = accuracy(outputs, y)
+        found |= {name: metric(outputs, y) for name, metric in self.metrics.items()}
+        return list(found.values())
+
+    def measure(self, data: Any, prefix: str, wait: bool) -> dict[str, float]:
+        values = self.run.measure(self.means, data, wait=wait, forward=self.forward)
+        if values is None:
+            return {}
+        # By their number: the worker that waited for another's figures has not seen the outputs.
+        names = ["loss", "accuracy"][: len(values) - len(self.metrics)] + list(self.metrics)
+        return {f"{prefix}_{n}": v for n, v in zip(names, values, strict=True)}
+
+
+def fit(
+    model: nn.Module,
+    *,
+    optimizer: torch.optim.Optimizer,
+    loss: Loss | None = None,
+    train: Any,
+    test: Any = None,
+    epochs: int = 10,
+    batch: int | None = None,
+    validation: Any = None,
+    scheduler: Any = None,
+    clip: float | None = None,
+    accumulate: int = 1,
+    augment: Any = None,
+    metrics: Mapping[str, Metric] | None = None,
+    best: str | None = None,
+    patience: int | None = None,
+    forward: Forward = call_model,
+) -> Run:
+    """Train ``model`` on ``train`` and evaluate it on ``test`` after every epoch.
+
+    ``batch`` is the global batch, shared among the workers; a step takes ``accumulate`` of them. It
+    is that of the ``DataLoader`` unless given, else 128.
+    ``validation`` is a share of ``train`` to hold out, or data of its own. ``best`` names the
+    figure by which the best weights are kept (``"test_accuracy"``); training stops after
+    ``patience`` epochs without a better one. Without ``loss`` the model's outputs have to have one.
+    ``forward(model, batch)`` returns outputs and targets, where batches are unusual. Any worker
+    count, any strategy, same arguments.
+    """
+    loss = loss or own_loss
+    _check(batch, accumulate, clip, patience)
+    batch = batch or getattr(train, "batch_size", None) or 128
+    if taken := {"loss", "accuracy"} & set(metrics or {}):
+        raise InputError(
+            f"fit: metrics has '{min(taken)}', which fit itself reports", "Give yours another name."
+        )
+    held: Any = None
+    if validation is not None:
+        train, held = hold_out(train, validation)
+    kind = "sum" if getattr(loss, "reduction", "mean") == "sum" else "mean"
+    trial = trial_step(model, loss, train, batch, forward)
+    run = join_with(model, optimizer, trial=trial, loss=kind)
+    run.average_accumulated()
+    loop = _Loop(
+        run, model, loss, batch, clip, accumulate, augment, metrics or {}, kind == "sum", forward
+    )
+    watched = best or _default_watch(patience, held, test)
+    if watched:
+        run.save_best(watched, patience)
+    scheduler = scheduler(optimizer) if _is_factory(scheduler) else scheduler
+    if scheduler is not None:
+        run.keep(scheduler=scheduler)
+    plateau = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
+    for _ in run.epochs(epochs):
+        loop.train(train)
+        figures: dict[str, float] = {}
+        for prefix, data in (("validation", held), ("test", test)):
+            if data is not None:
+                figures |= loop.measure(data, prefix, wait=plateau)
+        if figures:
+            run.log(**figures)
+        else:
+            run.tell({})
+        _advance(scheduler, figures)
+    return run
+
+
+def _check(batch: int | None, accumulate: int, clip: float | None, patience: int | None) -> None:
+    for name, value in (("batch", batch), ("accumulate", accumulate), ("patience", patience)):
+        if value is not None and value < 1:
+            raise InputError(f"fit: {name}={value}", f"{name} is a whole number from 1.")
+    if clip is not None and clip <= 0:
+        raise InputError(f"fit: clip={clip}", "clip is the largest norm allowed, above 0.")
+
+
+def _default_watch(patience: int | None, held: Any, test: Any) -> str | None:
+    if patience is None:
+        return None
+    if held is None and test is None:
+        raise InputError("fit: patience needs something to watch", "Give validation= or test=.")
+    return "validation_loss" if held is not None else "test_loss"
+
+
+def _is_factory(scheduler: Any) -> bool:
+    return callable(scheduler) and not hasattr(scheduler, "step")
+
+
+def _advance(scheduler: Any, figures: dict[str, float]) -> None:
+    if scheduler is None:
+        return
+    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        name = "validation_loss" if "validation_loss" in figures else "test_loss"
+        if name not in figures:
+            raise InputError("ReduceLROnPlateau needs a figure", "Give validation= or test=.")
+        scheduler.step(figures[name])
+    else:
+        scheduler.step()

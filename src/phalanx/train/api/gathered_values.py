@@ -1,0 +1,90 @@
+"""Values of the script's own that all workers bring together: as bytes, and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from phalanx.core.errors import InputError
+from phalanx.data.structure import plain
+from phalanx.train.checkpoint.kept_state import pack, unpack
+from phalanx.train.control.rendezvous import GATHER
+from phalanx.train.loop.engine import Engine
+
+WAYS = ("mean", "sum", "min", "max")
+Gather = Callable[[bytes], list[bytes]]
+
+
+def gather(value: Any, exchange: Gather) -> list[Any]:
+    return [_decoded(found) for found in exchange(_encoded(value))]
+
+
+def reduce(value: Any, how: str, exchange: Gather) -> Any:
+    if how not in WAYS:
+        raise InputError(f"run.reduce cannot '{how}'", f"Use {', '.join(WAYS)}.")
+    found = gather(value, exchange)
+    where = value.device if isinstance(value, Tensor) else None
+    return _combined(found, how, where)
+
+
+def bring_together(engine: Engine, mine: bytes, inside: bool, over: bool) -> list[bytes]:
+    """A meeting of all workers. ``inside``: a pass over the data is under way."""
+    if over:
+        raise InputError(
+            "run.gather after the training: the workers do not meet any more",
+            "Call it inside the loop over run.epochs.",
+        )
+    if inside and not engine.lockstep:
+        raise InputError(
+            f"run.gather between the batches of {engine.phase}: not all workers have equally many",
+            "Call it after the loop over run.batches.",
+        )
+    resting = engine.resting
+    engine.rest()  # where workers run freely nobody else is to wait for this one's next step
+    engine.meet(GATHER)
+    found = engine.gather(mine)
+    if not resting:
+        engine.arrive()
+    return found
+
+
+def _combined(found: Sequence[Any], how: str, where: torch.device | None) -> Any:
+    first = found[0]
+    if isinstance(first, dict):
+        return {key: _combined([part[key] for part in found], how, where) for key in first}
+    if isinstance(first, Tensor):
+        rows = torch.stack([part.to(where) for part in found])
+        if how == "mean":
+            return (rows if rows.is_floating_point() else rows.double()).mean(dim=0)
+        return rows.sum(dim=0) if how == "sum" else getattr(torch, f"a{how}")(rows, dim=0)
+    if not isinstance(first, int | float):
+        raise InputError(
+            f"run.reduce takes numbers and tensors, not {type(first).__name__}", "Use run.gather."
+        )
+    if how == "mean":
+        return sum(found) / len(found)
+    return {"sum": sum, "min": min, "max": max}[how](found)  # type: ignore[operator]
+
+
+def _encoded(value: Any) -> bytes:
+    tensors: dict[str, Tensor] = {}
+    try:
+        structure = pack("value", plain(value), tensors)
+    except InputError as error:
+        raise InputError(
+            f"run.gather cannot send {error.cause.partition(' is ')[2].partition(',')[0]}",
+            "Give numbers, texts, tensors, or lists and dictionaries of them.",
+        ) from None
+    tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    return save(tensors, {"value": json.dumps(structure)})
+
+
+def _decoded(found: bytes) -> Any:
+    length = int.from_bytes(found[:8], "little")
+    header = json.loads(found[8 : 8 + length])
+    return unpack(json.loads(header["__metadata__"]["value"]), load(found))

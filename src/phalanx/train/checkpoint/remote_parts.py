@@ -1,0 +1,137 @@
+"""Parts of a checkpoint that come from other machines: sent to the first worker, which keeps all.
+A second machine may get the whole from it, so that it is not lost with the first.
+
+A parcel is one message: which checkpoint it belongs to and its checksum, then the bytes of the
+file. Whoever cannot make its part sends one without a checksum.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import mmap
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+from torch import Tensor
+
+from phalanx.core.errors import PeerLost
+from phalanx.sync.connect.channel import Channel
+from phalanx.train.checkpoint.checkpoint_manifest import MANIFEST, RANK_FILE, SHARED, FileRecord
+from phalanx.train.checkpoint.disk import Steps, durable, unwatched
+from phalanx.train.checkpoint.tensor_files import CHUNK, file_parts
+
+
+class NoParcel(Exception):  # noqa: N818  (what happened, not what went wrong here)
+    """A worker's part did not come; the text says why."""
+
+
+class Label(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    number: int
+    sha256: str
+    """Empty: the part could not be made."""
+    file: str = ""
+    """Of a whole checkpoint: what the file is called there."""
+
+
+_decode = msgspec.msgpack.Decoder(Label).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def send(channel: Channel, number: int, tensors: Mapping[str, Tensor]) -> None:
+    """The file that ``write_tensors`` would write."""
+    parts, digest = file_parts(tensors), hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    channel.send(_encode(Label(number, digest.hexdigest())), *parts)
+
+
+def send_failure(channel: Channel, number: int) -> None:
+    channel.send(_encode(Label(number, "")))
+
+
+def send_whole(channel: Channel, number: int, checkpoint: Path) -> None:
+    """All of its files, the manifest last."""
+    for path in sorted(checkpoint.iterdir(), key=lambda path: path.name == MANIFEST):
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            label = _encode(Label(number, digest, path.name))
+            # Never closed here: of a send that failed, its traceback still holds a part of it.
+            content = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+            channel.send(label, memoryview(content))
+
+
+def receive_whole(
+    channel: Channel, number: int, partial: Path, end: float, steps: Steps = unwatched
+) -> None:
+    """Wait for the files of checkpoint ``number``, which lie in ``partial`` then."""
+    file = ""
+    while file != MANIFEST:
+        label, size = _await(channel, number, end)
+        if not label.sha256:
+            raise NoParcel("has no checkpoint to send")
+        file = label.file
+        if file not in (MANIFEST, SHARED) and not RANK_FILE.fullmatch(file):
+            channel.close()
+            raise NoParcel("sent something else")
+        _write(channel, label, size, partial / file, steps)
+
+
+def receive(
+    channel: Channel, number: int, path: Path, end: float, steps: Steps = unwatched
+) -> FileRecord:
+    """Wait for the part of checkpoint ``number``, at most until ``end``, and write it.
+
+    Parts of checkpoints before, which came to nothing, are thrown away.
+    """
+    label, size = _await(channel, number, end)
+    if not label.sha256:
+        raise NoParcel("could not make its part")
+    return _write(channel, label, size, path, steps)
+
+
+def _await(channel: Channel, number: int, end: float) -> tuple[Label, int]:
+    """The label of the next parcel of ``number``, and how many bytes follow it."""
+    try:
+        while channel.poll(max(0.0, end - time.monotonic())):
+            header, size = channel.receive()
+            label = _decode(header)
+            if label.number == number:
+                return label, size
+            channel.skip(size)
+            if label.number > number:
+                raise NoParcel("sent a later part")
+    except PeerLost as lost:
+        raise NoParcel(f"cannot be heard any more ({lost.cause})") from None
+    except msgspec.MsgspecError:
+        channel.close()
+        raise NoParcel("sent something else") from None
+    raise NoParcel("sent no part in time")
+
+
+@contextlib.contextmanager
+def _lost_as_none() -> Iterator[None]:
+    try:
+        yield
+    except PeerLost as lost:
+        raise NoParcel(f"cannot be heard any more ({lost.cause})") from None
+
+
+def _write(channel: Channel, label: Label, size: int, path: Path, steps: Steps) -> FileRecord:
+    digest, left, chunk = hashlib.sha256(), size, memoryview(bytearray(min(CHUNK, size)))
+    try:
+        with _lost_as_none(), durable(path, steps) as file:
+            while left:
+                part = chunk[: min(left, len(chunk))]
+                channel.receive_into(part)
+                left -= len(part)
+                digest.update(part)
+                file.write(part)
+    except OSError:
+        channel.skip(left)  # the next message begins after this one, whatever our disk does
+        raise
+    if digest.hexdigest() != label.sha256:
+        raise NoParcel("sent a damaged part")
+    return FileRecord(size, label.sha256)

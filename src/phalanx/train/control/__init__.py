@@ -1,0 +1,1 @@
+"""What all workers have to decide alike: rendezvous, commands, shares."""

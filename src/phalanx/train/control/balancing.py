@@ -1,0 +1,122 @@
+"""Batch shares that follow the measured speeds, and policies that watch them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from phalanx.core.spec import Phase, Spec
+from phalanx.sync.policy.balance import Balancer, Change, Meter, Tick
+from phalanx.sync.policy.straggler_policy import StragglerPolicy
+from phalanx.train.control.command_cells import Command, Kind
+from phalanx.train.control.rendezvous import BUSY, SAMPLES, STEPS, WHOLE
+
+LOOK_EVERY = 4  # steps, at least, between observations of the policies
+LOOK_SECONDS = 0.1
+KNOWN_AFTER = 8  # steps of the slowest worker that by=speed waits for
+WINDOW = 20  # steps that a speed is the median of
+TICK_SECONDS = 0.02
+"""Shorter steps are looked at together: their noise is no reason to change anybody's share."""
+FREE_SETTLING = 3
+"""Ticks until new shares show where workers may be some steps apart."""
+
+
+class Watch:
+    """What one worker makes of everybody's speeds. All see the same, so all decide the same."""
+
+    def __init__(self, workers: int, *, balance: bool) -> None:
+        self.meter = Meter(WINDOW)
+        self.shares = [1.0 / workers] * workers
+        self.decided: list[Change] = []
+        """What has been found out about shares, and not been said yet."""
+        self._workers, self._wanted = workers, balance
+        self._balancer = Balancer(workers)
+        self._balances = self._regroups = False
+        self._policy: StragglerPolicy | None = None
+        self._spec = ""
+        self._since: Any = None
+        self._steps, self._next_look, self._looked = 0, LOOK_EVERY, 0.0
+
+    def enter(self, phase: Phase, spec: Spec, grouped_by_speed: bool) -> None:
+        """A phase begins."""
+        self._mind_stragglers(phase, spec)
+        self._share_anew(phase)
+        self._regroups = grouped_by_speed
+        self._steps, self._next_look = 0, LOOK_EVERY
+
+    def follow(self, phase: Phase, spec: Spec) -> None:
+        """The phase goes on, perhaps under another spec."""
+        another = spec.text != self._spec
+        self._mind_stragglers(phase, spec)
+        if another:
+            self._share_anew(phase)
+
+    def _mind_stragglers(self, phase: Phase, spec: Spec) -> None:
+        self._spec = spec.text
+        if not spec.on_straggler:
+            self._policy = None
+        elif self._policy is None:
+            self._policy = StragglerPolicy(self._workers)
+        if self._policy is not None:  # its last verdict may have been lost to another command
+            self._policy.away = phase.label != spec.phases[0].label
+
+    def _share_anew(self, phase: Phase) -> None:
+        """A straggler that a policy avoids is not balanced away as well."""
+        self._balances = self._wanted and phase.traits.balanced and self._policy is None
+        if not self._balances:
+            self.shares = [1.0 / self._workers] * self._workers
+        settling = 1 if phase.traits.lockstep else FREE_SETTLING
+        self._balancer = Balancer(self._workers, self.shares, settling=settling)
+        self._since = None
+
+    def new_shares(self, figures: Any, lost: Collection[int] = ()) -> bool:
+        """Whether the shares have changed, from the figures of all workers, a row each."""
+        if not self._balances:
+            return False
+        since = self._since
+        if since is None:
+            self._since = figures.copy()
+            return False
+        # By what the first worker tells and not by a clock, so that all agree on when to look.
+        if figures[0, WHOLE] - since[0, WHOLE] < TICK_SECONDS:
+            return False
+        now = figures.copy()  # free-running workers go on writing theirs
+        passed = now - since
+        if any(passed[r, STEPS] <= 0.0 for r in range(self._workers) if r not in lost):
+            return False
+        self._since = now
+        change = self._balancer.observe(_tick(passed.tolist(), lost))
+        if change is None:
+            return False
+        self.shares = change.shares
+        if change.decided:
+            self.decided.append(change)
+        return True
+
+    def verdict(self, speeds: Iterable[float], now: float) -> Command | None:
+        """What the policies want, asked once a step."""
+        self._steps += 1
+        if self._steps < self._next_look or now - self._looked < LOOK_SECONDS:
+            return None
+        self._looked, self._next_look = now, self._steps + LOOK_EVERY
+        speeds = [float(speed) for speed in speeds]
+        if self._regroups and all(speed > 0.0 for speed in speeds) and self._steps >= KNOWN_AFTER:
+            self._regroups = False
+            return Command(Kind.REGROUP)
+        if self._policy is not None:
+            verdict = self._policy.observe(speeds, now)
+            if verdict is not None:
+                return Command(Kind.LEAVE if verdict == "leave" else Kind.RETURN)
+        return None
+
+
+def _tick(passed: Sequence[Sequence[float]], lost: Collection[int]) -> Tick:
+    rows = [[0.0] * len(row) if r in lost else row for r, row in enumerate(passed)]
+    steps = [max(1.0, row[STEPS]) for row in rows]
+    whole = statistics.median(row[WHOLE] for r, row in enumerate(rows) if r not in lost)
+    return Tick(
+        [row[SAMPLES] / n for row, n in zip(rows, steps, strict=True)],
+        [row[BUSY] / n for row, n in zip(rows, steps, strict=True)],
+        whole / max(1.0, sum(row[SAMPLES] for row in rows)),
+    )

@@ -1,0 +1,157 @@
+"""Where workers meet: a barrier at which all of them have to mean the same.
+
+Without it a script that goes another way on one worker would make barriers of different kinds
+pair up, and mix gradients with evaluations or wait for ever. What everybody has to decide alike
+travels the same way: at a meeting all members hear the same figures and the same command.
+"""
+
+from __future__ import annotations
+
+import operator
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import torch
+
+from phalanx.core.errors import InputError
+from phalanx.sync.arena.arena import Arena, Circle
+
+# What a worker is about to do with the others; numbers from 0 are steps of that optimizer.
+EVALUATE, EPOCH_DONE, SWITCH, FINISH, ROUND, SAVE, CUT, UNFREEZE, LOAD, GATHER = range(-1, -11, -1)
+READ = -100
+"""And below: reads gradients of the optimizer ``READ - intent``."""
+AGREED = 1 << 16
+"""And above: steps of the optimizer ``intent - AGREED``, whose gradient all have."""
+_WORDS = {
+    EVALUATE: "evaluates",
+    EPOCH_DONE: "ends its epoch",
+    SWITCH: "switches the strategy",
+    FINISH: "has finished",
+    ROUND: "ends a round",
+    SAVE: "saves a checkpoint",
+    CUT: "takes a command",
+    UNFREEZE: "trains other parameters than before",
+    LOAD: "loads an optimizer's state",
+    GATHER: "gathers values",
+}
+
+SPEED, STEPS, SAMPLES, BUSY, WHOLE = FIGURES = range(5)
+"""Figures of a worker: samples a second of its own work; then sums since it began: steps, their
+samples, the seconds of its own work, and those with the exchange and all waiting."""
+
+Hear = Callable[[Any, int], None]
+
+
+class Meeting:
+    """One per team of a training; its memory is new each time."""
+
+    def __init__(self, arena: Arena, circle: Circle, members: Sequence[int]) -> None:
+        self._arena, self._circle, self._members = arena, circle, list(members)
+        self._count = 0
+        # Two rows in turn: a worker can be one meeting ahead of another, but never two.
+        columns = 3 + len(FIGURES)  # the intent, the command, the options
+        told = arena.region("meeting", 2 * arena.workers * columns, torch.float64)
+        self._told = told.view(2, arena.workers, columns).numpy()
+        whole = self._members == list(range(arena.workers))
+        self._rows: slice | list[int] = slice(None) if whole else self._members
+        self._left = arena.region("left", arena.workers, torch.uint8).numpy()
+        self.figures = [0.0] * len(FIGURES)
+        """Of this worker."""
+        self.command = 0
+        """The number of the newest command that this worker knows."""
+        self.options = 0.0
+        """A digest of this worker's learning rates and other settings of its optimizers."""
+        self.hear: Hear | None = None
+        """Called at each meeting with the figures of all members (a row each, which lasts until
+        the next but one) and their newest command."""
+
+    def announce(self, intent: int) -> None:
+        self._count += 1
+        row = (intent, self.command, self.options, *self.figures)
+        self._told[self._count % 2, self._arena.rank] = row
+
+    def wait(self) -> int:
+        """The barrier for what was announced; returns what the others mean to do."""
+        self._circle.wait(self.someone_left)
+        row, lost = self._told[self._count % 2], self._arena.lost
+        present = [member for member in self._members if member not in lost]
+        told = row[:, :3].tolist()
+        meant, commands, options = zip(*(told[member] for member in present), strict=True)
+        if meant.count(meant[0]) != len(meant):
+            self.disagree()
+        intent = int(meant[0])
+        differ = options.count(options[0]) != len(options)
+        if differ and (intent >= 0 or intent == EPOCH_DONE):
+            self._differ(present, options)
+        if self.hear is not None:
+            self.hear(row[self._rows, 3:], int(max(commands)))
+        return intent
+
+    def _differ(self, present: list[int], options: Sequence[float]) -> NoReturn:
+        other = next(m for m, o in zip(present, options, strict=True) if o != options[0])
+        raise InputError(
+            f"the learning rates or other settings of the optimizers differ between worker "
+            f"{present[0]} and worker {other}",
+            "Change them by a figure that is the same on all workers: run.evaluate(…), "
+            "run.reduce(…), or the epoch.",
+        )
+
+    def meet(self, intent: int) -> None:
+        self.announce(intent)
+        self.wait()
+
+    def leave(self) -> None:
+        """This worker comes to no further meeting; whoever waits for it is told so."""
+        self._left[self._arena.rank] = 1
+        self._arena.wake()  # between machines nobody would see it otherwise
+
+    def someone_left(self) -> bool:
+        """Whether a member comes to no further meeting."""
+        return bool(self._left[self._members].any())
+
+    def disagree(self) -> NoReturn:
+        row = [int(intent) for intent in self._told[self._count % 2, :, 0]]
+        first = self._members[0]
+        others = (member for member in self._members if row[member] != row[first])
+        other = next(others, self._members[-1])
+        words = [_word(row[rank]) for rank in (first, other)]
+        raise InputError(
+            f"the workers went different ways: worker {first} {words[0]}, "
+            f"worker {other} {words[1]}",
+            "Every worker has to step, evaluate, read gradients and end its epochs as often as the "
+            "others; run.stop() ends training for all.",
+        )
+
+
+def _word(intent: int) -> str:
+    if intent <= READ:
+        return "reads gradients"
+    return _WORDS.get(intent, "updates the parameters")
+
+
+class Options:
+    """A number that differs where learning rates, momentum and the like do."""
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._optimizers = optimizers
+        self._known: list[object] = []
+        self._digest = 0.0
+
+    def digest(self) -> float:
+        values = [v for o in self._optimizers for group in o.param_groups for v in group.values()]
+        # The very objects of the last time: nothing was set since, unless it is a tensor.
+        if len(values) != len(self._known) or not all(map(operator.is_, values, self._known)):
+            self._digest = float(zlib.crc32(repr([_number(v) for v in values]).encode()))
+            changeable = any(isinstance(value, torch.Tensor) for value in values)
+            self._known = [] if changeable else values
+        return self._digest
+
+
+def _number(value: object) -> object:
+    """Of a rate that is a tensor; one on an accelerator is not waited for."""
+    if isinstance(value, int | float | tuple):
+        return value
+    if isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.numel() == 1:
+        return float(value)
+    return None

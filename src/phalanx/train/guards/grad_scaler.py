@@ -1,0 +1,100 @@
+"""``torch.amp.GradScaler`` in a script's own loop.
+
+``scaler.step(optimizer)`` checks this worker's gradients alone, and would then step alone. For an
+optimizer that joined it becomes a step of all: gradients are unscaled before they are exchanged,
+and all workers that step together tell their scalers the same, so that their scales stay alike.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch.amp.grad_scaler import GradScaler, OptState
+
+from phalanx.sync.strategies.strategy import Timing
+from phalanx.train.guards.nonfinite import NonFinite
+
+_plain_step = GradScaler.step
+_joined: weakref.WeakKeyDictionary[torch.optim.Optimizer, Callable[[GradScaler], None]]
+_joined = weakref.WeakKeyDictionary()
+
+
+def _step(
+    self: GradScaler, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any
+) -> float | None:
+    step = _joined.get(optimizer)
+    if step is None:
+        return _plain_step(self, optimizer, *args, **kwargs)
+    step(self)
+    return None
+
+
+class Scaling:
+    """The scalers of a run's optimizers."""
+
+    def __init__(
+        self,
+        optimizers: Sequence[torch.optim.Optimizer],
+        step: Callable[..., None],
+        nonfinite: NonFinite,
+    ) -> None:
+        self._optimizers, self._nonfinite = optimizers, nonfinite
+        self._scalers: dict[int, GradScaler] = {}
+        self._updates = self._one = len(optimizers) == 1
+        for optimizer in optimizers:
+            _joined[optimizer] = partial(self._by_scaler, step, optimizer)
+        GradScaler.step = _step  # type: ignore[method-assign]
+
+    def _by_scaler(
+        self, step: Callable[..., None], optimizer: torch.optim.Optimizer, scaler: GradScaler
+    ) -> None:
+        """``scaler.step(optimizer)``: the script itself updates the scaler."""
+        self._updates = False
+        step(optimizer, scaler=scaler)
+
+    def before_step(self, index: int, scaler: GradScaler | None) -> float:
+        """Of optimizer ``index``; returns what the losses were multiplied by."""
+        if scaler is None or not scaler.is_enabled():
+            return 1.0
+        self._scalers[index] = scaler
+        _unscale(scaler, self._optimizers[index])
+        return scaler.get_scale()
+
+    def after_step(self, scaler: GradScaler | None) -> None:
+        updates, self._updates = self._updates, self._one
+        if updates and scaler is not None and scaler.is_enabled():
+            scaler.update()
+
+    def on_step(self, index: int, timing: Timing) -> None:
+        """The scaler hears what all workers found."""
+        scaler = self._scalers.get(index)
+        self._nonfinite.scale = 1.0 if scaler is None else scaler.get_scale()
+        if scaler is not None:
+            _tell(scaler, self._optimizers[index], timing.refused is not None)
+        self._nonfinite.stepped(index, timing)
+
+    def end(self) -> None:
+        for optimizer in self._optimizers:
+            _joined.pop(optimizer, None)
+
+
+def _unscale(scaler: GradScaler, optimizer: torch.optim.Optimizer) -> None:
+    """Unless the script has done so itself."""
+    stage = scaler._per_optimizer_states[id(optimizer)]["stage"]
+    if stage is OptState.STEPPED:
+        raise RuntimeError("step() has already been called since the last update().")
+    if scaler.is_enabled() and stage is OptState.READY:
+        scaler.unscale_(optimizer)
+
+
+def _tell(scaler: GradScaler, optimizer: torch.optim.Optimizer, refused: bool) -> None:
+    """What the workers found together is what the scaler goes by."""
+    if scaler.is_enabled() and scaler._scale is not None:
+        state = scaler._per_optimizer_states[id(optimizer)]
+        found = torch.full((), float(refused), device=scaler._scale.device)
+        state["found_inf_per_device"] = {found.device: found}
+        state["stage"] = OptState.STEPPED

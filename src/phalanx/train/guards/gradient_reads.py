@@ -1,0 +1,88 @@
+"""Scripts that read ``.grad`` between backward and step see the gradient of the whole batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from phalanx.core.errors import InputError
+from phalanx.core.inside import Inside
+from phalanx.sync.state.gradients import stop_watching, watch_reads
+from phalanx.train.loop.engine import Engine
+from phalanx.train.loop.gradient_weight import Weighing
+
+
+class GradientReads:
+    """Makes the workers agree on an optimizer's gradients when the script reads one of them."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        models: Sequence[nn.Module],
+        optimizers: Sequence[torch.optim.Optimizer],
+        weighing: Weighing,
+        ours: Inside,
+    ) -> None:
+        self._engine, self._models, self._optimizers = engine, models, optimizers
+        self._weighing, self._ours = weighing, ours
+        self._owners: dict[int, int] = {}
+        """The optimizer of each parameter."""
+        self._hooked: dict[int, tuple[int, RemovableHandle]] = {}
+        """Of each parameter that is watched for backward passes: its optimizer, and the hook."""
+        self.watch()
+
+    def watch(self) -> None:
+        """Again when the optimizers have other parameters than before."""
+        if self._engine.workers == 1:
+            return
+        self._owners = {id(p): i for i, o in enumerate(self._optimizers) for p in _parameters(o)}
+        for optimizer in self._optimizers:
+            watch_reads(_parameters(optimizer), self._read)
+        for model in self._models:
+            watch_reads(model.parameters(), self._read)
+        for index in {index for index, _ in self._hooked.values()}:
+            self._listen(index)
+
+    def _read(self, parameter: Tensor) -> None:
+        if self._ours or self._engine.parties == 1:
+            return
+        index = self._owners.get(id(parameter))
+        if index in self._weighing.agreed:
+            return
+        with self._ours:
+            if self._engine.follow_parameters():
+                self.watch()
+                index = self._owners.get(id(parameter))
+            if index is None:
+                raise InputError(
+                    "the script reads the gradient of a parameter that no optimizer trains: "
+                    "it differs from worker to worker",
+                    "Freeze it (requires_grad_(False)), or read and clip only what is trained.",
+                )
+            self._engine.share_gradients(index, *self._weighing.of_step(index))
+        self._weighing.agreed.add(index)
+        self._listen(index)
+
+    def _listen(self, index: int) -> None:
+        """From now on a backward pass is noticed: what it adds is this worker's own."""
+        for parameter in _parameters(self._optimizers[index]):
+            if id(parameter) not in self._hooked and parameter.requires_grad:
+                hook = parameter.register_post_accumulate_grad_hook(
+                    lambda _: self._weighing.touched(index)
+                )
+                self._hooked[id(parameter)] = index, hook
+
+    def end(self) -> None:
+        for _, hook in self._hooked.values():
+            hook.remove()
+        for model in self._models:
+            stop_watching(model.parameters())
+        for optimizer in self._optimizers:
+            stop_watching(_parameters(optimizer))
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]

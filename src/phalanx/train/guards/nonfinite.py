@@ -1,0 +1,96 @@
+"""Steps that were not taken because a gradient was not finite, and weights that are not."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+import torch
+from torch import nn
+
+from phalanx.core.errors import NotFinite, PeerLost
+from phalanx.observe.events.event_types import Refused
+from phalanx.sync.reduce.finite import are_finite
+from phalanx.sync.strategies.strategy import Timing
+from phalanx.train.loop.engine import Engine
+from phalanx.train.loop.stopwatch import Stopwatch
+from phalanx.train.start.environment import Environment
+
+MOST_IN_A_ROW = 10
+SOUND = "phalanx resume goes on from the last checkpoint whose weights are"
+_CAUSES = "Look for samples that are not numbers, a learning rate that is too high, or log(0)"
+
+
+class NonFinite:
+    """Counts them; the same on all workers that step together, so that all end alike."""
+
+    def __init__(self, environment: Environment, engine: Engine, stopwatch: Stopwatch) -> None:
+        self._environment, self._engine, self._stopwatch = environment, engine, stopwatch
+        self._most = 1 if environment.settings.on_nonfinite == "stop" else MOST_IN_A_ROW
+        self._steps = self._in_a_row = 0
+        self.scale = 1.0
+        """Of a ``GradScaler``: above 1 it overflows now and then by design, to find its scale."""
+
+    def stepped(self, index: int, timing: Timing) -> None:
+        self._steps += index >= 0
+        if timing.refused is None:
+            self._in_a_row = 0 if index >= 0 else self._in_a_row
+            return
+        words = self._words(index, timing.refused)
+        rank, whose = self._environment.rank, timing.refused
+        if rank == whose[0] if whose else self._engine.leads:
+            self._tell(words, whose)
+        if self.scale > 1.0:
+            return
+        self._in_a_row += 1
+        if self._in_a_row >= self._most:
+            self._stopwatch.writer.flush()
+            if self._engine.lockstep and not self._engine.apart:
+                with suppress(PeerLost):
+                    self._engine.barrier()  # who tells of it may end last
+            count = "a step was" if self._most == 1 else f"{self._most} steps in a row were"
+            raise NotFinite(
+                f"{count} not finite, the last at step {self._steps} ({words}); the weights are "
+                f"those before. {_CAUSES}"
+            )
+
+    def _words(self, index: int, whose: Sequence[int]) -> str:
+        """``the loss of worker 1``."""
+        if not whose:
+            return "the sum of all gradients" if index >= 0 else "the mean of all weights"
+        what = "weights" if index < 0 else "scaled gradient" if self.scale > 1.0 else "gradient"
+        if whose[0] == self._environment.rank and index >= 0 and self._stopwatch.lost_its_loss():
+            what = "loss"
+        others = f" and {len(whose) - 1} more" if len(whose) > 1 else ""
+        return f"the {what} of worker {whose[0]}{others}"
+
+    def _tell(self, words: str, whose: Sequence[int]) -> None:
+        stopwatch, rank = self._stopwatch, self._environment.rank
+        stopwatch.writer.emit(
+            Refused(
+                time=stopwatch.clock.now(), rank=rank, epoch=stopwatch.epoch, step=self._steps,
+                what=words, workers=list(whose),
+            )
+        )  # fmt: skip
+        if not self._environment.launched:  # nobody else shows it
+            told = f"phalanx: step {self._steps} was skipped: {words} is not finite"
+            print(told, file=sys.stderr, flush=True)
+
+
+def bad_weights(
+    models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]
+) -> str | None:
+    """What is not finite of what was trained, in words."""
+    trained = [p.detach() for o in optimizers for g in o.param_groups for p in g["params"]]
+    if not all(are_finite([p]) for p in trained):
+        return "the weights are not finite"
+    for model in models:
+        for name, buffer in model.named_buffers():
+            # Only statistics of batches: a mask may well be infinite.
+            if name.rpartition(".")[2] in ("running_mean", "running_var") and not (
+                math.isfinite(float(buffer.sum())) or bool(buffer.isfinite().all())
+            ):
+                return f"{name} is not finite: a batch had numbers that are not"
+    return None

@@ -1,0 +1,91 @@
+"""Whether all workers have the same data: each shows what it has at its first use of a set.
+
+Nobody waits for anybody: a worker compares with those who came to this place before it, so the
+last one has seen all. Which set is which is told by the place in the script.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import phalanx
+from phalanx.core.errors import InputError
+from phalanx.data.fingerprint import PARTS, PLACES, Print, fingerprint, first_difference, places_of
+from phalanx.data.reader import Reader
+from phalanx.sync.arena.locks import Locks
+from phalanx.train.loop.engine import Engine
+
+SETS = 4
+"""Of each worker, the newest sets that others can compare with."""
+_OURS = str(Path(phalanx.__file__).parent)
+
+
+class SameData:
+    def __init__(self, engine: Engine) -> None:
+        width = 2 + PLACES * PARTS * 2  # [which set, samples, fingerprint …]
+        table = engine.region("data sets", engine.workers * SETS * width, torch.float64)
+        self._table = table.view(engine.workers, SETS, width).numpy()
+        self._uses: Counter[str] = Counter()
+        self._count = 0
+
+    def check(self, engine: Engine, reader: Reader, what: str) -> None:
+        """Refuse ``reader``'s data if another worker has others in its place."""
+        if engine.workers == 1:
+            return
+        mine = np.concatenate(([self._which(what), len(reader)], fingerprint(reader).reshape(-1)))
+        with engine.lock(Locks.DATA):
+            self._table[engine.rank, self._count % SETS] = mine
+            everything = self._table.copy()
+        self._count += 1
+        same_set = {
+            rank: row
+            for rank, rows in enumerate(everything)
+            for row in rows
+            if row[0] == mine[0] and rank != engine.rank
+        }
+        differences = {
+            rank: words for rank, row in same_set.items() if (words := _compare(mine, row))
+        }
+        if differences:
+            raise _refusal(what, engine.rank, differences)
+
+    def _which(self, what: str) -> float:
+        place = f"{what} {_place_in_script()}"
+        self._uses[place] += 1
+        digest = hashlib.sha256(f"{place} {self._uses[place]}".encode()).digest()
+        return 1.0 + int.from_bytes(digest[:6], "little")
+
+
+def _place_in_script() -> str:
+    """The lines that led here, by the names of their files: folders differ between machines."""
+    lines, frame = [], sys._getframe(1)
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(_OURS):
+            lines.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
+        frame = frame.f_back  # type: ignore[assignment]
+    return " ".join(lines)
+
+
+def _compare(mine: Print, other: Print) -> str:
+    """What differs, in words; empty when nothing does."""
+    if mine[1] != other[1]:
+        return f"{int(mine[1])} samples against {int(other[1])}"
+    shape = PLACES, PARTS, 2
+    place = first_difference(mine[2:].reshape(shape), other[2:].reshape(shape))
+    return "" if place is None else f"sample {places_of(int(mine[1]))[place]} differs"
+
+
+def _refusal(what: str, rank: int, differences: dict[int, str]) -> InputError:
+    ranks = [str(other) for other in sorted(differences)]
+    others = f"worker {ranks[0]}" if len(ranks) == 1 else f"workers {', '.join(ranks)}"
+    return InputError(
+        f"worker {rank} has other {what} than {others} ({differences[min(differences)]})",
+        "Make them before phalanx.join, where all workers share one seed; or with a seed of their "
+        "own: random_split(…, generator=torch.Generator().manual_seed(0)), sorted(folder.glob(…)).",
+    )

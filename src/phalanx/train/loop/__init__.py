@@ -1,0 +1,1 @@
+"""The training loop: engine, way through the data, gradient weights, evaluation, timing."""

@@ -1,0 +1,66 @@
+"""The best model so far, and when to stop waiting for a better one. The same for all workers."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import torch
+
+from phalanx.core.figures import smaller_is_better
+from phalanx.sync.arena.locks import Locks
+from phalanx.train.loop.engine import Engine
+
+
+class BestSoFar(msgspec.Struct, frozen=True):
+    """What a checkpoint knows of it."""
+
+    name: str
+    value: float
+    epoch: int
+
+
+class Best:
+    """What is watched, its best value and that value's epoch, in memory that all workers see."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.name: str | None = None
+        self.patience: int | None = None
+        self.before: BestSoFar | None = None
+        """From before the run was resumed; it counts if the same figure is watched."""
+        self._engine = engine
+        # [is there one, its value, its epoch]
+        self._cells = engine.region("best", 3, torch.float64).numpy()
+
+    def improves(self, value: float, epoch: int) -> bool:
+        """Whether ``value`` is the best so far; if so it is from now on."""
+        assert self.name is not None
+        if math.isnan(value):
+            return False
+        with self._engine.lock(Locks.BEST):
+            self._go_on()
+            there, best, _ = self._cells
+            better = value < best if smaller_is_better(self.name) else value > best
+            if there and not better:
+                return False
+            self._cells[:] = (1.0, value, epoch)
+            return True
+
+    def _go_on(self) -> None:
+        """Only now: until here the script may still say what is watched."""
+        before = self.before
+        if before is not None and before.name == self.name and not self._cells[0]:
+            self._cells[:] = (1.0, before.value, before.epoch)
+
+    def so_far(self) -> BestSoFar | None:
+        if self.name is None or not self._cells[0]:
+            return self.before
+        _, value, epoch = self._cells.tolist()
+        return BestSoFar(self.name, value, int(epoch))
+
+    def is_hopeless(self, epoch: int) -> bool:
+        """Whether ``patience`` epochs have passed without a better one."""
+        if self.patience is None:
+            return False
+        best = int(self._cells[2]) if self._cells[0] else -1
+        return epoch - best >= self.patience

@@ -1,0 +1,50 @@
+"""Slower workers and wires without root: time that passes on purpose.
+
+Under real time a worker of speed 0.25 sleeps three times as long as it computed. In scripted time
+(threads) nothing real counts: a step takes as long as its samples say, with a little noise from
+the seed, so that a run repeats exactly.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+
+from phalanx.core.settings import RunSettings
+from phalanx.sync.arena.arena import Arena
+
+SCRIPTED_SECONDS_PER_SAMPLE = 1e-3
+SCRIPTED_NOISE = 0.1
+
+
+@dataclass
+class Emulation:
+    """How fast this worker is, of its own speed."""
+
+    speed: float
+    arena: Arena | None
+    noise: random.Random
+
+    def work(self, samples: int, seconds: float) -> float:
+        """This worker computed for ``seconds``; returns how long it shall have taken."""
+        if self.arena is not None and self.arena.scripted:
+            return self._script(samples)
+        if self.speed == 1.0:
+            return seconds
+        longer = seconds / self.speed - seconds
+        (self.arena.sleep if self.arena else time.sleep)(longer)
+        return seconds + longer
+
+    def _script(self, samples: int) -> float:
+        assert self.arena is not None
+        noise = 1.0 + SCRIPTED_NOISE * self.noise.random()
+        seconds = max(1, samples) * SCRIPTED_SECONDS_PER_SAMPLE * noise / self.speed
+        self.arena.sleep(seconds)
+        return seconds
+
+
+def emulation_of(chosen: RunSettings, rank: int, arena: Arena | None) -> Emulation:
+    speeds = chosen.slow or []
+    speed = speeds[rank] if rank < len(speeds) else 1.0
+    return Emulation(speed, arena, random.Random(f"{chosen.seed} {rank}"))

@@ -1,0 +1,130 @@
+"""Learning-rate schedules that a script advances after each batch count the global progress.
+
+Alone a script calls ``scheduler.step()`` as often as there are batches. A free-running worker has
+more or fewer of its own: a schedule made for the number of batches would overrun, and the
+workers' rates would drift apart. In lockstep every worker has every batch.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from phalanx.data.ledger import Lease
+from phalanx.train.loop.engine import Engine
+from phalanx.train.loop.passes import Pass
+
+_RUNS: weakref.WeakKeyDictionary[torch.optim.Optimizer, Schedules] = weakref.WeakKeyDictionary()
+
+
+class Schedules:
+    """The schedulers of one run's optimizers."""
+
+    def __init__(self, engine: Engine, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._engine, self._optimizers = engine, list(optimizers)
+        self._schedulers: list[LRScheduler] = []
+        """Those that were advanced inside a pass, in the order of their first time."""
+        self._asked: list[int] = []
+        self._done: list[int] = []
+        """How often the script advanced each, and how often that was done."""
+        self._batches = self._before = 0
+        """This worker's own batches, and everybody's of the passes before."""
+        self._pass: Pass | None = None
+        self._start = self._reached = 0
+        self._advancing = False
+        if engine.workers > 1:
+            self.watch()
+
+    def watch(self) -> None:
+        for kind in _kinds(LRScheduler):
+            _wrap(kind)
+        for optimizer in self._optimizers:
+            _RUNS[optimizer] = self
+
+    def begin_pass(self, current: Pass, start: int) -> None:
+        self._pass, self._start = current, start
+
+    def new_batch(self, lease: Lease) -> None:
+        self._batches += 1
+        self._reached = lease.batch_end
+
+    def leave_pass(self) -> None:
+        """The script left it in the middle."""
+        self._pass = None
+
+    def end_pass(self) -> None:
+        """Every worker's schedules come to where the pass has brought them."""
+        current, self._pass = self._pass, None
+        if current is None:
+            return
+        self._before += math.ceil((current.samples - self._start) / current.batch)
+        if not self._engine.lockstep:
+            for index in range(len(self._schedulers)):
+                self._advance_to(index, self._goal(index, self._before))
+
+    def step(self, scheduler: LRScheduler, advance: Callable[[], None]) -> None:
+        """The script advances ``scheduler``."""
+        own = self._pass is None or self._advancing or self._engine.lockstep
+        if own or isinstance(scheduler, ReduceLROnPlateau):
+            advance()
+            return
+        assert self._pass is not None
+        index = self._index(scheduler)
+        self._asked[index] += 1
+        given = (self._reached - self._start) // self._pass.batch
+        self._advance_to(index, self._goal(index, self._before + given))
+
+    def _index(self, scheduler: LRScheduler) -> int:
+        for index, known in enumerate(self._schedulers):
+            if known is scheduler:
+                return index
+        self._schedulers.append(scheduler)
+        self._asked.append(0)
+        self._done.append(0)
+        return len(self._schedulers) - 1
+
+    def _goal(self, index: int, batches: int) -> int:
+        """What this worker does after its own batches, done after everybody's."""
+        return self._asked[index] * batches // max(1, self._batches)
+
+    def _advance_to(self, index: int, goal: int) -> None:
+        self._advancing = True
+        try:
+            while self._done[index] < goal:
+                self._done[index] += 1
+                self._schedulers[index].step()
+        finally:
+            self._advancing = False
+
+    def end(self) -> None:
+        for optimizer in self._optimizers:
+            _RUNS.pop(optimizer, None)
+
+
+def _kinds(kind: type[LRScheduler]) -> Iterator[type[LRScheduler]]:
+    yield kind
+    for child in kind.__subclasses__():
+        yield from _kinds(child)
+
+
+def _wrap(kind: type[LRScheduler]) -> None:
+    original = kind.__dict__.get("step")
+    if original is None or hasattr(original, "_phalanx_original"):
+        return
+
+    @functools.wraps(original)
+    def step(self: LRScheduler, *args: Any, **kwargs: Any) -> None:
+        run = _RUNS.get(self.optimizer)
+        if run is None or args or kwargs:
+            original(self, *args, **kwargs)
+        else:
+            run.step(self, lambda: original(self))
+
+    setattr(step, "_phalanx_original", original)  # noqa: B010
+    setattr(kind, "step", step)  # noqa: B010

@@ -1,0 +1,1 @@
+"""Where a worker finds itself: environment, launchers' variables, hosts, seeds, its lifecycle."""

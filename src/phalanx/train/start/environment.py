@@ -1,0 +1,186 @@
+"""Where this worker finds itself: started by Phalanx, by a cluster's launcher, or alone."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from phalanx.core import context, settings
+from phalanx.core.errors import InputError, MachineError
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.core.settings import RunSettings
+from phalanx.sync.arena.arena import Arena
+from phalanx.sync.arena.clock import Clock, MonotonicClock
+from phalanx.sync.arena.memory_arena import Hub
+from phalanx.sync.arena.remote.remote_arena import Mirror
+from phalanx.sync.arena.shm_arena import ShmArena
+from phalanx.train.start.joining_hosts import device_of, run_folder, take_seat
+from phalanx.train.start.launcher_env import Seat, own_seat, seat_of, settings_of
+
+
+@dataclass(frozen=True)
+class Environment:
+    """One worker's place in the run; ``paths`` is ``None`` outside a run."""
+
+    rank: int = 0
+    workers: int = 1
+    machine: str = "here"
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    paths: RunPaths | None = None
+    settings: RunSettings = field(default_factory=RunSettings)
+    started: float | None = None
+    arena: Arena | None = None
+    thread: bool = False
+    process: int | None = None
+    """The launcher's number of this process, where that is not the rank."""
+    clock: Clock = field(default_factory=MonotonicClock)
+    """For stamps of what happens: the same on all machines of a run."""
+    data: Path | None = None
+    """Where the data are on this machine, if somebody said so."""
+    skew: float = 0.0
+    """Seconds that this machine's wall clock is ahead of the controller's."""
+    stop_seconds: float = 2.0
+    """How long a worker that is told to stop waits for a place where that can be done in order."""
+
+    @property
+    def launched(self) -> bool:
+        return self.paths is not None
+
+
+def detect() -> Environment:
+    """Read this worker's variables (its thread's, or its process's)."""
+    inside = context.current()
+    variables: Mapping[str, str] = inside.environment if inside else os.environ
+    if inside is None and variables.get(settings.PROCESS, str(os.getpid())) != str(os.getpid()):
+        raise InputError(
+            "phalanx.join was called in a process that a worker's script has started",
+            "Processes that load data import the script again: let its training begin under "
+            "if __name__ == '__main__':",
+        )
+    if settings.RANK not in variables:
+        return _by_another_launcher(variables) or Environment(
+            device=_best_device(), data=_data(variables, RunSettings())
+        )
+    rank, workers = int(variables[settings.RANK]), int(variables[settings.WORKERS])
+    if workers > 1 and inside is None and own_seat(variables):
+        return _across_machines(variables)
+    started, chosen = variables.get(settings.STARTED), _settings(variables)
+    return Environment(
+        rank=rank,
+        workers=workers,
+        machine=variables.get(settings.MACHINE, "here"),
+        device=_device(variables.get(settings.DEVICE, "cpu")),
+        paths=RunPaths(Path(variables[settings.RUN_FOLDER])),
+        settings=chosen,
+        started=float(started) if started else None,
+        arena=_arena(inside.hub if inside else None, variables, rank, workers),
+        thread=inside is not None,
+        data=_data(variables, chosen),
+        stop_seconds=_stop_seconds(variables),
+        skew=float(variables.get(settings.SKEW, "0")),
+    )
+
+
+def between_machines(environment: Environment) -> bool:
+    """Whether some of the workers are on other machines."""
+    return environment.arena is not None and environment.arena.hosts is not None
+
+
+def _across_machines(variables: Mapping[str, str]) -> Environment:
+    """Started by Phalanx on several machines, whose workers meet as any others do."""
+    seat, chosen = own_seat(variables), _settings(variables)
+    assert seat is not None
+    device = _device(variables.get(settings.DEVICE, "cpu"))
+    found = _seated(seat, variables, chosen, lambda _arena: device)
+    if found.rank != seat.process:
+        raise MachineError(
+            f"{seat.machine}: worker {seat.process} became worker {found.rank}",
+            "Two runs may share an address and a key; start this one again.",
+        )
+    return found
+
+
+def _settings(variables: Mapping[str, str]) -> RunSettings:
+    return RunSettings.from_json(variables.get(settings.SETTINGS, "{}"))
+
+
+def _data(variables: Mapping[str, str], chosen: RunSettings) -> Path | None:
+    told = variables.get(settings.DATA) or chosen.data
+    return Path(told) if told else None
+
+
+def _stop_seconds(variables: Mapping[str, str]) -> float:
+    """What the launcher gives, less some for the last words."""
+    given = variables.get(settings.GRACE)
+    return max(0.5, float(given) - 1.0) if given else Environment.stop_seconds
+
+
+def _by_another_launcher(variables: Mapping[str, str]) -> Environment | None:
+    seat = seat_of(variables, os.uname().nodename)
+    if seat is None:
+        return None
+    return _seated(seat, variables, settings_of(variables), device_of)
+
+
+def _seated(
+    seat: Seat,
+    variables: Mapping[str, str],
+    chosen: RunSettings,
+    device: Callable[[Mirror], torch.device],
+) -> Environment:
+    paths = run_folder(seat, variables)
+    paths.make()
+    arena, started = take_seat(seat), variables.get(settings.STARTED)
+    assert arena.hosts is not None
+    before = time.monotonic() - float(started) if started else None
+    return Environment(
+        rank=arena.rank,
+        workers=arena.workers,
+        machine=arena.hosts.machine,
+        device=device(arena),
+        paths=paths,
+        settings=chosen,
+        started=None if before is None else arena.clock.now() - before,
+        arena=arena if arena.workers > 1 else None,
+        process=seat.process,
+        clock=arena.clock,
+        data=_data(variables, chosen),
+        stop_seconds=_stop_seconds(variables),
+        skew=float(variables.get(settings.SKEW, "0")),
+    )
+
+
+def _arena(hub: Hub | None, variables: Mapping[str, str], rank: int, workers: int) -> Arena | None:
+    if workers == 1:
+        return None
+    if hub is not None:
+        return hub.arena(rank)
+    return _process_arena(int(variables[settings.ARENA]), rank, workers)
+
+
+@cache
+def _process_arena(descriptor: int, rank: int, workers: int) -> ShmArena:
+    """One per process: a script may train several models, one after another."""
+    return ShmArena(descriptor, rank, workers)
+
+
+def _best_device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _device(name: str) -> torch.device:
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError(
+            f"the plan gives this worker {name}, but torch sees no GPU here",
+            "Check the driver and the torch build (phalanx doctor), or use --machines cpus.",
+        )
+    device = torch.device(name)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # else whatever names no device would open the first GPU too
+    return device

@@ -1,0 +1,227 @@
+"""A process that a cluster's launcher started takes its place in a training on several machines."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import msgspec
+import torch
+
+from phalanx.core import hosts_settings as names
+from phalanx.core import settings, stopping
+from phalanx.core.errors import InputError, MachineLost, PhalanxError
+from phalanx.core.run_folder.agreed_run import agreed_run
+from phalanx.core.run_folder.run_key import KEY_VARIABLE, RunKey, key_from
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.pool.measured import read_probe, slowest_links
+from phalanx.sync.arena.remote.coordinator_messages import Hello
+from phalanx.sync.arena.remote.coordinator_process import Orders, start_home
+from phalanx.sync.arena.remote.membership import become_worker, greet, host_id
+from phalanx.sync.arena.remote.remote_arena import Mirror
+from phalanx.sync.connect.channel import CLOSED
+from phalanx.sync.connect.listener import Listener
+from phalanx.sync.store.remote.servers import Wish
+from phalanx.sync.store.remote.store_server import StoreServer
+from phalanx.train.start.launcher_env import Seat
+from phalanx.train.start.own_address import machine_of, meeting_address, own_address, own_addresses
+
+if TYPE_CHECKING:
+    from phalanx.pool.machine import Pool
+
+LEAVE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """What a process needs to be let in."""
+
+    seat: Seat
+    key: RunKey
+    machine: str
+    address: str
+    """Of this machine, towards the others."""
+    meet_at: str
+    tls: bool
+    wish: Wish
+    members: tuple[str, ...] = ()
+    """Addresses of the run's machines, as far as they are known."""
+
+
+def ticket_of(seat: Seat, variables: Mapping[str, str]) -> Ticket:
+    key, ours = key_from(variables), seat.launcher == "phalanx"
+    if key is None:
+        raise InputError(
+            "this run has no key, so its workers could not be known from strangers",
+            "phalanx worker --new-key FILE makes one; set PHALANX_KEY_FILE to it on all machines.",
+        )
+    pool, addresses = None if ours else _pool(variables), own_addresses()
+    hostname = os.uname().nodename
+    address = own_address(variables, pool, hostname, seat.meet_at, addresses=addresses)
+    machine = machine_of(pool, hostname, addresses) if pool else None
+    return Ticket(
+        seat,
+        key,
+        machine.name if machine else seat.machine,
+        address,
+        meeting_address(seat.meet_at, pool),
+        tls=variables.get(names.TLS) == "1" if ours else bool(pool and pool.tls),
+        wish=Wish(_servers(variables), _told_links(variables) if ours else _links(variables)),
+        members=_members(variables, pool),
+    )
+
+
+def _members(variables: Mapping[str, str], pool: Pool | None) -> tuple[str, ...]:
+    """What the launcher says, or the blueprint."""
+    given = tuple(filter(None, variables.get(names.MEMBERS, "").split(",")))
+    return given or tuple(m.address or m.host for m in (pool.machines if pool else ()))
+
+
+def _servers(variables: Mapping[str, str]) -> int | list[str] | None:
+    """How many parameter servers, or the names of their machines."""
+    text = variables.get(names.SERVERS, "").strip()
+    if text.isdecimal():
+        return int(text)
+    return [name.strip() for name in text.split(",") if name.strip()] or None
+
+
+def _told_links(variables: Mapping[str, str]) -> dict[str, float]:
+    """What the launcher, which has the pool, says of it."""
+    text = variables.get(names.LINKS)
+    try:
+        return msgspec.json.decode(text, type=dict[str, float]) if text else {}
+    except msgspec.DecodeError as error:
+        raise InputError(f"{names.LINKS} cannot be read: {error}", "Leave it out.") from None
+
+
+def _links(variables: Mapping[str, str]) -> dict[str, float]:
+    """What each machine's slowest link was measured to carry, if somebody probed the pool."""
+    path = variables.get(names.POOL)
+    probe = read_probe(Path(path)) if path else None
+    return slowest_links(probe) if probe else {}
+
+
+def _pool(variables: Mapping[str, str]) -> Pool | None:
+    path = variables.get(names.POOL)
+    if not path:
+        return None
+    # Here, because most workers read none: it takes as long to import as all else of ours.
+    from phalanx.pool.blueprint import read_blueprint
+
+    return read_blueprint(Path(path))
+
+
+@cache
+def take_seat(seat: Seat) -> Mirror:
+    """Become a worker: once in a process, which may train several models, one after another."""
+    ticket = ticket_of(seat, os.environ)
+    os.environ.pop(KEY_VARIABLE, None)  # processes that this one starts have no use for it
+    keeper = _keep_home(ticket) if seat.is_first else None
+    arena = become_worker(
+        (ticket.meet_at, seat.port),
+        ticket.key,
+        process=seat.process,
+        processes=seat.processes,
+        machine=ticket.machine,
+        address=ticket.address,
+        tls=ticket.tls,
+        wish=ticket.wish,
+        members=ticket.members,
+    )
+    words = run_folder(seat, os.environ).traceback_of(seat.process)
+    atexit.register(_leave, arena, keeper, words)
+    return arena
+
+
+def _keep_home(ticket: Ticket) -> subprocess.Popen[bytes]:
+    seat = ticket.seat
+    orders = Orders(
+        ticket.key.text(), ticket.address, seat.port, seat.processes, ticket.tls, ticket.members
+    )
+    return start_home(orders)[0]
+
+
+def _leave(arena: Mirror, keeper: subprocess.Popen[bytes] | None, words: Path) -> None:
+    """The last thing of a process: others are told whether it ended in good order."""
+    well = not arena.training
+    with suppress(PhalanxError, OSError):
+        if arena.hosts is not None:
+            arena.hosts.close()
+    with suppress(PhalanxError, OSError):
+        arena.close(in_good_order=well, because="" if well else _last_words(words))
+    if keeper is not None and keeper.stdin is not None:
+        keeper.stdin.close()  # the home ends when the others have left, or soon
+        with suppress(subprocess.TimeoutExpired):
+            keeper.wait(LEAVE_SECONDS if well else 0.0)
+
+
+def _last_words(path: Path) -> str:
+    """Why this process failed, in one line, if it left that."""
+    if stopping.asked():
+        return stopping.WORDS
+    with suppress(OSError, IndexError):
+        lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return lines[-1] if lines[0].startswith("Traceback") else lines[0]
+    return ""
+
+
+def device_of(arena: Mirror) -> torch.device:
+    """Workers of a machine take its GPUs in turn; without any they compute on its cores."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", arena.host.rank % torch.cuda.device_count())
+
+
+def run_folder(seat: Seat, variables: Mapping[str, str]) -> RunPaths:
+    told = variables.get(settings.RUN_FOLDER)
+    if told:
+        return RunPaths(Path(told))
+    return agreed_run(f"{seat.launcher}-{seat.run}", seat.launcher)
+
+
+def serve(seat: Seat) -> int:
+    """Be a parameter server, until all workers have left."""
+    ticket = ticket_of(seat, os.environ)
+    torch.set_num_threads(1)
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda _number, _frame: _end(ended, _frame))
+    keeper = _keep_home(ticket) if seat.is_first else None
+    listener = Listener(ticket.address, ticket.key, tls=ticket.tls, members=ticket.members)
+    hello = Hello(
+        seat.process, seat.processes, ticket.machine, ticket.address, listener.port, host_id(),
+        serves=True,
+    )  # fmt: skip
+    server = StoreServer(listener)
+    serving = threading.Thread(target=server.serve, args=(ended.is_set,), daemon=True)
+    serving.start()
+    channel, welcome = greet((ticket.meet_at, seat.port), ticket.key, hello, tls=ticket.tls)
+    listener.expect_from(w.address for w in welcome.workers)
+    code = 0
+    try:
+        while not ended.is_set():  # the home ends the connection when the last worker has left
+            if channel.poll(0.5):
+                channel.skip(channel.receive()[1])
+    except MachineLost as lost:
+        if CLOSED not in lost.cause:
+            print(f"error: {lost.cause}", file=sys.stderr, flush=True)
+            code = lost.exit_code
+    ended.set()
+    serving.join(LEAVE_SECONDS)
+    if keeper is not None and keeper.stdin is not None:
+        keeper.stdin.close()
+    return code
+
+
+def _end(ended: threading.Event, _frame: FrameType | None) -> None:
+    ended.set()

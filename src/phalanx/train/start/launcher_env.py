@@ -1,0 +1,248 @@
+"""Which process of a run this is, when a cluster's own launcher started it.
+
+Each launcher (torchrun, Open MPI's mpirun, Slurm's srun, or a person) says it in variables of its
+own; here they are mapped to one :class:`Seat`. Nothing is connected and nothing is asked of the
+machine: variables in, a seat or one clear error out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import msgspec
+
+from phalanx.core import hosts_settings as hosts
+from phalanx.core import settings
+from phalanx.core.errors import InputError
+from phalanx.core.registry import did_you_mean
+from phalanx.core.run_folder.run_paths import slug
+from phalanx.core.settings import PRECISIONS, Precision, RunSettings
+from phalanx.core.spec import parse_spec
+from phalanx.train.start.seat_parts import locals_of, meeting_of, numbers_of, run_word
+from phalanx.train.start.slurm_env import first_host, port_of_job, tasks_by_node
+from phalanx.train.start.variables import Variables
+
+LauncherName = Literal["torchrun", "mpirun", "srun", "by hand", "phalanx"]
+MOST_SEED = 2**32
+
+
+@dataclass(frozen=True)
+class Seat:
+    """The place of one process among those that train together."""
+
+    launcher: LauncherName
+    process: int
+    """Its number among all, from 0."""
+    processes: int
+    local: int | None
+    """Its number on its machine; ``None`` is unknown."""
+    locals: int | None
+    """How many are on its machine; ``None`` is unknown."""
+    meet_at: str
+    """The address (or name) of the machine of process 0."""
+    port: int
+    """Where process 0 listens: never the launcher's own port."""
+    run: str
+    """A word that all processes of this start share."""
+    machine: str
+    """The name of this machine."""
+
+    @property
+    def is_first(self) -> bool:
+        return self.process == 0
+
+
+def seat_of(variables: Mapping[str, str], hostname: str) -> Seat | None:
+    """The seat that ``variables`` give; ``None`` alone, or where Phalanx's own launcher did."""
+    if settings.RANK in variables:
+        return None
+    found = Variables(variables)
+    for marks, read in _LAUNCHERS:
+        if found.any_of(*marks):
+            return read(found, slug(hostname))
+    return None
+
+
+def own_seat(variables: Mapping[str, str]) -> Seat | None:
+    """The seat that Phalanx's own launcher gives a worker of several machines, if that did."""
+    if {settings.RANK, hosts.MEET} - variables.keys() or settings.ARENA in variables:
+        return None
+    found = Variables(variables)
+    numbers = numbers_of(found, settings.RANK, settings.WORKERS)
+    machine = found.text(settings.MACHINE) or "here"
+    return _by_our_variables(found, "phalanx", numbers, machine, "the launcher gives it")
+
+
+def settings_of(variables: Mapping[str, str]) -> RunSettings:
+    """The run's settings: ``PHALANX_SETTINGS``, or one variable for each of the common ones."""
+    text = variables.get(settings.SETTINGS)
+    if text:
+        return _decoded(text)
+    found = Variables(variables)
+    precision = found.text(hosts.PRECISION) or "float32"
+    if precision not in PRECISIONS:
+        raise InputError(
+            f"{hosts.PRECISION} cannot be '{precision}'", did_you_mean(precision, PRECISIONS)
+        )
+    return RunSettings(
+        strategy=parse_spec(found.text(hosts.STRATEGY) or "allreduce").text,
+        epochs=found.number(hosts.EPOCHS, least=1),
+        batch=found.number(hosts.BATCH, least=1),
+        seed=found.number(hosts.SEED, most=MOST_SEED - 1) or 0,
+        precision=cast(Precision, precision),
+        balance="auto",
+    )
+
+
+def _decoded(text: str) -> RunSettings:
+    try:
+        chosen = RunSettings.from_json(text)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise InputError(
+            f"{settings.SETTINGS} cannot be read: {error}",
+            "Leave it out: phalanx worker sets it, and PHALANX_STRATEGY and others do by hand.",
+        ) from None
+    parse_spec(chosen.strategy)
+    return chosen
+
+
+def _by_hand(found: Variables, machine: str) -> Seat | None:
+    numbers = numbers_of(found, hosts.PROCESS, hosts.PROCESSES)
+    if numbers[1] == 1:
+        return None
+    wanted = "one address and port for all, such as 10.0.0.1:9900"
+    return _by_our_variables(found, "by hand", numbers, machine, wanted)
+
+
+def _by_our_variables(
+    found: Variables, launcher: LauncherName, numbers: tuple[int, int], machine: str, wanted: str
+) -> Seat:
+    """``wanted``: what ``PHALANX_MEET`` should have been."""
+    process, processes = numbers
+    address, port = meeting_of(found, "", None, wanted)
+    local, count = locals_of(found, hosts.LOCAL, hosts.LOCALS, processes)
+    return Seat(
+        launcher=launcher,
+        process=process,
+        processes=processes,
+        local=local,
+        locals=count,
+        meet_at=address,
+        port=port,
+        run=run_word(found, f"{address}-{port}"),
+        machine=machine,
+    )
+
+
+def _torchrun(found: Variables, machine: str) -> Seat | None:
+    process, processes = numbers_of(found, "RANK", "WORLD_SIZE")
+    if processes == 1:
+        return None
+    local, count = locals_of(found, "LOCAL_RANK", "LOCAL_WORLD_SIZE", processes)
+    taken = found.number("MASTER_PORT", least=1, most=65535)
+    # torchrun itself listens on MASTER_PORT.
+    beside = None if taken is None else taken + 1 if taken < 65535 else taken - 1
+    address, port = meeting_of(
+        found, found.text("MASTER_ADDR"), beside, "the address of process 0, such as 10.0.0.1:29501"
+    )
+    given = found.text("TORCHELASTIC_RUN_ID")
+    # "none" is what torchrun says without --rdzv-id.
+    run = given if given not in ("", "none") else f"{address}-{taken or port}"
+    again = found.number("TORCHELASTIC_RESTART_COUNT")
+    return Seat(
+        launcher="torchrun",
+        process=process,
+        processes=processes,
+        local=local,
+        locals=count,
+        meet_at=address,
+        port=port,
+        run=run_word(found, f"{run}-again-{again}" if again else run),
+        machine=machine,
+    )
+
+
+def _mpirun(found: Variables, machine: str) -> Seat | None:
+    process, processes = numbers_of(found, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+    if processes == 1:
+        return None
+    names = "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"
+    local, count = locals_of(found, *names, processes)
+    # Open MPI names the machine of mpirun itself, where process 0 need not be.
+    address, port = meeting_of(
+        found, "", None, f"mpirun -x {hosts.MEET}=10.0.0.1:9900, the machine of process 0"
+    )
+    job = found.text("PMIX_NAMESPACE") or found.text("OMPI_MCA_ess_base_jobid")
+    return Seat(
+        launcher="mpirun",
+        process=process,
+        processes=processes,
+        local=local,
+        locals=count,
+        meet_at=address,
+        port=port,
+        run=run_word(found, job or f"{address}-{port}"),
+        machine=machine,
+    )
+
+
+def _srun(found: Variables, machine: str) -> Seat | None:
+    process, processes = numbers_of(found, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+    if processes == 1:
+        return None
+    job, step = found.number("SLURM_JOB_ID", least=1), found.number("SLURM_STEP_ID")
+    nodes = found.text("SLURM_STEP_NODELIST") or found.text("SLURM_JOB_NODELIST")
+    address, port = meeting_of(
+        found,
+        first_host(nodes) if nodes else "",
+        None if job is None else port_of_job(job, step or 0),
+        "the node of process 0 and a free port, such as node01:9900",
+    )
+    again = found.number("SLURM_RESTART_COUNT")
+    run = f"{job}.{step or 0}" if job else f"{address}-{port}"
+    local = found.number("SLURM_LOCALID", most=processes - 1)
+    return Seat(
+        launcher="srun",
+        process=process,
+        processes=processes,
+        local=local,
+        locals=_on_this_node(found, local),
+        meet_at=address,
+        port=port,
+        run=run_word(found, f"{run}-again-{again}" if again else run),
+        machine=slug(found.text("SLURMD_NODENAME")) if found.text("SLURMD_NODENAME") else machine,
+    )
+
+
+# In this order: a torchrun that srun started has the variables of both, and its own count.
+_LAUNCHERS = (
+    ((hosts.PROCESS, hosts.PROCESSES), _by_hand),
+    (("RANK", "WORLD_SIZE"), _torchrun),
+    (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), _mpirun),
+    # A batch script has SLURM_PROCID and SLURM_NTASKS too, and runs once: only steps have this.
+    (("SLURM_STEP_NUM_TASKS",), _srun),
+)
+
+
+def _on_this_node(found: Variables, local: int | None) -> int | None:
+    name = "SLURM_STEP_TASKS_PER_NODE"
+    text = found.text(name)
+    if not text:
+        name, text = "SLURM_TASKS_PER_NODE", found.text("SLURM_TASKS_PER_NODE")
+    node = found.number("SLURM_NODEID")
+    if not text or node is None:
+        return None
+    counts = tasks_by_node(name, text)
+    if node >= len(counts):
+        raise InputError(
+            f"SLURM_NODEID is {node}, but {name} ('{text}') has {len(counts)} nodes",
+            f"Start it by srun; or say who is where: {hosts.PROCESS}, {hosts.PROCESSES}.",
+        )
+    if local is not None and local >= counts[node]:
+        raise InputError(
+            f"SLURM_LOCALID is {local}, but {name} ('{text}') gives this node {counts[node]}",
+            f"Start it by srun; or say who is where: {hosts.PROCESS}, {hosts.PROCESSES}.",
+        )
+    return counts[node]

@@ -1,0 +1,221 @@
+"""From joining to the last word: what a worker tells about itself, and how it is stopped."""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import contextlib
+import os
+import platform
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+import phalanx
+from phalanx.core import stopping
+from phalanx.core.errors import SCRIPT_FAILED, PeerLost, RunStopped, has_lost_a_machine
+from phalanx.data.load import LOADED
+from phalanx.observe.events.emit import EventWriter
+from phalanx.observe.events.event_types import Data, Finished, Joined, PhaseDone
+from phalanx.sync.arena.clock import Clock
+from phalanx.train.start.environment import Environment
+
+_told = threading.local()  # what this worker has told already: a script may train several times
+
+
+class Lifetime:
+    """Emits the events around training: joined, the phases, finished."""
+
+    def __init__(self, environment: Environment, writer: EventWriter, clock: Clock) -> None:
+        self.over = self._failed = False
+        self.training: int = getattr(_told, "trainings", 0)
+        """The number of this training among those of the script, from 0."""
+        _told.trainings = self.training + 1
+        self.epochs_before: int = getattr(_told, "epochs", 0)
+        """Epochs of models that this worker trained before, in the same script."""
+        self.on_exit: Callable[[], None] | None = None
+        """How a script that left its loop early, and then ended well, is finished."""
+        self._environment, self._writer, self._clock = environment, writer, clock
+        self._began = clock.now()
+        self._train = self._evaluate = 0.0
+        self.stops_in_order = False
+        """Whether there is somebody to tell, or something to save, before this worker ends."""
+        self._stopped = self._obeyed = False
+        self._process, self._hears = os.getpid(), False
+        if environment.launched:
+            atexit.register(self._at_exit)
+            self._hears = (
+                not environment.thread and threading.current_thread() is threading.main_thread()
+            )
+            if self._hears:
+                signal.signal(signal.SIGTERM, self._on_terminate)
+
+    def joined(
+        self, *, precision: str, strategy: str, phase: str, parameters: int, notes: list[str]
+    ) -> None:
+        environment, now = self._environment, self._clock.now()
+        self._tell_reading()
+        if not getattr(_told, "started", False):
+            _told.started = True
+            read = sum(r.seconds for r in LOADED if r.thread == threading.get_ident())
+            started = environment.started or self._began
+            self._phase("start", max(0.0, self._began - started - read))
+        self._phase("prepare", now - self._began)
+        self._writer.emit(
+            Joined(
+                time=now,
+                wall=time.time() - environment.skew,
+                rank=environment.rank,
+                workers=environment.workers,
+                machine=environment.machine,
+                pid=os.getpid(),
+                device=str(environment.device),
+                threads=torch.get_num_threads(),
+                precision=precision,
+                strategy=strategy,
+                phase=phase,
+                parameters=parameters,
+                seed=environment.settings.seed,
+                versions={
+                    "phalanx": phalanx.__version__,
+                    "torch": str(torch.__version__),
+                    "python": platform.python_version(),
+                },
+                notes=notes,
+            )
+        )
+        self._writer.flush()  # at once: that this worker joined must never be lost
+
+    def _tell_reading(self) -> None:
+        known: int = getattr(_told, "reads", 0)
+        mine = [r for r in LOADED if r.thread == threading.get_ident()][known:]
+        _told.reads = known + len(mine)
+        for record in mine:
+            self._writer.emit(
+                Data(
+                    time=record.began,
+                    rank=self._environment.rank,
+                    name=record.name,
+                    samples=record.samples,
+                    checksums=dict(record.checksums),
+                )
+            )
+        self._phase("read", sum(r.seconds for r in mine))
+
+    def trained(self, seconds: float) -> None:
+        self._train += seconds
+
+    def evaluated(self, seconds: float) -> None:
+        self._evaluate += seconds
+
+    def _phase(self, name: str, seconds: float) -> None:
+        self._writer.emit(
+            PhaseDone(
+                time=self._clock.now(), rank=self._environment.rank, phase=name, seconds=seconds
+            )
+        )
+
+    def end(self, status: str, bytes_sent: int = 0, epochs: int = 0) -> None:
+        """Training is over; everything is on disk when this returns."""
+        if self.over:
+            return
+        self.over = True
+        _told.epochs = self.epochs_before + epochs
+        self._phase("train", self._train)
+        self._phase("evaluate", self._evaluate)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        self._writer.emit(
+            Finished(
+                time=self._clock.now(),
+                rank=self._environment.rank,
+                status=status,
+                bytes_sent=bytes_sent,
+                peak_memory=peak,
+            )
+        )
+        self._writer.flush()
+
+    def fail(self, line: str) -> None:
+        """Training has failed where the script cannot be told: it has left its loop."""
+        print(f"phalanx: {line}", file=sys.stderr, flush=True)
+        if self._environment.paths is not None:
+            with contextlib.suppress(OSError):
+                self._traceback.write_text(f"{line}\n", encoding="utf-8")
+        self._failed = True
+
+    @property
+    def _traceback(self) -> Path:
+        environment, paths = self._environment, self._environment.paths
+        assert paths is not None
+        number = environment.rank if environment.process is None else environment.process
+        return paths.traceback_of(number)
+
+    def broken(self) -> bool:
+        """Whether this worker's script has failed or was stopped."""
+        environment = self._environment
+        failed = environment.paths is not None and self._traceback.exists()
+        # Python notes what nobody caught; a script that another launcher runs leaves no file.
+        uncaught = not environment.thread and getattr(sys, "last_value", None) is not None
+        return self._has_stopped or failed or uncaught or has_lost_a_machine()
+
+    def _at_exit(self) -> None:
+        if self._has_stopped:
+            self.end("stopped")
+        elif self.on_exit is None or self.broken():
+            self.end("failed")
+        else:
+            with contextlib.suppress(PeerLost):  # those it would tell are gone already
+                self.on_exit()
+            self.end("failed")  # unless it has ended well
+            if self._failed and not self._environment.thread:
+                self._writer.close()
+                sys.stdout.flush()
+                os._exit(SCRIPT_FAILED)  # no exception reaches the exit code any more
+        self._writer.close()  # not before: a script may log after its training
+
+    # -- being stopped -----------------------------------------------------------------------
+
+    def told_to_stop(self) -> bool:
+        """Whether this worker was told so and training goes on, to be ended in order."""
+        return self._stopped
+
+    def obey(self) -> None:
+        """The stop is under way, also if only others were told: it takes the time it takes."""
+        stopping.ask()
+        self._stopped = self._obeyed = True
+        self._be_deaf()
+
+    @property
+    def _has_stopped(self) -> bool:
+        return self._stopped or (not self._environment.thread and stopping.asked())
+
+    def _on_terminate(self, _signal: int, _frame: FrameType | None) -> None:
+        if os.getpid() != self._process:
+            return  # a process that reads data for this one: it ends with it
+        again = self._stopped
+        stopping.ask()
+        self._stopped = True
+        if again or self.over or not self.stops_in_order:
+            self._be_deaf()
+            raise RunStopped
+        # Not by threading: its locks may be held by whoever the signal interrupted.
+        _thread.start_new_thread(self._insist, ())
+
+    def _be_deaf(self) -> None:
+        """Those who are told late are on their way out already: a signal would cut that short."""
+        if self._hears:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    def _insist(self) -> None:
+        """The training may not come to a place where it can be stopped: it evaluates, or sleeps."""
+        time.sleep(self._environment.stop_seconds)
+        main = threading.main_thread().ident
+        if not self._obeyed and not self.over and main is not None:
+            signal.pthread_kill(main, signal.SIGTERM)

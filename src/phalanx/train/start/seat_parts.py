@@ -1,0 +1,75 @@
+"""What every launcher's variables have to say about a seat: which process, and where all meet."""
+
+from __future__ import annotations
+
+import re
+
+from phalanx.core import hosts_settings as hosts
+from phalanx.core.errors import InputError
+from phalanx.core.run_folder.run_paths import slug
+from phalanx.train.start.variables import Variables
+
+MOST_PROCESSES = 1 << 16
+_NAME = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9._:%-]*")
+
+
+def numbers_of(found: Variables, process: str, processes: str) -> tuple[int, int]:
+    """This process's number and how many there are, which have to fit."""
+    count = found.needed(processes, beside=process, least=1, most=MOST_PROCESSES)
+    number = found.needed(process, beside=processes)
+    if number >= count:
+        raise InputError(
+            f"{process} is {number}, but {processes} is {count}",
+            f"Processes are counted from 0 to {count - 1}.",
+        )
+    return number, count
+
+
+def locals_of(
+    found: Variables, local: str, count: str, processes: int
+) -> tuple[int | None, int | None]:
+    """The number on this machine and how many there are, as far as they are known."""
+    number = found.number(local, most=processes - 1)
+    among = found.number(count, least=1, most=processes)
+    if number is not None and among is not None and number >= among:
+        raise InputError(
+            f"{local} is {number}, but {count} is {among}",
+            f"Processes of one machine are counted from 0 to {among - 1}.",
+        )
+    return number, among
+
+
+def meeting_of(found: Variables, address: str, port: int | None, wanted: str) -> tuple[str, int]:
+    """Where process 0 is met: ``PHALANX_MEET`` and ``PHALANX_PORT`` win over the launcher."""
+    told = found.text(hosts.MEET)
+    if told:
+        address, told_port = _split(told)
+        port = told_port or port
+    port = found.number(hosts.PORT, least=1, most=65535) or port
+    if not address or port is None:
+        missing = hosts.PORT if address and told else hosts.MEET
+        raise InputError(
+            f"{missing} is not set: where is process 0?", f"Set {hosts.MEET}: {wanted}"
+        )
+    if not _NAME.fullmatch(address):
+        raise InputError(f"process 0 cannot be at '{address}'", f"Set {hosts.MEET}: {wanted}")
+    return address, port
+
+
+def _split(text: str) -> tuple[str, int | None]:
+    """``HOST``, ``HOST:PORT``, ``[ADDRESS]:PORT``, or an IPv6 address alone."""
+    bracketed = re.fullmatch(r"\[([^\[\]]+)\](?::(.+))?", text)
+    if bracketed:
+        host, port = bracketed[1], bracketed[2] or ""
+    elif text.count(":") == 1:
+        host, _, port = text.partition(":")
+    else:
+        return text, None
+    if not port:
+        return host, None
+    return host, Variables({hosts.MEET: port}).number(hosts.MEET, least=1, most=65535)
+
+
+def run_word(found: Variables, otherwise: str) -> str:
+    """A word that may be part of a folder's name."""
+    return slug(found.text(hosts.RUN_ID) or otherwise)[:100]
