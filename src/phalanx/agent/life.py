@@ -19,17 +19,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phalanx.agent import ownership
-from phalanx.agent.frames import Problem, WrongFrame, field
-from phalanx.agent.names import is_run
+from phalanx.agent.frames import InvalidFrame, RequestProblem, field, is_run
+from phalanx.agent.machine.facts import machine_facts
 from phalanx.agent.wire import Connection, Gone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from phalanx.agent.main import Agent
+    from phalanx.agent.agent import Agent
 
 SHARED_FOLDERS = ("blobs", "code", "data", "wheels", "environments", "runs")
-PATIENCE = 8.0
 GRACE = 2.0
 SHORT_GRACE = 1.0
 """After silence: patience and this are less than the 10 seconds after which nobody may be left."""
@@ -65,6 +64,10 @@ def hello(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, An
     }
 
 
+def facts(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    return machine_facts(agent.folder)
+
+
 def folders(request: dict[str, Any]) -> tuple[Path, Path | None]:
     """Where everything of ours is on this machine, and the part of it that is this run's."""
     named = request.get("folder")
@@ -75,7 +78,7 @@ def folders(request: dict[str, Any]) -> tuple[Path, Path | None]:
         folder = _expanded(field(request, "folder", str))
     run = field(request, "run", str, "")
     if run and not is_run(run):
-        raise Problem(f"not the id of a run: {run[:100]!r}")
+        raise RequestProblem(f"not the id of a run: {run[:100]!r}")
     return folder.absolute(), folder.absolute() / "runs" / run if run else None
 
 
@@ -83,7 +86,7 @@ def _expanded(folder: str) -> Path:
     try:
         return Path(folder).expanduser()
     except RuntimeError:
-        raise Problem(f"{folder} is in the home of an unknown user") from None
+        raise RequestProblem(f"{folder} is in the home of an unknown user") from None
 
 
 def make_folders(folder: Path, run_folder: Path | None) -> None:
@@ -95,7 +98,7 @@ def make_folders(folder: Path, run_folder: Path | None) -> None:
                 (run_folder / name).mkdir(exist_ok=True)
         check_ours(folder, run_folder)
     except OSError as error:
-        raise Problem(
+        raise RequestProblem(
             f"cannot make {error.filename}: {error.strerror}",
             "Name a folder with space that the user may write to as 'folder' in the blueprint.",
         ) from None
@@ -129,7 +132,7 @@ def leave(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, An
 def make_way(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     """Another agent is needed here, to fetch what is left of a run that has ended."""
     if agent.workers.pids:
-        raise Problem("this run goes on here", "See what it does: phalanx attach.")
+        raise RequestProblem("this run goes on here", "See what it does: phalanx attach.")
     agent.ending = True
     return {}
 
@@ -212,7 +215,7 @@ def _converse(
     except Gone as gone:
         grace = SHORT_GRACE if gone.silent else GRACE
         asleep = gone.silent and agent.hold > 0 and agent.began
-    except WrongFrame as wrong:
+    except InvalidFrame as wrong:
         print(wrong, file=sys.stderr, flush=True)
         code = WRONG_FRAME_CODE
     finally:
@@ -260,4 +263,6 @@ def _start_watching(agent: Agent) -> None:
     threading.Thread(target=watch, name="watch", daemon=True).start()
 
 
-HANDLERS = {"hello": hello, "ping": ping, "leave": leave, "make_way": make_way}
+HANDLERS = {"hello": hello, "facts": facts, "ping": ping, "leave": leave, "make_way": make_way}
+SLOW = ("facts",)
+"""``nvidia-smi`` takes seconds to answer the first time."""

@@ -12,7 +12,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from phalanx.agent.frames import Problem
+from phalanx.agent.frames import RequestProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,9 +45,9 @@ def _refuse(place: Path, *, sticky: bool) -> None:
         return
     remedy = "Name a 'folder' of the user's own in the blueprint"
     if status.st_uid not in (os.getuid(), 0):
-        raise Problem(f"{place} belongs to another user", f"{remedy}.")
+        raise RequestProblem(f"{place} belongs to another user", f"{remedy}.")
     if _others_write(status, sticky):
-        raise Problem(
+        raise RequestProblem(
             f"others can write in {place}",
             f"{remedy}; or take that right away (chmod -R go-w {place}), if you trust what is "
             "there already.",

@@ -10,14 +10,8 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from phalanx.agent import system
-from phalanx.agent.frames import Problem, field
-from phalanx.agent.names import inside
-
-if TYPE_CHECKING:
-    from phalanx.agent.main import Agent
 
 STARTED = "PHALANX_STARTED"
 CONTROLLER = "PHALANX_CONTROLLER"
@@ -118,58 +112,6 @@ class Workers:
             self.reap()
 
 
-def start(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
-    folder = agent.run_folder
-    if folder is None:
-        raise Problem("workers need a run")
-    pids = {}
-    for orders in field(request, "workers", list):
-        if not isinstance(orders, dict):
-            raise Problem("the request start has a wrong worker")
-        rank = field(orders, "rank", int)
-        if rank in agent.workers.pids:
-            raise Problem(f"rank {rank} is running already")
-        pids[rank] = _start_one(agent, folder, rank, orders)
-    return {"pids": pids}
-
-
-def _start_one(agent: Agent, folder: Path, rank: int, orders: dict[str, Any]) -> int:
-    words = field(orders, "argv", list)
-    log = field(orders, "log", str, f"logs/rank-{rank}.log")
-    cwd = str(folder / field(orders, "cwd", str, "."))
-    file = inside(folder, log)
-    if not words:
-        raise Problem(f"cannot start rank {rank}: no program")
-    agent.tails.follow(folder, rank, log)
-    agent.told.discard(rank)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        env = _environment(field(orders, "env", dict, {}))
-        return agent.workers.spawn(rank, words, env, cwd, file)
-    except (OSError, ValueError, TypeError) as error:
-        raise Problem(f"cannot start rank {rank}: {error}") from None
-
-
-def _environment(changes: dict[str, str | None]) -> dict[str, str]:
-    env = {**os.environ, STARTED: repr(time.monotonic()), CONTROLLER: str(os.getpid())}
-    for name, value in changes.items():
-        if value is None:
-            env.pop(name, None)
-        else:
-            env[name] = value
-    return env
-
-
-def stop(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
-    agent.stop_workers(float(field(request, "grace", (int, float), 2.0)))
-    return {}
-
-
-def kill(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
-    agent.stop_workers(0)
-    return {}
-
-
 def _somebody_ended() -> bool:
     """One question to the kernel, ten times a second, in place of one for each worker."""
     try:
@@ -194,7 +136,3 @@ def _signal_group(group: int, number: int) -> None:
 def _signal(pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
-
-
-HANDLERS = {"start": start, "stop": stop, "kill": kill}
-SLOW = {"stop", "kill"}

@@ -10,7 +10,7 @@ from agent_process import AgentProcess, await_gone, is_alive
 from agent_process import new_agent as new_agent
 
 from phalanx.agent import life
-from phalanx.agent.main import Agent
+from phalanx.agent.agent import Agent
 
 COUNTS = "echo one; while ! test -e go; do sleep 0.05; done; echo two; exit 6"
 NewAgent = Callable[[], AgentProcess]
@@ -84,7 +84,7 @@ def test_one_run_has_one_agent(relay: AgentProcess, new_agent: NewAgent) -> None
 
 def test_an_agent_without_work_and_visitors_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(life, "LINGER", 0.0)
-    agent = Agent()
+    agent = Agent({})
     agent.workers.codes[0] = 0
     with socket.socket(socket.AF_UNIX) as listener:
         assert life._next_visitor(agent, listener) is None

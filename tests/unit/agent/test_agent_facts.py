@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from phalanx.agent.frames import Problem
+from phalanx.agent import run_requests
+from phalanx.agent.frames import RequestProblem
 from phalanx.agent.machine import (
     control_groups as groups,
 )
@@ -22,7 +23,6 @@ from phalanx.agent.machine import (
     facts,
     gpus,
     reach,
-    sampling,
 )
 from phalanx.observe.machines.agent_samples import sample_of
 from phalanx.pool.machine_facts import facts_of
@@ -119,7 +119,7 @@ def agent(**fields: Any) -> Any:
 
 @linux
 def test_facts_of_this_machine() -> None:
-    found = facts_of(facts.facts(agent(), {}, b""))
+    found = facts_of(facts.machine_facts(Path.home()))
     assert found.hostname == socket.gethostname()
     assert 1 <= found.cores <= len(found.cpu_ids) == len(os.sched_getaffinity(0))
     assert found.memory and found.memory_available and found.memory_available <= found.memory
@@ -140,7 +140,7 @@ def test_who_knocks_is_shown_the_token() -> None:
 
 
 def test_an_address_of_another_machine_cannot_be_listened_on() -> None:
-    with pytest.raises(Problem, match=r"cannot listen on 192\.0\.2\.77"):
+    with pytest.raises(RequestProblem, match=r"cannot listen on 192\.0\.2\.77"):
         reach.listen(agent(), {"address": "192.0.2.77"}, b"")
 
 
@@ -156,18 +156,18 @@ def test_samples_come_until_they_are_not_wanted() -> None:
 
     hearer = SimpleNamespace(send=send)
     workers = SimpleNamespace(pids={0: os.getpid()}, codes={})
-    machine = agent(connection=hearer, run_folder=None, workers=workers)
-    sampling.sample(machine, {"on": True}, b"")
-    sampling.sample(machine, {"on": True}, b"")
+    machine = agent(connection=hearer, run_folder=None, workers=workers, sampler=None)
+    run_requests.sample(machine, {"on": True}, b"")
+    run_requests.sample(machine, {"on": True}, b"")
     assert came.wait(10)
-    sampling.sample(machine, {"on": False}, b"")
+    run_requests.sample(machine, {"on": False}, b"")
     assert machine.sampler is None
     sample = sample_of(told[0])
     assert 0 <= sample.cpu_percent <= 100
     assert sample.memory_bytes > 0 and sample.workers_memory_bytes > 0
     assert sample.network_received is not None
     count = len(told)
-    sampling.sample(machine, {"on": False}, b"")
+    run_requests.sample(machine, {"on": False}, b"")
     assert len(told) == count
 
 

@@ -11,7 +11,7 @@ from agent_process import AgentProcess, await_gone
 from agent_process import agent as agent
 from agent_process import new_agent as new_agent
 
-from phalanx.agent.frames import Problem, pack
+from phalanx.agent.frames import RequestProblem, pack
 from phalanx.agent.life import make_folders
 
 FORKS = "setsid sleep 300 & echo child $!; sleep 300 & echo other $!; echo up; wait"
@@ -36,7 +36,7 @@ def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path, part: str)
     (tmp_path / part).mkdir(exist_ok=True)
     make_folders(tmp_path, None)
     (tmp_path / part).chmod(0o1777)  # as /tmp: somebody may have put code there for us to run
-    with pytest.raises(Problem, match="others can write"):
+    with pytest.raises(RequestProblem, match="others can write"):
         make_folders(tmp_path, None)
 
 

@@ -16,7 +16,7 @@ FIRST_PID_NAMESPACE = "pid:[4026531836]"
 """The kernel gives the host's own table of processes this number."""
 
 
-class Group(NamedTuple):
+class ControlGroup(NamedTuple):
     """A folder of the control group file system."""
 
     folder: str
@@ -38,10 +38,10 @@ def read_number(path: str) -> int | None:
         return None
 
 
-def groups_of(controller: str, process: str = "self", mount: str = MOUNT) -> list[Group]:
+def groups_of(controller: str, process: str = "self", mount: str = MOUNT) -> list[ControlGroup]:
     """The group of a process and those above it, innermost first; unified ones come last."""
-    first: list[Group] = []
-    second: list[Group] = []
+    first: list[ControlGroup] = []
+    second: list[ControlGroup] = []
     for line in read_text(f"/proc/{process}/cgroup").splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if not controllers:
@@ -52,16 +52,16 @@ def groups_of(controller: str, process: str = "self", mount: str = MOUNT) -> lis
     return first + second
 
 
-def _upwards(root: str, path: str) -> list[Group]:
+def _upwards(root: str, path: str) -> list[ControlGroup]:
     # Inside a container the path may be the host's, and what is mounted the container's own.
     parts = [part for part in path.split("/") if part and part != ".."]
     while parts and not Path(root, *parts).is_dir():
         parts.pop()
     found = []
     while parts:
-        found.append(Group("/".join([root, *parts]), False))
+        found.append(ControlGroup("/".join([root, *parts]), False))
         parts.pop()
-    return [*found, Group(root, True)] if Path(root).is_dir() else found
+    return [*found, ControlGroup(root, True)] if Path(root).is_dir() else found
 
 
 def in_container() -> bool:

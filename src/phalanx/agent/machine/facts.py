@@ -19,8 +19,8 @@ from phalanx.agent.machine import energy, gpus, interfaces
 TOPOLOGY = "/sys/devices/system/cpu"
 
 
-def facts(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
-    """The answer to ``facts``."""
+def machine_facts(folder: Path) -> dict[str, Any]:
+    """All of them; ``folder`` is where Phalanx keeps its files."""
     ids = cpu_ids()
     found_gpus = gpus.gpu_facts()
     total, available = memory()
@@ -28,8 +28,8 @@ def facts(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]
         "hostname": socket.gethostname(),
         "user": _user(),
         "home": str(Path.home()),
-        "folder": str(agent.folder),
-        "disk_free": disk_free(agent.folder),
+        "folder": str(folder),
+        "disk_free": disk_free(folder),
         "python": sys.executable or "",
         "python_version": platform.python_version(),
         "platform": sys.platform,
@@ -132,8 +132,3 @@ def _energy(found: list[dict[str, Any]]) -> list[str]:
     """Who counts energy here: ``cpu``, ``gpu``."""
     readable = ["cpu"] if energy.zones() else []
     return readable + (["gpu"] if any(gpu["watts"] is not None for gpu in found) else [])
-
-
-HANDLERS = {"facts": facts}
-SLOW = ("facts",)
-"""``nvidia-smi`` takes seconds to answer the first time."""

@@ -10,16 +10,19 @@ import secrets
 import socket
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from phalanx.agent.frames import Problem, field
+from phalanx.agent.frames import RequestProblem, field
+
+if TYPE_CHECKING:
+    from phalanx.agent.agent import Agent
 
 LISTEN_SECONDS = 60.0
 MOST_SECONDS = 30.0
 TOKEN_BYTES = 32
 
 
-def listen(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+def listen(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     """Listen on one address for a minute at most: ``{port, token}``."""
     address = field(request, "address", str)
     try:
@@ -28,7 +31,7 @@ def listen(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any
         door.bind(family[4])
         door.listen(64)
     except (OSError, UnicodeError) as error:
-        raise Problem(
+        raise RequestProblem(
             f"cannot listen on {address}: {_words(error)}",
             "Give the address that the machine itself has as 'address' in the blueprint.",
         ) from None
@@ -58,7 +61,7 @@ def _answer(door: socket.socket, token: str) -> None:
                     continue
 
 
-def reach(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+def reach(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     """Knock at another machine: ``{ok, why, token}``."""
     address = field(request, "address", str)
     port = field(request, "port", int)

@@ -16,11 +16,13 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from phalanx.agent.frames import Problem
+from phalanx.agent.frames import RequestProblem
 from phalanx.agent.ownership import checksum, content_is
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from phalanx.agent.agent import Agent
 
 SPARE = 1.05
 """What has to be free for each byte that is needed."""
@@ -29,7 +31,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 def checked_digest(value: Any) -> str:
     if not isinstance(value, str) or not _DIGEST.fullmatch(value):
-        raise Problem("a checksum was sent that is none", "")
+        raise RequestProblem("a checksum was sent that is none", "")
     return value
 
 
@@ -204,7 +206,7 @@ def _open_part(path: Path) -> BinaryIO:
 _stores: dict[str, BlobStore] = {}
 
 
-def store_of(agent: Any) -> BlobStore:
+def store_of(agent: Agent) -> BlobStore:
     return _stores.setdefault(str(agent.folder), BlobStore(Path(agent.folder) / "blobs"))
 
 
@@ -222,20 +224,20 @@ def missing_blobs(
             yield number, store.offset(digest, entry["size"])
 
 
-def check_space(agent: Any, needed: float) -> None:
+def check_space(agent: Agent, needed: float) -> None:
     """Refuse what would not fit."""
     free = free_space(agent)
     if needed and free < needed * SPARE:
         raise no_space(agent, free, needed)
 
 
-def free_space(agent: Any) -> int:
+def free_space(agent: Agent) -> int:
     found = os.statvfs(existing(Path(agent.folder)))
     return found.f_bavail * found.f_frsize
 
 
-def no_space(agent: Any, free: float, needed: float) -> Problem:
-    return Problem(
+def no_space(agent: Agent, free: float, needed: float) -> RequestProblem:
+    return RequestProblem(
         f"{size_words(free)} are free in {agent.folder}, {size_words(needed)} are needed",
         "Make room there, or name a 'folder' on another disk in the blueprint.",
     )
@@ -247,27 +249,27 @@ def existing(folder: Path) -> Path:
     return folder
 
 
-def unwritable(agent: Any, error: OSError) -> Problem:
+def unwritable(agent: Agent, error: OSError) -> RequestProblem:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         free = free_space(agent)
-        return Problem(
+        return RequestProblem(
             f"no space is left in {agent.folder} ({size_words(free)} free)",
             "Make room there, or name a 'folder' on another disk in the blueprint.",
         )
-    return Problem(
+    return RequestProblem(
         f"cannot write in {agent.folder}: {error.strerror or error}",
         "Check the folder there, or name another 'folder' in the blueprint.",
     )
 
 
-def blob(agent: Any, request: dict[str, Any], payload: bytes) -> None:
+def blob(agent: Agent, request: dict[str, Any], payload: bytes) -> None:
     """A piece of a blob. Nobody waits for an answer."""
     store = store_of(agent)
     digest = checked_digest(request["digest"])
     store.receive(digest, int(request["offset"]), bool(request.get("last")), payload)
 
 
-def stored(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+def stored(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     """How much has arrived; with ``wait``, once all of it is checked."""
     store = store_of(agent)
     if request.get("wait"):

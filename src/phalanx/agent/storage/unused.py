@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from phalanx.agent import background
-from phalanx.agent.frames import Problem
+from phalanx.agent.frames import RequestProblem
 from phalanx.agent.life import PARTS
 from phalanx.agent.storage.environments import MARKER
 
@@ -90,5 +90,5 @@ def _last_sign(run: Path) -> float:
 def _lives(run: Path) -> bool:
     try:
         return background.answers(run)
-    except Problem:
+    except RequestProblem:
         return True
