@@ -18,13 +18,13 @@ SCAN_SECONDS = 5.0
 """Between two looks at the whole table of processes, which cost the most of all readings."""
 
 
-def network_bytes() -> tuple[int, int]:
-    """Received and sent by all interfaces but loopback."""
+def network_bytes(loopback: bool = False) -> tuple[int, int]:
+    """Received and sent by all interfaces, or all but loopback."""
     received = sent = 0
     for line in read_text("/proc/net/dev").splitlines()[2:]:
         name, _, rest = line.partition(":")
         fields = rest.split()
-        if name.strip() != "lo" and len(fields) >= 9:
+        if (loopback or name.strip() != "lo") and len(fields) >= 9:
             received, sent = received + int(fields[0]), sent + int(fields[8])
     return received, sent
 

@@ -10,6 +10,7 @@ import shutil
 import socket
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -60,14 +61,19 @@ def cpu_ids() -> list[int]:
     """The cores that we may run on, siblings of one physical core side by side."""
     if not hasattr(os, "sched_getaffinity"):
         return list(range(os.cpu_count() or 1))
-    return sorted(os.sched_getaffinity(0), key=_place)
+    return order_by_core(os.sched_getaffinity(0))
 
 
-def _place(cpu: int) -> Any:
-    folder = f"{TOPOLOGY}/cpu{cpu}/topology"
-    package = groups.read_number(f"{folder}/physical_package_id")
-    core = groups.read_number(f"{folder}/core_id")
-    return (package or 0, cpu if core is None else core, cpu)
+def order_by_core(ids: Iterable[int], topology: str = TOPOLOGY) -> list[int]:
+    """Neighbours share caches, so that a worker's cores are cut from one piece."""
+
+    def place(cpu: int) -> tuple[int, int, int]:
+        folder = f"{topology}/cpu{cpu}/topology"
+        package = groups.read_number(f"{folder}/physical_package_id")
+        core = groups.read_number(f"{folder}/core_id")
+        return (package or 0, cpu if core is None else core, cpu)
+
+    return sorted(ids, key=place)
 
 
 def cpu_model() -> str:
@@ -78,7 +84,7 @@ def cpu_model() -> str:
     return (found.get("model name") or found.get("model") or platform.processor())[:100]
 
 
-def memory() -> Any:
+def memory() -> tuple[int | None, int | None]:
     """Bytes in all, and those that are free; what a control group allows counts."""
     known = meminfo()
     total, free = known.get("MemTotal"), known.get("MemAvailable")

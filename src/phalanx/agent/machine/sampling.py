@@ -5,6 +5,7 @@ Those of a detached run are kept as well, so that a controller that comes back h
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -64,15 +65,10 @@ class Sampler:
         self._thread.join(PERIOD)
 
     def _run(self) -> None:
-        meter: UsageMeter | None = None
-        try:
+        with contextlib.suppress(Exception):  # the machine goes on without figures
             meter = UsageMeter(lambda: list(self._workers.pids.values()))
-            self._sample(meter)
-        except Exception:  # the machine goes on without figures
-            return
-        finally:
-            if meter is not None:
-                meter.stop()
+            with contextlib.closing(meter):
+                self._sample(meter)
 
     def _sample(self, meter: UsageMeter) -> None:
         wait, read = FIRST, float("-inf")

@@ -14,10 +14,13 @@ if TYPE_CHECKING:
 
 
 class UsageMeter:
-    """Differences between successive readings; ``pids`` gives the workers' own."""
+    """Differences between successive readings; ``pids`` gives the workers' own.
 
-    def __init__(self, pids: Callable[[], list[int]]) -> None:
-        self._pids = pids
+    ``loopback``: what a machine sends to itself counts too.
+    """
+
+    def __init__(self, pids: Callable[[], list[int]], *, loopback: bool = False) -> None:
+        self._pids, self._loopback = pids, loopback
         ids = facts.cpu_ids()
         quota = groups.cpu_quota()
         self._cores = min(len(ids), quota) if quota else float(len(ids))
@@ -55,11 +58,11 @@ class UsageMeter:
             **self._gpus.figures(),
         }
 
-    def stop(self) -> None:
+    def close(self) -> None:
         self._gpus.stop()
 
     def _totals(self) -> dict[str, Any]:
-        received, sent = counters.network_bytes()
+        received, sent = counters.network_bytes(self._loopback)
         read, written = counters.disk_bytes() or (None, None)
         workers, memory = self._workers.use(self._families.of(self._pids()))
         return {
