@@ -69,7 +69,7 @@ class Agent:
         """Do what is asked; slow things go on while the next request is read."""
         name = request.get("ask")
         if not isinstance(name, str) or not isinstance(request.get("id", 0), int):
-            raise InvalidFrame("a frame asks nothing")
+            raise InvalidFrame("a frame has no request")
         if name in self._slow:
             work = threading.Thread(target=self._handle, args=(name, request, payload), daemon=True)
             work.start()
@@ -80,7 +80,7 @@ class Agent:
         number = request.get("id")
         try:
             if name not in self._handlers:
-                raise RequestProblem(f"the agent does not know '{name[:100]}'")
+                raise RequestProblem(f"unknown request '{name[:100]}'")
             fields = self._handlers[name](self, request, payload)
             if number is not None:
                 self.send({"answer": number, **(fields or {})})

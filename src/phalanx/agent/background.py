@@ -1,7 +1,7 @@
 """The detached agent: behind a socket in the run's folder, reached through a relay.
 
-Whoever starts it, and whoever comes back to it later, talks to a relay: a second agent that only
-copies bytes between its own pipes and that socket. When a relay dies nothing else does.
+The controller that starts it, and each that attaches later, talks to a relay: a second agent that
+only copies bytes between its own pipes and that socket. When a relay dies nothing else does.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def stay(agent: Agent) -> None:
 
 
 def make_way(hello: dict[str, Any]) -> None:
-    """Have an agent end that has only stayed to tell of this run; one with workers stays."""
+    """End an agent of this run that has no workers left; one with workers stays."""
     run_folder = life.folders(hello)[1]
     other = _connect(run_folder) if run_folder is not None else None
     if other is None:
@@ -65,14 +65,14 @@ def make_way(hello: dict[str, Any]) -> None:
             header, _ = unpack(lambda count: read_exactly(other.fileno(), count, WAY_SECONDS))
         if "answer" in header:
             return
-    raise RequestProblem("this run goes on here", "See what it does: phalanx attach.")
+    raise RequestProblem("the run is still going on this machine", "Follow it with phalanx attach.")
 
 
 def relay(hello: dict[str, Any]) -> int:
     """Copy frames both ways, ``hello`` first, until either side ends."""
     folder, run_folder = life.folders(hello)
     if run_folder is None:
-        raise RequestProblem("which run?")
+        raise RequestProblem("the request names no run")
     life.check_ours(folder, run_folder)
     agent = _connect(run_folder)
     if agent is None:  # it has ended, or its machine was restarted
@@ -144,7 +144,7 @@ def _remove_traces(folder: Path) -> None:
 def _listen(folder: Path) -> socket.socket:
     if answers(folder):
         raise RequestProblem(
-            "this run has an agent here already", "See what it does: phalanx attach."
+            "the run already has an agent on this machine", "Follow it with phalanx attach."
         )
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -167,7 +167,7 @@ def answers(folder: Path) -> bool:
 
 
 def _connect(folder: Path) -> socket.socket | None:
-    """``None``: nobody listens there."""
+    """``None``: no agent listens there."""
     agent = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with _short(folder) as path:

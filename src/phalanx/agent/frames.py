@@ -26,7 +26,7 @@ class RequestProblem(Exception):  # noqa: N818  (the word on the wire)
 
 
 class InvalidFrame(Exception):  # noqa: N818  (what came)
-    """Not what the other side says when it is Phalanx."""
+    """What came is not a frame of Phalanx."""
 
 
 def pack(header: dict[str, Any], payload: bytes = b"") -> bytes:
@@ -46,7 +46,7 @@ def unpack(read: Callable[[int], bytes]) -> tuple[dict[str, Any], bytes]:
     except (ValueError, RecursionError):
         raise InvalidFrame("a frame is not JSON") from None
     if not isinstance(header, dict):
-        raise InvalidFrame("a frame is no object")
+        raise InvalidFrame("a frame is not a JSON object")
     return header, read(payload_length)
 
 
@@ -56,7 +56,7 @@ def field(header: dict[str, Any], name: str, kind: Any, otherwise: Any = None) -
     if value is None:
         value = otherwise
     if not isinstance(value, kind) or (isinstance(value, bool) and kind in (int, (int, float))):
-        raise RequestProblem(f"the request {header.get('ask')} has a wrong {name}")
+        raise RequestProblem(f"invalid '{name}' in the request {header.get('ask')}")
     return value
 
 
@@ -65,7 +65,7 @@ def inside(folder: Path, name: Any) -> Path:
     plain = isinstance(name, str) and len(name) <= MOST_NAME and "\0" not in name
     parts = PurePosixPath(name).parts if plain else ()
     if not parts or parts[0].startswith("/") or ".." in parts:
-        raise RequestProblem(f"a name leads elsewhere: {str(name)[:100]!r}")
+        raise RequestProblem(f"path leads out of its folder: {str(name)[:100]!r}")
     return folder.joinpath(*parts)
 
 

@@ -53,7 +53,7 @@ def main() -> int:
         first = unpack(lambda count: wire.read_exactly(0, count, FIRST_SECONDS))
         header = first[0]
         if header.get("ask") != "hello":
-            raise InvalidFrame("a frame does not say hello")
+            raise InvalidFrame("the first frame is not a hello")
         if header.get("attach"):
             return background.relay(header)
         if header.get("detach"):

@@ -23,14 +23,14 @@ LONGEST_SWITCH = 64 << 10
 def start(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     folder = agent.run_folder
     if folder is None:
-        raise RequestProblem("workers need a run")
+        raise RequestProblem("the request names no run")
     pids = {}
     for orders in field(request, "workers", list):
         if not isinstance(orders, dict):
-            raise RequestProblem("the request start has a wrong worker")
+            raise RequestProblem("invalid 'workers' in the request start")
         rank = field(orders, "rank", int)
         if rank in agent.workers.pids:
-            raise RequestProblem(f"rank {rank} is running already")
+            raise RequestProblem(f"rank {rank} is already running")
         pids[rank] = _start_one(agent, folder, rank, orders)
     return {"pids": pids}
 
@@ -81,7 +81,7 @@ def resume_tails(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[
 def switch(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     text = field(request, "request", str)
     if agent.run_folder is None or len(text) > LONGEST_SWITCH:
-        raise RequestProblem("there is no run that could be switched")
+        raise RequestProblem("there is no run to switch")
     part = agent.run_folder / (SWITCH + ".part")
     part.write_text(text, encoding="utf-8")
     part.replace(agent.run_folder / SWITCH)

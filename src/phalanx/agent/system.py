@@ -36,7 +36,7 @@ def adopt_orphans() -> None:
 def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
     """Have the kernel send us ``number`` when ``parent`` ends."""
     prctl(PR_SET_PDEATHSIG, number)
-    if os.getppid() != parent:  # it ended before that; then nobody would tell us
+    if os.getppid() != parent:  # it ended before that, so no signal comes
         os._exit(1)
 
 

@@ -18,7 +18,7 @@ CHECKPOINTS = "checkpoints"
 CHECKPOINT_NAME = re.compile(r"[0-9]{6,15}")
 CHUNK = 256 << 10
 ROUNDS = 16
-"""Parts of one file at a time: whoever floods its log must not keep the others waiting."""
+"""Parts of one file at a time: a worker that floods its log must not keep the others waiting."""
 
 
 class _Tail:

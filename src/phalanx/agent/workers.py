@@ -20,7 +20,7 @@ _TICK = 0.02
 
 
 class Workers:
-    """Who runs here, and how those ended who do not any more."""
+    """The running workers, and the exit codes of those that have ended."""
 
     def __init__(self) -> None:
         self.codes: dict[int, int] = {}
@@ -66,7 +66,7 @@ class Workers:
         """The ranks that have ended since the last time; the rest of their groups is killed."""
         ended: list[int] = []
         with self._lock:
-            for rank, process in list(self._running.items()) if _somebody_ended() else []:
+            for rank, process in list(self._running.items()) if _any_ended() else []:
                 if not _has_ended(process.pid):
                     continue
                 _signal_group(process.pid, signal.SIGKILL)
@@ -82,7 +82,7 @@ class Workers:
                 _signal_group(process.pid, number)
 
     def stop(self, grace: float) -> None:
-        """Ask everybody to end, wait, and end whoever is left."""
+        """Ask all workers to end, wait, and kill those that are left."""
         if grace > 0:
             self.signal(signal.SIGTERM)
             self._await_end(grace)
@@ -112,7 +112,7 @@ class Workers:
             self.reap()
 
 
-def _somebody_ended() -> bool:
+def _any_ended() -> bool:
     """One question to the kernel, ten times a second, in place of one for each worker."""
     try:
         return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None

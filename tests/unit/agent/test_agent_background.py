@@ -78,7 +78,7 @@ def test_a_signal_ends_a_detached_agent_and_its_workers(relay: AgentProcess) -> 
 
 
 def test_one_run_has_one_agent(relay: AgentProcess, new_agent: NewAgent) -> None:
-    assert "has an agent here already" in new_agent().greet(detach=True)["cause"]
+    assert "already has an agent on this machine" in new_agent().greet(detach=True)["cause"]
     relay.ask("leave")
 
 

@@ -65,8 +65,8 @@ def test_more_than_there_is() -> None:
     machine, warnings = on_this_machine(here(cores=9, gpus=3), FOUR_CORES)
     assert (machine.cores, machine.gpus) == (4, 2)
     assert warnings == [
-        "machine 'me': cores is 9, but 4 can be used here; taking 4",
-        "machine 'me': gpus is 3, but 2 can be used here; taking 2",
+        "machine 'me': cores is 9, but only 4 can be used; using 4",
+        "machine 'me': gpus is 3, but only 2 can be used; using 2",
     ]
 
 
@@ -80,7 +80,7 @@ def test_gpus_that_torch_cannot_use() -> None:
     facts = Facts(cores=1, cpu_ids=(0,), memory=1, gpus=2, usable_gpus=0)
     machine, warnings = on_this_machine(here(), facts)
     assert machine.gpus == 0
-    assert warnings == ["2 GPUs are here, but the installed torch is a CPU build"]
+    assert warnings == ["this machine has 2 GPUs, but the installed torch is a CPU build"]
 
 
 def test_under_a_quota_nobody_is_held_to_a_core() -> None:

@@ -91,7 +91,7 @@ class Processes:
     """Processor time and memory of some processes.
 
     The time of children that were waited for counts as their parents', so that a sum goes on when
-    a process ends. Where nobody of them waited for it, the sum falls, and is held instead.
+    a process ends. Where none of them waited for it, the sum falls, and is held instead.
     """
 
     def __init__(self) -> None:

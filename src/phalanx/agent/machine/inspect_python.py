@@ -62,14 +62,14 @@ def user_path(path: Any) -> str:
 
 def _why(error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
-        return "there is none"
-    return getattr(error, "strerror", None) or "it does not answer"
+        return "no such program"
+    return getattr(error, "strerror", None) or "it does not respond"
 
 
 def _no_python(agent: Agent, python: str, why: str) -> RequestProblem:
     return RequestProblem(
         f"cannot run '{python}': {why}",
-        "Correct 'python' of that machine in the blueprint, or install Python 3.11 there.",
+        "Correct the machine's 'python' in the blueprint, or install Python 3.11 there.",
     )
 
 
@@ -78,7 +78,7 @@ def last_line(output: bytes, marks: Sequence[str] = ()) -> str:
     lines = [line.strip() for line in output.decode(errors="replace").splitlines()]
     lines = [line for line in lines if line]
     marked = [line for line in lines if any(mark in line for mark in marks)]
-    return (marked or lines or ["it said nothing"])[-1][:500]
+    return (marked or lines or ["no output"])[-1][:500]
 
 
 HANDLERS = {"inspect": inspect}

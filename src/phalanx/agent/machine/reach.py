@@ -1,6 +1,6 @@
-"""Whether machines reach each other: each listens for a while, the others knock.
+"""Whether machines reach each other: each listens for a while, and the others connect.
 
-Whoever knocks is shown a token, so that it is known which machine answered, and nothing is read.
+A connection is sent a token, which shows which machine answered; nothing is read from it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def listen(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, A
     except (OSError, UnicodeError) as error:
         raise RequestProblem(
             f"cannot listen on {address}: {_words(error)}",
-            "Give the address that the machine itself has as 'address' in the blueprint.",
+            "Set 'address' in the blueprint to an address of that machine.",
         ) from None
     token = secrets.token_hex(TOKEN_BYTES // 2)
     threading.Thread(target=_answer, args=(door, token), daemon=True).start()
@@ -62,7 +62,7 @@ def _answer(door: socket.socket, token: str) -> None:
 
 
 def reach(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
-    """Knock at another machine: ``{ok, why, token}``."""
+    """Connect to another machine: ``{ok, why, token}``."""
     address = field(request, "address", str)
     port = field(request, "port", int)
     seconds = min(float(field(request, "seconds", (int, float), 3.0)), MOST_SECONDS)

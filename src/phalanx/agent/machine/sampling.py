@@ -1,4 +1,4 @@
-"""The machine's figures once a second, told to the controller while it wants them.
+"""The machine's figures once a second, sent to the controller while it wants them.
 
 Those of a detached run are kept as well, so that a controller that comes back has them all.
 """
@@ -26,11 +26,11 @@ ALONE_PARTS = 3600
 
 
 def pause(alone: float) -> float:
-    """Seconds from one sample to the next when nobody has heard any for so long.
+    """Seconds from one sample to the next after ``alone`` seconds without a controller.
 
     A fixed part of that time: once a second in the first hour, always fine enough to draw the
-    whole, and a week is ten megabytes. What counters tell (processor time, bytes, joules) is told
-    of all the time since the sample before, so that fewer of them leave nothing out.
+    whole, and a week is ten megabytes. Rates (processor time, bytes, joules) cover all the time
+    since the sample before, so that fewer samples leave nothing out.
     """
     return max(PERIOD, alone / ALONE_PARTS)
 

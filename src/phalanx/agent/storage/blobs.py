@@ -31,7 +31,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 def checked_digest(value: Any) -> str:
     if not isinstance(value, str) or not _DIGEST.fullmatch(value):
-        raise RequestProblem("a checksum was sent that is none", "")
+        raise RequestProblem("invalid SHA-256 in request")
     return value
 
 
@@ -100,7 +100,7 @@ class BlobStore:
         return held if held <= size else 0
 
     def receive(self, digest: str, offset: int, last: bool, piece: bytes) -> None:
-        """Write a piece; what goes wrong is kept for whoever asks how it went."""
+        """Write a piece; an error is kept until the sender asks for it."""
         if self._trouble is not None:
             return
         try:
@@ -187,7 +187,7 @@ class BlobStore:
                 self._to_check.task_done()
 
     def _check(self, incoming: _Incoming) -> None:
-        """Give the part its name, or discard it: whoever sent it finds it missing."""
+        """Give the part its name, or discard it: the sender finds it missing."""
         with incoming.file as file:
             file.seek(0)
             if checksum(file) != incoming.digest:
@@ -238,8 +238,8 @@ def free_space(agent: Agent) -> int:
 
 def no_space(agent: Agent, free: float, needed: float) -> RequestProblem:
     return RequestProblem(
-        f"{size_words(free)} are free in {agent.folder}, {size_words(needed)} are needed",
-        "Make room there, or name a 'folder' on another disk in the blueprint.",
+        f"{size_words(free)} are free in {agent.folder}, but {size_words(needed)} are needed",
+        "Free space there, or set 'folder' in the blueprint to one on another disk.",
     )
 
 
@@ -254,16 +254,16 @@ def unwritable(agent: Agent, error: OSError) -> RequestProblem:
         free = free_space(agent)
         return RequestProblem(
             f"no space is left in {agent.folder} ({size_words(free)} free)",
-            "Make room there, or name a 'folder' on another disk in the blueprint.",
+            "Free space there, or set 'folder' in the blueprint to one on another disk.",
         )
     return RequestProblem(
         f"cannot write in {agent.folder}: {error.strerror or error}",
-        "Check the folder there, or name another 'folder' in the blueprint.",
+        "Check its permissions, or set another 'folder' in the blueprint.",
     )
 
 
 def blob(agent: Agent, request: dict[str, Any], payload: bytes) -> None:
-    """A piece of a blob. Nobody waits for an answer."""
+    """A piece of a blob; it has no answer."""
     store = store_of(agent)
     digest = checked_digest(request["digest"])
     store.receive(digest, int(request["offset"]), bool(request.get("last")), payload)

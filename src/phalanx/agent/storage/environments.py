@@ -66,11 +66,12 @@ def _wait_for(agent: Agent, lock: Any) -> None:
     told = False
     while not _free(lock):
         if not told:
-            agent.tell("note", text="waits for another run that makes the same environment")
+            agent.tell("note", text="waiting for another run that is creating the same environment")
             told = True
         if time.monotonic() > deadline:
             raise RequestProblem(
-                "another run makes the same environment for too long", "Try again."
+                "another run has been creating the same environment for an hour",
+                "Try again later.",
             )
         time.sleep(0.2)
 
@@ -101,17 +102,17 @@ def _made(agent: Agent, request: dict[str, Any], folder: Path) -> dict[str, Any]
 
 
 def _make_venv(agent: Agent, request: dict[str, Any], folder: Path) -> None:
-    agent.tell("note", text="makes an environment")
+    agent.tell("note", text="creating an environment")
     words = [user_path(request["python"]), "-m", "venv", str(folder)]
     code, output = run_bound(words, lambda line: None)
     if code == 127 or not (folder / "bin" / "python").exists():
         raise RequestProblem(
-            f"cannot make an environment: {last_line(output)}",
+            f"cannot create an environment: {last_line(output)}",
             "Its Python needs the module venv (Debian, Ubuntu: apt install python3-venv); "
-            "or name a 'python' that has torch in the blueprint.",
+            "or set 'python' in the blueprint to one that has torch.",
         )
     if code != 0:
-        raise RequestProblem(f"cannot make an environment: {last_line(output)}", "")
+        raise RequestProblem(f"cannot create an environment: {last_line(output)}", "")
 
 
 def _install(agent: Agent, request: dict[str, Any], folder: Path) -> str | None:
@@ -128,7 +129,7 @@ def _install(agent: Agent, request: dict[str, Any], folder: Path) -> str | None:
             return said
         raise RequestProblem(
             f"cannot install the project's requirements: {said}",
-            "Correct them, or name a 'python' that has them in the blueprint.",
+            "Correct them, or set 'python' in the blueprint to one that has them.",
         )
     return None
 

@@ -51,7 +51,7 @@ def collect(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, 
 
 def run_folder_of(agent: Agent) -> Path:
     if agent.run_folder is None:
-        raise RequestProblem("there is no run here", "")
+        raise RequestProblem("the request names no run")
     return Path(agent.run_folder)
 
 
@@ -125,7 +125,7 @@ def collected(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str
 
 
 def clean(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
-    """Remove the run's folder, less what nobody else has, and blobs that nobody used for long."""
+    """Remove the run's folder, except results that exist only here, and blobs unused for long."""
     folder = run_folder_of(agent)
     keep = {"project"} if request.get("keep_project") else set()
     if not (folder / HOME_MARKER).exists():
@@ -133,7 +133,7 @@ def clean(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, An
     for path in list(folder.iterdir()) if folder.is_dir() else ():
         if path.name not in keep:
             remove(path)
-    with contextlib.suppress(OSError):  # what is kept, or could not be removed, is told below
+    with contextlib.suppress(OSError):  # what is kept, or could not be removed, is in the answer
         folder.rmdir()
     remove_unused(Path(agent.folder), _is_needed)
     return {"kept": sorted(str(path) for path in folder.iterdir()) if folder.is_dir() else []}

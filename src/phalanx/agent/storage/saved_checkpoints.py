@@ -24,7 +24,7 @@ def checkpoint(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[st
     """Send one, as results are sent; the answer names all that are here."""
     folder, name = run_folder_of(agent), field(request, "checkpoint", str)
     if not CHECKPOINT_NAME.fullmatch(name):
-        raise RequestProblem(f"not the name of a checkpoint: {name[:100]!r}")
+        raise RequestProblem(f"invalid checkpoint name: {name[:100]!r}")
     with _held(folder, name) as place:
         for path in sorted(place.iterdir()):
             send_file(agent, path, f"{CHECKPOINTS}/{name}/{path.name}")
@@ -42,7 +42,7 @@ def _held(folder: Path, name: str) -> Iterator[Path]:
             os.link(path, place / path.name, follow_symlinks=False)
         yield place
     except FileNotFoundError:
-        raise RequestProblem(f"checkpoint {name} is not here any more") from None
+        raise RequestProblem(f"checkpoint {name} no longer exists") from None
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
