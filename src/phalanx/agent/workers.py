@@ -67,9 +67,9 @@ class Workers:
         ended: list[int] = []
         with self._lock:
             for rank, process in list(self._running.items()) if _any_ended() else []:
-                if not _has_ended(process.pid):
+                if not system.has_ended(process.pid):
                     continue
-                _signal_group(process.pid, signal.SIGKILL)
+                system.signal_group(process.pid, signal.SIGKILL)
                 self.codes[rank] = process.wait()
                 del self._running[rank]
                 ended.append(rank)
@@ -79,7 +79,7 @@ class Workers:
     def signal(self, number: int) -> None:
         with self._lock:
             for process in self._running.values():
-                _signal_group(process.pid, number)
+                system.signal_group(process.pid, number)
 
     def stop(self, grace: float) -> None:
         """Ask all workers to end, wait, and kill those that are left."""
@@ -99,7 +99,8 @@ class Workers:
             if system.has_variable(pid, CONTROLLER, str(os.getpid())):
                 self._orphans.add(pid)
         for pid in list(self._orphans):
-            _signal(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
                 if not os.waitpid(pid, os.WNOHANG)[0]:
                     continue
@@ -118,21 +119,3 @@ def _any_ended() -> bool:
         return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
         return True
-
-
-def _has_ended(pid: int) -> bool:
-    """Whether our child has ended, without reaping it."""
-    try:
-        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:
-        return True
-
-
-def _signal_group(group: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
-
-
-def _signal(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)

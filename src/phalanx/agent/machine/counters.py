@@ -9,6 +9,7 @@ from pathlib import Path
 
 from phalanx.agent.machine import control_groups as groups
 from phalanx.agent.machine.control_groups import read_text
+from phalanx.agent.system import every_process, stat_fields
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -80,13 +81,6 @@ def busy_seconds(text: str, names: Iterable[str]) -> float:
     return ticks / TICKS
 
 
-def every_process() -> list[int]:
-    try:
-        return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    except OSError:
-        return []
-
-
 class Processes:
     """Processor time and memory of some processes.
 
@@ -111,11 +105,6 @@ def _times(pid: int) -> tuple[float, int] | None:
     if len(fields) < 22:
         return None
     return sum(map(int, fields[11:15])) / TICKS, int(fields[21]) * PAGE
-
-
-def stat_fields(pid: int) -> list[str]:
-    """After the name, which may hold anything: state, parent, group, session …"""
-    return read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
 
 
 class Families:

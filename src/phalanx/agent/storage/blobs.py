@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from phalanx.agent.frames import RequestProblem
+from phalanx.agent.machine.facts import disk_free
 from phalanx.agent.ownership import checksum, content_is
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 SPARE = 1.05
 """What has to be free for each byte that is needed."""
+MORE_SPACE = "Free space there, or set 'folder' in the blueprint to one on another disk."
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -226,35 +228,20 @@ def missing_blobs(
 
 def check_space(agent: Agent, needed: float) -> None:
     """Refuse what would not fit."""
-    free = free_space(agent)
-    if needed and free < needed * SPARE:
-        raise no_space(agent, free, needed)
-
-
-def free_space(agent: Agent) -> int:
-    found = os.statvfs(existing(Path(agent.folder)))
-    return found.f_bavail * found.f_frsize
-
-
-def no_space(agent: Agent, free: float, needed: float) -> RequestProblem:
-    return RequestProblem(
-        f"{size_words(free)} are free in {agent.folder}, but {size_words(needed)} are needed",
-        "Free space there, or set 'folder' in the blueprint to one on another disk.",
-    )
-
-
-def existing(folder: Path) -> Path:
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return folder
+    free = disk_free(agent.folder)
+    if free is not None and needed and free < needed * SPARE:
+        raise RequestProblem(
+            f"{size_words(free)} are free in {agent.folder}, but {size_words(needed)} are needed",
+            MORE_SPACE,
+        )
 
 
 def unwritable(agent: Agent, error: OSError) -> RequestProblem:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        free = free_space(agent)
+        free = disk_free(agent.folder) or 0
         return RequestProblem(
             f"no space is left in {agent.folder} ({size_words(free)} free)",
-            "Free space there, or set 'folder' in the blueprint to one on another disk.",
+            MORE_SPACE,
         )
     return RequestProblem(
         f"cannot write in {agent.folder}: {error.strerror or error}",

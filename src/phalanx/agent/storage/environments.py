@@ -6,7 +6,6 @@ removed and made anew. Two runs that want the same wait for each other.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import shutil
@@ -177,8 +176,7 @@ def run_bound(words: list[str], each: Callable[[str], None]) -> Any:
 
 def _end(process: Any) -> None:
     if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        system.signal_group(process.pid, signal.SIGKILL)
         process.wait()
 
 
