@@ -65,7 +65,7 @@ def make_way(hello: dict[str, Any]) -> None:
             header, _ = unpack(lambda count: read_exactly(other.fileno(), count, WAY_SECONDS))
         if "answer" in header:
             return
-    raise RequestProblem("the run is still going on this machine", "Follow it with phalanx attach.")
+    raise RequestProblem("this run is still running here", "Follow it with phalanx attach.")
 
 
 def relay(hello: dict[str, Any]) -> int:

@@ -65,7 +65,7 @@ def inside(folder: Path, name: Any) -> Path:
     plain = isinstance(name, str) and len(name) <= MOST_NAME and "\0" not in name
     parts = PurePosixPath(name).parts if plain else ()
     if not parts or parts[0].startswith("/") or ".." in parts:
-        raise RequestProblem(f"path leads out of its folder: {str(name)[:100]!r}")
+        raise RequestProblem(f"unsafe path: {str(name)[:100]!r}")
     return folder.joinpath(*parts)
 
 

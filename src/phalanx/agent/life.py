@@ -100,7 +100,7 @@ def make_folders(folder: Path, run_folder: Path | None) -> None:
     except OSError as error:
         raise RequestProblem(
             f"cannot create {error.filename}: {error.strerror}",
-            "Set 'folder' in the blueprint to a folder that the user may write to.",
+            "Set 'folder' in the blueprint to a writable folder with free space.",
         ) from None
 
 
@@ -132,9 +132,7 @@ def leave(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, An
 def make_way(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     """Another agent is needed here, to fetch what is left of a run that has ended."""
     if agent.workers.pids:
-        raise RequestProblem(
-            "the run is still going on this machine", "Follow it with phalanx attach."
-        )
+        raise RequestProblem("this run is still running here", "Follow it with phalanx attach.")
     agent.ending = True
     return {}
 

@@ -23,11 +23,11 @@ LONGEST_SWITCH = 64 << 10
 def start(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     folder = agent.run_folder
     if folder is None:
-        raise RequestProblem("the request names no run")
+        raise RequestProblem("no run is open on this agent")
     pids = {}
     for orders in field(request, "workers", list):
         if not isinstance(orders, dict):
-            raise RequestProblem("invalid 'workers' in the request start")
+            raise RequestProblem("invalid worker in the start request")
         rank = field(orders, "rank", int)
         if rank in agent.workers.pids:
             raise RequestProblem(f"rank {rank} is already running")
@@ -81,7 +81,7 @@ def resume_tails(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[
 def switch(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     text = field(request, "request", str)
     if agent.run_folder is None or len(text) > LONGEST_SWITCH:
-        raise RequestProblem("there is no run to switch")
+        raise RequestProblem("there is no run to switch here")
     part = agent.run_folder / (SWITCH + ".part")
     part.write_text(text, encoding="utf-8")
     part.replace(agent.run_folder / SWITCH)

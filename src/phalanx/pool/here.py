@@ -45,4 +45,4 @@ def on_this_machine(machine: Machine, facts: Facts | None = None) -> tuple[Machi
 
 
 def _too_many(name: str, what: str, said: int, found: int) -> str:
-    return f"machine '{name}': {what} is {said}, but only {found} can be used; using {found}"
+    return f"machine '{name}': {what} is {said}, but {found} can be used here; using {found}"

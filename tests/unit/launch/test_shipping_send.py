@@ -250,7 +250,7 @@ def test_the_agent_lays_out_nothing_elsewhere(tmp_path: Path, entry: Entry) -> N
     store = blobs.store_of(link.agent)
     store.path(DIGEST_OF_X).parent.mkdir(parents=True)
     store.path(DIGEST_OF_X).write_text("x")
-    with pytest.raises(MachineError, match="leads out"):
+    with pytest.raises(MachineError, match=r"unsafe (path|link)"):
         asyncio.run(ship(link, Manifest((entry,)), tmp_path, "data"))
     assert not (tmp_path / "there/data").exists() or not list((tmp_path / "there/data").iterdir())
 

@@ -65,8 +65,8 @@ def test_more_than_there_is() -> None:
     machine, warnings = on_this_machine(here(cores=9, gpus=3), FOUR_CORES)
     assert (machine.cores, machine.gpus) == (4, 2)
     assert warnings == [
-        "machine 'me': cores is 9, but only 4 can be used; using 4",
-        "machine 'me': gpus is 3, but only 2 can be used; using 2",
+        "machine 'me': cores is 9, but 4 can be used here; using 4",
+        "machine 'me': gpus is 3, but 2 can be used here; using 2",
     ]
 
 

@@ -62,7 +62,7 @@ def user_path(path: Any) -> str:
 
 def _why(error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
-        return "no such program"
+        return "not found"
     return getattr(error, "strerror", None) or "it does not respond"
 
 
@@ -78,7 +78,7 @@ def last_line(output: bytes, marks: Sequence[str] = ()) -> str:
     lines = [line.strip() for line in output.decode(errors="replace").splitlines()]
     lines = [line for line in lines if line]
     marked = [line for line in lines if any(mark in line for mark in marks)]
-    return (marked or lines or ["no output"])[-1][:500]
+    return (marked or lines or ["it printed nothing"])[-1][:500]
 
 
 HANDLERS = {"inspect": inspect}

@@ -18,7 +18,7 @@ def free_ports(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[st
     """``count`` different ports of ``address``, held together so that they differ."""
     address, count = field(request, "address", str), field(request, "count", int)
     if not 0 <= count <= MOST_PORTS:
-        raise RequestProblem(f"invalid number of ports: {count}")
+        raise RequestProblem(f"{count} ports cannot be reserved")
     try:
         with contextlib.ExitStack() as held:
             return {"ports": [free_port(held, address) for _ in range(count)]}

@@ -65,12 +65,12 @@ def _wait_for(agent: Agent, lock: Any) -> None:
     told = False
     while not _free(lock):
         if not told:
-            agent.tell("note", text="waiting for another run that is creating the same environment")
+            agent.tell("note", text="waiting for another run to make the same environment")
             told = True
         if time.monotonic() > deadline:
             raise RequestProblem(
-                "another run has been creating the same environment for an hour",
-                "Try again later.",
+                "another run has been making the same environment for too long",
+                "Try again.",
             )
         time.sleep(0.2)
 
@@ -101,17 +101,17 @@ def _made(agent: Agent, request: dict[str, Any], folder: Path) -> dict[str, Any]
 
 
 def _make_venv(agent: Agent, request: dict[str, Any], folder: Path) -> None:
-    agent.tell("note", text="creating an environment")
+    agent.tell("note", text="making an environment")
     words = [user_path(request["python"]), "-m", "venv", str(folder)]
     code, output = run_bound(words, lambda line: None)
     if code == 127 or not (folder / "bin" / "python").exists():
         raise RequestProblem(
-            f"cannot create an environment: {last_line(output)}",
+            f"cannot make an environment: {last_line(output)}",
             "Its Python needs the module venv (Debian, Ubuntu: apt install python3-venv); "
             "or set 'python' in the blueprint to one that has torch.",
         )
     if code != 0:
-        raise RequestProblem(f"cannot create an environment: {last_line(output)}", "")
+        raise RequestProblem(f"cannot make an environment: {last_line(output)}", "")
 
 
 def _install(agent: Agent, request: dict[str, Any], folder: Path) -> str | None:

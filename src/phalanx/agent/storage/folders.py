@@ -74,7 +74,7 @@ def target_of(agent: Agent, kind: str, digest: str) -> Path:
         return Path(agent.folder) / kind / digest
     if kind == "project" and agent.run_folder is not None:
         return Path(agent.run_folder) / "project"
-    raise RequestProblem(f"unknown kind of folder: '{kind}'")
+    raise RequestProblem(f"unknown kind of folder '{kind}'")
 
 
 def is_whole(target: Path, entries: Entries, executed: bool) -> bool:
@@ -116,7 +116,7 @@ def lay_out(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, 
     digest = checked_digest(request["manifest"])
     entries = store.manifest(digest)
     if entries is None:
-        raise RequestProblem("the manifest to lay out is missing")
+        raise RequestProblem("the request lists no files")
     target = target_of(agent, kind, digest)
     if kind in SHARED and is_whole(target, entries, kind in EXECUTED):
         return {"path": str(target)}
@@ -158,9 +158,7 @@ def _take_name(part: Path, target: Path) -> None:
 
 def _place(store: BlobStore, entry: dict[str, Any], path: Path, linked: bool) -> None:
     if entry["sha256"] and not store.is_right(entry["sha256"]):
-        raise RequestProblem(
-            f"the stored copy of {entry['path']} is damaged", "Start the run again."
-        )
+        raise RequestProblem(f"the stored copy of {entry['path']} is damaged", "Start again.")
     if entry["folder"]:
         path.mkdir(parents=True, exist_ok=True)
         return
@@ -187,10 +185,10 @@ def _linked(blob: Path, path: Path) -> bool:
 def checked_link(path: str, link: Any) -> str:
     """The target of a link, which has to stay inside as well."""
     if not isinstance(link, str) or link.startswith("/") or "\0" in link:
-        raise RequestProblem(f"link leads out of its folder: {link!r}")
+        raise RequestProblem(f"unsafe link: {link!r}")
     end = os.path.normpath(PurePosixPath(path).parent / link)
     if end == ".." or end.startswith("../"):
-        raise RequestProblem(f"link leads out of its folder: {link!r}")
+        raise RequestProblem(f"unsafe link: {link!r}")
     return link
 
 
