@@ -9,12 +9,12 @@ _UNITS = ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s"))
 
 def describe_emulation(chosen: RunSettings, machines: bool = False) -> str | None:
     """``speeds 1, 1, 0.25; 100 Mbit/s``, or ``None`` where all is as it is."""
-    found = ["lab machines"] if machines else []
+    told = ["lab machines"] if machines else []
     if chosen.slow and any(speed != 1.0 for speed in chosen.slow):
-        found.append("speeds " + ", ".join(f"{speed:g}" for speed in chosen.slow))
+        told.append("speeds " + ", ".join(f"{speed:g}" for speed in chosen.slow))
     if chosen.rate is not None:
-        found.append(_rate(chosen.rate))
-    return "; ".join(found) or None
+        told.append(_rate(chosen.rate))
+    return "; ".join(told) or None
 
 
 def _rate(bits: float) -> str:
