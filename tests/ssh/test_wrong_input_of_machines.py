@@ -193,7 +193,7 @@ def test_no_space(bench: Bench) -> None:
 
 
 def test_a_folder_that_may_not_be_written(bench: Bench) -> None:
-    refused(bench, r"m2: cannot make /proc/phalanx", "'folder'", folder="/proc/phalanx")
+    refused(bench, r"m2: cannot create /proc/phalanx", "'folder'", folder="/proc/phalanx")
 
 
 def test_clock_an_hour_ahead(bench: Bench, tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""The agent: what runs on each machine, sent over standard input, with nothing installed there.
+"""The agent: the process on each machine that starts, watches and ends the run's workers there.
 
-Standard library only, Python 3.8 or newer; it imports nothing else of Phalanx.
+Its sources are sent over SSH into the memory of that machine's Python (3.8 or newer), where nothing
+is installed: it uses the standard library alone and imports nothing else of Phalanx. ``main`` is
+the entry; each module's ``HANDLERS`` answer the controller's requests.
 """

@@ -1,7 +1,7 @@
 """The detached agent: behind a socket in the run's folder, reached through a relay.
 
-Whoever starts it, and whoever comes back to it later, talks to a relay: a second agent that only
-copies bytes between its own pipes and that socket. When a relay dies nothing else does.
+The controller that starts it, and each that attaches later, talks to a relay: a second agent that
+only copies bytes between its own pipes and that socket. When a relay dies nothing else does.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phalanx.agent import life
-from phalanx.agent.frames import Problem, pack, unpack
+from phalanx.agent.frames import RequestProblem, pack, unpack
 from phalanx.agent.guard import guarded
 from phalanx.agent.wire import Gone, read_exactly, write_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from phalanx.agent.main import Agent
+    from phalanx.agent.agent import Agent
 
 SOCKET = "agent.sock"
 LOG = "agent.log"
@@ -32,7 +32,7 @@ def go(make: Callable[[], Agent], hello: dict[str, Any]) -> int:
     """Leave an agent in the background, and become the relay to it."""
     folder, run_folder = life.folders(hello)
     if run_folder is None:
-        raise Problem("only a run can be detached")
+        raise RequestProblem("only a run can be detached")
     life.make_folders(folder, run_folder)
     listener = _listen(run_folder)
     if os.fork() == 0:
@@ -53,7 +53,7 @@ def stay(agent: Agent) -> None:
 
 
 def make_way(hello: dict[str, Any]) -> None:
-    """Have an agent end that has only stayed to tell of this run; one with workers stays."""
+    """End an agent of this run that has no workers left; one with workers stays."""
     run_folder = life.folders(hello)[1]
     other = _connect(run_folder) if run_folder is not None else None
     if other is None:
@@ -65,14 +65,14 @@ def make_way(hello: dict[str, Any]) -> None:
             header, _ = unpack(lambda count: read_exactly(other.fileno(), count, WAY_SECONDS))
         if "answer" in header:
             return
-    raise Problem("this run goes on here", "See what it does: phalanx attach.")
+    raise RequestProblem("this run is still running here", "Follow it with phalanx attach.")
 
 
 def relay(hello: dict[str, Any]) -> int:
     """Copy frames both ways, ``hello`` first, until either side ends."""
     folder, run_folder = life.folders(hello)
     if run_folder is None:
-        raise Problem("which run?")
+        raise RequestProblem("the request names no run")
     life.check_ours(folder, run_folder)
     agent = _connect(run_folder)
     if agent is None:  # it has ended, or its machine was restarted
@@ -143,7 +143,9 @@ def _remove_traces(folder: Path) -> None:
 
 def _listen(folder: Path) -> socket.socket:
     if answers(folder):
-        raise Problem("this run has an agent here already", "See what it does: phalanx attach.")
+        raise RequestProblem(
+            "the run already has an agent on this machine", "Follow it with phalanx attach."
+        )
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with _short(folder) as path:
@@ -153,7 +155,7 @@ def _listen(folder: Path) -> socket.socket:
             listener.listen(4)
     except OSError as error:
         listener.close()
-        raise Problem(f"cannot listen in {folder}: {error.strerror}") from None
+        raise RequestProblem(f"cannot listen in {folder}: {error.strerror}") from None
     return listener
 
 
@@ -165,7 +167,7 @@ def answers(folder: Path) -> bool:
 
 
 def _connect(folder: Path) -> socket.socket | None:
-    """``None``: nobody listens there."""
+    """``None``: no agent listens there."""
     agent = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with _short(folder) as path:
@@ -175,7 +177,9 @@ def _connect(folder: Path) -> socket.socket | None:
         return None
     except OSError as error:
         agent.close()
-        raise Problem(f"cannot reach the run's agent in {folder}: {error.strerror}") from None
+        raise RequestProblem(
+            f"cannot reach the run's agent in {folder}: {error.strerror}"
+        ) from None
     return agent
 
 

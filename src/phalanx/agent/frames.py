@@ -1,9 +1,10 @@
-"""What goes over the pipe: two lengths, a JSON object, and bytes."""
+"""What goes over the pipe: two lengths, a JSON object, and bytes; and its fields, checked."""
 
 from __future__ import annotations
 
 import json
 import struct
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,9 +13,10 @@ if TYPE_CHECKING:
 LENGTHS = struct.Struct("!II")
 MOST_HEADER = 1 << 20
 MOST_PAYLOAD = 4 << 20
+MOST_NAME = 4096
 
 
-class Problem(Exception):  # noqa: N818  (the word on the wire)
+class RequestProblem(Exception):  # noqa: N818  (the word on the wire)
     """Why a request cannot be answered, and what to do about it."""
 
     def __init__(self, cause: str, remedy: str = "") -> None:
@@ -23,14 +25,14 @@ class Problem(Exception):  # noqa: N818  (the word on the wire)
         self.remedy = remedy
 
 
-class WrongFrame(Exception):  # noqa: N818  (what came)
-    """Not what the other side says when it is Phalanx."""
+class InvalidFrame(Exception):  # noqa: N818  (what came)
+    """What came is not a frame of Phalanx."""
 
 
 def pack(header: dict[str, Any], payload: bytes = b"") -> bytes:
     words = json.dumps(header, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
     if len(words) > MOST_HEADER or len(payload) > MOST_PAYLOAD:
-        raise Problem("an answer is too large for one frame")
+        raise RequestProblem("an answer is too large for one frame")
     return LENGTHS.pack(len(words), len(payload)) + words + payload
 
 
@@ -38,13 +40,13 @@ def unpack(read: Callable[[int], bytes]) -> tuple[dict[str, Any], bytes]:
     """The next frame; ``read`` gives exactly as many bytes as it is asked for."""
     header_length, payload_length = LENGTHS.unpack(read(LENGTHS.size))
     if not 2 <= header_length <= MOST_HEADER or payload_length > MOST_PAYLOAD:
-        raise WrongFrame("a frame is too long")
+        raise InvalidFrame("a frame is too long")
     try:
         header = json.loads(read(header_length).decode("utf-8"))
     except (ValueError, RecursionError):
-        raise WrongFrame("a frame is not JSON") from None
+        raise InvalidFrame("a frame is not JSON") from None
     if not isinstance(header, dict):
-        raise WrongFrame("a frame is no object")
+        raise InvalidFrame("a frame is not a JSON object")
     return header, read(payload_length)
 
 
@@ -54,5 +56,19 @@ def field(header: dict[str, Any], name: str, kind: Any, otherwise: Any = None) -
     if value is None:
         value = otherwise
     if not isinstance(value, kind) or (isinstance(value, bool) and kind in (int, (int, float))):
-        raise Problem(f"the request {header.get('ask')} has a wrong {name}")
+        raise RequestProblem(f"invalid '{name}' in the request {header.get('ask')}")
     return value
+
+
+def inside(folder: Path, name: Any) -> Path:
+    """``folder / name``, where ``name`` is relative and never leads up or out."""
+    plain = isinstance(name, str) and len(name) <= MOST_NAME and "\0" not in name
+    parts = PurePosixPath(name).parts if plain else ()
+    if not parts or parts[0].startswith("/") or ".." in parts:
+        raise RequestProblem(f"unsafe path: {str(name)[:100]!r}")
+    return folder.joinpath(*parts)
+
+
+def is_run(name: str) -> bool:
+    """Whether this can be the id of a run: one plain part of a path."""
+    return 0 < len(name) <= 255 and name[0] != "." and "/" not in name and name.isprintable()

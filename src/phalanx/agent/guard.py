@@ -19,7 +19,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 def guarded(work: Callable[[], int]) -> int:
     """The exit code of ``work``, done in a child; whatever it leaves behind is killed.
 
-    The child has a process group of its own: whoever kills ours leaves it time to end its
+    The child has a process group of its own: killing ours leaves it time to end its
     workers in order, because our death reaches it as SIGTERM.
     """
     system.adopt_orphans()

@@ -1,7 +1,7 @@
 """How long the agent lives: as long as its run has a controller, which may sleep for a while.
 
 A controller whose connection ends has ended, and the run with it. One that is only silent may come
-back: workers go on, and whoever controls the run finds the agent behind its socket.
+back: workers go on, and the next controller finds the agent behind its socket.
 """
 
 from __future__ import annotations
@@ -19,20 +19,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phalanx.agent import ownership
-from phalanx.agent.frames import Problem, WrongFrame, field
-from phalanx.agent.names import is_run
+from phalanx.agent.frames import InvalidFrame, RequestProblem, field, is_run
+from phalanx.agent.machine.facts import machine_facts
 from phalanx.agent.wire import Connection, Gone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from phalanx.agent.main import Agent
+    from phalanx.agent.agent import Agent
 
 SHARED_FOLDERS = ("blobs", "code", "data", "wheels", "environments", "runs")
-PATIENCE = 8.0
 GRACE = 2.0
 SHORT_GRACE = 1.0
-"""After silence: patience and this are less than the 10 seconds after which nobody may be left."""
+"""After silence: patience and this are less than the 10 seconds in which all workers must end."""
 LINGER = 7 * 24 * 3600.0
 """A detached run that ended on the first evening of a holiday still tells how, a week later."""
 PARTS = ("events", "logs", "files")
@@ -45,7 +44,7 @@ LOST_OTHERS_CODE = 3
 
 
 def hello(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
-    """Who we are to be; a controller that has come back is told what there is."""
+    """Take name and folders from the request; the answer says what runs here already."""
     agent.name = field(request, "name", str)
     agent.hold = float(field(request, "hold", (int, float), 0.0))
     agent.bound = not request.get("detach") and (not request.get("attach") or agent.hold > 0)
@@ -65,6 +64,10 @@ def hello(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, An
     }
 
 
+def facts(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    return machine_facts(agent.folder)
+
+
 def folders(request: dict[str, Any]) -> tuple[Path, Path | None]:
     """Where everything of ours is on this machine, and the part of it that is this run's."""
     named = request.get("folder")
@@ -75,7 +78,7 @@ def folders(request: dict[str, Any]) -> tuple[Path, Path | None]:
         folder = _expanded(field(request, "folder", str))
     run = field(request, "run", str, "")
     if run and not is_run(run):
-        raise Problem(f"not the id of a run: {run[:100]!r}")
+        raise RequestProblem(f"invalid run id: {run[:100]!r}")
     return folder.absolute(), folder.absolute() / "runs" / run if run else None
 
 
@@ -83,7 +86,7 @@ def _expanded(folder: str) -> Path:
     try:
         return Path(folder).expanduser()
     except RuntimeError:
-        raise Problem(f"{folder} is in the home of an unknown user") from None
+        raise RequestProblem(f"{folder} is in the home of a user that does not exist") from None
 
 
 def make_folders(folder: Path, run_folder: Path | None) -> None:
@@ -95,9 +98,9 @@ def make_folders(folder: Path, run_folder: Path | None) -> None:
                 (run_folder / name).mkdir(exist_ok=True)
         check_ours(folder, run_folder)
     except OSError as error:
-        raise Problem(
-            f"cannot make {error.filename}: {error.strerror}",
-            "Name a folder with space that the user may write to as 'folder' in the blueprint.",
+        raise RequestProblem(
+            f"cannot create {error.filename}: {error.strerror}",
+            "Set 'folder' in the blueprint to a writable folder with free space.",
         ) from None
 
 
@@ -129,7 +132,7 @@ def leave(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, An
 def make_way(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     """Another agent is needed here, to fetch what is left of a run that has ended."""
     if agent.workers.pids:
-        raise Problem("this run goes on here", "See what it does: phalanx attach.")
+        raise RequestProblem("this run is still running here", "Follow it with phalanx attach.")
     agent.ending = True
     return {}
 
@@ -152,7 +155,7 @@ def live_detached(agent: Agent, listener: socket.socket) -> int:
 
 
 def receive_visitors(agent: Agent, listener: socket.socket) -> int:
-    """Controllers come and go; nobody comes for long after the end of the workers: we go too."""
+    """Serve one controller after another, until a long time after the workers have ended."""
     while not agent.ending:
         visitor = _next_visitor(agent, listener)
         if visitor is None:
@@ -180,7 +183,7 @@ def _next_visitor(agent: Agent, listener: socket.socket) -> socket.socket | None
 
 
 def _is_removed(agent: Agent) -> bool:
-    """The run was cleaned up by another agent: nobody finds us any more."""
+    """Whether another agent cleaned up the run: then no controller can find this one."""
     folder = agent.run_folder
     return folder is not None and not folder.is_dir() and not agent.workers.pids
 
@@ -212,13 +215,13 @@ def _converse(
     except Gone as gone:
         grace = SHORT_GRACE if gone.silent else GRACE
         asleep = gone.silent and agent.hold > 0 and agent.began
-    except WrongFrame as wrong:
+    except InvalidFrame as wrong:
         print(wrong, file=sys.stderr, flush=True)
         code = WRONG_FRAME_CODE
     finally:
         over = agent.ending or (agent.bound and not asleep)
         if over:
-            agent.stop_workers(grace)  # while there may be somebody to tell
+            agent.stop_workers(grace)  # while the controller may still be told
         if agent.ending:
             connection.flush(FLUSH)
         agent.ending = over
@@ -240,7 +243,7 @@ def _end_visit(visitor: socket.socket, connection: Connection) -> None:
 def _end_on_signals(agent: Agent) -> None:
     def end(*_: object) -> None:
         if not agent.ending:
-            print("it was ended by a signal", file=sys.stderr, flush=True)
+            print("the agent was ended by a signal", file=sys.stderr, flush=True)
         agent.ending = True
         agent.bell.ring()
 
@@ -260,4 +263,6 @@ def _start_watching(agent: Agent) -> None:
     threading.Thread(target=watch, name="watch", daemon=True).start()
 
 
-HANDLERS = {"hello": hello, "ping": ping, "leave": leave, "make_way": make_way}
+HANDLERS = {"hello": hello, "facts": facts, "ping": ping, "leave": leave, "make_way": make_way}
+SLOW = ("facts",)
+"""``nvidia-smi`` takes seconds to answer the first time."""

@@ -1,7 +1,7 @@
 """Whose files these are: what is found in our folders is executed, so others may not write there.
 
 Folders that only this user and root can write to, below folders of which the same holds, cannot be
-changed by anybody else between a look at them and their use.
+changed by another user between a look at them and their use.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from phalanx.agent.frames import Problem
+from phalanx.agent.frames import RequestProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,14 +43,13 @@ def _refuse(place: Path, *, sticky: bool) -> None:
         status = place.lstat() if sticky else place.stat()
     except FileNotFoundError:
         return
-    remedy = "Name a 'folder' of the user's own in the blueprint"
+    remedy = "Set 'folder' in the blueprint to a folder of the user's own"
     if status.st_uid not in (os.getuid(), 0):
-        raise Problem(f"{place} belongs to another user", f"{remedy}.")
+        raise RequestProblem(f"{place} belongs to another user", f"{remedy}.")
     if _others_write(status, sticky):
-        raise Problem(
-            f"others can write in {place}",
-            f"{remedy}; or take that right away (chmod -R go-w {place}), if you trust what is "
-            "there already.",
+        raise RequestProblem(
+            f"other users can write to {place}",
+            f"{remedy}; or, if you trust what is there already, run: chmod -R go-w {place}",
         )
 
 

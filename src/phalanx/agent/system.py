@@ -1,4 +1,4 @@
-"""What Linux has to be asked for directly, and whose children are whose."""
+"""Processes, by what Linux has to be asked for directly: death signals, groups, children."""
 
 from __future__ import annotations
 
@@ -36,23 +36,42 @@ def adopt_orphans() -> None:
 def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
     """Have the kernel send us ``number`` when ``parent`` ends."""
     prctl(PR_SET_PDEATHSIG, number)
-    if os.getppid() != parent:  # it ended before that; then nobody would tell us
+    if os.getppid() != parent:  # it ended before that, so no signal comes
         os._exit(1)
 
 
-def children() -> list[int]:
-    """Our own, from the process table; none where there is no such table."""
-    me, found = os.getpid(), []
+def every_process() -> list[int]:
+    """From the process table; none where there is no such table."""
     with contextlib.suppress(OSError):
-        for entry in os.scandir("/proc"):
-            if entry.name.isdigit() and parent_of(int(entry.name)) == me:
-                found.append(int(entry.name))
-    return found
+        return [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
+    return []
 
 
-def parent_of(pid: int) -> int:
-    fields = _status(pid)
-    return int(fields[1]) if fields else 0
+def children() -> list[int]:
+    """Our own."""
+    me = str(os.getpid())
+    return [pid for pid in every_process() if stat_fields(pid)[1:2] == [me]]
+
+
+def stat_fields(pid: int) -> list[str]:
+    """After the name, which may hold anything: state, parent, group, session …"""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].decode().split()
+    except OSError:
+        return []
+
+
+def has_ended(pid: int) -> bool:
+    """Whether our child has ended, without reaping it: until then its group is still ours."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
+
+
+def signal_group(group: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
 
 
 def has_variable(pid: int, name: str, value: str) -> bool:
@@ -77,11 +96,3 @@ def end_children(seconds: float) -> None:
         except ChildProcessError:
             return
         time.sleep(_TICK)
-
-
-def _status(pid: int) -> list[str]:
-    """The fields of a process after its name: state, parent, group, session …"""
-    try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].decode().split()
-    except OSError:
-        return []

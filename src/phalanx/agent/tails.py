@@ -1,23 +1,24 @@
-"""What workers append to their files, brought to the controller."""
+"""What workers write: files that grow, brought to the controller, and finished checkpoints."""
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from phalanx.agent.frames import field
-from phalanx.agent.names import inside
+from phalanx.agent.frames import field, inside
 
 if TYPE_CHECKING:
-    from phalanx.agent.main import Agent
     from phalanx.agent.wire import Connection
 
+CHECKPOINTS = "checkpoints"
+CHECKPOINT_NAME = re.compile(r"[0-9]{6,15}")
 CHUNK = 256 << 10
 ROUNDS = 16
-"""Parts of one file at a time: whoever floods its log must not keep the others waiting."""
+"""Parts of one file at a time: a worker that floods its log must not keep the others waiting."""
 
 
 class _Tail:
@@ -100,10 +101,10 @@ def _read(path: str, offset: int) -> bytes:
         os.close(descriptor)
 
 
-def resume_tails(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
-    agent.tails.resume(field(request, "offsets", dict, {}))
-    agent.told.clear()
-    return {}
-
-
-HANDLERS = {"resume_tails": resume_tails}
+def finished_checkpoints(run_folder: Path | None) -> list[str]:
+    """Their names; one that is being written has another."""
+    try:
+        found = os.listdir(run_folder / CHECKPOINTS) if run_folder is not None else []  # noqa: PTH208
+    except OSError:
+        return []
+    return [name for name in found if CHECKPOINT_NAME.fullmatch(name)]

@@ -1,4 +1,4 @@
-"""One connection to a controller: frames in, and an outbox that never blocks who fills it."""
+"""One connection to a controller: frames in, and an outbox written by a thread of its own."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def read_exactly(source: int, count: int, patience: float, bell: Bell | None = N
 
 
 class Connection:
-    """Two descriptors: one thread reads, one writes, anybody sends."""
+    """Two descriptors: one thread reads, one writes, any thread sends."""
 
     def __init__(self, source: int, sink: int, bell: Bell, patience: float) -> None:
         self.source, self.sink, self.patience = source, sink, patience
@@ -94,7 +94,7 @@ class Connection:
             self._changed.wait_for(lambda: self._ended or self._size == 0, timeout=seconds)
 
     def close(self) -> None:
-        """Nothing is sent any more; whoever waits for room goes on."""
+        """Nothing is sent any more; threads that wait for room go on."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()

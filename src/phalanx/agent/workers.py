@@ -10,14 +10,8 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from phalanx.agent import system
-from phalanx.agent.frames import Problem, field
-from phalanx.agent.names import inside
-
-if TYPE_CHECKING:
-    from phalanx.agent.main import Agent
 
 STARTED = "PHALANX_STARTED"
 CONTROLLER = "PHALANX_CONTROLLER"
@@ -26,7 +20,7 @@ _TICK = 0.02
 
 
 class Workers:
-    """Who runs here, and how those ended who do not any more."""
+    """The running workers, and the exit codes of those that have ended."""
 
     def __init__(self) -> None:
         self.codes: dict[int, int] = {}
@@ -72,10 +66,10 @@ class Workers:
         """The ranks that have ended since the last time; the rest of their groups is killed."""
         ended: list[int] = []
         with self._lock:
-            for rank, process in list(self._running.items()) if _somebody_ended() else []:
-                if not _has_ended(process.pid):
+            for rank, process in list(self._running.items()) if _any_ended() else []:
+                if not system.has_ended(process.pid):
                     continue
-                _signal_group(process.pid, signal.SIGKILL)
+                system.signal_group(process.pid, signal.SIGKILL)
                 self.codes[rank] = process.wait()
                 del self._running[rank]
                 ended.append(rank)
@@ -85,10 +79,10 @@ class Workers:
     def signal(self, number: int) -> None:
         with self._lock:
             for process in self._running.values():
-                _signal_group(process.pid, number)
+                system.signal_group(process.pid, number)
 
     def stop(self, grace: float) -> None:
-        """Ask everybody to end, wait, and end whoever is left."""
+        """Ask all workers to end, wait, and kill those that are left."""
         if grace > 0:
             self.signal(signal.SIGTERM)
             self._await_end(grace)
@@ -105,7 +99,8 @@ class Workers:
             if system.has_variable(pid, CONTROLLER, str(os.getpid())):
                 self._orphans.add(pid)
         for pid in list(self._orphans):
-            _signal(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
                 if not os.waitpid(pid, os.WNOHANG)[0]:
                     continue
@@ -118,83 +113,9 @@ class Workers:
             self.reap()
 
 
-def start(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
-    folder = agent.run_folder
-    if folder is None:
-        raise Problem("workers need a run")
-    pids = {}
-    for orders in field(request, "workers", list):
-        if not isinstance(orders, dict):
-            raise Problem("the request start has a wrong worker")
-        rank = field(orders, "rank", int)
-        if rank in agent.workers.pids:
-            raise Problem(f"rank {rank} is running already")
-        pids[rank] = _start_one(agent, folder, rank, orders)
-    return {"pids": pids}
-
-
-def _start_one(agent: Agent, folder: Path, rank: int, orders: dict[str, Any]) -> int:
-    words = field(orders, "argv", list)
-    log = field(orders, "log", str, f"logs/rank-{rank}.log")
-    cwd = str(folder / field(orders, "cwd", str, "."))
-    file = inside(folder, log)
-    if not words:
-        raise Problem(f"cannot start rank {rank}: no program")
-    agent.tails.follow(folder, rank, log)
-    agent.told.discard(rank)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        env = _environment(field(orders, "env", dict, {}))
-        return agent.workers.spawn(rank, words, env, cwd, file)
-    except (OSError, ValueError, TypeError) as error:
-        raise Problem(f"cannot start rank {rank}: {error}") from None
-
-
-def _environment(changes: dict[str, str | None]) -> dict[str, str]:
-    env = {**os.environ, STARTED: repr(time.monotonic()), CONTROLLER: str(os.getpid())}
-    for name, value in changes.items():
-        if value is None:
-            env.pop(name, None)
-        else:
-            env[name] = value
-    return env
-
-
-def stop(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
-    agent.stop_workers(float(field(request, "grace", (int, float), 2.0)))
-    return {}
-
-
-def kill(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
-    agent.stop_workers(0)
-    return {}
-
-
-def _somebody_ended() -> bool:
+def _any_ended() -> bool:
     """One question to the kernel, ten times a second, in place of one for each worker."""
     try:
         return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
         return True
-
-
-def _has_ended(pid: int) -> bool:
-    """Whether our child has ended, without reaping it."""
-    try:
-        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:
-        return True
-
-
-def _signal_group(group: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
-
-
-def _signal(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)
-
-
-HANDLERS = {"start": start, "stop": stop, "kill": kill}
-SLOW = {"stop", "kill"}

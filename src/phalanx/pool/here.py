@@ -27,15 +27,17 @@ def on_this_machine(machine: Machine, facts: Facts | None = None) -> tuple[Machi
             warnings.append(_too_many(machine.name, "cores", cores, facts.cores))
             cores, ids = facts.cores, facts.cpu_ids
     if facts.cores < len(facts.cpu_ids):
-        # A quota is time on any core. Whoever holds itself to the first ones shares them with all
-        # others of this host who were told the same: containers, emulated machines.
+        # A quota is time on any core. A machine pinned to the first ones would share them with all
+        # others of this host pinned alike: containers, emulated machines.
         ids = ()
     gpus = machine.gpus if "gpus" in machine.model_fields_set else facts.usable_gpus
     if gpus > facts.usable_gpus and not machine.emulated:
         warnings.append(_too_many(machine.name, "gpus", gpus, facts.usable_gpus))
         gpus = facts.usable_gpus
     if facts.gpus > facts.usable_gpus:
-        warnings.append(f"{facts.gpus} GPUs are here, but the installed torch is a CPU build")
+        warnings.append(
+            f"this machine has {facts.gpus} GPUs, but the installed torch is a CPU build"
+        )
     memory = machine.memory or facts.memory
     update = {"cores": cores, "cpu_ids": ids, "gpus": gpus, "memory": memory}
     update["real_gpus"] = min(gpus, facts.usable_gpus)
@@ -43,4 +45,4 @@ def on_this_machine(machine: Machine, facts: Facts | None = None) -> tuple[Machi
 
 
 def _too_many(name: str, what: str, said: int, found: int) -> str:
-    return f"machine '{name}': {what} is {said}, but {found} can be used here; taking {found}"
+    return f"machine '{name}': {what} is {said}, but {found} can be used here; using {found}"

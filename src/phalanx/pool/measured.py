@@ -115,11 +115,11 @@ class Probe(msgspec.Struct, frozen=True):
     rates: list[MachineRates] = []
 
     def rates_of(self, machine: str) -> MachineRates | None:
-        """``None`` where nobody has measured."""
+        """``None`` where it was not measured."""
         return next((each for each in self.rates if each.machine == machine), None)
 
     def link(self, source: str, target: str) -> LinkFigures | None:
-        """From ``source`` to ``target``; ``None`` where nobody has measured."""
+        """From ``source`` to ``target``; ``None`` where it was not measured."""
         return next((k for k in self.links if (k.source, k.target) == (source, target)), None)
 
     @property

@@ -10,7 +10,7 @@ from agent_process import AgentProcess, await_gone, is_alive
 from agent_process import new_agent as new_agent
 
 from phalanx.agent import life
-from phalanx.agent.main import Agent
+from phalanx.agent.agent import Agent
 
 COUNTS = "echo one; while ! test -e go; do sleep 0.05; done; echo two; exit 6"
 NewAgent = Callable[[], AgentProcess]
@@ -78,13 +78,13 @@ def test_a_signal_ends_a_detached_agent_and_its_workers(relay: AgentProcess) -> 
 
 
 def test_one_run_has_one_agent(relay: AgentProcess, new_agent: NewAgent) -> None:
-    assert "has an agent here already" in new_agent().greet(detach=True)["cause"]
+    assert "already has an agent on this machine" in new_agent().greet(detach=True)["cause"]
     relay.ask("leave")
 
 
 def test_an_agent_without_work_and_visitors_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(life, "LINGER", 0.0)
-    agent = Agent()
+    agent = Agent({})
     agent.workers.codes[0] = 0
     with socket.socket(socket.AF_UNIX) as listener:
         assert life._next_visitor(agent, listener) is None

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from phalanx.agent.frames import Problem
+from phalanx.agent import run_requests
+from phalanx.agent.frames import RequestProblem
 from phalanx.agent.machine import (
     control_groups as groups,
 )
@@ -22,7 +23,6 @@ from phalanx.agent.machine import (
     facts,
     gpus,
     reach,
-    sampling,
 )
 from phalanx.observe.machines.agent_samples import sample_of
 from phalanx.pool.machine_facts import facts_of
@@ -76,6 +76,107 @@ def test_a_path_of_the_host_leads_to_what_is_mounted(tmp_path: Path) -> None:
     assert [(Path(g.folder).name, g.is_root) for g in found] == [("a", False), ("cpu", True)]
 
 
+def test_siblings_of_a_core_are_neighbours(tmp_path: Path) -> None:
+    for cpu, (package, core) in enumerate([(0, 0), (0, 1), (1, 0), (0, 0), (0, 1), (1, 0)]):
+        folder = tmp_path / f"cpu{cpu}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "physical_package_id").write_text(f"{package}\n")
+        (folder / "core_id").write_text(f"{core}\n")
+    assert facts.order_by_core({0, 1, 2, 3, 4, 5}, str(tmp_path)) == [0, 3, 1, 4, 2, 5]
+    assert facts.order_by_core({5, 1}, str(tmp_path / "unknown")) == [1, 5]
+
+
+def made_cgroups(folder: Path, ours: str, files: dict[str, str]) -> tuple[str, str]:
+    listing = folder / "cgroup"
+    listing.write_text(ours)
+    mount = folder / "mount"
+    mount.mkdir()
+    for name, content in files.items():
+        (mount / name).parent.mkdir(parents=True, exist_ok=True)
+        (mount / name).write_text(content)
+    return str(listing), str(mount)
+
+
+@pytest.mark.parametrize(
+    ("ours", "files", "quota"),
+    [
+        ("0::/a/b\n", {"a/b/cpu.max": "150000 100000\n"}, 1.5),
+        ("0::/a/b\n", {"a/b/cpu.max": "max 100000\n", "a/cpu.max": "200000 100000\n"}, 2.0),
+        ("0::/a/b\n", {"a/b/cpu.max": "400000 100000\n", "a/cpu.max": "200000 100000\n"}, 2.0),
+        ("0::/a\n", {"a/cpu.max": "max 100000\n"}, None),
+        ("0::/gone\n", {"cpu.max": "300000 100000\n"}, 3.0),
+        ("0::/\n", {"cpu.max": "rubbish"}, None),
+        (
+            "3:cpuset:/\n2:cpu,cpuacct:/x\n",
+            {"cpu/x/cpu.cfs_quota_us": "50000\n", "cpu/x/cpu.cfs_period_us": "100000\n"},
+            0.5,
+        ),
+        (
+            "1:cpu:/\n",
+            {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"},
+            None,
+        ),
+        ("garbage\n", {}, None),
+    ],
+)
+def test_quota(tmp_path: Path, ours: str, files: dict[str, str], quota: float | None) -> None:
+    assert groups.cpu_quota(*made_cgroups(tmp_path, ours, files)) == quota
+
+
+def test_no_quota_without_control_groups(tmp_path: Path) -> None:
+    assert groups.cpu_quota(str(tmp_path / "none"), str(tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    ("visible", "counted"),
+    [(None, 3), ("0,2", 2), ("", 0), ("-1", 0), ("0,-1,1", 1), ("0,1,2,3,4", 3)],
+)
+def test_gpus_of_the_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str | None, counted: int
+) -> None:
+    for address in ("01", "02", "03"):
+        (tmp_path / f"0000:{address}:00.0").mkdir()
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert gpus.count_gpus(str(tmp_path), str(tmp_path)) == counted
+
+
+def test_gpus_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for address in ("01", "02", "03"):
+        (tmp_path / "driver" / f"0000:{address}:00.0").mkdir(parents=True)
+    for node in ("nvidia1", "nvidia2", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / node).touch()
+    assert gpus.count_gpus(str(tmp_path / "driver"), str(tmp_path)) == 2
+
+
+def made_tool(folder: Path, script: str) -> None:
+    tool = folder / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("script", "counted"),
+    [
+        ("echo 'H200, 143771, x, 77.1'; echo 'H200, 143771, y, 78.0'", 2),
+        ("echo 'No devices were found'", 0),
+        ("echo 'lies, 1, x, 1'; exit 9", 0),
+        (None, 0),
+    ],
+)
+def test_gpus_of_the_tool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, counted: int
+) -> None:
+    if script:
+        made_tool(tmp_path, script)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert gpus.count_gpus(str(tmp_path / "no-driver"), str(tmp_path)) == counted
+
+
 def test_gpus_and_what_they_do_not_tell() -> None:
     text = "NVIDIA A, 81920, GPU-1, 55.5\nNVIDIA B, [N/A], GPU-2, [N/A]\nfailed\n"
     first, second = gpus.facts_of(text)
@@ -119,7 +220,7 @@ def agent(**fields: Any) -> Any:
 
 @linux
 def test_facts_of_this_machine() -> None:
-    found = facts_of(facts.facts(agent(), {}, b""))
+    found = facts_of(facts.machine_facts(Path.home()))
     assert found.hostname == socket.gethostname()
     assert 1 <= found.cores <= len(found.cpu_ids) == len(os.sched_getaffinity(0))
     assert found.memory and found.memory_available and found.memory_available <= found.memory
@@ -140,7 +241,7 @@ def test_who_knocks_is_shown_the_token() -> None:
 
 
 def test_an_address_of_another_machine_cannot_be_listened_on() -> None:
-    with pytest.raises(Problem, match=r"cannot listen on 192\.0\.2\.77"):
+    with pytest.raises(RequestProblem, match=r"cannot listen on 192\.0\.2\.77"):
         reach.listen(agent(), {"address": "192.0.2.77"}, b"")
 
 
@@ -156,18 +257,18 @@ def test_samples_come_until_they_are_not_wanted() -> None:
 
     hearer = SimpleNamespace(send=send)
     workers = SimpleNamespace(pids={0: os.getpid()}, codes={})
-    machine = agent(connection=hearer, run_folder=None, workers=workers)
-    sampling.sample(machine, {"on": True}, b"")
-    sampling.sample(machine, {"on": True}, b"")
+    machine = agent(connection=hearer, run_folder=None, workers=workers, sampler=None)
+    run_requests.sample(machine, {"on": True}, b"")
+    run_requests.sample(machine, {"on": True}, b"")
     assert came.wait(10)
-    sampling.sample(machine, {"on": False}, b"")
+    run_requests.sample(machine, {"on": False}, b"")
     assert machine.sampler is None
     sample = sample_of(told[0])
     assert 0 <= sample.cpu_percent <= 100
     assert sample.memory_bytes > 0 and sample.workers_memory_bytes > 0
     assert sample.network_received is not None
     count = len(told)
-    sampling.sample(machine, {"on": False}, b"")
+    run_requests.sample(machine, {"on": False}, b"")
     assert len(told) == count
 
 

@@ -11,7 +11,7 @@ from agent_process import AgentProcess, await_gone
 from agent_process import agent as agent
 from agent_process import new_agent as new_agent
 
-from phalanx.agent.frames import Problem, pack
+from phalanx.agent.frames import RequestProblem, pack
 from phalanx.agent.life import make_folders
 
 FORKS = "setsid sleep 300 & echo child $!; sleep 300 & echo other $!; echo up; wait"
@@ -36,7 +36,7 @@ def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path, part: str)
     (tmp_path / part).mkdir(exist_ok=True)
     make_folders(tmp_path, None)
     (tmp_path / part).chmod(0o1777)  # as /tmp: somebody may have put code there for us to run
-    with pytest.raises(Problem, match="others can write"):
+    with pytest.raises(RequestProblem, match="other users can write"):
         make_folders(tmp_path, None)
 
 
@@ -76,7 +76,7 @@ def test_a_signal_ends_the_workers_and_their_codes_are_still_told(agent: AgentPr
     os.kill(agent.guardian, signal.SIGTERM)
     assert agent.exits(2) == {0: -signal.SIGTERM, 1: -signal.SIGKILL}
     await_gone(*pids, agent.guardian)
-    assert agent.errors() == "it was ended by a signal\n"
+    assert agent.errors() == "the agent was ended by a signal\n"
 
 
 def test_leave_ends_everybody_and_is_answered(agent: AgentProcess) -> None:
@@ -116,9 +116,9 @@ def test_pings_are_answered_with_the_clock(agent: AgentProcess) -> None:
 
 @pytest.mark.parametrize("run", ["../x", "a/b", "."])
 def test_a_run_that_leads_out_is_a_problem(new_agent: Callable[[], AgentProcess], run: str) -> None:
-    assert "not the id of a run" in new_agent().greet(run=run)["cause"]
+    assert "invalid run id" in new_agent().greet(run=run)["cause"]
 
 
 def test_a_folder_that_cannot_be_made_is_a_problem(new_agent: Callable[[], AgentProcess]) -> None:
     answer = new_agent().greet(folder="/proc/nothing")
-    assert "cannot make /proc/nothing" in answer["cause"] and "'folder'" in answer["remedy"]
+    assert "cannot create /proc/nothing" in answer["cause"] and "'folder'" in answer["remedy"]

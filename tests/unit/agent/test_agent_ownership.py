@@ -16,7 +16,7 @@ from agent_process import AgentProcess
 from agent_process import agent as agent
 from agent_process import new_agent as new_agent
 
-from phalanx.agent.frames import Problem
+from phalanx.agent.frames import RequestProblem
 from phalanx.agent.life import make_folders
 from phalanx.agent.storage import environments as environment
 from phalanx.agent.storage import folders as files
@@ -76,7 +76,7 @@ def test_a_folder_of_a_group_is_refused(new_agent: Callable[[], AgentProcess]) -
         one.folder.mkdir()
         one.folder.chmod(0o2775)
         answer = one.greet()
-        assert "others can write" in answer["cause"] and "blueprint" in answer["remedy"]
+        assert "other users can write" in answer["cause"] and "blueprint" in answer["remedy"]
         one.folder.chmod(0o755)
         again = new_agent()
         assert again.greet()["folder"] == str(one.folder)
@@ -84,9 +84,9 @@ def test_a_folder_of_a_group_is_refused(new_agent: Callable[[], AgentProcess]) -
         assert modes and not any(modes.values()), "what the agent makes is for its user alone"
         again.start([sys.executable, "-c", "import os; print(oct(os.umask(0)))"])
         assert again.log_with(0, b"\n") == b"0o22\n"
-        assert "others can write" not in again.greet().get("cause", "")
+        assert "other users can write" not in again.greet().get("cause", "")
         one.folder.chmod(0o2775)
-        assert "others can write" in new_agent().greet(attach=True)["cause"]
+        assert "other users can write" in new_agent().greet(attach=True)["cause"]
     finally:
         os.umask(before)
 
@@ -97,7 +97,7 @@ def test_parts_of_it_are_looked_at_too(tmp_path: Path, part: str) -> None:
     make_folders(tmp_path, run)
     (tmp_path / part).mkdir(exist_ok=True)
     (tmp_path / part).chmod(0o770)
-    with pytest.raises(Problem, match="others can write"):
+    with pytest.raises(RequestProblem, match="other users can write"):
         make_folders(tmp_path, run)
 
 
@@ -110,7 +110,7 @@ def test_folders_above_it_count(tmp_path: Path, mode: int, refused: bool) -> Non
     if not refused:
         make_folders(above / "between" / "phalanx", None)
         return
-    with pytest.raises(Problem, match=f"others can write in {above}"):
+    with pytest.raises(RequestProblem, match=f"other users can write to {above}"):
         make_folders(above / "between" / "phalanx", None)
 
 
@@ -120,7 +120,7 @@ def test_folders_that_links_lead_through_count(tmp_path: Path) -> None:
     (tmp_path / "near" / "link").symlink_to("../far")
     make_folders(tmp_path / "near" / "link" / "phalanx", None)
     (tmp_path / "far").chmod(0o777)
-    with pytest.raises(Problem, match="others can write"):
+    with pytest.raises(RequestProblem, match="other users can write"):
         make_folders(tmp_path / "near" / "link" / "phalanx", None)
 
 
@@ -133,7 +133,7 @@ def test_what_belongs_to_another_user_is_refused(tmp_path: Path, whose: str) -> 
     make_folders(tmp_path / "above" / "folder", None)
     place = tmp_path / "above" / "folder" if whose == "folder" else tmp_path / whose
     os.chown(place, SOMEBODY, SOMEBODY, follow_symlinks=False)
-    with pytest.raises(Problem, match="belongs to another user"):
+    with pytest.raises(RequestProblem, match="belongs to another user"):
         make_folders(tmp_path / ("link" if whose == "link" else "above") / "folder", None)
 
 
@@ -206,7 +206,7 @@ def test_nothing_is_laid_out_from_a_changed_blob(cache: Cache) -> None:
     path.write_bytes(EVIL)
     change(cache)
     cache.store._checked.clear()
-    with pytest.raises(Problem, match="not what was sent"):
+    with pytest.raises(RequestProblem, match="is damaged"):
         cache.laid_out()
 
 

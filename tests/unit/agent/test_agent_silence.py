@@ -82,7 +82,7 @@ def test_who_fetches_the_rest_is_made_way_for(new_agent: NewAgent, runs: bool) -
     worker = asleep.start(["sh", "-c", "while ! test -e go; do sleep 0.05; done"])[0]
     fall_silent(asleep)
     if runs:
-        assert new_agent().greet()["cause"] == "this run goes on here"
+        assert new_agent().greet()["cause"] == "this run is still running here"
         assert is_alive(worker) and is_alive(asleep.pid)
     (asleep.folder / "runs" / "test" / "go").touch()
     await_gone(worker)

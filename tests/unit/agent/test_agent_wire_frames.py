@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from phalanx.agent import frames as agent_side
-from phalanx.agent.frames import Problem, WrongFrame, field
-from phalanx.agent.names import inside, is_run
+from phalanx.agent.frames import InvalidFrame, RequestProblem, field, inside, is_run
 from phalanx.launch.machines import agent_frames as our_side
 
 HEADER = {"ask": "blob", "id": 7, "path": "ünï/ço de", "nothing": None}
@@ -43,14 +42,14 @@ WRONG = {
 
 @pytest.mark.parametrize("data", WRONG.values(), ids=WRONG.keys())
 def test_wrong_frames_are_refused_by_both_sides(data: bytes) -> None:
-    with pytest.raises(WrongFrame):
+    with pytest.raises(InvalidFrame):
         agent_side.unpack(io.BytesIO(data).read)
     with pytest.raises(our_side.WrongFrame):
         unpack_ours(data)
 
 
 def test_nothing_too_large_is_sent() -> None:
-    with pytest.raises(Problem):
+    with pytest.raises(RequestProblem):
         agent_side.pack({}, bytes((4 << 20) + 1))
     with pytest.raises(ValueError, match="too large"):
         our_side.pack({"a": "x" * (1 << 20)})
@@ -58,7 +57,7 @@ def test_nothing_too_large_is_sent() -> None:
 
 @pytest.mark.parametrize("kind, value", [(int, True), (int, "1"), (str, 1), (list, None)])
 def test_a_field_of_the_wrong_kind_is_a_problem(kind: type, value: object) -> None:
-    with pytest.raises(Problem, match="the request start has a wrong rank"):
+    with pytest.raises(RequestProblem, match="invalid 'rank' in the request start"):
         field({"ask": "start", "rank": value}, "rank", kind)
 
 
@@ -71,7 +70,7 @@ def test_fields_from_a_machine_are_typed() -> None:
 
 @pytest.mark.parametrize("name", ["", "/etc/passwd", "../x", "a/../../b", "a\0b", 7, "."])
 def test_names_that_lead_out_are_refused(tmp_path: Any, name: object) -> None:
-    with pytest.raises(Problem, match="leads elsewhere"):
+    with pytest.raises(RequestProblem, match="unsafe path"):
         inside(tmp_path, name)
 
 

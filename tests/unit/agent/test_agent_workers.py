@@ -100,16 +100,16 @@ def test_a_worker_takes_its_group_along_and_the_last_one_every_orphan(agent: Age
 def test_orders_that_cannot_be_followed_are_problems(agent: AgentProcess) -> None:
     agent.start(sh("sleep 300"))
     for wrong, words in (
-        ({"rank": 0, "argv": ["true"]}, "rank 0 is running already"),
+        ({"rank": 0, "argv": ["true"]}, "rank 0 is already running"),
         ({"rank": 1, "argv": ["true"], "cwd": "nowhere"}, "cannot start rank 1"),
-        ({"rank": 1, "argv": "true"}, "wrong argv"),
+        ({"rank": 1, "argv": "true"}, "invalid 'argv'"),
         ({"rank": 1, "argv": []}, "cannot start rank 1"),
         ({"rank": 1, "argv": ["true"], "env": {"A": 1}}, "cannot start rank 1"),
-        ({"rank": 1, "argv": ["true"], "log": "../../x"}, "leads elsewhere"),
-        ("x", "wrong"),
+        ({"rank": 1, "argv": ["true"], "log": "../../x"}, "unsafe path"),
+        ("x", "invalid worker"),
     ):
         assert words in agent.ask("start", workers=[wrong])["cause"]
-    assert "does not know" in agent.ask("dance")["cause"]
+    assert "unknown request" in agent.ask("dance")["cause"]
 
 
 def test_a_flood_of_output_neither_fills_memory_nor_stops_the_pings(agent: AgentProcess) -> None:

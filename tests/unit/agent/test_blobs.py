@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.agent.frames import Problem
+from phalanx.agent.frames import RequestProblem
 from phalanx.agent.storage.blobs import BlobStore, checked_digest, missing_blobs, size_words
 from phalanx.agent.storage.folders import checked_link, snapshot
 
@@ -97,7 +97,7 @@ def test_a_folder_that_cannot_be_written_is_told_when_asked(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("digest", ["", "abc", "../" + "a" * 61, "A" * 64, "a" * 65, 7, None])
 def test_only_checksums_are_checksums(digest: object) -> None:
-    with pytest.raises(Problem):
+    with pytest.raises(RequestProblem):
         checked_digest(digest)
 
 
@@ -109,7 +109,7 @@ def test_links_stay_inside(path: str, link: str, stays: bool) -> None:
     if stays:
         assert checked_link(path, link) == link
     else:
-        with pytest.raises(Problem):
+        with pytest.raises(RequestProblem):
             checked_link(path, link)
 
 

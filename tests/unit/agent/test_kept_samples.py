@@ -16,6 +16,7 @@ import pytest
 from agent_process import SECONDS, AgentProcess, await_gone
 from agent_process import new_agent as new_agent
 
+from phalanx.agent import run_requests
 from phalanx.agent.machine import kept_samples, sampling
 from phalanx.agent.machine.kept_samples import FILE, KeptSamples
 
@@ -116,13 +117,13 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleN
     workers = SimpleNamespace(pids={0: os.getpid()}, codes={})
     agent = SimpleNamespace(connection=None, run_folder=tmp_path, workers=workers, sampler=None)
     yield agent
-    sampling.sample(agent, {"on": False}, b"")
+    run_requests.sample(agent, {"on": False}, b"")
 
 
 def visit(agent: SimpleNamespace, after: float | None) -> Hearer:
     """As a controller that has everything up to a moment."""
     agent.connection = Hearer()
-    sampling.sample(agent, {"on": True, "keep": True, "after": after}, b"")
+    run_requests.sample(agent, {"on": True, "keep": True, "after": after}, b"")
     assert isinstance(agent.connection, Hearer)
     return agent.connection
 
@@ -147,7 +148,7 @@ def test_controllers_come_and_go(machine: SimpleNamespace) -> None:
         written(machine, 5)
     end = visit(machine, home[-1])
     end.has(8)
-    sampling.sample(machine, {"on": False}, b"")
+    run_requests.sample(machine, {"on": False}, b"")
     assert home + end.times == times(KeptSamples(machine.run_folder).later(0.0))
     assert len(set(home)) == len(home) and home == sorted(home)
 
@@ -179,7 +180,7 @@ def test_what_an_agent_left_behind_is_told_by_another(tmp_path: Path, kept: Kept
         kept.add({"time": float(number), "tell": "other"})
     hearer = Hearer()
     agent = SimpleNamespace(connection=hearer, run_folder=tmp_path)
-    sampling.kept_samples(agent, {"after": 0}, b"")
+    run_requests.kept_samples(agent, {"after": 0}, b"")
     assert hearer.times == [1.0, 2.0]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from phalanx.agent.frames import Problem
+from phalanx.agent.frames import RequestProblem
 from phalanx.agent.machine import inspect_python
 from phalanx.agent.storage import (
     blobs,
@@ -68,7 +68,7 @@ class NearLink:
         try:
             async with asyncio.timeout(timeout):
                 answer = await asyncio.to_thread(HANDLERS[name], self.agent, fields, payload)
-        except Problem as problem:
+        except RequestProblem as problem:
             raise MachineError(f"{self.machine.name}: {problem.cause}", problem.remedy) from None
         return dict(answer)
 

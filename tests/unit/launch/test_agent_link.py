@@ -84,7 +84,7 @@ def test_asks_are_answered_and_what_is_told_is_heard(machine: Machine) -> None:
 def test_a_problem_names_the_machine_and_the_link_goes_on(machine: Machine) -> None:
     async def work() -> None:
         async with opened(machine) as link:
-            with pytest.raises(MachineError, match="mine: the agent does not know 'dance'"):
+            with pytest.raises(MachineError, match="mine: unknown request 'dance'"):
                 await link.ask("dance")
             assert await link.ask("free_ports", address="127.0.0.1", count=1)
             assert link.lost is None

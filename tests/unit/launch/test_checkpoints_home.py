@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from checkpoint_making import newest, write_whole_checkpoint
 
+from phalanx.agent.agent import Agent
 from phalanx.agent.storage import saved_checkpoints as saved
 from phalanx.core.errors import MachineError
 from phalanx.core.run_folder.run_paths import RunPaths
@@ -20,16 +22,10 @@ from phalanx.launch.shipping.home.incoming import Incoming, Received
 class _Agent:
     """Sends into ``incoming`` what an agent sends over its connection."""
 
-    connection = object()
-
     def __init__(self, folder: Path) -> None:
-        self.run_folder, self.saved = folder, ""
-        self.told: list[str] = []
+        self.run_folder = folder
         self.incoming: Incoming | None = None
         self.breaks_after = 1 << 30
-
-    def tell(self, what: str, **fields: Any) -> None:
-        self.told.append(fields["checkpoint"])
 
     def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
         self.breaks_after -= 1
@@ -67,9 +63,12 @@ def _made(folder: Path, *numbers: int) -> Path:
 
 def test_what_is_finished_is_told_once_and_comes_whole(tmp_path: Path) -> None:
     agent, said = _Agent(_made(tmp_path / "there", 1, 2)), []
+    there, told = Agent({}), []
+    there.run_folder = agent.run_folder
+    there.connection = SimpleNamespace(send=lambda header, *_, **__: told.append(header))
     for _ in range(3):
-        saved.tell_newest(agent)  # type: ignore[arg-type]
-    assert agent.told == ["000002"]
+        there.look_after_workers()
+    assert told == [{"tell": "saved", "checkpoint": "000002"}]
     home = _home(tmp_path, agent, said)
     _hear(home, "000002")
     assert newest(tmp_path / "home" / "checkpoints") == 2

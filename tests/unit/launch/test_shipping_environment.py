@@ -291,7 +291,7 @@ def test_an_offline_machine_gets_wheels_from_here(
     ended = subprocess.run([first.executable, "-c", code], capture_output=True, check=True)
     assert ended.stdout == b"True\n"
     assert first.executable.startswith(str(tmp_path / "there ü/environments/"))
-    assert notes.count("makes an environment") == 2  # without wheels, with them, never again
+    assert notes.count("making an environment") == 2  # without wheels, with them, never again
 
 
 @pytest.mark.slow

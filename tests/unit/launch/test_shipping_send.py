@@ -250,7 +250,7 @@ def test_the_agent_lays_out_nothing_elsewhere(tmp_path: Path, entry: Entry) -> N
     store = blobs.store_of(link.agent)
     store.path(DIGEST_OF_X).parent.mkdir(parents=True)
     store.path(DIGEST_OF_X).write_text("x")
-    with pytest.raises(MachineError, match="leads elsewhere"):
+    with pytest.raises(MachineError, match=r"unsafe (path|link)"):
         asyncio.run(ship(link, Manifest((entry,)), tmp_path, "data"))
     assert not (tmp_path / "there/data").exists() or not list((tmp_path / "there/data").iterdir())
 
@@ -293,7 +293,7 @@ def test_a_disk_that_is_too_small_is_known_before(tmp_path: Path) -> None:
     machine = in_small_disk(tmp_path, "mode=0700,size=2m")
     told = refusal(machine, tmp_path / "data", "data")
     assert told.startswith("m2: 2.1 MB are free in ")
-    assert told.endswith("small disk, 3.0 MB are needed")
+    assert told.endswith("small disk, but 3.0 MB are needed")
 
 
 def test_a_disk_that_is_full_on_the_way_is_named(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,15 +18,18 @@ from phalanx.observe.machines.monitor import Monitor
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitor, "PERIOD", 0.05)
-    monkeypatch.setattr(monitor, "_FIRST", 0.05)
+    monkeypatch.setattr(monitor, "FIRST", 0.05)
 
 
-def collect(watching: Monitor, count: int) -> list[MachineSample]:
+def collect(
+    watching: Monitor, count: int = 1, until: Callable[[MachineSample], bool] = bool
+) -> list[MachineSample]:
+    """At least ``count`` samples, and one of the kind; the processor is busy meanwhile."""
     samples: list[MachineSample] = []
     deadline = time.monotonic() + 20
-    while len(samples) < count and time.monotonic() < deadline:
+    while len(samples) < count or not any(map(until, samples)):
+        assert time.monotonic() < deadline, samples
         samples += watching.take()
-        time.sleep(0.01)
     return samples
 
 
@@ -33,12 +37,12 @@ def test_samples_reach_the_file_and_the_taker(tmp_path: Path) -> None:
     path = tmp_path / "here.jsonl"
     watching = Monitor("here", path, lambda: [os.getpid(), 999_999_999])
     watching.start()
-    samples = collect(watching, 3)
+    samples = collect(watching, 3, until=lambda sample: sample.workers_cpu_percent > 0)
     watching.stop()
     written = [
         msgspec.json.decode(line, type=MachineSample) for line in path.read_bytes().splitlines()
     ]
-    assert len(samples) >= 3 and written[: len(samples)] == samples
+    assert written[: len(samples)] == samples
     assert all(a.time < b.time for a, b in pairwise(written))
     for sample in written:
         assert 0 <= sample.cpu_percent <= 100
@@ -49,23 +53,47 @@ def test_samples_reach_the_file_and_the_taker(tmp_path: Path) -> None:
     assert path.stat().st_size == size
 
 
-def test_its_errors_harm_nobody(tmp_path: Path) -> None:
-    failed = threading.Event()
+def wait_for_end(name: str) -> None:
+    """Until the thread of a monitor has ended by itself."""
+    for thread in threading.enumerate():
+        if thread.name == f"phalanx-monitor-{name}":
+            thread.join(20)
+            assert not thread.is_alive()
 
-    def broken() -> list[int]:
-        failed.set()
-        raise RuntimeError
 
-    watching = Monitor("here", tmp_path / "here.jsonl", broken)
+def test_an_error_ends_the_samples_and_nothing_else(tmp_path: Path) -> None:
+    readings = iter([[os.getpid()], [os.getpid()]])  # then StopIteration, in its thread
+    path = tmp_path / "here.jsonl"
+    watching = Monitor("failing", path, lambda: next(readings))
     watching.start()
-    assert failed.wait(20)
+    wait_for_end("failing")
+    assert len(watching.take()) == len(path.read_bytes().splitlines()) == 1
     watching.stop()
-    assert watching.take() == []
-    unwritable = Monitor("here", tmp_path / "no" / "folder", list)
-    unwritable.start()
-    unwritable.stop()
-    assert unwritable.take() == []
 
 
-def test_stop_without_start(tmp_path: Path) -> None:
-    Monitor("here", tmp_path / "here.jsonl", list).stop()
+def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
+    watching = Monitor("unwritable", tmp_path / "no" / "folder", list)
+    watching.start()
+    wait_for_end("unwritable")
+    assert watching.take() == [] and list(tmp_path.iterdir()) == []
+    watching.stop()
+
+
+def test_a_monitor_that_was_stopped_before_it_began_reads_nothing(tmp_path: Path) -> None:
+    """A run that fails early stops monitors that it has not started."""
+    path = tmp_path / "here.jsonl"
+    watching = Monitor("early", path, list)
+    watching.stop()
+    watching.start()
+    wait_for_end("early")
+    assert watching.take() == [] and path.read_bytes() == b""
+
+
+def test_it_reads_as_an_agent_does(tmp_path: Path) -> None:
+    """With what an agent tells beyond the fields of old: totals, disks, whose time it is."""
+    watching = Monitor("here", tmp_path / "here.jsonl", lambda: [os.getpid()])
+    watching.start()
+    sample = collect(watching)[0]
+    watching.stop()
+    assert sample.cpu_source in ("kernel", "cgroup", "processes")
+    assert sample.network_sent is not None and sample.network_received is not None

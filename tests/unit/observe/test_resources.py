@@ -1,18 +1,19 @@
-"""Averages of readings that tell of unequal times."""
+"""Averages and extremes: of one machine, and of a cluster's series over time."""
 
 from __future__ import annotations
 
 import pytest
 
 from phalanx.observe.events.event_types import MachineSample
-from phalanx.observe.machines.resources import use_of
+from phalanx.observe.machines.resources import use_of, use_together
 
 
-def sample(time: float, cpu: float) -> MachineSample:
+def sample(time: float, cpu: float, memory: int = 1, watts: float | None = None) -> MachineSample:
     return MachineSample(
         time=time,
         cpu_percent=cpu,
-        memory_bytes=1,
+        memory_bytes=memory,
+        watts=watts,
         network_bytes_per_second=0.0,
         workers_cpu_percent=0.0,
         workers_memory_bytes=0,
@@ -28,3 +29,63 @@ def test_a_reading_counts_for_the_time_it_tells_of() -> None:
 def test_one_reading_and_none() -> None:
     assert use_of([sample(0.2, 90.0)]).cpu_percent.avg == 90.0
     assert use_of([]).cpu_percent.avg is None
+
+
+def series(began: float, cpu: list[float], memory: list[int]) -> list[MachineSample]:
+    """One reading a second."""
+    return [
+        sample(began + place, *pair) for place, pair in enumerate(zip(cpu, memory, strict=True))
+    ]
+
+
+@pytest.mark.parametrize("late", [0.0, 0.3, -0.4])
+def test_extremes_of_a_cluster_are_those_of_its_sum_or_mean(late: float) -> None:
+    """Each machine goes from 0 to 100 percent, and the cluster never does; whichever is read first,
+    a reading tells of the second before it."""
+    use = use_together(
+        {
+            "a": series(1.0, [100, 0, 100, 0, 100], [10, 20, 30, 40, 50]),
+            "b": series(1.0 + late, [0, 100, 0, 100, 0], [50, 40, 30, 20, 20]),
+        }
+    )
+    cpu, memory = use.cpu_percent, use.memory_bytes
+    assert (cpu.avg, cpu.min, cpu.max) == (50.0, 50.0, 50.0)
+    assert (memory.min, memory.max) == (60, 70)
+    assert memory.avg == pytest.approx((60 + 60 + 60 + 70) / 4)
+
+
+def test_peaks_at_different_times_are_not_added() -> None:
+    quiet, peak = [0] * 9, [0, 0, 90, 0, 0, 0, 0, 0, 0]
+    use = use_together(
+        {
+            "a": series(0.0, quiet, peak),
+            "b": series(0.0, quiet, peak[::-1]),
+            "c": series(0.0, quiet, [5] * 9),
+        }
+    )
+    assert (use.memory_bytes.min, use.memory_bytes.max) == (5, 95)
+
+
+def test_a_machine_counts_while_it_is_there() -> None:
+    always, guest = [10] * 60, [100] * 20
+    use = use_together({"a": series(0.0, [50] * 60, always), "b": series(20.0, [100] * 20, guest)})
+    assert (use.memory_bytes.min, use.memory_bytes.max) == (10, 110)
+    assert (use.cpu_percent.min, use.cpu_percent.max) == (50.0, 75.0)
+    one_after_another = use_together(
+        {"a": series(0.0, [1] * 30, [10] * 30), "b": series(60.0, [1] * 30, [10] * 30)}
+    )
+    assert one_after_another.memory_bytes == use_of(series(0.0, [1] * 9, [10] * 9)).memory_bytes
+
+
+def test_machines_that_begin_and_end_a_moment_apart_are_one_cluster() -> None:
+    use = use_together({"a": series(0.0, [10] * 9, [7] * 9), "b": series(2.5, [30] * 9, [5] * 9)})
+    assert (use.memory_bytes.min, use.memory_bytes.max) == (12, 12)
+    assert (use.cpu_percent.min, use.cpu_percent.max) == (20.0, 20.0)
+
+
+def test_a_cluster_of_one_is_that_machine_and_what_no_machine_counts_is_unknown() -> None:
+    alone = [sample(0.2, 90.0), sample(1.2, 10.0), sample(1.5, 50.0)]
+    assert use_together({"a": alone, "b": []}) == use_of(alone)
+    use = use_together({"a": [sample(0.0, 1.0, watts=20.0)], "b": [sample(0.1, 1.0)]})
+    assert (use.watts.avg, use.watts.max, use.gpu_percent.max) == (20.0, 20.0, None)
+    assert use_together({}).cpu_percent.max is None

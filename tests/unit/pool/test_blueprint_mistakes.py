@@ -207,7 +207,9 @@ def test_a_bomb_of_aliases_stays_small(tmp_path: Path) -> None:
     assert "gpus must be a single value" in refusal(tmp_path, text).cause
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(content=st.binary(max_size=60), name=st.sampled_from(["p.yaml", "p.json"]))
 def test_whatever_is_in_the_file_is_answered_in_one_line(
     tmp_path: Path, content: bytes, name: str
@@ -218,7 +220,9 @@ def test_whatever_is_in_the_file_is_answered_in_one_line(
 VALID = json.dumps({"defaults": {"user": "u"}, "machines": {"a": {"host": "h", "gpus": 1}}})
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     at=st.integers(0, len(VALID) - 1),
     length=st.integers(0, 12),

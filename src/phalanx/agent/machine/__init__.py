@@ -1,1 +1,4 @@
-"""What the machine is and does: facts, counters, samples, ports."""
+"""The machine: what it is (facts), what it uses (counters, usage, samples), its ports.
+
+The controller reads its own machine with these modules too.
+"""

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 MOUNT = "/sys/fs/cgroup"
+OURS = "/proc/self/cgroup"
+FIRST_PROCESS = "/proc/1/cgroup"
 UNLIMITED = 1 << 60
 FIRST_PID_NAMESPACE = "pid:[4026531836]"
 """The kernel gives the host's own table of processes this number."""
 
 
-class Group(NamedTuple):
+class ControlGroup(NamedTuple):
     """A folder of the control group file system."""
 
     folder: str
@@ -38,11 +40,11 @@ def read_number(path: str) -> int | None:
         return None
 
 
-def groups_of(controller: str, process: str = "self", mount: str = MOUNT) -> list[Group]:
-    """The group of a process and those above it, innermost first; unified ones come last."""
-    first: list[Group] = []
-    second: list[Group] = []
-    for line in read_text(f"/proc/{process}/cgroup").splitlines():
+def groups_of(controller: str, listing: str = OURS, mount: str = MOUNT) -> list[ControlGroup]:
+    """A process's group and those above it, innermost first; unified ones come last."""
+    first: list[ControlGroup] = []
+    second: list[ControlGroup] = []
+    for line in read_text(listing).splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if not controllers:
             root = f"{mount}/unified" if Path(mount, "unified").is_dir() else mount
@@ -52,16 +54,16 @@ def groups_of(controller: str, process: str = "self", mount: str = MOUNT) -> lis
     return first + second
 
 
-def _upwards(root: str, path: str) -> list[Group]:
+def _upwards(root: str, path: str) -> list[ControlGroup]:
     # Inside a container the path may be the host's, and what is mounted the container's own.
     parts = [part for part in path.split("/") if part and part != ".."]
     while parts and not Path(root, *parts).is_dir():
         parts.pop()
     found = []
     while parts:
-        found.append(Group("/".join([root, *parts]), False))
+        found.append(ControlGroup("/".join([root, *parts]), False))
         parts.pop()
-    return [*found, Group(root, True)] if Path(root).is_dir() else found
+    return [*found, ControlGroup(root, True)] if Path(root).is_dir() else found
 
 
 def in_container() -> bool:
@@ -73,9 +75,9 @@ def in_container() -> bool:
         return False
 
 
-def cpu_quota() -> float | None:
+def cpu_quota(listing: str = OURS, mount: str = MOUNT) -> float | None:
     """Cores' worth of time that we are allowed; ``None`` without a limit."""
-    limits = [quota_of(group.folder) for group in groups_of("cpu")]
+    limits = [quota_of(group.folder) for group in groups_of("cpu", listing, mount)]
     return min((limit for limit in limits if limit is not None), default=None)
 
 
@@ -101,7 +103,7 @@ def cpu_group() -> str | None:
                 return counted
     if in_container():
         for controller in ("cpuacct", "cpu"):
-            for group in groups_of(controller, "1"):
+            for group in groups_of(controller, FIRST_PROCESS):
                 if not group.is_root and cpu_seconds(group.folder) is not None:
                     return group.folder
     return None
@@ -144,7 +146,7 @@ def memory_group() -> str | None:
         if limit_of(group.folder) is not None and memory_used(group.folder) is not None:
             return group.folder
     if in_container():
-        for group in groups_of("memory", "1"):
+        for group in groups_of("memory", FIRST_PROCESS):
             if not group.is_root and memory_used(group.folder) is not None:
                 return group.folder
     return None

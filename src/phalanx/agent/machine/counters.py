@@ -9,6 +9,7 @@ from pathlib import Path
 
 from phalanx.agent.machine import control_groups as groups
 from phalanx.agent.machine.control_groups import read_text
+from phalanx.agent.system import every_process, stat_fields
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -18,13 +19,13 @@ SCAN_SECONDS = 5.0
 """Between two looks at the whole table of processes, which cost the most of all readings."""
 
 
-def network_bytes() -> tuple[int, int]:
-    """Received and sent by all interfaces but loopback."""
+def network_bytes(loopback: bool = False) -> tuple[int, int]:
+    """Received and sent by all interfaces, or all but loopback."""
     received = sent = 0
     for line in read_text("/proc/net/dev").splitlines()[2:]:
         name, _, rest = line.partition(":")
         fields = rest.split()
-        if name.strip() != "lo" and len(fields) >= 9:
+        if (loopback or name.strip() != "lo") and len(fields) >= 9:
             received, sent = received + int(fields[0]), sent + int(fields[8])
     return received, sent
 
@@ -80,18 +81,11 @@ def busy_seconds(text: str, names: Iterable[str]) -> float:
     return ticks / TICKS
 
 
-def every_process() -> list[int]:
-    try:
-        return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    except OSError:
-        return []
-
-
 class Processes:
     """Processor time and memory of some processes.
 
     The time of children that were waited for counts as their parents', so that a sum goes on when
-    a process ends. Where nobody of them waited for it, the sum falls, and is held instead.
+    a process ends. Where none of them waited for it, the sum falls, and is held instead.
     """
 
     def __init__(self) -> None:
@@ -111,11 +105,6 @@ def _times(pid: int) -> tuple[float, int] | None:
     if len(fields) < 22:
         return None
     return sum(map(int, fields[11:15])) / TICKS, int(fields[21]) * PAGE
-
-
-def stat_fields(pid: int) -> list[str]:
-    """After the name, which may hold anything: state, parent, group, session …"""
-    return read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
 
 
 class Families:

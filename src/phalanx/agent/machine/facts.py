@@ -10,6 +10,7 @@ import shutil
 import socket
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from phalanx.agent.machine import energy, gpus, interfaces
 TOPOLOGY = "/sys/devices/system/cpu"
 
 
-def facts(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
-    """The answer to ``facts``."""
+def machine_facts(folder: Path) -> dict[str, Any]:
+    """All of them; ``folder`` is where Phalanx keeps its files."""
     ids = cpu_ids()
     found_gpus = gpus.gpu_facts()
     total, available = memory()
@@ -28,8 +29,8 @@ def facts(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]
         "hostname": socket.gethostname(),
         "user": _user(),
         "home": str(Path.home()),
-        "folder": str(agent.folder),
-        "disk_free": disk_free(agent.folder),
+        "folder": str(folder),
+        "disk_free": disk_free(folder),
         "python": sys.executable or "",
         "python_version": platform.python_version(),
         "platform": sys.platform,
@@ -60,14 +61,19 @@ def cpu_ids() -> list[int]:
     """The cores that we may run on, siblings of one physical core side by side."""
     if not hasattr(os, "sched_getaffinity"):
         return list(range(os.cpu_count() or 1))
-    return sorted(os.sched_getaffinity(0), key=_place)
+    return order_by_core(os.sched_getaffinity(0))
 
 
-def _place(cpu: int) -> Any:
-    folder = f"{TOPOLOGY}/cpu{cpu}/topology"
-    package = groups.read_number(f"{folder}/physical_package_id")
-    core = groups.read_number(f"{folder}/core_id")
-    return (package or 0, cpu if core is None else core, cpu)
+def order_by_core(ids: Iterable[int], topology: str = TOPOLOGY) -> list[int]:
+    """Neighbours share caches, so that a worker's cores are cut from one piece."""
+
+    def place(cpu: int) -> tuple[int, int, int]:
+        folder = f"{topology}/cpu{cpu}/topology"
+        package = groups.read_number(f"{folder}/physical_package_id")
+        core = groups.read_number(f"{folder}/core_id")
+        return (package or 0, cpu if core is None else core, cpu)
+
+    return sorted(ids, key=place)
 
 
 def cpu_model() -> str:
@@ -78,7 +84,7 @@ def cpu_model() -> str:
     return (found.get("model name") or found.get("model") or platform.processor())[:100]
 
 
-def memory() -> Any:
+def memory() -> tuple[int | None, int | None]:
     """Bytes in all, and those that are free; what a control group allows counts."""
     known = meminfo()
     total, free = known.get("MemTotal"), known.get("MemAvailable")
@@ -132,8 +138,3 @@ def _energy(found: list[dict[str, Any]]) -> list[str]:
     """Who counts energy here: ``cpu``, ``gpu``."""
     readable = ["cpu"] if energy.zones() else []
     return readable + (["gpu"] if any(gpu["watts"] is not None for gpu in found) else [])
-
-
-HANDLERS = {"facts": facts}
-SLOW = ("facts",)
-"""``nvidia-smi`` takes seconds to answer the first time."""

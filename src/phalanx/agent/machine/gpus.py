@@ -1,17 +1,49 @@
-"""NVIDIA's GPUs, as ``nvidia-smi`` tells of them; none where it is not installed."""
+"""NVIDIA's GPUs, as the driver and ``nvidia-smi`` tell of them."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import threading
+from pathlib import Path
 from typing import Any
 
 FACTS = ("name", "memory.total", "uuid", "power.draw")
 READINGS = ("index", "utilization.gpu", "memory.used", "power.draw")
+DRIVER = "/proc/driver/nvidia/gpus"
+DEVICES = "/dev"
 _FORMAT = "--format=csv,noheader,nounits"
 _SECONDS = 15
 _MEBIBYTE = 1 << 20
+
+
+def count_gpus(driver: str = DRIVER, devices: str = DEVICES) -> int:
+    """Those that processes started from here see; at once where the driver lists them."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    named = None if visible is None else _named_devices(visible)
+    if named == 0:
+        return 0
+    present = _listed_by_driver(Path(driver), Path(devices))
+    if present is None:
+        present = len(gpu_facts())
+    return present if named is None else min(named, present)
+
+
+def _named_devices(visible: str) -> int:
+    """CUDA counts up to the first name that is empty or negative."""
+    names = [n.strip() for n in visible.split(",")]
+    return next((i for i, n in enumerate(names) if not n or n.startswith("-")), len(names))
+
+
+def _listed_by_driver(driver: Path, devices: Path) -> int | None:
+    """A container may see every GPU of its host listed, but has devices for its own only."""
+    try:
+        listed = sum(1 for folder in driver.iterdir() if folder.is_dir())
+    except OSError:
+        return None
+    ours = sum(1 for node in devices.glob("nvidia[0-9]*") if node.name[6:].isdecimal())
+    return min(listed, ours) if ours else listed
 
 
 def gpu_facts() -> list[dict[str, Any]]:

@@ -7,10 +7,12 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from phalanx.agent.frames import Problem
+from phalanx.agent.frames import RequestProblem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from phalanx.agent.agent import Agent
 
 INSPECT_SECONDS = 60.0
 LOOK = """
@@ -33,7 +35,7 @@ print("\\n" + json.dumps(found))
 """
 
 
-def inspect(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+def inspect(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     """``{python, packages[]}`` → executable, version, platform, and the versions of packages."""
     python = user_path(request["python"])
     names = [str(name) for name in request.get("packages", ())]
@@ -60,14 +62,14 @@ def user_path(path: Any) -> str:
 
 def _why(error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
-        return "there is none"
-    return getattr(error, "strerror", None) or "it does not answer"
+        return "not found"
+    return getattr(error, "strerror", None) or "it does not respond"
 
 
-def _no_python(agent: Any, python: str, why: str) -> Problem:
-    return Problem(
+def _no_python(agent: Agent, python: str, why: str) -> RequestProblem:
+    return RequestProblem(
         f"cannot run '{python}': {why}",
-        "Correct 'python' of that machine in the blueprint, or install Python 3.11 there.",
+        "Correct the machine's 'python' in the blueprint, or install Python 3.11 there.",
     )
 
 
@@ -76,7 +78,7 @@ def last_line(output: bytes, marks: Sequence[str] = ()) -> str:
     lines = [line.strip() for line in output.decode(errors="replace").splitlines()]
     lines = [line for line in lines if line]
     marked = [line for line in lines if any(mark in line for mark in marks)]
-    return (marked or lines or ["it said nothing"])[-1][:500]
+    return (marked or lines or ["it printed nothing"])[-1][:500]
 
 
 HANDLERS = {"inspect": inspect}

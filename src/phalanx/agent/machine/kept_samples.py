@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 FILE = "samples.jsonl"
 MOST = 16 << 20
-"""Bytes; then the older half goes. A run that nobody looks at gets there in about a year (see
+"""Bytes; then the older half goes. A run without a controller gets there in about a year (see
 ``sampling.pause``), and of one that is looked at the older half has been at home for hours."""
 LONGEST_LINE = 1 << 12
 _ADD = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK

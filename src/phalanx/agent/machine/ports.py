@@ -1,4 +1,4 @@
-"""Ports that nobody uses now."""
+"""Free ports of the machine."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import contextlib
 import socket
 from typing import TYPE_CHECKING, Any
 
-from phalanx.agent.frames import Problem, field
+from phalanx.agent.frames import RequestProblem, field
 
 if TYPE_CHECKING:
-    from phalanx.agent.main import Agent
+    from phalanx.agent.agent import Agent
 
 MOST_PORTS = 1024
 
@@ -18,14 +18,14 @@ def free_ports(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[st
     """``count`` different ports of ``address``, held together so that they differ."""
     address, count = field(request, "address", str), field(request, "count", int)
     if not 0 <= count <= MOST_PORTS:
-        raise Problem(f"{count} ports cannot be had")
+        raise RequestProblem(f"{count} ports cannot be reserved")
     try:
         with contextlib.ExitStack() as held:
             return {"ports": [free_port(held, address) for _ in range(count)]}
     except OSError as error:
-        raise Problem(
+        raise RequestProblem(
             f"cannot listen on {address}: {error.strerror or error}",
-            "Give the machine's own address as 'address' in the blueprint.",
+            "Set 'address' in the blueprint to an address of that machine.",
         ) from None
 
 

@@ -1,6 +1,6 @@
-"""Whether machines reach each other: each listens for a while, the others knock.
+"""Whether machines reach each other: each listens for a while, and the others connect.
 
-Whoever knocks is shown a token, so that it is known which machine answered, and nothing is read.
+A connection is sent a token, which shows which machine answered; nothing is read from it.
 """
 
 from __future__ import annotations
@@ -10,16 +10,19 @@ import secrets
 import socket
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from phalanx.agent.frames import Problem, field
+from phalanx.agent.frames import RequestProblem, field
+
+if TYPE_CHECKING:
+    from phalanx.agent.agent import Agent
 
 LISTEN_SECONDS = 60.0
 MOST_SECONDS = 30.0
 TOKEN_BYTES = 32
 
 
-def listen(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+def listen(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     """Listen on one address for a minute at most: ``{port, token}``."""
     address = field(request, "address", str)
     try:
@@ -28,9 +31,9 @@ def listen(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any
         door.bind(family[4])
         door.listen(64)
     except (OSError, UnicodeError) as error:
-        raise Problem(
+        raise RequestProblem(
             f"cannot listen on {address}: {_words(error)}",
-            "Give the address that the machine itself has as 'address' in the blueprint.",
+            "Set 'address' in the blueprint to an address of that machine.",
         ) from None
     token = secrets.token_hex(TOKEN_BYTES // 2)
     threading.Thread(target=_answer, args=(door, token), daemon=True).start()
@@ -58,8 +61,8 @@ def _answer(door: socket.socket, token: str) -> None:
                     continue
 
 
-def reach(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
-    """Knock at another machine: ``{ok, why, token}``."""
+def reach(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    """Connect to another machine: ``{ok, why, token}``."""
     address = field(request, "address", str)
     port = field(request, "port", int)
     seconds = min(float(field(request, "seconds", (int, float), 3.0)), MOST_SECONDS)

@@ -1,1 +1,1 @@
-"""What is kept on the machine: blobs, folders, environments, results."""
+"""Files on the machine: what was sent to it (blobs, folders, environments), what goes back."""

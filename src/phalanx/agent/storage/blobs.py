@@ -16,20 +16,24 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from phalanx.agent.frames import Problem
+from phalanx.agent.frames import RequestProblem
+from phalanx.agent.machine.facts import disk_free
 from phalanx.agent.ownership import checksum, content_is
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from phalanx.agent.agent import Agent
+
 SPARE = 1.05
 """What has to be free for each byte that is needed."""
+MORE_SPACE = "Free space there, or set 'folder' in the blueprint to one on another disk."
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def checked_digest(value: Any) -> str:
     if not isinstance(value, str) or not _DIGEST.fullmatch(value):
-        raise Problem("a checksum was sent that is none", "")
+        raise RequestProblem("invalid SHA-256 in request")
     return value
 
 
@@ -98,7 +102,7 @@ class BlobStore:
         return held if held <= size else 0
 
     def receive(self, digest: str, offset: int, last: bool, piece: bytes) -> None:
-        """Write a piece; what goes wrong is kept for whoever asks how it went."""
+        """Write a piece; an error is kept until the sender asks for it."""
         if self._trouble is not None:
             return
         try:
@@ -185,7 +189,7 @@ class BlobStore:
                 self._to_check.task_done()
 
     def _check(self, incoming: _Incoming) -> None:
-        """Give the part its name, or discard it: whoever sent it finds it missing."""
+        """Give the part its name, or discard it: the sender finds it missing."""
         with incoming.file as file:
             file.seek(0)
             if checksum(file) != incoming.digest:
@@ -204,7 +208,7 @@ def _open_part(path: Path) -> BinaryIO:
 _stores: dict[str, BlobStore] = {}
 
 
-def store_of(agent: Any) -> BlobStore:
+def store_of(agent: Agent) -> BlobStore:
     return _stores.setdefault(str(agent.folder), BlobStore(Path(agent.folder) / "blobs"))
 
 
@@ -222,52 +226,37 @@ def missing_blobs(
             yield number, store.offset(digest, entry["size"])
 
 
-def check_space(agent: Any, needed: float) -> None:
+def check_space(agent: Agent, needed: float) -> None:
     """Refuse what would not fit."""
-    free = free_space(agent)
-    if needed and free < needed * SPARE:
-        raise no_space(agent, free, needed)
-
-
-def free_space(agent: Any) -> int:
-    found = os.statvfs(existing(Path(agent.folder)))
-    return found.f_bavail * found.f_frsize
-
-
-def no_space(agent: Any, free: float, needed: float) -> Problem:
-    return Problem(
-        f"{size_words(free)} are free in {agent.folder}, {size_words(needed)} are needed",
-        "Make room there, or name a 'folder' on another disk in the blueprint.",
-    )
-
-
-def existing(folder: Path) -> Path:
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return folder
-
-
-def unwritable(agent: Any, error: OSError) -> Problem:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        free = free_space(agent)
-        return Problem(
-            f"no space is left in {agent.folder} ({size_words(free)} free)",
-            "Make room there, or name a 'folder' on another disk in the blueprint.",
+    free = disk_free(agent.folder)
+    if free is not None and needed and free < needed * SPARE:
+        raise RequestProblem(
+            f"{size_words(free)} are free in {agent.folder}, but {size_words(needed)} are needed",
+            MORE_SPACE,
         )
-    return Problem(
+
+
+def unwritable(agent: Agent, error: OSError) -> RequestProblem:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        free = disk_free(agent.folder) or 0
+        return RequestProblem(
+            f"no space is left in {agent.folder} ({size_words(free)} free)",
+            MORE_SPACE,
+        )
+    return RequestProblem(
         f"cannot write in {agent.folder}: {error.strerror or error}",
-        "Check the folder there, or name another 'folder' in the blueprint.",
+        "Check its permissions, or set another 'folder' in the blueprint.",
     )
 
 
-def blob(agent: Any, request: dict[str, Any], payload: bytes) -> None:
-    """A piece of a blob. Nobody waits for an answer."""
+def blob(agent: Agent, request: dict[str, Any], payload: bytes) -> None:
+    """A piece of a blob; it has no answer."""
     store = store_of(agent)
     digest = checked_digest(request["digest"])
     store.receive(digest, int(request["offset"]), bool(request.get("last")), payload)
 
 
-def stored(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+def stored(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     """How much has arrived; with ``wait``, once all of it is checked."""
     store = store_of(agent)
     if request.get("wait"):

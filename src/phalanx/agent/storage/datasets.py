@@ -13,10 +13,12 @@ from phalanx.agent.frames import field
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from phalanx.agent.agent import Agent
+
 SECONDS = 5.0
 
 
-def datasets(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+def datasets(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     """``{files: {name: […]}, homes: {name: […]}, folder}`` → ``{missing, reached}``.
 
     ``folder`` is where this machine's data are, by the blueprint; without it they are looked for

@@ -6,7 +6,6 @@ removed and made anew. Two runs that want the same wait for each other.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import shutil
@@ -19,13 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phalanx.agent import system
-from phalanx.agent.frames import Problem
+from phalanx.agent.frames import RequestProblem
 from phalanx.agent.machine.inspect_python import last_line, user_path
 from phalanx.agent.ownership import is_our_tree
 from phalanx.agent.storage.blobs import checked_digest, unwritable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from phalanx.agent.agent import Agent
 
 MARKER = "phalanx-complete"
 INSTALL_SECONDS = 3600.0
@@ -42,7 +43,7 @@ NO_INDEX = (
 TELLING = ("Collecting ", "Downloading ", "Installing ", "Building ", "Successfully ")
 
 
-def environment(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+def environment(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     """``{python, digest, steps, wheels}`` → its ``python``, or ``offline``.
 
     Each step is ``{requirements, constraints}``. ``offline`` is what pip said when no index can be
@@ -59,15 +60,18 @@ def environment(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str
         raise unwritable(agent, error) from error
 
 
-def _wait_for(agent: Any, lock: Any) -> None:
+def _wait_for(agent: Agent, lock: Any) -> None:
     deadline = time.monotonic() + INSTALL_SECONDS
     told = False
     while not _free(lock):
         if not told:
-            agent.tell("note", text="waits for another run that makes the same environment")
+            agent.tell("note", text="waiting for another run to make the same environment")
             told = True
         if time.monotonic() > deadline:
-            raise Problem("another run makes the same environment for too long", "Try again.")
+            raise RequestProblem(
+                "another run has been making the same environment for too long",
+                "Try again.",
+            )
         time.sleep(0.2)
 
 
@@ -79,7 +83,7 @@ def _free(lock: Any) -> bool:
     return True
 
 
-def _made(agent: Any, request: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _made(agent: Agent, request: dict[str, Any], folder: Path) -> dict[str, Any]:
     python, marker = folder / "bin" / "python", folder / MARKER
     if marker.exists() and python.exists() and is_our_tree(folder):
         os.utime(marker)
@@ -96,21 +100,21 @@ def _made(agent: Any, request: dict[str, Any], folder: Path) -> dict[str, Any]:
     return {"python": str(python), "made": True}
 
 
-def _make_venv(agent: Any, request: dict[str, Any], folder: Path) -> None:
-    agent.tell("note", text="makes an environment")
+def _make_venv(agent: Agent, request: dict[str, Any], folder: Path) -> None:
+    agent.tell("note", text="making an environment")
     words = [user_path(request["python"]), "-m", "venv", str(folder)]
     code, output = run_bound(words, lambda line: None)
     if code == 127 or not (folder / "bin" / "python").exists():
-        raise Problem(
+        raise RequestProblem(
             f"cannot make an environment: {last_line(output)}",
             "Its Python needs the module venv (Debian, Ubuntu: apt install python3-venv); "
-            "or name a 'python' that has torch in the blueprint.",
+            "or set 'python' in the blueprint to one that has torch.",
         )
     if code != 0:
-        raise Problem(f"cannot make an environment: {last_line(output)}", "")
+        raise RequestProblem(f"cannot make an environment: {last_line(output)}", "")
 
 
-def _install(agent: Any, request: dict[str, Any], folder: Path) -> str | None:
+def _install(agent: Agent, request: dict[str, Any], folder: Path) -> str | None:
     """Install with pip, step by step; what it said when it reached no index, else ``None``."""
     wheels = request.get("wheels")
     for number, step in enumerate(request["steps"]):
@@ -122,9 +126,9 @@ def _install(agent: Any, request: dict[str, Any], folder: Path) -> str | None:
         said, text = last_line(output, ("ERROR:",)), output.decode(errors="replace")
         if not wheels and any(mark in text for mark in NO_INDEX):
             return said
-        raise Problem(
+        raise RequestProblem(
             f"cannot install the project's requirements: {said}",
-            "Correct them, or name a 'python' that has them in the blueprint.",
+            "Correct them, or set 'python' in the blueprint to one that has them.",
         )
     return None
 
@@ -140,7 +144,7 @@ def _pip_words(folder: Path, number: int, step: dict[str, Any], wheels: str | No
     return words + (["--no-index", "--find-links", wheels] if wheels else ["--retries", "1"])
 
 
-def _tell_progress(agent: Any, line: str) -> None:
+def _tell_progress(agent: Agent, line: str) -> None:
     if line.startswith(TELLING):
         agent.tell("note", text=line[:120])
 
@@ -172,8 +176,7 @@ def run_bound(words: list[str], each: Callable[[str], None]) -> Any:
 
 def _end(process: Any) -> None:
     if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        system.signal_group(process.pid, signal.SIGKILL)
         process.wait()
 
 

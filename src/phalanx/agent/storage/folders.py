@@ -13,8 +13,7 @@ import shutil
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from phalanx.agent.frames import Problem
-from phalanx.agent.names import inside
+from phalanx.agent.frames import RequestProblem, inside
 from phalanx.agent.ownership import content_is, is_our_tree
 from phalanx.agent.storage.blobs import (
     BlobStore,
@@ -26,6 +25,8 @@ from phalanx.agent.storage.blobs import (
 )
 
 if TYPE_CHECKING:
+    from phalanx.agent.agent import Agent
+
     Entries = list[dict[str, Any]]
 
 SHARED = ("code", "data", "wheels")
@@ -38,7 +39,7 @@ BASELINE = "project.json"
 """Beside the project: what its files were when they were laid out."""
 
 
-def have(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+def have(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     """What is missing of a manifest: itself, some blobs (a page of them), or nothing."""
     store, kind = store_of(agent), request["kind"]
     digest, size = checked_digest(request["manifest"]), int(request["size"])
@@ -61,19 +62,19 @@ def have(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     return {"missing": missing[:PAGE], "next": following}
 
 
-def _check_need(agent: Any, kind: str, entries: Entries, missing: list[Any]) -> None:
+def _check_need(agent: Agent, kind: str, entries: Entries, missing: list[Any]) -> None:
     needed = sum(entries[number]["size"] - offset for number, offset in missing)
     if kind not in LINKED:
         needed += sum(entry["size"] for entry in entries)
     check_space(agent, needed)
 
 
-def target_of(agent: Any, kind: str, digest: str) -> Path:
+def target_of(agent: Agent, kind: str, digest: str) -> Path:
     if kind in SHARED:
         return Path(agent.folder) / kind / digest
     if kind == "project" and agent.run_folder is not None:
         return Path(agent.run_folder) / "project"
-    raise Problem(f"there is no place for '{kind}'", "")
+    raise RequestProblem(f"unknown kind of folder '{kind}'")
 
 
 def is_whole(target: Path, entries: Entries, executed: bool) -> bool:
@@ -109,13 +110,13 @@ def _is_right(path: Path, entry: dict[str, Any], executed: bool) -> bool:
         return False
 
 
-def lay_out(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+def lay_out(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     """Make the folder of a manifest all of whose blobs are here."""
     store, kind = store_of(agent), request["kind"]
     digest = checked_digest(request["manifest"])
     entries = store.manifest(digest)
     if entries is None:
-        raise Problem("nothing was sent that can be laid out", "")
+        raise RequestProblem("the request lists no files")
     target = target_of(agent, kind, digest)
     if kind in SHARED and is_whole(target, entries, kind in EXECUTED):
         return {"path": str(target)}
@@ -157,7 +158,7 @@ def _take_name(part: Path, target: Path) -> None:
 
 def _place(store: BlobStore, entry: dict[str, Any], path: Path, linked: bool) -> None:
     if entry["sha256"] and not store.is_right(entry["sha256"]):
-        raise Problem(f"what is kept for {entry['path']} is not what was sent", "Start again.")
+        raise RequestProblem(f"the stored copy of {entry['path']} is damaged", "Start again.")
     if entry["folder"]:
         path.mkdir(parents=True, exist_ok=True)
         return
@@ -184,10 +185,10 @@ def _linked(blob: Path, path: Path) -> bool:
 def checked_link(path: str, link: Any) -> str:
     """The target of a link, which has to stay inside as well."""
     if not isinstance(link, str) or link.startswith("/") or "\0" in link:
-        raise Problem(f"a link was sent that leads elsewhere: {link!r}", "")
+        raise RequestProblem(f"unsafe link: {link!r}")
     end = os.path.normpath(PurePosixPath(path).parent / link)
     if end == ".." or end.startswith("../"):
-        raise Problem(f"a link was sent that leads elsewhere: {link!r}", "")
+        raise RequestProblem(f"unsafe link: {link!r}")
     return link
 
 

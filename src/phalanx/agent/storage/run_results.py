@@ -13,13 +13,15 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from phalanx.agent.frames import Problem, field
+from phalanx.agent.frames import RequestProblem, field
 from phalanx.agent.ownership import PIECE
 from phalanx.agent.storage.folders import read_baseline, snapshot
 from phalanx.agent.storage.unused import remove, remove_unused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from phalanx.agent.agent import Agent
 
 FOLDERS = ("files", "checkpoints")
 FILES = ("model.safetensors", "best.safetensors")
@@ -28,7 +30,7 @@ NAMED = 200
 """New files that are named one by one."""
 
 
-def collect(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+def collect(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     """Send every result: ``result``, its ``result_part``s, ``result_end``.
 
     Checkpoints that the controller has are not sent again.
@@ -47,9 +49,9 @@ def collect(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, An
     return {"files": count, "bytes": size, "refused": refused[:NAMED]}
 
 
-def run_folder_of(agent: Any) -> Path:
+def run_folder_of(agent: Agent) -> Path:
     if agent.run_folder is None:
-        raise Problem("there is no run here", "")
+        raise RequestProblem("the request names no run")
     return Path(agent.run_folder)
 
 
@@ -80,7 +82,7 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def send_file(agent: Any, path: Path, name: str) -> int:
+def send_file(agent: Agent, path: Path, name: str) -> int:
     digest = hashlib.sha256()
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
         size = left = os.fstat(file.fileno()).st_size
@@ -96,7 +98,7 @@ def send_file(agent: Any, path: Path, name: str) -> int:
     return size
 
 
-def new_files(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+def new_files(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     """The files of the project's folder that are new or changed, with their sizes."""
     project = run_folder_of(agent) / "project"
     found = _changed(project)
@@ -116,14 +118,14 @@ def _shown(name: str) -> str:
     return name.encode(errors="replace").decode()
 
 
-def collected(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+def collected(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     """All results are home: they may be removed here."""
     (run_folder_of(agent) / HOME_MARKER).touch()
     return {}
 
 
-def clean(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
-    """Remove the run's folder, less what nobody else has, and blobs that nobody used for long."""
+def clean(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    """Remove the run's folder, except results that exist only here, and blobs unused for long."""
     folder = run_folder_of(agent)
     keep = {"project"} if request.get("keep_project") else set()
     if not (folder / HOME_MARKER).exists():
@@ -131,7 +133,7 @@ def clean(agent: Any, request: dict[str, Any], payload: bytes) -> dict[str, Any]
     for path in list(folder.iterdir()) if folder.is_dir() else ():
         if path.name not in keep:
             remove(path)
-    with contextlib.suppress(OSError):  # what is kept, or could not be removed, is told below
+    with contextlib.suppress(OSError):  # what is kept, or could not be removed, is in the answer
         folder.rmdir()
     remove_unused(Path(agent.folder), _is_needed)
     return {"kept": sorted(str(path) for path in folder.iterdir()) if folder.is_dir() else []}

@@ -4,43 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from phalanx.agent.frames import Problem, field
+from phalanx.agent.frames import RequestProblem, field
 from phalanx.agent.storage.run_results import run_folder_of, send_file
+from phalanx.agent.tails import CHECKPOINT_NAME, CHECKPOINTS, finished_checkpoints
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from phalanx.agent.main import Agent
+    from phalanx.agent.agent import Agent
 
-CHECKPOINTS = "checkpoints"
 _LEAVING = ".leaving"
-_NAME = re.compile(r"[0-9]{6,15}")
-
-
-def tell_newest(agent: Agent) -> None:
-    """Say which checkpoint is the newest that is finished, once."""
-    if agent.run_folder is None or agent.connection is None:
-        return
-    newest = max(_names(agent.run_folder), key=int, default="")
-    if newest and newest != agent.saved:
-        agent.saved = newest
-        agent.tell("saved", checkpoint=newest)
 
 
 def checkpoint(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     """Send one, as results are sent; the answer names all that are here."""
     folder, name = run_folder_of(agent), field(request, "checkpoint", str)
-    if not _NAME.fullmatch(name):
-        raise Problem(f"not the name of a checkpoint: {name[:100]!r}")
+    if not CHECKPOINT_NAME.fullmatch(name):
+        raise RequestProblem(f"invalid checkpoint name: {name[:100]!r}")
     with _held(folder, name) as place:
         for path in sorted(place.iterdir()):
             send_file(agent, path, f"{CHECKPOINTS}/{name}/{path.name}")
-    return {"names": sorted(_names(folder))}
+    return {"names": sorted(finished_checkpoints(folder))}
 
 
 @contextlib.contextmanager
@@ -54,16 +42,9 @@ def _held(folder: Path, name: str) -> Iterator[Path]:
             os.link(path, place / path.name, follow_symlinks=False)
         yield place
     except FileNotFoundError:
-        raise Problem(f"checkpoint {name} is not here any more") from None
+        raise RequestProblem(f"checkpoint {name} no longer exists") from None
     finally:
         shutil.rmtree(place, ignore_errors=True)
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return [name for name in os.listdir(folder / CHECKPOINTS) if _NAME.fullmatch(name)]  # noqa: PTH208
-    except OSError:
-        return []
 
 
 HANDLERS = {"checkpoint": checkpoint}

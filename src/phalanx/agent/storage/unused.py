@@ -1,4 +1,4 @@
-"""What nobody has used for long is removed: blobs, code, data, environments, forgotten runs."""
+"""Removes what was not used for 30 days: blobs, code, data, environments, forgotten runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from phalanx.agent import background
-from phalanx.agent.frames import Problem
+from phalanx.agent.frames import RequestProblem
 from phalanx.agent.life import PARTS
 from phalanx.agent.storage.environments import MARKER
 
@@ -67,16 +67,12 @@ def _touched(*paths: Path) -> float:
 
 
 def _remove_environment(folder: Path, moment: float) -> None:
-    """Unless somebody takes it up right now; its lock stays, as others may wait for it.
-
-    The marker goes first: what is half removed must not pass for whole.
-    """
+    """Unless a run takes it up right now; its lock stays, as others may wait for it."""
     with contextlib.suppress(OSError), folder.with_name(folder.name + ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if _touched(folder / MARKER, folder) < moment:
-            (folder / MARKER).unlink(
-                missing_ok=True
-            )  # first: what is half removed must not pass for whole
+            # The marker first: what is half removed must not pass for whole.
+            (folder / MARKER).unlink(missing_ok=True)
             remove(folder)
 
 
@@ -90,5 +86,5 @@ def _last_sign(run: Path) -> float:
 def _lives(run: Path) -> bool:
     try:
         return background.answers(run)
-    except Problem:
+    except RequestProblem:
         return True

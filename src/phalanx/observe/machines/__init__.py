@@ -1,1 +1,1 @@
-"""Figures of the machines: samples, the monitor, sums over machines."""
+"""Figures of the machines: samples of this one and of agents, and what they add up to."""

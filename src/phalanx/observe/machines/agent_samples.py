@@ -1,4 +1,4 @@
-"""What an agent tells of its machine, as a sample of the run."""
+"""An agent's readings of its machine, as samples of the run."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Power(msgspec.Struct, frozen=True, kw_only=True):
 def sample_of(tell: dict[str, Any], clock_offset: float = 0.0) -> MachineSample:
     """Another machine's word, so that kinds are checked; ``clock_offset``: seconds from its clock
     to that of the run."""
-    told, power = msgspec.convert(tell, MachineSample), msgspec.convert(tell, Power)
+    sample, power = msgspec.convert(tell, MachineSample), msgspec.convert(tell, Power)
     known = [each for each in (power.cpu_watts, power.gpu_watts) if each is not None]
     return msgspec.structs.replace(
-        told,
-        time=told.time + clock_offset,
-        cpu_source=told.cpu_source[:20] if told.cpu_source else None,
+        sample,
+        time=sample.time + clock_offset,
+        cpu_source=sample.cpu_source[:20] if sample.cpu_source else None,
         watts=sum(known) if known else None,
     )
 
@@ -42,7 +42,7 @@ class SampleReader:
         self._last = float("-inf")
 
     def go_on_after(self, last: ToldSample) -> None:
-        """Those up to this one have been read by somebody before."""
+        """Those up to this one have been read before."""
         self._last = last.at
 
     def read(self, tell: dict[str, Any], clock_offset: float = 0.0) -> ToldSample | None:

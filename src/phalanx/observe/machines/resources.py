@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from phalanx.observe.events.event_types import MachineSample
@@ -10,26 +11,66 @@ from phalanx.observe.summary.summary_fields import Range, Resources
 
 _FIELDS = Resources.__struct_fields__
 _MEANS = ("cpu_percent", "gpu_percent")
+_APART = 0.9
+"""Seconds at least between two instants of a cluster, whose machines are read once a second."""
+_HOLD = 5.0
+"""Seconds that a machine counts before its first reading and after its last: not all are read at
+the same instants, but one that came later, or left, was not there."""
 
 
 def use_of(samples: Sequence[MachineSample]) -> Resources:
-    """Average, least and most of one machine's readings.
-
-    A reading tells of the time since the one before it, and counts for that long in the average.
-    How long the first one tells of is not known; it is soon taken, so counts only if it is alone.
-    """
-    seconds = [0.0, *(after.time - before.time for before, after in pairwise(samples))]
-    seconds = seconds[: len(samples)]
-    return Resources(**{name: _range_over(samples, seconds, name) for name in _FIELDS})
+    """Average, least and most of one machine's readings."""
+    columns = {name: [getattr(each, name) for each in samples] for name in _FIELDS}
+    return _over_time([each.time for each in samples], columns)
 
 
 def use_together(machines: Mapping[str, Sequence[MachineSample]]) -> Resources:
-    """Of the whole cluster: percentages are means over machines, all else are sums."""
-    each = [use_of(samples) for samples in machines.values() if samples]
-    found = {name: [getattr(use, name) for use in each] for name in _FIELDS}
-    return Resources(
-        **{n: _overall(parts) if n in _MEANS else _total(parts) for n, parts in found.items()}
-    )
+    """The same of the whole cluster's series: at each instant, percentages are means over the
+    machines, and all else are sums."""
+    series = [_Series(samples) for samples in machines.values() if samples]
+    if len(series) == 1:
+        return use_of(series[0].samples)
+    instants = _instants(time for one in series for time in one.times)
+    columns: dict[str, list[float | None]] = {name: [] for name in _FIELDS}
+    for instant in instants:
+        readings = [reading for one in series if (reading := one.at(instant)) is not None]
+        for name, column in columns.items():
+            known = [value for r in readings if (value := getattr(r, name)) is not None]
+            whole = _mean(known) if name in _MEANS and known else sum(known)
+            column.append(whole if known else None)
+    return _over_time(instants, columns)
+
+
+class _Series:
+    """One machine's readings, each of which tells of the time since the one before it."""
+
+    def __init__(self, samples: Sequence[MachineSample]) -> None:
+        self.samples = samples
+        self.times = [each.time for each in samples]
+        self._hold = max([_HOLD, *(after - before for before, after in pairwise(self.times[-2:]))])
+
+    def at(self, instant: float) -> MachineSample | None:
+        """``None`` where the machine was not there."""
+        place = min(bisect_left(self.times, instant), len(self.times) - 1)
+        away = max(self.times[0] - instant, instant - self.times[-1])
+        return self.samples[place] if away <= self._hold else None
+
+
+def _instants(times: Iterable[float]) -> list[float]:
+    found: list[float] = []
+    for time in sorted(times):
+        if not found or time - found[-1] >= _APART:
+            found.append(time)
+    return found
+
+
+def _over_time(times: Sequence[float], columns: Mapping[str, Sequence[float | None]]) -> Resources:
+    """A value counts in the average for the time since the one before it.
+
+    How long the first one tells of is not known; it is soon taken, so counts only if it is alone.
+    """
+    seconds = [0.0, *(after - before for before, after in pairwise(times))][: len(times)]
+    return Resources(**{name: _range(values, seconds) for name, values in columns.items()})
 
 
 def network_bytes(samples: Sequence[MachineSample]) -> int | None:
@@ -57,41 +98,15 @@ def used_by_others(
     return _mean([max(0.0, s.cpu_percent - s.workers_cpu_percent / cores) for s in during])
 
 
-def _range_over(samples: Sequence[MachineSample], seconds: Sequence[float], name: str) -> Range:
+def _range(values: Sequence[float | None], seconds: Sequence[float]) -> Range:
     known = [
-        (value, time)
-        for sample, time in zip(samples, seconds, strict=True)
-        if (value := getattr(sample, name)) is not None
+        (value, time) for value, time in zip(values, seconds, strict=True) if value is not None
     ]
     if not known:
         return Range()
-    values, times = zip(*known, strict=True)
-    total = sum(times)
-    average = sum(value * time for value, time in known) / total if total else _mean(values)
-    return Range(avg=average, min=min(values), max=max(values))
-
-
-def _overall(ranges: Sequence[Range]) -> Range:
-    return Range(
-        avg=_combine([r.avg for r in ranges], _mean),
-        min=_combine([r.min for r in ranges], min),
-        max=_combine([r.max for r in ranges], max),
-    )
-
-
-def _total(ranges: Sequence[Range]) -> Range:
-    return Range(
-        avg=_combine([r.avg for r in ranges], sum),
-        min=_combine([r.min for r in ranges], sum),
-        max=_combine([r.max for r in ranges], sum),
-    )
-
-
-def _combine(
-    values: Sequence[float | None], how: Callable[[Sequence[float]], float]
-) -> float | None:
-    known = [value for value in values if value is not None]
-    return how(known) if known else None
+    found, total = [value for value, _ in known], sum(time for _, time in known)
+    average = sum(value * time for value, time in known) / total if total else _mean(found)
+    return Range(avg=average, min=min(found), max=max(found))
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import torch
 
 from phalanx.agent.machine import energy, gpus
-from phalanx.agent.machine.facts import facts
+from phalanx.agent.machine.facts import machine_facts
 from phalanx.sync.probe import probe_messages as m
 
 SMALLEST, LARGEST_ON_CPU, LARGEST_ON_GPU = 128, 2048, 8192
@@ -25,7 +23,7 @@ GIGA = 1e9
 
 def measure_machine(seconds: float) -> m.MachineFigures:
     """What it is, and what its cores, and one GPU of each model, do in about a second each."""
-    known: dict[str, Any] = facts(SimpleNamespace(folder=Path.home()), {}, b"")
+    known = machine_facts(Path.home())
     threads = torch.get_num_threads()
     torch.set_num_threads(int(known["cores"]))
     try:

@@ -1,0 +1,124 @@
+"""The agent of one machine: its connection, its run, its workers; what it answers is handed in.
+
+Handlers are called in order, by the thread that also answers pings; slow ones get a thread of
+their own.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from phalanx.agent.frames import InvalidFrame, RequestProblem
+from phalanx.agent.tails import Tails, finished_checkpoints
+from phalanx.agent.wire import Bell, Connection
+from phalanx.agent.workers import Workers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from phalanx.agent.machine.sampling import Sampler
+
+    Handler = Callable[["Agent", dict[str, Any], bytes], "dict[str, Any] | None"]
+
+PATIENCE = 8.0
+"""Seconds of silence after which a controller counts as gone."""
+
+
+class Agent:
+    """One machine of a run, as the handlers know it."""
+
+    def __init__(self, handlers: dict[str, Handler], slow: Collection[str] = ()) -> None:
+        self._handlers, self._slow = handlers, slow
+        self.name = ""
+        self.folder = Path()
+        self.run_folder: Path | None = None
+        self.patience = PATIENCE
+        self.hold = 0.0
+        """Seconds that the controller tries to come back when it was silent; 0: it does not."""
+        self.bound = False
+        """Whether the end of the controller that is here now is the end of the run."""
+        self.ending = False
+        self.bell = Bell()
+        self.connection: Connection | None = None
+        self.workers = Workers()
+        self.tails = Tails()
+        self.saved = ""
+        """The newest checkpoint that the controller has heard of."""
+        self.sampler: Sampler | None = None
+        self.told: set[int] = set()
+        """Ranks whose end the controller knows."""
+        self._looking = threading.Lock()
+
+    @property
+    def began(self) -> bool:
+        return bool(self.workers.codes or self.workers.pids)
+
+    def send(self, header: dict[str, Any], payload: bytes = b"", *, urgent: bool = False) -> None:
+        """To the controller; lost when there is none."""
+        connection = self.connection
+        if connection is not None:
+            connection.send(header, payload, urgent=urgent)
+
+    def tell(self, name: str, **fields: Any) -> None:
+        self.send({"tell": name, **fields})
+
+    def answer(self, request: dict[str, Any], payload: bytes) -> None:
+        """Do what is asked; slow things go on while the next request is read."""
+        name = request.get("ask")
+        if not isinstance(name, str) or not isinstance(request.get("id", 0), int):
+            raise InvalidFrame("a frame has no request")
+        if name in self._slow:
+            work = threading.Thread(target=self._handle, args=(name, request, payload), daemon=True)
+            work.start()
+        else:
+            self._handle(name, request, payload)
+
+    def _handle(self, name: str, request: dict[str, Any], payload: bytes) -> None:
+        number = request.get("id")
+        try:
+            if name not in self._handlers:
+                raise RequestProblem(f"unknown request '{name[:100]}'")
+            fields = self._handlers[name](self, request, payload)
+            if number is not None:
+                self.send({"answer": number, **(fields or {})})
+        except RequestProblem as problem:
+            self._refuse(number, problem.cause, problem.remedy)
+        except Exception as error:
+            traceback.print_exc()
+            self._refuse(number, f"{name} failed: {type(error).__name__}: {error}"[:500], "")
+
+    def _refuse(self, number: int | None, cause: str, remedy: str) -> None:
+        if number is None:
+            self.tell("note", text=cause)
+        else:
+            self.send({"problem": number, "cause": cause, "remedy": remedy})
+
+    def stop_workers(self, grace: float) -> None:
+        self.workers.stop(grace)
+        self.look_after_workers()
+
+    def look_after_workers(self) -> None:
+        """Send what they wrote, and then who has ended."""
+        self.workers.reap()
+        with self._looking:
+            self._tell_of_workers()
+
+    def _tell_of_workers(self) -> None:
+        connection = self.connection
+        if connection is None:
+            return
+        self.tails.pump(connection)
+        self._tell_newest_checkpoint()
+        for rank, code in list(self.workers.codes.items()):
+            if rank not in self.told and self.tails.drained(rank):
+                self.told.add(rank)
+                self.tell("exited", rank=rank, code=code)
+
+    def _tell_newest_checkpoint(self) -> None:
+        newest = max(finished_checkpoints(self.run_folder), key=int, default="")
+        if newest and newest != self.saved:
+            self.saved = newest
+            self.tell("saved", checkpoint=newest)

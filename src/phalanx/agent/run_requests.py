@@ -1,0 +1,140 @@
+"""What is asked of a run on this machine: its workers, its files, its samples, a switch."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from phalanx.agent.frames import RequestProblem, field, inside
+from phalanx.agent.machine.kept_samples import KeptSamples
+from phalanx.agent.machine.sampling import Sampler, tell_all
+from phalanx.agent.workers import CONTROLLER, STARTED
+
+if TYPE_CHECKING:
+    from phalanx.agent.agent import Agent
+
+SWITCH = "switch.json"
+"""Where the first worker looks for it."""
+LONGEST_SWITCH = 64 << 10
+
+
+def start(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    folder = agent.run_folder
+    if folder is None:
+        raise RequestProblem("no run is open on this agent")
+    pids = {}
+    for orders in field(request, "workers", list):
+        if not isinstance(orders, dict):
+            raise RequestProblem("invalid worker in the start request")
+        rank = field(orders, "rank", int)
+        if rank in agent.workers.pids:
+            raise RequestProblem(f"rank {rank} is already running")
+        pids[rank] = _start_one(agent, folder, rank, orders)
+    return {"pids": pids}
+
+
+def _start_one(agent: Agent, folder: Path, rank: int, orders: dict[str, Any]) -> int:
+    words = field(orders, "argv", list)
+    log = field(orders, "log", str, f"logs/rank-{rank}.log")
+    cwd = str(folder / field(orders, "cwd", str, "."))
+    file = inside(folder, log)
+    if not words:
+        raise RequestProblem(f"cannot start rank {rank}: no program")
+    agent.tails.follow(folder, rank, log)
+    agent.told.discard(rank)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        env = _environment(field(orders, "env", dict, {}))
+        return agent.workers.spawn(rank, words, env, cwd, file)
+    except (OSError, ValueError, TypeError) as error:
+        raise RequestProblem(f"cannot start rank {rank}: {error}") from None
+
+
+def _environment(changes: dict[str, str | None]) -> dict[str, str]:
+    env = {**os.environ, STARTED: repr(time.monotonic()), CONTROLLER: str(os.getpid())}
+    for name, value in changes.items():
+        if value is None:
+            env.pop(name, None)
+        else:
+            env[name] = value
+    return env
+
+
+def stop(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    agent.stop_workers(float(field(request, "grace", (int, float), 2.0)))
+    return {}
+
+
+def kill(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    agent.stop_workers(0)
+    return {}
+
+
+def resume_tails(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    agent.tails.resume(field(request, "offsets", dict, {}))
+    agent.told.clear()
+    return {}
+
+
+def switch(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    text = field(request, "request", str)
+    if agent.run_folder is None or len(text) > LONGEST_SWITCH:
+        raise RequestProblem("there is no run to switch here")
+    part = agent.run_folder / (SWITCH + ".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(agent.run_folder / SWITCH)
+    return {}
+
+
+def sample(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    """Begin to tell, or end it; doing so twice does no harm.
+
+    ``keep``: in the run's folder too. ``after``: of what is there, first all that is later.
+    """
+    on, after = field(request, "on", bool), _moment(request)
+    sampler = agent.sampler
+    if on:
+        if sampler is None:
+            sampler = agent.sampler = Sampler(
+                agent.workers, lambda: agent.connection, _kept(agent, request)
+            )
+        sampler.tell_to(agent.connection, after)
+    elif sampler is not None:
+        agent.sampler = None
+        sampler.stop()
+    return {}
+
+
+def kept_samples(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    """Tell what an agent that is gone has kept."""
+    after, hearer = _moment(request), agent.connection
+    if hearer is not None and agent.run_folder is not None and after is not None:
+        tell_all(hearer, KeptSamples(agent.run_folder), after)
+    return {}
+
+
+def _moment(request: dict[str, Any]) -> float | None:
+    given = request.get("after") is not None
+    return float(field(request, "after", (int, float))) if given else None
+
+
+def _kept(agent: Agent, request: dict[str, Any]) -> KeptSamples | None:
+    if not field(request, "keep", bool, False) or agent.run_folder is None:
+        return None
+    kept = KeptSamples(agent.run_folder)
+    kept.begin()
+    return kept
+
+
+HANDLERS = {
+    "start": start,
+    "stop": stop,
+    "kill": kill,
+    "resume_tails": resume_tails,
+    "switch": switch,
+    "sample": sample,
+    "kept_samples": kept_samples,
+}
+SLOW = ("stop", "kill", "sample", "kept_samples")
