@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from phalanx.core.errors import PeerLost
-from phalanx.sync.connect.channel import MAX_HEADER, Channel, exchange
+from phalanx.sync.connect.channel import MAX_HEADER, Channel
+from phalanx.sync.connect.duplex import exchange
 from phalanx.sync.connect.tls import TlsChannel
 
 MEGABYTE = 1 << 20

@@ -14,7 +14,8 @@ from channel_pairs import WAIT_SECONDS
 
 from phalanx.core.errors import PeerLost
 from phalanx.core.run_folder.run_key import RunKey
-from phalanx.sync.connect.channel import Channel, exchange
+from phalanx.sync.connect.channel import Channel
+from phalanx.sync.connect.duplex import exchange
 from phalanx.sync.connect.listener import Listener, connect
 
 pytestmark = [

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import torch
 
 from phalanx.core.errors import InputError, PeerLost
-from phalanx.sync.arena.arena import LEFT
+from phalanx.sync.arena.arena import LEFT, LostWorker
 from phalanx.sync.arena.deterministic_scheduler import SLICE_SECONDS, Baton, Gone
 
 PAUSE_SECONDS = 0.001
@@ -179,6 +179,7 @@ class ThreadArena:
 
     scripted = True
     hosts = None
+    in_step = False
     lost = ()
 
     def __init__(self, hub: Hub, rank: int, workers: int) -> None:
@@ -198,6 +199,9 @@ class ThreadArena:
         if self.rank == 0:
             self.hub.forget()
         self.barrier()
+
+    def watch_losses(self, survives: Callable[[LostWorker], bool]) -> None:
+        """A thread that fails ends them all."""
 
     def barrier(self, gone: Gone | None = None) -> None:
         self.hub.meet(self.rank, self._everyone, "in a barrier", gone)

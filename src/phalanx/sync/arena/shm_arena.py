@@ -14,7 +14,7 @@ import torch
 
 from phalanx.core.errors import InputError, PeerLost
 from phalanx.sync.arena import memfd
-from phalanx.sync.arena.arena import LEFT
+from phalanx.sync.arena.arena import LEFT, LostWorker
 from phalanx.sync.arena.clock import MonotonicClock
 
 SPIN_SECONDS = 50e-6  # longer would burn the cores and quota of other workers
@@ -96,6 +96,7 @@ class ShmArena:
 
     scripted = False
     hosts = None
+    in_step = False
     lost = ()
 
     def __init__(self, descriptor: int, rank: int, workers: int) -> None:
@@ -214,6 +215,9 @@ class ShmArena:
     def _slept(self, cell: ctypes.c_void_p) -> bool:
         """Sleep for a slice; whether ``cell`` was posted."""
         return self._sem_wait(cell) == 0
+
+    def watch_losses(self, survives: Callable[[LostWorker], bool]) -> None:
+        """Where memory is shared all end together."""
 
     def lock(self, index: int) -> _Lock:
         return self._locks[index]

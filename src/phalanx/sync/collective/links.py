@@ -20,8 +20,8 @@ from torch import Tensor
 from phalanx.core.errors import PeerLost
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.sync.connect.channel import Channel
-from phalanx.sync.connect.channel import exchange as exchange_channels
 from phalanx.sync.connect.dispatcher import Doorman
+from phalanx.sync.connect.duplex import exchange as exchange_channels
 from phalanx.sync.connect.handshake import Introduction
 from phalanx.sync.connect.listener import connect
 from phalanx.sync.connect.payloads import BLOCK, MAX_PAYLOAD, encode_header, make_room, rest_length

@@ -18,10 +18,8 @@ from typing import ClassVar
 
 from phalanx.core.errors import MachineLost
 from phalanx.sync.connect import liveness
-from phalanx.sync.connect.duplex import exchange as exchange
 from phalanx.sync.connect.handshake import Introduction
-from phalanx.sync.connect.raw_buffers import Buffer as Buffer
-from phalanx.sync.connect.raw_buffers import as_bytes, drop_first
+from phalanx.sync.connect.raw_buffers import Buffer, as_bytes, drop_first
 
 MAX_HEADER = 1 << 20
 MAX_PAYLOAD = 1 << 36

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from phalanx.core.errors import PeerLost
-from phalanx.sync.collective.algorithms.ahead import AheadSum
 from phalanx.sync.state.gradients import Scale, get_grad
 from phalanx.sync.state.layout import Layout, Place
+
+if TYPE_CHECKING:
+    from phalanx.sync.collective.algorithms.ahead import AheadSum
 
 LEAST = 256 << 10
 """Bytes of a piece, at least: what the hooks and the thread cost is more than smaller ones save."""

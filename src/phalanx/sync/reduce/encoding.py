@@ -10,15 +10,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from phalanx.core.spec.codecs import CodecSpec
-from phalanx.sync.codec.codec import Payload
-from phalanx.sync.codec.feedback import Compressor
-from phalanx.sync.codec.make import make_compressor, parts_of
 from phalanx.sync.state.layout import Layout
 from phalanx.sync.state.shared_state import SharedState
+
+if TYPE_CHECKING:
+    from phalanx.sync.codec.codec import Payload
+    from phalanx.sync.codec.feedback import Compressor
 
 State = dict[str, Tensor]
 Stream = tuple[str, Layout, int, Tensor]
@@ -41,6 +43,8 @@ class Wire:
         """``visit`` gives each stay in a phase random numbers of its own."""
         if self.codec is None:
             return None
+        from phalanx.sync.codec.make import make_compressor, parts_of  # most runs have no codec
+
         name, layout, shard, tensor = stream
         digest = hashlib.sha256(f"{self.seed} {name} {visit}".encode()).digest()
         seed = int.from_bytes(digest[:6], "big")
@@ -92,6 +96,8 @@ class Sender:
 
     def encode(self) -> list[Payload]:
         """The messages themselves, for a real wire; the tensors become what receivers see."""
+        from phalanx.sync.codec.codec import Payload
+
         return [
             Payload((tensor,)) if compressor is None else compressor.compress(tensor)
             for _, tensor, compressor in self._streams

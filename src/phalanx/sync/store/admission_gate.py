@@ -139,15 +139,3 @@ class Gate:
 
     def _all_pulled(self) -> bool:
         return bool(self._present(self._pulled).min() >= self._own)
-
-
-class Gates:
-    """The gate of a stage: made by the first of its optimizers, shared by all."""
-
-    def __init__(self) -> None:
-        self._gate: Gate | None = None
-
-    def shared(self, make: Callable[[], Gate]) -> Gate:
-        if self._gate is None:
-            self._gate = make()
-        return self._gate

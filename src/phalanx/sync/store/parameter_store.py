@@ -15,7 +15,6 @@ from phalanx.sync.state.replica import Masks
 from phalanx.sync.state.shard_optimizer import ELEMENTWISE
 from phalanx.sync.state.shared_state import State
 from phalanx.sync.store.push_buffers import Outbox
-from phalanx.sync.store.remote.remote_store import RemoteStore
 from phalanx.sync.store.shared_store import Store
 from phalanx.sync.strategies.strategy import StrategyContext, Timing
 
@@ -79,6 +78,8 @@ def make_store(context: StrategyContext, servers: int | None = None) -> Paramete
     refuse_whole(context)
     if context.arena.hosts is None:
         return Store(context)
+    from phalanx.sync.store.remote.remote_store import RemoteStore
+
     return RemoteStore(context, servers)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
@@ -21,7 +21,9 @@ from phalanx.sync.reduce.encoding import Wire
 from phalanx.sync.reduce.team import Team
 from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.shared_state import SharedState, State
-from phalanx.sync.store.admission_gate import Gates
+
+if TYPE_CHECKING:
+    from phalanx.sync.store.admission_gate import Gate
 
 
 @dataclass
@@ -38,6 +40,18 @@ class Timing:
     refused: tuple[int, ...] | None = None
     """Not ``None``: the step was not taken, because the gradients of these workers (if of none, the
     sum of all) were not finite. The same for all that step together."""
+
+
+class Gates:
+    """The gate of a stage: made by the first of its optimizers, shared by all."""
+
+    def __init__(self) -> None:
+        self._gate: Gate | None = None
+
+    def shared(self, make: Callable[[], Gate]) -> Gate:
+        if self._gate is None:
+            self._gate = make()
+        return self._gate
 
 
 @dataclass(frozen=True)

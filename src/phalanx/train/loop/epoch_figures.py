@@ -22,7 +22,7 @@ from phalanx.observe.events.event_types import (
     Saved,
     WorkerLost,
 )
-from phalanx.sync.arena.remote.coordinator_messages import Lost
+from phalanx.sync.arena.arena import LostWorker
 from phalanx.sync.policy.balance import Change
 from phalanx.sync.policy.samples_in_hand import Settled
 from phalanx.train.api.metrics import is_classification, logits_of
@@ -104,7 +104,7 @@ class Figures:
             )
         )
 
-    def tell_lost(self, lost: Lost) -> None:
+    def tell_lost(self, lost: LostWorker) -> None:
         """The others go on: said where a person looks, and in the record."""
         rank, now = self._environment.rank, self._stopwatch.clock.now()
         self._writer.emit(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +14,9 @@ from phalanx.core.errors import InputError
 from phalanx.core.settings import RunSettings
 from phalanx.core.spec import Phase, Spec
 from phalanx.data.ledger import Applied, Lease, Segment, lockstep
-from phalanx.sync.arena.arena import Arena
+from phalanx.sync.arena.arena import Arena, LostWorker
 from phalanx.sync.arena.clock import Clock
 from phalanx.sync.arena.locks import Locks
-from phalanx.sync.arena.remote.coordinator_messages import Lost
-from phalanx.sync.arena.remote.remote_arena import Mirror
-from phalanx.sync.connect.channel import Channel
 from phalanx.sync.policy.balance import Change
 from phalanx.sync.policy.leases import SharedClaims
 from phalanx.sync.policy.samples_in_hand import Settled
@@ -48,6 +46,9 @@ from phalanx.train.control.rendezvous import (
 from phalanx.train.loop.emulation import emulation_of
 from phalanx.train.loop.engine import Engine, Snapshot
 from phalanx.train.loop.stage import Makings, Stage
+
+if TYPE_CHECKING:
+    from phalanx.sync.connect.channel import Channel
 
 
 class SharedEngine(Engine):
@@ -92,8 +93,7 @@ class SharedEngine(Engine):
         for phase in spec.phases:
             self._stage_of(phase, regroup=False)
         self._begin(self._stage_of(spec.phases[first], regroup=False), spec)
-        if isinstance(arena, Mirror):
-            arena.survives = self._survives
+        arena.watch_losses(self._survives)
 
     def _lay_out(self) -> None:
         """Memory for what the optimizers train now. Collective."""
@@ -118,8 +118,7 @@ class SharedEngine(Engine):
 
     def _begin(self, stage: Stage, spec: Spec, *, regroup: bool = False) -> None:
         self._stage, self.lockstep = stage, stage.lockstep
-        if isinstance(self._arena, Mirror):
-            self._arena.in_step = stage.lockstep  # all come here after the same barriers
+        self._arena.in_step = stage.lockstep  # all come here after the same barriers
         if stage.phase.traits.grouped:
             self._claims.begin_teams()
         if self._claims.given is not None:
@@ -193,7 +192,7 @@ class SharedEngine(Engine):
     def lost(self) -> Collection[int]:
         return self._arena.lost
 
-    def _survives(self, lost: Lost) -> bool:
+    def _survives(self, lost: LostWorker) -> bool:
         """Where nobody waits for anybody the others go on, unless they share its memory."""
         hosts, traits = self._arena.hosts, self._stage.phase.traits
         if traits.lockstep or traits.grouped or hosts is None or lost.rank in hosts.here:

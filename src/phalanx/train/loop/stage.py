@@ -18,8 +18,7 @@ from phalanx.sync.reduce.encoding import Wire
 from phalanx.sync.reduce.team import Team, everyone, team_of
 from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.shared_state import SharedState
-from phalanx.sync.store.admission_gate import Gates
-from phalanx.sync.strategies.strategy import Strategy, StrategyContext
+from phalanx.sync.strategies.strategy import Gates, Strategy, StrategyContext
 from phalanx.train.control.rendezvous import Meeting
 
 DEFAULT_GROUP = 2

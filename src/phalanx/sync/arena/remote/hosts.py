@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from phalanx.core.errors import InputError
-from phalanx.sync.arena.arena import Arena
+from phalanx.sync.arena.arena import Arena, Droppable, Topology
 from phalanx.sync.arena.remote.coordinator_messages import Member
 from phalanx.sync.arena.remote.with_first import channels_with_first
 from phalanx.sync.collective.algorithms.torch_dist import KeyValue, TorchDist, gloo, nccl
@@ -18,12 +18,10 @@ from phalanx.sync.collective.latency import measured_latency
 from phalanx.sync.collective.links import open_links
 from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.credentials import Credentials
-from phalanx.sync.reduce.topology import Path
 from phalanx.sync.store.remote.servers import Servers
-from phalanx.sync.store.remote.store_client import StoreClient
 
 
-class Hosts:
+class RemoteHosts:
     """A host is a machine whose workers share memory. Each has a leader: its first worker."""
 
     def __init__(
@@ -47,7 +45,7 @@ class Hosts:
         self._everyone: Collective | TorchDist | None = None
         self._trainings = 0
         self._midway: dict[int, Tensor] = {}
-        self.stores: list[StoreClient] = []
+        self.stores: list[Droppable] = []
         """Those of the training under way."""
 
     def local(self, ranks: Iterable[int]) -> list[int]:
@@ -62,33 +60,33 @@ class Hosts:
         return list(first.values())
 
     def collective(
-        self, tag: str, ranks: Iterable[int], path: Path | None = None
+        self, tag: str, ranks: Iterable[int], topology: Topology | None = None
     ) -> Collective | TorchDist | None:
         """Of the leaders among ``ranks``, of which this worker is one; ``None`` if it is alone."""
-        leaders, path = self.leaders(ranks), path or Path()
+        leaders, topology = self.leaders(ranks), topology or Topology()
         if len(leaders) == 1:
             return None
-        ours = path.through in (None, "links")
-        made = self._ours(tag, leaders, path) if ours else self._torchs(tag, leaders, path)
+        ours = topology.through in (None, "links")
+        made = self._ours(tag, leaders, topology) if ours else self._torchs(tag, leaders, topology)
         self._opened.append(made)
         return made
 
-    def _torchs(self, tag: str, leaders: list[int], path: Path) -> TorchDist:
+    def _torchs(self, tag: str, leaders: list[int], topology: Topology) -> TorchDist:
         rank, size, name = (
             leaders.index(self._rank),
             len(leaders),
             f"{self._trainings}.{tag}.{len(self._opened)}",
         )
-        if path.through == "gloo":
+        if topology.through == "gloo":
             return gloo(self._words, name, rank, size, self._access.address)
-        if path.device is None or path.device.type != "cuda":
+        if topology.device is None or topology.device.type != "cuda":
             raise InputError(
                 "'through=nccl' needs a GPU for each machine's first worker",
                 "Leave it out: allreduce goes through Phalanx's own connections then.",
             )
-        return nccl(self._words, name, rank, size, path.device)
+        return nccl(self._words, name, rank, size, topology.device)
 
-    def _ours(self, tag: str, leaders: list[int], path: Path) -> Collective:
+    def _ours(self, tag: str, leaders: list[int], topology: Topology) -> Collective:
         chosen = [self._members[rank] for rank in leaders]
         links = open_links(
             leaders.index(self._rank),
@@ -100,7 +98,7 @@ class Hosts:
             tls=self._access.tls,
             names=[f"{m.machine} ({m.address})" for m in chosen],
         )
-        return Collective(links, path.topology, measured_latency(links))
+        return Collective(links, topology.kind, measured_latency(links))
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """From the first host to all others; leaders only."""

@@ -19,7 +19,7 @@ from phalanx.sync.arena.remote.coordinator_messages import (
     reply_decoder,
 )
 from phalanx.sync.arena.remote.direct_barrier import MOST_WORKERS, DirectMeeting
-from phalanx.sync.arena.remote.hosts import Hosts
+from phalanx.sync.arena.remote.hosts import RemoteHosts
 from phalanx.sync.arena.remote.remote_arena import Mirror
 from phalanx.sync.arena.remote.sharing import hand_out, take
 from phalanx.sync.arena.shm_arena import ShmArena
@@ -103,8 +103,9 @@ def become_worker(
     servers = Servers(
         welcome.rank, welcome.workers, welcome.servers, access, mirror, wish or Wish()
     )
-    mirror.hosts = Hosts(welcome.rank, welcome.workers, access, servers, welcome.run, Words(mirror))
-    mirror.host = _host_arena(mirror, mirror.hosts.here, key)
+    hosts = RemoteHosts(welcome.rank, welcome.workers, access, servers, welcome.run, Words(mirror))
+    mirror.hosts = hosts
+    mirror.host = _host_arena(mirror, hosts.here, key)
     if len(welcome.workers) <= MOST_WORKERS:
         channels = open_channels(
             welcome.rank,

@@ -12,23 +12,19 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from phalanx.core import stopping
 from phalanx.core.errors import InputError, MachineLost, PeerLost
-from phalanx.sync.arena.arena import LEFT, Arena
+from phalanx.sync.arena.arena import LEFT, Arena, Hosts, LostWorker
 from phalanx.sync.arena.clock import Clock, MonotonicClock, ShiftedClock
 from phalanx.sync.arena.remote import coordinator_messages as m
 from phalanx.sync.arena.remote.coordinator_client import NOTHING, Changes, Gone, Talk
 from phalanx.sync.arena.remote.direct_barrier import MOST_BYTES, DirectMeeting
 from phalanx.sync.arena.remote.mirrored_memory import Block, joined
 from phalanx.sync.connect.channel import Channel
-
-if TYPE_CHECKING:
-    from phalanx.sync.arena.remote.hosts import Hosts
 
 HOT_BYTES, COLD_BYTES = 32 << 20, 256 << 20
 QUESTIONS = 8
@@ -81,8 +77,7 @@ class Mirror:
         """For stamps of what happens: the same on all hosts."""
         self.lost: set[int] = set()
         """Workers that are gone, and without whom this one goes on."""
-        self.survives: Callable[[m.Lost], bool] = lambda lost: False
-        """Asked when a worker is gone: whether this one goes on without it."""
+        self._survives: Callable[[LostWorker], bool] = lambda lost: False
         self.training = False
         """Whether others count on this worker: it has memory of a training that is not over."""
         self.direct: DirectMeeting | None = None
@@ -176,6 +171,9 @@ class Mirror:
         if not members:
             self._talk.released = False
 
+    def watch_losses(self, survives: Callable[[LostWorker], bool]) -> None:
+        self._survives = survives
+
     def lock(self, index: int) -> MirrorLock:
         return self._locks.setdefault(index, MirrorLock(self, index))
 
@@ -249,7 +247,9 @@ class Mirror:
     def _hear_of(self, lost: m.Lost) -> None:
         if lost.because == stopping.WORDS:
             stopping.ask()  # nobody is lost: all of them are to stop
-        elif not lost.serves and not lost.ended and self.survives(lost):
+        elif not (lost.serves or lost.ended) and self._survives(
+            LostWorker(lost.rank, lost.machine, lost.address)
+        ):
             self.lost.add(lost.rank)
             return
         if lost.because:
