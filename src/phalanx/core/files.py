@@ -96,3 +96,9 @@ def read_lines(path: Path, most: int = LARGEST_LOG) -> Iterator[bytes | None]:
                 yield None
         if left <= 0 and file.read(1):
             yield None
+
+
+def cache_home() -> Path:
+    """Where this machine keeps what can be made again."""
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser() / "phalanx"

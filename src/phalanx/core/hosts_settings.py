@@ -22,3 +22,8 @@ EPOCHS = "PHALANX_EPOCHS"
 BATCH = "PHALANX_BATCH"
 SEED = "PHALANX_SEED"
 PRECISION = "PHALANX_PRECISION"
+
+
+def endpoint(address: str, port: int) -> str:
+    """``address:port``; an address of IPv6 in brackets, so that its colons are its own."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

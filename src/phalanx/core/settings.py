@@ -75,3 +75,26 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     @staticmethod
     def from_json(text: str) -> RunSettings:
         return msgspec.json.decode(text, type=RunSettings)
+
+
+def smaller_is_better(name: str) -> bool:
+    """Of a figure that a script logs, as far as its name says what it means."""
+    return any(word in name.lower() for word in ("loss", "error", "perplexity"))
+
+
+_UNITS = ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s"))
+
+
+def describe_emulation(chosen: RunSettings, machines: bool = False) -> str | None:
+    """``speeds 1, 1, 0.25; 100 Mbit/s``, or ``None`` where all is as it is."""
+    told = ["lab machines"] if machines else []
+    if chosen.slow and any(speed != 1.0 for speed in chosen.slow):
+        told.append("speeds " + ", ".join(f"{speed:g}" for speed in chosen.slow))
+    if chosen.rate is not None:
+        told.append(_rate(chosen.rate))
+    return "; ".join(told) or None
+
+
+def _rate(bits: float) -> str:
+    size, unit = next((u for u in _UNITS if bits >= u[0]), _UNITS[-1])
+    return f"{bits / size:g} {unit}"

@@ -214,3 +214,18 @@ def cut(counter: Counter) -> Counter | None:
     if counter.ticket < 0 or counter.position >= counter.end:
         return None
     return Counter(counter.ticket, counter.position, counter.end, counter.ticket)
+
+
+@dataclass(frozen=True)
+class SettledSamples:
+    """What became of the samples that a lost worker was given."""
+
+    worker: int
+    trained: int
+    """Samples that its updates hold, of all that it was given in this training."""
+    of_pass: int
+    """The same, of the pass under way."""
+    back: int
+    """Samples that go to the others."""
+    lost: int
+    """Samples that do not: part of an update, or gradients that waited for their step."""

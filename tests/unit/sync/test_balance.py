@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.observe.speedup.fitting_shares import fitting_shares
+from phalanx.core.fitting_shares import fitting_shares
 from phalanx.sync.policy.balance import Balancer, Change, Meter, Tick, faster, fixed_cost, propose
 
 BATCH = 256.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -33,6 +34,24 @@ class Lock(Protocol):
     def __enter__(self) -> object: ...
 
     def __exit__(self, *_: Any) -> None: ...
+
+
+class Locks(IntEnum):
+    """Who owns which lock, by its number. Shards take turns in ``SHARDS`` from ``FIRST_SHARD``."""
+
+    CLAIMS = 0
+    EVALUATION = 1
+    BEST = 2
+    STOP = 3
+    GATE = 4
+    DATA = 5
+    FIRST_SHARD = 8
+    SHARDS = 48
+
+
+def shard_lock(shard: int) -> int:
+    """The lock of ``shard``; with very many shards, some share one."""
+    return Locks.FIRST_SHARD + shard % Locks.SHARDS
 
 
 class Circle(Protocol):
@@ -164,7 +183,7 @@ class Arena(Protocol):
         """
 
     def lock(self, index: int) -> Lock:
-        """Lock number ``index`` (see ``Locks``)."""
+        """Lock number ``index`` (see :class:`Locks`)."""
 
     def circle(self, members: Sequence[int]) -> Circle:
         """The barrier of ``members``, of which this worker is one. A worker waits in one circle

@@ -7,8 +7,8 @@ import random
 import socket
 import time
 
-from phalanx.core.addresses import endpoint
 from phalanx.core.errors import InputError, MachineLost
+from phalanx.core.hosts_settings import endpoint
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.sync.connect.bind_addresses import resolve
 from phalanx.sync.connect.channel import Channel

@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 
-from phalanx.core.addresses import endpoint
+from phalanx.core.hosts_settings import endpoint
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.sync.connect.bind_addresses import listening
 from phalanx.sync.connect.channel import Channel

@@ -9,7 +9,7 @@ import ssl
 import struct
 from dataclasses import dataclass
 
-from phalanx.core.addresses import endpoint
+from phalanx.core.hosts_settings import endpoint
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.handshake import PLAIN_GREETING, TLS_GREETING, ServerHandshake

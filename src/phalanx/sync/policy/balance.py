@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from phalanx.observe.speedup.fitting_shares import fitting_shares
+from phalanx.core.fitting_shares import fitting_shares
 
 WORTH_TRYING = 1.05
 """Shares are tried when the steps should become faster by this."""

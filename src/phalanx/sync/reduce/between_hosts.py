@@ -18,7 +18,7 @@ from phalanx.sync.arena.arena import Topology
 from phalanx.sync.codec.codec import Payload
 from phalanx.sync.codec.make import make_codec, parts_of
 from phalanx.sync.reduce.early_gradients import cuts_of
-from phalanx.sync.reduce.finite import are_finite
+from phalanx.sync.state.gradient_values import are_finite
 from phalanx.sync.state.layout import reshard
 from phalanx.sync.strategies.strategy import StrategyContext
 

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from phalanx.sync.arena.arena import Topology
 from phalanx.sync.reduce.adding import adding
-from phalanx.sync.reduce.clipping import clip_factor
-from phalanx.sync.reduce.finite import are_finite, total
 from phalanx.sync.reduce.team import circle_of
+from phalanx.sync.state.gradient_values import are_finite, clip_factor, total
 from phalanx.sync.state.gradients import get_grad
 from phalanx.sync.state.layout import Layout
 from phalanx.sync.state.replica import NOBODY, Masks

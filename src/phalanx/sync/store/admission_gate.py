@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from phalanx.sync.arena.arena import Arena
-from phalanx.sync.arena.locks import Locks
+from phalanx.sync.arena.arena import Arena, Locks
 from phalanx.sync.store.admission import AWAY, Clocks, Rule, rejoin
 
 

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from phalanx.sync.codec.codec import Payload
-from phalanx.sync.reduce.clipping import clip_factor
 from phalanx.sync.reduce.encoding import Wire
-from phalanx.sync.reduce.finite import are_finite
+from phalanx.sync.state.gradient_values import are_finite, clip_factor
 from phalanx.sync.state.layout import Layout
 from phalanx.sync.state.replica import Masks, Replica
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from phalanx.sync.arena.locks import Locks, shard_lock
-from phalanx.sync.reduce.clipping import clip_factor
-from phalanx.sync.reduce.finite import are_finite
+from phalanx.sync.arena.arena import Locks, shard_lock
+from phalanx.sync.state.gradient_values import are_finite, clip_factor
 from phalanx.sync.store.shared_store import Store
 from phalanx.sync.strategies.strategy import StrategyContext, Timing
 

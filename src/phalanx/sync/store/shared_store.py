@@ -13,7 +13,7 @@ from typing import Protocol
 from torch import Tensor
 
 from phalanx.data.ledger import Applied
-from phalanx.sync.arena.locks import shard_lock
+from phalanx.sync.arena.arena import shard_lock
 from phalanx.sync.reduce.reducer import Reducer
 from phalanx.sync.state.replica import Masks
 from phalanx.sync.state.shared_state import State

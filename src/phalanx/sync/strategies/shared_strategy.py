@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from phalanx.data.ledger import Applied
-from phalanx.sync.arena.locks import shard_lock
+from phalanx.sync.arena.arena import shard_lock
 from phalanx.sync.state.shared_state import State
 from phalanx.sync.strategies.strategy import StrategyContext, Timing
 

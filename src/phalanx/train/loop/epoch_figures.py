@@ -13,6 +13,7 @@ import msgspec
 from torch import nn
 
 from phalanx.adapters.torch_models import save_state, state_of
+from phalanx.data.ledger import SettledSamples
 from phalanx.observe.events import event_types as events
 from phalanx.observe.events.event_types import (
     Balanced,
@@ -24,7 +25,6 @@ from phalanx.observe.events.event_types import (
 )
 from phalanx.sync.arena.arena import LostWorker
 from phalanx.sync.policy.balance import Change
-from phalanx.sync.policy.samples_in_hand import Settled
 from phalanx.train.api.metrics import is_classification, logits_of
 from phalanx.train.checkpoint.checkpointing import Checkpoints, History, Resumed
 from phalanx.train.loop.best_model import Best
@@ -119,7 +119,7 @@ class Figures:
             flush=True,
         )
 
-    def tell_settled(self, found: Settled) -> None:
+    def tell_settled(self, found: SettledSamples) -> None:
         """Its samples are trained by the others; those that cannot be are said."""
         self._writer.emit(
             events.Settled(

@@ -13,20 +13,17 @@ from torch import Tensor, nn
 from phalanx.core.errors import InputError
 from phalanx.core.settings import RunSettings
 from phalanx.core.spec import Phase, Spec
-from phalanx.data.ledger import Applied, Lease, Segment, lockstep
-from phalanx.sync.arena.arena import Arena, LostWorker
+from phalanx.data.ledger import Applied, Lease, Segment, SettledSamples, lockstep
+from phalanx.sync.arena.arena import Arena, Locks, LostWorker
 from phalanx.sync.arena.clock import Clock
-from phalanx.sync.arena.locks import Locks
 from phalanx.sync.policy.balance import Change
 from phalanx.sync.policy.leases import SharedClaims
-from phalanx.sync.policy.samples_in_hand import Settled
 from phalanx.sync.reduce.encoding import Wire
-from phalanx.sync.state.broadcast import broadcast
-from phalanx.sync.state.gathering import Gathering
 from phalanx.sync.state.model_buffers import SharedBuffers
 from phalanx.sync.state.optimizer_state import State
 from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.shared_state import SharedState
+from phalanx.sync.state.windows import Gathering, broadcast
 from phalanx.sync.strategies.strategy import Strategy, Timing
 from phalanx.train.checkpoint.whole_state import Captured, WholeState
 from phalanx.train.control.command_cells import Command
@@ -414,7 +411,7 @@ class SharedEngine(Engine):
             self._tell_settled(settled)
         return given.over(ticket)
 
-    def _tell_settled(self, settled: Settled) -> None:
+    def _tell_settled(self, settled: SettledSamples) -> None:
         if self.on_settled is not None:
             self.on_settled(settled)
 

@@ -13,7 +13,6 @@ import torch
 from phalanx.core.spec import STRATEGIES, Phase
 from phalanx.sync.arena.arena import Arena
 from phalanx.sync.arena.clock import Clock
-from phalanx.sync.reduce import grouping as teams
 from phalanx.sync.reduce.encoding import Wire
 from phalanx.sync.reduce.team import Team, everyone, team_of
 from phalanx.sync.state.replica import Replica
@@ -85,6 +84,8 @@ class Makings:
         return dataclasses.replace(team, meet=meeting.wait), meeting
 
     def _groups(self, phase: Phase, speeds: Sequence[float]) -> list[tuple[int, ...]]:
+        from phalanx.sync.reduce import grouping as teams
+
         by, size = phase.options.get("by", "rank"), phase.options.get("size")
         if by == "machine":
             return teams.by_machine(self._machines())

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from phalanx.data.ledger import Applied
-from phalanx.sync.arena.locks import shard_lock
+from phalanx.sync.arena.arena import shard_lock
 from phalanx.sync.reduce.encoding import Sender
 from phalanx.sync.reduce.reducer import Reducer
 from phalanx.sync.state.replica import Masks

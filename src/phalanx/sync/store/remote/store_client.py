@@ -13,8 +13,8 @@ from phalanx.sync.arena.arena import Lock
 from phalanx.sync.arena.clock import Clock
 from phalanx.sync.codec.codec import Payload
 from phalanx.sync.connect.channel import Channel
-from phalanx.sync.reduce.clipping import clip_factor
 from phalanx.sync.reduce.encoding import Stream
+from phalanx.sync.state.gradient_values import clip_factor
 from phalanx.sync.state.layout import Layout, reshard
 from phalanx.sync.state.optimizer_state import State
 from phalanx.sync.state.replica import Masks

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from phalanx.core.errors import PeerLost
-from phalanx.sync.reduce.clipping import clip_factor
+from phalanx.sync.state.gradient_values import clip_factor
 from phalanx.sync.store.remote.store_messages import Contribute, Refused, Used
 from phalanx.sync.store.remote.store_shard import Shard
 

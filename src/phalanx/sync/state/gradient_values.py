@@ -1,4 +1,7 @@
-"""Whether numbers are finite: a sum tells, and a closer look follows only when it does not."""
+"""Whether gradients are finite, and the factor that limits their norm.
+
+A sum tells whether all numbers are finite; a closer look follows only when it is not.
+"""
 
 from __future__ import annotations
 
@@ -27,3 +30,8 @@ def _sum(tensor: Tensor) -> float:
 
 def are_finite(tensors: Sequence[Tensor]) -> bool:
     return math.isfinite(total(tensors)) or all(bool(t.isfinite().all()) for t in tensors)
+
+
+def clip_factor(squared_norm: float, limit: float) -> float:
+    """As ``torch.nn.utils.clip_grad_norm_`` does it."""
+    return min(1.0, limit / (math.sqrt(squared_norm) + 1e-6))
