@@ -18,10 +18,10 @@ from typing import Any
 
 from phalanx.core.errors import PhalanxError
 from phalanx.core.run_folder.run_key import RunKey
-from phalanx.sync.arena.remote.coordinator import Home
-from phalanx.sync.arena.remote.coordinator_messages import HOME, Hello
+from phalanx.sync.arena.remote.coordinator import Coordinator
+from phalanx.sync.arena.remote.coordinator_messages import COORDINATOR, Hello
 from phalanx.sync.arena.remote.membership import become_worker, greet
-from phalanx.sync.arena.remote.remote_arena import Mirror
+from phalanx.sync.arena.remote.remote_arena import RemoteArena
 from phalanx.sync.connect.listener import Listener
 from phalanx.sync.store.remote.servers import Server
 from phalanx.sync.store.remote.store_process import ServerProcess
@@ -105,7 +105,7 @@ def _stand_for(
     channel.close()
 
 
-def _leave(arena: Mirror, *, in_good_order: bool) -> None:
+def _leave(arena: RemoteArena, *, in_good_order: bool) -> None:
     """What the end of a process does; hundreds of workers come and go in this one."""
     hosts = arena.hosts
     assert hosts is not None
@@ -141,7 +141,7 @@ def _forgotten_after() -> Iterator[None]:
 @_forgotten_after()
 def as_hosts(
     where: Sequence[int],
-    work: Callable[[int, Mirror], Any],
+    work: Callable[[int, RemoteArena], Any],
     places: Sequence[Place] | None = None,
 ) -> list[Any]:
     """``work(rank, arena)`` on every rank; ``where[rank]`` is its host."""
@@ -155,9 +155,9 @@ def as_hosts(
 
     def keep_home() -> None:
         places[where[0]].enter()
-        homes.append(Listener(places[where[0]].address, key, name=HOME))
+        homes.append(Listener(places[where[0]].address, key, name=COORDINATOR))
         ready.set()
-        Home(homes[0], workers + 1).serve(going_on=lambda: not over.is_set())
+        Coordinator(homes[0], workers + 1).serve(going_on=lambda: not over.is_set())
 
     def live(rank: int) -> None:
         place, arena, killed = places[where[rank]], None, False

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.core.fitting_shares import fitting_shares
-from phalanx.sync.policy.balance import Balancer, Change, Meter, Tick, faster, fixed_cost, propose
+from phalanx.sync.policy.balance import Balancer, ShareChange, SpeedMeter, Tick, faster, fixed_cost, propose
 
 BATCH = 256.0
 EXCHANGE = 5.0
@@ -20,7 +20,7 @@ Slowing = Callable[[random.Random, int], Sequence[float]]
 
 
 def test_a_meter_knows_nothing_at_first() -> None:
-    meter = Meter()
+    meter = SpeedMeter()
     assert meter.value == 0.0
     meter.add(0, 1.0)
     meter.add(5, 0.0)
@@ -28,7 +28,7 @@ def test_a_meter_knows_nothing_at_first() -> None:
 
 
 def test_a_hiccup_does_not_change_a_meter() -> None:
-    meter = Meter()
+    meter = SpeedMeter()
     for seconds in (0.1, 0.1, 0.1, 60.0, 0.1):
         meter.add(10, seconds)
     assert meter.value == pytest.approx(100.0)
@@ -43,7 +43,7 @@ class Cluster:
     noise: float = 0.0
     seed: int = 0
     slowing: Slowing | None = None
-    changes: list[Change] = field(default_factory=list)
+    changes: list[ShareChange] = field(default_factory=list)
     spent: float = 0.0
     equal: float = 0.0
     """What the same steps take with equal shares."""
@@ -79,7 +79,7 @@ class Cluster:
         return busy, max(busy) + EXCHANGE
 
     @property
-    def kept(self) -> list[Change]:
+    def kept(self) -> list[ShareChange]:
         return [change for change in self.changes if change.shares == change.tried]
 
     @property

@@ -25,7 +25,7 @@ from phalanx.sync.collective.algorithms.gather import (
 from phalanx.sync.collective.algorithms.scatter import scatter, scatter_bytes
 from phalanx.sync.collective.choose import choose
 from phalanx.sync.collective.collective import Collective
-from phalanx.sync.collective.cost import ALL_REDUCE, COSTS, Link, seconds
+from phalanx.sync.collective.cost import ALL_REDUCE, COSTS, LinkSpeed, seconds
 from phalanx.sync.collective.links import Links
 from phalanx.sync.collective.memory_links import MemoryLinks, memory_links
 from phalanx.sync.collective.parts import part_sizes, split
@@ -277,7 +277,7 @@ def test_the_choice_is_never_beaten_by_the_others_it_may_take(
     size: int, count: int, latency: float
 ) -> None:
     chosen = choose(None, size, count, latency)
-    link = Link(latency, 125e6)
+    link = LinkSpeed(latency, 125e6)
     others = [name for name in ALL_REDUCE if name != "direct" or size <= 8]
     best = min(seconds(f"all_reduce.{name}", size, count, link) for name in others)
     assert seconds(f"all_reduce.{chosen}", size, count, link) == best
@@ -285,7 +285,7 @@ def test_the_choice_is_never_beaten_by_the_others_it_may_take(
 
 @given(size=st.integers(1, 32), count=st.integers(1, 1 << 20))
 def test_costs_grow_with_the_message_and_vanish_alone(size: int, count: int) -> None:
-    link = Link(1e-4, 1e8)
+    link = LinkSpeed(1e-4, 1e8)
     for name in COSTS:
         assert seconds(name, 1, count, link) == 0.0
         if size > 1:
@@ -293,7 +293,7 @@ def test_costs_grow_with_the_message_and_vanish_alone(size: int, count: int) -> 
 
 
 def test_costs_of_a_message_by_hand() -> None:
-    link = Link(latency=0.001, bandwidth=1e6, overhead=0.0)
+    link = LinkSpeed(latency=0.001, bandwidth=1e6, overhead=0.0)
     assert seconds("broadcast", 8, 1000, link) == pytest.approx(3 * 0.002)
     assert seconds("scatter", 4, 1000, link) == pytest.approx(0.001 + 0.00075)
     assert seconds("all_to_all", 4, 1000, link) == pytest.approx(0.003 + 0.00075)

@@ -13,11 +13,11 @@ from channel_pairs import WAIT_SECONDS
 
 from phalanx.core.errors import PeerLost, PhalanxError
 from phalanx.core.run_folder.run_key import RunKey
-from phalanx.sync.arena.remote.coordinator import Home
+from phalanx.sync.arena.remote.coordinator import Coordinator
 from phalanx.sync.arena.remote.coordinator_messages import Hello, encode
 from phalanx.sync.collective.links import open_links
 from phalanx.sync.connect import connecting
-from phalanx.sync.connect.dispatcher import Doorman
+from phalanx.sync.connect.dispatcher import Dispatcher
 from phalanx.sync.connect.handshake import ANSWER_BYTES, HELLO_BYTES, Introduction
 from phalanx.sync.connect.listener import Listener, connect
 from phalanx.sync.store.remote.store_server import StoreServer
@@ -32,7 +32,7 @@ def test_two_wires_that_are_crossed_are_noticed(tls: bool, monkeypatch: pytest.M
     """What participant 2 sends to 0 arrives at 1, and the other way round."""
     key = RunKey.new()
     listeners = [Listener(HERE, key, tls=tls) for _ in range(3)]
-    doormen = [Doorman(listener) for listener in listeners]
+    doormen = [Dispatcher(listener) for listener in listeners]
     addresses = [(HERE, listener.port) for listener in listeners]
     crossed = {addresses[0][1]: addresses[1][1], addresses[1][1]: addresses[0][1]}
     in_crossing = threading.local()
@@ -129,7 +129,7 @@ def test_the_home_takes_a_process_only_for_who_it_proved_to_be(caller: Introduct
     key = RunKey.new()
     listener = Listener(HERE, key, name="home")
     ended = threading.Event()
-    home = threading.Thread(target=Home(listener, 1).serve, args=(lambda: not ended.is_set(),))
+    home = threading.Thread(target=Coordinator(listener, 1).serve, args=(lambda: not ended.is_set(),))
     home.start()
     hello = encode(Hello(0, 1, "m", HERE, 1, "host"))
     try:

@@ -21,7 +21,7 @@ from phalanx.sync.collective.algorithms.torch_dist import TorchDist, gloo
 from phalanx.sync.collective.collective import Collective
 from phalanx.sync.collective.links import ChannelLinks, open_links, raw
 from phalanx.sync.connect import dispatcher as doormen
-from phalanx.sync.connect.dispatcher import Doorman
+from phalanx.sync.connect.dispatcher import Dispatcher
 from phalanx.sync.connect.handshake import Introduction
 from phalanx.sync.connect.listener import Listener, connect
 from phalanx.sync.connect.payloads import BLOCK, encode_header, make_room, rest_length
@@ -38,7 +38,7 @@ class House:
         self.key = RunKey.new()
         self.size = size
         self.listeners = [Listener(HERE, self.key, tls=tls) for _ in range(size)]
-        self.doormen = [Doorman(listener) for listener in self.listeners]
+        self.doormen = [Dispatcher(listener) for listener in self.listeners]
         self.addresses = [(HERE, listener.port) for listener in self.listeners]
         self.names = [f"machine {letter}" for letter in "abcdefgh"[:size]]
         self.opened: list[ChannelLinks] = []

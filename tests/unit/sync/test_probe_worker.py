@@ -15,7 +15,7 @@ WORKER = [sys.executable, "-m", "phalanx.sync.probe.probe_worker"]
 
 def orders(**changes: object) -> bytes:
     fields = {"key": RunKey.new().text(), "address": "127.0.0.1", "tls": False, "seconds": 60.0}
-    return m.encode(m.Orders(**{**fields, **changes})) + b"\n"  # type: ignore[arg-type]
+    return m.encode(m.ProbeOrders(**{**fields, **changes})) + b"\n"  # type: ignore[arg-type]
 
 
 def answers(lines: bytes) -> tuple[int, list[m.Answer], str]:
@@ -52,7 +52,7 @@ def test_a_bad_request_ends_it_with_one_line() -> None:
 def test_an_address_of_another_machine_is_a_problem_with_a_remedy() -> None:
     code, (problem,), _ = answers(orders(address="192.0.2.1"))
     assert code == 0
-    assert isinstance(problem, m.Problem)
+    assert isinstance(problem, m.ProbeProblem)
     assert "192.0.2.1" in problem.cause
     assert problem.remedy
 

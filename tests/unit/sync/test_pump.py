@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from phalanx.core.errors import PeerLost
-from phalanx.sync.collective.sender_thread import Pump
+from phalanx.sync.collective.sender_thread import SenderThread
 
 SOON = 10.0
 
@@ -27,7 +27,7 @@ def test_who_begins_again_while_the_thread_looks_is_heard() -> None:
         moved.set()
         return False
 
-    pump = Pump(move)
+    pump = SenderThread(move)
     pump._wanted = SetAgain()
     pump.begin()
     try:
@@ -45,7 +45,7 @@ def test_nothing_is_moved_after_the_close() -> None:
             enough.set()
         return True
 
-    pump = Pump(move)
+    pump = SenderThread(move)
     pump.begin()
     assert enough.wait(SOON)
     pump.close()
@@ -63,7 +63,7 @@ def test_a_lost_peer_ends_the_moving_and_not_the_thread() -> None:
         lost.set()
         raise PeerLost("it is gone", "")
 
-    pump = Pump(move)
+    pump = SenderThread(move)
     pump.begin()
     assert lost.wait(SOON)
     with pump.lock:  # the thread has heard of it

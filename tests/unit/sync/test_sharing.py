@@ -16,10 +16,10 @@ from phalanx.core.errors import PeerLost
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.sync.arena import memfd
 from phalanx.sync.arena.remote import sharing
-from phalanx.sync.arena.remote.coordinator import Home
+from phalanx.sync.arena.remote.coordinator import Coordinator
 from phalanx.sync.arena.remote.coordinator_messages import Hello
 from phalanx.sync.arena.remote.membership import become_worker, greet
-from phalanx.sync.arena.remote.remote_arena import Mirror
+from phalanx.sync.arena.remote.remote_arena import RemoteArena
 from phalanx.sync.connect.listener import Listener
 
 HERE, SECONDS = "127.0.0.1", 20.0
@@ -65,11 +65,11 @@ def test_a_member_cannot_make_another_write_into_a_file(
     before = precious.read_bytes()
     listener, over = Listener(HERE, KEY, name="home"), threading.Event()
     results: list[object] = []
-    home = partial(Home(listener, 2).serve, lambda: not over.is_set())
+    home = partial(Coordinator(listener, 2).serve, lambda: not over.is_set())
     for work in (home, partial(_join, listener.port, results)):
         threading.Thread(target=work, daemon=True).start()
     channel, welcome = greet((HERE, listener.port), KEY, Hello(0, 2, "m", HERE, 1, "one host"))
-    hostile = Mirror(channel, welcome.rank, 2)
+    hostile = RemoteArena(channel, welcome.rank, 2)
     hostile.put("memory.0", str(precious).encode())
     file = os.open(precious, os.O_RDWR)
     give = partial(sharing.hand_out, file, "memory.0", [1], hostile, KEY)

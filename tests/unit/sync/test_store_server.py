@@ -28,7 +28,7 @@ from phalanx.sync.store.remote.store_messages import (
     LayoutOf,
     Open,
     PieceOf,
-    Refused,
+    StoreRefused,
     TensorOf,
     pack,
     read_request,
@@ -80,7 +80,7 @@ def _give(rounds: Rounds, share: Contribute, value: float) -> None:
 )
 def test_a_description_that_is_no_store_is_refused(changes: dict[str, Any]) -> None:
     fields = msgspec.structs.asdict(_described())
-    with pytest.raises(Refused):
+    with pytest.raises(StoreRefused):
         Shard(Description(**{**fields, **changes}))
 
 
@@ -89,7 +89,7 @@ def test_a_description_that_is_no_store_is_refused(changes: dict[str, Any]) -> N
 def test_any_bytes_are_a_request_or_refused(header: bytes) -> None:
     try:
         read_request(header)
-    except Refused:
+    except StoreRefused:
         return
 
 
@@ -119,9 +119,9 @@ def test_what_a_user_notes_in_a_group_stays_at_home() -> None:
 def test_messages_beyond_the_gradient_are_refused_before_memory_is_taken(
     codec: str, tensors: list[TensorOf]
 ) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(StoreRefused):
         Decoders(_described(None, codec)).tensors(Encoded(0, [tensors]))
-    with pytest.raises(Refused):
+    with pytest.raises(StoreRefused):
         Decoders(_described(None, codec)).tensors(Encoded(1, [[]]))
 
 
@@ -146,7 +146,7 @@ def test_what_cannot_be_decoded_is_refused_and_harms_nothing(
     message = decoders.tensors(encoded)
     for tensor in message[0]:
         tensor.fill_(77)  # as an index: beyond the end
-    with pytest.raises(Refused):
+    with pytest.raises(StoreRefused):
         decoders.decode(encoded, message, out)
     assert out[0].shape == (SIZE,)
     out[0].fill_(1.0)
@@ -157,7 +157,7 @@ def test_groups_and_masks_must_be_those_of_the_description() -> None:
     shard, groups = Shard(_described()), group_options(_optimizer())
     shard.check(groups, [b"\1"])
     for wrong in ([groups, [b"\1\1"]], [groups, []], [[{"lr": 1.0}], [None]]):
-        with pytest.raises(Refused):
+        with pytest.raises(StoreRefused):
             shard.check(*wrong)  # type: ignore[arg-type]
 
 
@@ -218,14 +218,14 @@ def test_a_worker_contributes_once_to_a_step_that_all_are_at() -> None:
     rounds = Rounds(Shard(_described()))
     _give(rounds, _share(0), 1.0)
     for wrong in (_share(0), _share(1, step=1), _share(3)):
-        with pytest.raises(Refused):
+        with pytest.raises(StoreRefused):
             rounds.claim(wrong)
     rounds.claim(_share(1))
     rounds.withdraw(_share(1))  # its connection broke
     _give(rounds, _share(1), 1.0)
     _give(rounds, _share(2), 1.0)
     assert rounds.wait(0, lambda: True) is None
-    with pytest.raises(Refused):
+    with pytest.raises(StoreRefused):
         rounds.claim(_share(0))
     rounds.reset()
     rounds.claim(_share(0))
@@ -243,7 +243,7 @@ def test_the_factor_of_several_servers_is_applied_once() -> None:
     assert rounds.wait(0, lambda: True) == pytest.approx(4.0 * SIZE)
     assert shard.version == 1
     assert shard.parameters[0].eq(-1.0).all()
-    with pytest.raises(Refused):
+    with pytest.raises(StoreRefused):
         rounds.commit(1, 0.5)
 
 

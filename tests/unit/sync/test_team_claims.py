@@ -7,12 +7,12 @@ from typing import Any
 from scripted import scripted
 
 from phalanx.data.ledger import Segment
-from phalanx.sync.policy.leases import SharedClaims
+from phalanx.sync.policy.leases import SharedLeases
 
 
 def test_members_agree_on_a_chunk_although_shares_change_in_between() -> None:
     def work(rank: int, arena: Any) -> tuple[int, float, int]:
-        claims = SharedClaims(arena)
+        claims = SharedLeases(arena)
         claims.begin_teams()
         shares = [0.25, 0.25] if rank == 0 else [0.2, 0.2]
         arena.sleep(float(rank))
@@ -26,7 +26,7 @@ def test_members_agree_on_a_chunk_although_shares_change_in_between() -> None:
 
 def test_a_new_pass_begins_anew_for_a_member_that_had_read_ahead() -> None:
     def work(rank: int, arena: Any) -> list[int]:
-        claims, seen = SharedClaims(arena), []
+        claims, seen = SharedLeases(arena), []
         claims.begin_teams()
         for _ in range(5 + rank):
             claims.next_of_team(0, Segment(0, 1000, 0), 20, [0, 1], [0.5, 0.5])

@@ -50,7 +50,7 @@ class _Slot:
             return
 
 
-class Baton:
+class DeterministicScheduler:
     """``enter`` and ``leave`` frame the life of a rank's thread; all else needs the baton."""
 
     def __init__(self, ranks: int, seed: int) -> None:

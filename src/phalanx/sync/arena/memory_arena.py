@@ -20,7 +20,7 @@ import torch
 
 from phalanx.core.errors import InputError, PeerLost
 from phalanx.sync.arena.arena import LEFT, LostWorker
-from phalanx.sync.arena.deterministic_scheduler import SLICE_SECONDS, Baton, Gone
+from phalanx.sync.arena.deterministic_scheduler import SLICE_SECONDS, DeterministicScheduler, Gone
 
 PAUSE_SECONDS = 0.001
 LOCK_SECONDS = 1e-5
@@ -40,7 +40,7 @@ class Hub:
 
     def __init__(self, workers: int, seed: int = 0) -> None:
         self.workers = workers
-        self.baton = Baton(workers, seed)
+        self.baton = DeterministicScheduler(workers, seed)
         self._arrived: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
         self._regions: dict[int, torch.Tensor] = {}
         self._locks: dict[int, ThreadLock] = {}
@@ -108,7 +108,7 @@ class Hub:
 class ThreadLock:
     """Excludes ranks, which wait for it in virtual time, and other threads, in real time."""
 
-    baton: Baton
+    baton: DeterministicScheduler
     index: int
     _taken: threading.Lock = field(default_factory=threading.Lock)
     _holder: int | None = None
@@ -156,7 +156,7 @@ class ThreadLock:
 class VirtualClock:
     """The virtual time of one rank."""
 
-    baton: Baton
+    baton: DeterministicScheduler
     rank: int
 
     def now(self) -> float:

@@ -20,7 +20,7 @@ from torch import Tensor
 from phalanx.core.errors import PeerLost
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.sync.connect.channel import Channel
-from phalanx.sync.connect.dispatcher import Doorman
+from phalanx.sync.connect.dispatcher import Dispatcher
 from phalanx.sync.connect.duplex import exchange as exchange_channels
 from phalanx.sync.connect.handshake import Introduction
 from phalanx.sync.connect.listener import connect
@@ -217,7 +217,7 @@ class ChannelLinks(Links):
 def open_links(
     rank: int,
     addresses: Sequence[tuple[str, int]],
-    doorman: Doorman,
+    doorman: Dispatcher,
     key: RunKey,
     tag: str,
     *,
@@ -244,7 +244,7 @@ def open_links(
 def open_channels(
     rank: int,
     addresses: Sequence[tuple[str, int]],
-    doorman: Doorman,
+    doorman: Dispatcher,
     key: RunKey,
     tag: str,
     *,

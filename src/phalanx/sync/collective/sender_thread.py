@@ -14,7 +14,7 @@ packets, this took 8 ms of a backward pass of 21 at 1 Gbit/s."""
 CLOSE_SECONDS = 1.0
 
 
-class Pump:
+class SenderThread:
     """``move`` does what goes without waiting, and says whether there may be more; it is never
     called while the owner holds ``lock``."""
 

@@ -48,7 +48,7 @@ class Channel:
         """What the side that connected said of itself, where this one answered."""
         self.max_payload = MAX_PAYLOAD
         self._connection = connection
-        self._watch = liveness.Watch(connection)
+        self._watch = liveness.LinkWatch(connection)
         self._prefix = memoryview(bytearray(_PREFIX.size))
         self._unread = 0
         self._bulk = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from phalanx.core.run_folder.run_key import RunKey
-from phalanx.sync.connect.dispatcher import Doorman
+from phalanx.sync.connect.dispatcher import Dispatcher
 
 
 @dataclass(frozen=True)
@@ -13,5 +13,5 @@ class Credentials:
     key: RunKey
     address: str
     """Of this machine, from the pool: what is listened on and connected from."""
-    doorman: Doorman
+    doorman: Dispatcher
     tls: bool = False

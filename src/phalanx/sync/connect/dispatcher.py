@@ -20,7 +20,7 @@ KEPT_SECONDS = 60.0
 _LOOK_SECONDS = 0.1
 
 
-class Doorman:
+class Dispatcher:
     """The one who accepts from ``listener``; may be asked by several threads."""
 
     def __init__(self, listener: Listener) -> None:

@@ -23,7 +23,7 @@ from phalanx.sync.connect.bind_addresses import listening
 from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.connecting import connect as connect
 from phalanx.sync.connect.lobby import Lobby
-from phalanx.sync.connect.pending_connection import Guest, House
+from phalanx.sync.connect.pending_connection import PendingConnection, ListenerIdentity
 
 BACKLOG = 512
 _REST_SECONDS = 0.05
@@ -49,7 +49,7 @@ class Listener:
         """
         self._socket = listening(address, port, backlog)
         self.port: int = self._socket.getsockname()[1]
-        self._house = House(key, name or endpoint(address, self.port), tls)
+        self._house = ListenerIdentity(key, name or endpoint(address, self.port), tls)
         self._selector = selectors.DefaultSelector()
         self._lobby = Lobby()
         self._pending = self._lobby.guests
@@ -139,7 +139,7 @@ class Listener:
 
     def _greet(self, connection: socket.socket, source: str) -> None:
         try:
-            guest = Guest(connection, self._house, source)
+            guest = PendingConnection(connection, self._house, source)
             self._selector.register(connection, guest.events)
         except OSError:
             connection.close()

@@ -13,7 +13,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable
 
-from phalanx.sync.connect.pending_connection import Guest
+from phalanx.sync.connect.pending_connection import PendingConnection
 
 MAX_PENDING = 128
 QUOTA = 32
@@ -25,7 +25,7 @@ class Lobby:
     """By the number of their connection."""
 
     def __init__(self) -> None:
-        self.guests: dict[int, Guest] = {}
+        self.guests: dict[int, PendingConnection] = {}
         self._members: frozenset[str] = frozenset()
 
     def reserve(self, addresses: Iterable[str]) -> None:

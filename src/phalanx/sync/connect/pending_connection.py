@@ -18,7 +18,7 @@ _AT_ONCE = struct.pack("ii", 1, 0)
 
 
 @dataclass(frozen=True)
-class House:
+class ListenerIdentity:
     """What a listener is to those who come: its key, its name, and whether it speaks TLS."""
 
     key: RunKey
@@ -26,10 +26,10 @@ class House:
     tls: bool
 
 
-class Guest:
+class PendingConnection:
     """Never blocks; every failure is an ``OSError``, and to the other side just an end."""
 
-    def __init__(self, connection: socket.socket, house: House, source: str) -> None:
+    def __init__(self, connection: socket.socket, house: ListenerIdentity, source: str) -> None:
         self.connection = connection
         self.source = source
         """Whose quota it is under."""

@@ -44,7 +44,7 @@ LASTING = 8
 FIXED_MOST = 0.75
 
 
-class Meter:
+class SpeedMeter:
     """The speed of one worker: the median of its last steps, which ignores a hiccup."""
 
     def __init__(self, window: int = 10) -> None:
@@ -74,7 +74,7 @@ class Tick:
 
 
 @dataclass(frozen=True)
-class Change:
+class ShareChange:
     """The shares from now on, and, where that is decided, what was found out about them."""
 
     shares: list[float]
@@ -168,7 +168,7 @@ def _whole(shares: Sequence[float]) -> list[float]:
         raised |= low
 
 
-class Trial:
+class ShareTrial:
     """Old and new shares in turn, the new ones first."""
 
     def __init__(self, proposal: Proposal, old: Sequence[float]) -> None:
@@ -212,9 +212,9 @@ class Trial:
             found.append(known if cost is None else cost)
         return found
 
-    def change(self, shares: Sequence[float]) -> Change:
+    def change(self, shares: Sequence[float]) -> ShareChange:
         new, old = (1.0 / statistics.median(t.pace for t in ticks) for ticks in self.ticks)
-        return Change(list(shares), True, self.proposal.shares, old, new)
+        return ShareChange(list(shares), True, self.proposal.shares, old, new)
 
 
 def _typical(ticks: Sequence[Tick], rank: int) -> tuple[float, float, float]:
@@ -258,13 +258,13 @@ class Balancer:
         self._settling = self._skip = settling
         self._window: deque[Tick] = deque(maxlen=WINDOW)
         self._fixed = [0.0] * workers
-        self._trial: Trial | None = None
+        self._trial: ShareTrial | None = None
         self._age = 0
         """Ticks since the last change that was kept."""
         # Unequal shares have to be worth it, so going back is never held up by going astray.
         self._patience = {True: _Patience(), False: _Patience()}
 
-    def observe(self, tick: Tick) -> Change | None:
+    def observe(self, tick: Tick) -> ShareChange | None:
         """Other shares from now on, or ``None`` to go on as before."""
         self._age += 1
         if self._skip:
@@ -281,10 +281,10 @@ class Balancer:
         found = self._not_past_equal(found) if found else None
         if found is None or not self._patience[self._evens_out(found)].allows(found):
             return None
-        self._trial = Trial(found, self.shares)
-        return self._use(Change(self._trial.shares))
+        self._trial = ShareTrial(found, self.shares)
+        return self._use(ShareChange(self._trial.shares))
 
-    def _use(self, change: Change) -> Change:
+    def _use(self, change: ShareChange) -> ShareChange:
         if change.shares != self.shares:
             self._skip = self._settling
             self._window.clear()
@@ -301,12 +301,12 @@ class Balancer:
     def _evens_out(self, found: Proposal) -> bool:
         return _unevenness(found.shares) < _unevenness(self.shares)
 
-    def _try(self, trial: Trial, tick: Tick) -> Change | None:
+    def _try(self, trial: ShareTrial, tick: Tick) -> ShareChange | None:
         if not trial.add(tick):
             return None
         verdict = trial.verdict()
         if verdict is None:
-            return self._use(Change(trial.shares))
+            return self._use(ShareChange(trial.shares))
         self._trial, self._fixed = None, trial.fixed(self._fixed)
         evens_out = self._evens_out(trial.proposal)
         if not verdict:

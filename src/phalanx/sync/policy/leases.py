@@ -21,7 +21,7 @@ _TICKET, _NUMBER, _START, _WANT, _WHOLE, _FIRST_SHARE = range(6)
 _NUMBERS = 1 << 32  # that one ticket may use
 
 
-class SharedClaims:
+class SharedLeases:
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
         self.least = 1

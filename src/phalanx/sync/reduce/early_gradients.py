@@ -16,7 +16,7 @@ from torch import Tensor
 
 from phalanx.core.errors import PeerLost
 from phalanx.sync.state.gradients import Scale, get_grad
-from phalanx.sync.state.layout import Layout, Place
+from phalanx.sync.state.layout import Layout, ParameterPlace
 
 if TYPE_CHECKING:
     from phalanx.sync.collective.algorithms.ahead import AheadSum
@@ -106,7 +106,7 @@ class EarlyGradients:
         taken = self._first < len(self._places)
         return self._places[self._first].start if taken else self._flat.numel()
 
-    def _has_gone(self, place: Place) -> bool:
+    def _has_gone(self, place: ParameterPlace) -> bool:
         return place.end > self._gone
 
     def distrust(self) -> None:
@@ -138,7 +138,7 @@ class EarlyGradients:
         size = gradient.numel() * gradient.element_size()
         return not _memcmp(sent, gradient.data_ptr(), size)
 
-    def _lies_like(self, gradient: Tensor, place: Place) -> bool:
+    def _lies_like(self, gradient: Tensor, place: ParameterPlace) -> bool:
         """Whether the gradient's bytes are those of the flat buffer, in the same order."""
         return (
             gradient.layout == torch.strided

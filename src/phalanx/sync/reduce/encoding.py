@@ -28,7 +28,7 @@ Stream = tuple[str, Layout, int, Tensor]
 
 
 @dataclass(frozen=True)
-class Wire:
+class Encoding:
     """Given to a strategy; makes a :class:`Sender` for each stream of tensors it sends."""
 
     codec: CodecSpec | None = None
@@ -60,7 +60,7 @@ class Wire:
 class Sender:
     """Sends the same tensors again and again."""
 
-    def __init__(self, wire: Wire, streams: Sequence[Stream]) -> None:
+    def __init__(self, wire: Encoding, streams: Sequence[Stream]) -> None:
         self._wire, self._given = wire, streams
         self._start(0)
 

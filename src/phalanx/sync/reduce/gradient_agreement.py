@@ -9,7 +9,7 @@ from torch import Tensor
 
 from phalanx.sync.reduce.reducer import Reducer
 from phalanx.sync.state.gradients import get_grad, set_grad
-from phalanx.sync.state.layout import Place
+from phalanx.sync.state.layout import ParameterPlace
 from phalanx.sync.strategies.strategy import StrategyContext
 
 
@@ -42,7 +42,7 @@ class GradientAgreement:
         self._team.barrier()  # the rows are free again
 
 
-def _write(parameter: Tensor, place: Place, whole: Tensor) -> None:
+def _write(parameter: Tensor, place: ParameterPlace, whole: Tensor) -> None:
     gradient, value = get_grad(parameter), place.view(whole)
     if gradient is None or gradient.requires_grad:
         set_grad(parameter, value.clone().to(parameter.device))

@@ -23,7 +23,7 @@ class Party(Protocol):
         """Copy the newest parameters."""
 
 
-class Gate:
+class AdmissionGate:
     """A worker's clock counts its pushes. It goes on when the rule admits it.
 
     All optimizers of a worker share one clock: with one for each, two workers could wait for each

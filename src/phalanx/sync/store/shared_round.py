@@ -6,7 +6,7 @@ import torch
 
 from phalanx.sync.arena.arena import Locks, shard_lock
 from phalanx.sync.state.gradient_values import are_finite, clip_factor
-from phalanx.sync.store.shared_store import Store
+from phalanx.sync.store.shared_store import SharedStore
 from phalanx.sync.strategies.strategy import StrategyContext, Timing
 
 
@@ -16,7 +16,7 @@ class SharedRound:
     def __init__(self, context: StrategyContext) -> None:
         self._replica, self._shared = context.replica, context.shared
         self._arena, self._clock = context.arena, context.clock
-        self._store = Store(context)
+        self._store = SharedStore(context)
         layouts, shards = self._replica.layouts, self._arena.workers
         self._rows = [  # [layout][shard][rank]
             [[g[slice(*n.bounds(s))] for g in gradients] for s in range(shards)]

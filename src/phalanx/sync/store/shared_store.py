@@ -17,7 +17,7 @@ from phalanx.sync.arena.arena import shard_lock
 from phalanx.sync.reduce.reducer import Reducer
 from phalanx.sync.state.replica import Masks
 from phalanx.sync.state.shared_state import State
-from phalanx.sync.store.push_buffers import Outbox
+from phalanx.sync.store.push_buffers import PushBuffers
 from phalanx.sync.strategies.strategy import StrategyContext, Timing
 
 
@@ -27,7 +27,7 @@ class ByShard(Protocol):
     def __getitem__(self, shard: int, /) -> Tensor: ...
 
 
-class Store:
+class SharedStore:
     """The shards in shared memory. ``gradients[layout][shard]`` is what a worker pushes."""
 
     def __init__(self, context: StrategyContext) -> None:
@@ -45,10 +45,10 @@ class Store:
         """Workers begin with different shards, so as not to meet."""
         self._seen = [0] * self._shards
 
-    def outbox(self) -> Outbox:
-        return Outbox(self._replica, self._replica.layouts, self._wire)
+    def outbox(self) -> PushBuffers:
+        return PushBuffers(self._replica, self._replica.layouts, self._wire)
 
-    def encode(self, outbox: Outbox) -> int:
+    def encode(self, outbox: PushBuffers) -> int:
         """What is pushed next becomes what the store sees; returns the bytes of that."""
         return outbox.sender.send()
 
@@ -63,7 +63,7 @@ class Store:
 
     def push_outbox(
         self,
-        outbox: Outbox,
+        outbox: PushBuffers,
         used: Masks,
         rate_factor: float,
         timing: Timing,

@@ -14,7 +14,7 @@ from phalanx.data.ledger import Applied
 from phalanx.sync.state.replica import Masks
 from phalanx.sync.state.shared_state import State
 from phalanx.sync.store.parameter_store import make_store
-from phalanx.sync.store.push_thread import make_courier
+from phalanx.sync.store.push_thread import make_pusher
 from phalanx.sync.strategies.shared_strategy import SharedStrategy
 from phalanx.sync.strategies.strategy import StrategyContext, Timing
 
@@ -32,7 +32,7 @@ class Asynchronous(SharedStrategy):
         self._outbox = self._store.outbox()
         self._overlaps = overlap == "yes"
         device = self._replica.device
-        self._courier = make_courier(self._overlaps, device, scripted=self._arena.scripted)
+        self._courier = make_pusher(self._overlaps, device, scripted=self._arena.scripted)
         self._beside = Timing()
         """Of the push that goes on beside the next step, which tells of it."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from phalanx.sync.state.replica import Masks
 from phalanx.sync.store.admission import Dynamic, Rule, Stale
-from phalanx.sync.store.admission_gate import Gate
+from phalanx.sync.store.admission_gate import AdmissionGate
 from phalanx.sync.strategies.asynchronous import Asynchronous
 from phalanx.sync.strategies.strategy import StrategyContext, Timing
 
@@ -31,7 +31,7 @@ class Bounded(Asynchronous):
         super().__init__(context, overlap, servers)
         tag, gone = f"{context.tag}.gate", context.gone
         self._gate = context.gates.shared(
-            lambda: Gate(self._arena, rule, tag, lockstep=lockstep, gone=gone)
+            lambda: AdmissionGate(self._arena, rule, tag, lockstep=lockstep, gone=gone)
         )
         self._gate.parties.append(self)
         self._taken: list[int] = []

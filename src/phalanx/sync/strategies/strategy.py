@@ -17,13 +17,13 @@ from torch import Tensor
 from phalanx.data.ledger import Applied
 from phalanx.sync.arena.arena import Arena
 from phalanx.sync.arena.clock import Clock
-from phalanx.sync.reduce.encoding import Wire
+from phalanx.sync.reduce.encoding import Encoding
 from phalanx.sync.reduce.team import Team
 from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.shared_state import SharedState, State
 
 if TYPE_CHECKING:
-    from phalanx.sync.store.admission_gate import Gate
+    from phalanx.sync.store.admission_gate import AdmissionGate
 
 
 @dataclass
@@ -46,9 +46,9 @@ class Gates:
     """The gate of a stage: made by the first of its optimizers, shared by all."""
 
     def __init__(self) -> None:
-        self._gate: Gate | None = None
+        self._gate: AdmissionGate | None = None
 
-    def shared(self, make: Callable[[], Gate]) -> Gate:
+    def shared(self, make: Callable[[], AdmissionGate]) -> AdmissionGate:
         if self._gate is None:
             self._gate = make()
         return self._gate
@@ -64,7 +64,7 @@ class StrategyContext:
     clock: Clock
     team: Team
     rate_divisor: float = 1.0
-    wire: Wire = field(default_factory=Wire)
+    wire: Encoding = field(default_factory=Encoding)
     tag: str = ""
     """Tells apart the memory of several optimizers and phases."""
     gates: Gates = field(default_factory=Gates)

@@ -14,7 +14,7 @@ from phalanx.core.spec import Phase, Spec
 from phalanx.data.ledger import Lease, Segment, SettledSamples, lockstep
 from phalanx.sync.arena.arena import LostWorker
 from phalanx.sync.arena.clock import Clock
-from phalanx.sync.policy.balance import Change
+from phalanx.sync.policy.balance import ShareChange
 from phalanx.sync.state.optimizer_state import State
 from phalanx.sync.state.replica import Replica
 from phalanx.sync.strategies.single import Single, export_alone, import_alone
@@ -68,7 +68,7 @@ class Engine:
         self._command: Command | None = None
         self.watcher: Callable[[], Command | None] | None = None
         """Asked at every step, on the first worker, whether there is a command to post."""
-        self.on_shares: Callable[[Change], None] | None = None
+        self.on_shares: Callable[[ShareChange], None] | None = None
         """Called, on the first worker, when other parts of a batch have been kept or refused."""
         self.on_lost: Callable[[LostWorker], None] | None = None
         """Told when a worker is gone and the others go on."""

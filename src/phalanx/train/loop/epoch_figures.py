@@ -24,7 +24,7 @@ from phalanx.observe.events.event_types import (
     WorkerLost,
 )
 from phalanx.sync.arena.arena import LostWorker
-from phalanx.sync.policy.balance import Change
+from phalanx.sync.policy.balance import ShareChange
 from phalanx.train.api.metrics import is_classification, logits_of
 from phalanx.train.checkpoint.checkpointing import Checkpoints, History, Resumed
 from phalanx.train.loop.best_model import Best
@@ -135,7 +135,7 @@ class Figures:
         )
         self._writer.flush()  # at once: what it says is known to this worker alone
 
-    def tell_shares(self, change: Change) -> None:
+    def tell_shares(self, change: ShareChange) -> None:
         self._writer.emit(
             Balanced(
                 time=self._clock.now(),

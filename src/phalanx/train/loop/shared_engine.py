@@ -16,9 +16,9 @@ from phalanx.core.spec import Phase, Spec
 from phalanx.data.ledger import Applied, Lease, Segment, SettledSamples, lockstep
 from phalanx.sync.arena.arena import Arena, Locks, LostWorker
 from phalanx.sync.arena.clock import Clock
-from phalanx.sync.policy.balance import Change
-from phalanx.sync.policy.leases import SharedClaims
-from phalanx.sync.reduce.encoding import Wire
+from phalanx.sync.policy.balance import ShareChange
+from phalanx.sync.policy.leases import SharedLeases
+from phalanx.sync.reduce.encoding import Encoding
 from phalanx.sync.state.model_buffers import SharedBuffers
 from phalanx.sync.state.optimizer_state import State
 from phalanx.sync.state.replica import Replica
@@ -70,7 +70,7 @@ class SharedEngine(Engine):
         self._lay_out()
         broadcast(arena, _untrained(models, self._replicas))
         self._buffers = SharedBuffers(arena, models, buffers)
-        self._claims = SharedClaims(arena)
+        self._claims = SharedLeases(arena)
         self._claims.least = 2 if _normalise_batches(models) else 1
         self._meeting = Meeting(arena, arena.circle(range(self.workers)), range(self.workers))
         self._control = Control(
@@ -79,7 +79,7 @@ class SharedEngine(Engine):
         self._had = self._stepped = 0
         """Samples that this worker has had in this training, and those it has stepped with."""
         self._arrived = arena.region("arrived", self.workers, torch.float64).numpy()
-        wire = Wire(None, chosen.rate, arena.sleep, chosen.seed * 64 + self.rank)
+        wire = Encoding(None, chosen.rate, arena.sleep, chosen.seed * 64 + self.rank)
         self._makings = Makings(
             arena, clock, self._replicas, self._shared, self._meeting,
             chosen.divide_rate, wire, machine,
@@ -291,7 +291,7 @@ class SharedEngine(Engine):
             for strategy in self._strategies:
                 strategy.drain()
 
-    def _tell_shares(self, change: Change) -> None:
+    def _tell_shares(self, change: ShareChange) -> None:
         if self.rank == 0 and self.on_shares is not None:
             self.on_shares(change)
 

@@ -13,7 +13,7 @@ import torch
 from phalanx.core.spec import STRATEGIES, Phase
 from phalanx.sync.arena.arena import Arena
 from phalanx.sync.arena.clock import Clock
-from phalanx.sync.reduce.encoding import Wire
+from phalanx.sync.reduce.encoding import Encoding
 from phalanx.sync.reduce.team import Team, everyone, team_of
 from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.shared_state import SharedState
@@ -56,7 +56,7 @@ class Makings:
     shared: list[SharedState]
     meeting: Meeting
     divide_rate: bool
-    wire: Wire
+    wire: Encoding
     machine: str
 
     def stage(self, phase: Phase, number: int, speeds: Sequence[float]) -> Stage:

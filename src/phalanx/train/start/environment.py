@@ -22,7 +22,7 @@ from phalanx.sync.arena.shm_arena import ShmArena
 
 if TYPE_CHECKING:
     from phalanx.sync.arena.memory_arena import Hub
-    from phalanx.sync.arena.remote.remote_arena import Mirror
+    from phalanx.sync.arena.remote.remote_arena import RemoteArena
     from phalanx.train.start.launcher_env import Seat
 
 # What finds and joins other machines is imported where it is called: a local worker has no use
@@ -143,7 +143,7 @@ def _seated(
     seat: Seat,
     variables: Mapping[str, str],
     chosen: RunSettings,
-    device: Callable[[Mirror], torch.device],
+    device: Callable[[RemoteArena], torch.device],
 ) -> Environment:
     from phalanx.train.start.joining_hosts import run_folder, take_seat
 

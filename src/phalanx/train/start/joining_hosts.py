@@ -27,9 +27,9 @@ from phalanx.core.run_folder.run_key import KEY_VARIABLE, RunKey, key_from
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.pool.measured import read_probe, slowest_links
 from phalanx.sync.arena.remote.coordinator_messages import Hello
-from phalanx.sync.arena.remote.coordinator_process import Orders, start_home
+from phalanx.sync.arena.remote.coordinator_process import CoordinatorOrders, start_coordinator
 from phalanx.sync.arena.remote.membership import become_worker, greet, host_id
-from phalanx.sync.arena.remote.remote_arena import Mirror
+from phalanx.sync.arena.remote.remote_arena import RemoteArena
 from phalanx.sync.connect.channel import CLOSED
 from phalanx.sync.connect.listener import Listener
 from phalanx.sync.store.remote.servers import Wish
@@ -123,7 +123,7 @@ def _pool(variables: Mapping[str, str]) -> Pool | None:
 
 
 @cache
-def take_seat(seat: Seat) -> Mirror:
+def take_seat(seat: Seat) -> RemoteArena:
     """Become a worker: once in a process, which may train several models, one after another."""
     ticket = ticket_of(seat, os.environ)
     os.environ.pop(KEY_VARIABLE, None)  # processes that this one starts have no use for it
@@ -146,13 +146,13 @@ def take_seat(seat: Seat) -> Mirror:
 
 def _keep_home(ticket: Ticket) -> subprocess.Popen[bytes]:
     seat = ticket.seat
-    orders = Orders(
+    orders = CoordinatorOrders(
         ticket.key.text(), ticket.address, seat.port, seat.processes, ticket.tls, ticket.members
     )
-    return start_home(orders)[0]
+    return start_coordinator(orders)[0]
 
 
-def _leave(arena: Mirror, keeper: subprocess.Popen[bytes] | None, words: Path) -> None:
+def _leave(arena: RemoteArena, keeper: subprocess.Popen[bytes] | None, words: Path) -> None:
     """The last thing of a process: others are told whether it ended in good order."""
     well = not arena.training
     with suppress(PhalanxError, OSError):
@@ -176,7 +176,7 @@ def _last_words(path: Path) -> str:
     return ""
 
 
-def device_of(arena: Mirror) -> torch.device:
+def device_of(arena: RemoteArena) -> torch.device:
     """Workers of a machine take its GPUs in turn; without any they compute on its cores."""
     if not torch.cuda.is_available():
         return torch.device("cpu")

@@ -21,7 +21,7 @@ import msgspec
 
 from phalanx.core.errors import PeerLost
 from phalanx.sync.arena.remote import coordinator_messages as m
-from phalanx.sync.arena.remote.coordinator_state import Change, Changes, Client, Held
+from phalanx.sync.arena.remote.coordinator_state import MemoryChange, MemoryChanges, Client, Held
 from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.handshake import Introduction
 from phalanx.sync.connect.listener import Listener
@@ -31,7 +31,7 @@ LOOK_SECONDS = 0.5
 UNHEARD = 64  # channels that may be open before they have said hello
 
 
-class Home:
+class Coordinator:
     """Serves ``processes`` processes, until all have said good-bye or gone."""
 
     def __init__(self, listener: Listener, processes: int) -> None:
@@ -45,7 +45,7 @@ class Home:
         self._never: list[m.Lost] = []
         """Who was lost before all had come."""
         self._workers: dict[int, Client] = {}
-        self._changes = Changes()
+        self._changes = MemoryChanges()
         self._meetings: defaultdict[tuple[int, ...], list[tuple[Client, m.Meet]]]
         self._meetings = defaultdict(list)
         self._regions: list[tuple[Client, m.Region]] = []
@@ -118,7 +118,7 @@ class Home:
             return
         fits = isinstance(hello, m.Hello) and size == 0 and hello.processes == self._processes
         if fits:
-            fits = channel.introduction == Introduction(m.HOME, hello.process)
+            fits = channel.introduction == Introduction(m.COORDINATOR, hello.process)
         if not fits or hello.process in self._present:
             self._drop(channel)
             return
@@ -158,7 +158,7 @@ class Home:
             return
         places, values = bytearray(runs * m.RUN_BYTES), bytearray(size - runs * m.RUN_BYTES)
         client.channel.receive_into(memoryview(places), memoryview(values))
-        self._changes.add(Change(client, runs, bytes(places), bytes(values)))
+        self._changes.add(MemoryChange(client, runs, bytes(places), bytes(values)))
 
     # -- who is there ------------------------------------------------------------------------
 
@@ -224,7 +224,7 @@ class Home:
     def _tell(self, client: Client, seq: int, *, granted: bool = True) -> None:
         """Answer, with all that is new."""
         runs, places, values = self._changes.news_for(client)
-        self._say(client, m.Answer(seq, runs, granted), places, values)
+        self._say(client, m.CoordinatorAnswer(seq, runs, granted), places, values)
         if self._changes.many:
             self._changes.forget(min((c.seen for c in self._workers.values()), default=0))
 
@@ -243,7 +243,7 @@ class Home:
         same = len({request.digest for _, request in arrived}) == 1
         for client, request in arrived:
             refused = "" if same else "the workers built different models"
-            self._say(client, m.Answer(request.seq, refused=refused))
+            self._say(client, m.CoordinatorAnswer(request.seq, refused=refused))
 
     def _meet(self, client: Client, request: m.Meet) -> None:
         members = tuple(request.members)
@@ -318,21 +318,21 @@ class Home:
     def _put(self, client: Client, request: m.Put) -> None:
         self._values[request.key] = request.value
         for other, seq in self._wanted.pop(request.key, []):
-            self._say(other, m.Answer(seq, value=request.value))
+            self._say(other, m.CoordinatorAnswer(seq, value=request.value))
 
     def _get(self, client: Client, request: m.Get) -> None:
         if request.key in self._values:
-            self._say(client, m.Answer(request.seq, value=self._values[request.key]))
+            self._say(client, m.CoordinatorAnswer(request.seq, value=self._values[request.key]))
         else:
             self._wanted[request.key].append((client, request.seq))
 
     def _add(self, client: Client, request: m.Add) -> None:
         total = int(self._values.get(request.key, b"0")) + request.amount
         self._put(client, m.Put(request.key, str(total).encode()))
-        self._say(client, m.Answer(request.seq, value=str(total).encode()))
+        self._say(client, m.CoordinatorAnswer(request.seq, value=str(total).encode()))
 
     def _time(self, client: Client, request: m.Time) -> None:
-        self._say(client, m.Answer(request.seq, value=repr(time.monotonic()).encode()))
+        self._say(client, m.CoordinatorAnswer(request.seq, value=repr(time.monotonic()).encode()))
 
     def _close(self) -> None:
         for channel in [*self._unheard, *(c.channel for c in self._clients)]:

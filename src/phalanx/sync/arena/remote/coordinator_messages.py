@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-HOME = "home"
+COORDINATOR = "home"
 """The name of the home's listener, and the purpose of connections to it."""
 
 
@@ -25,7 +25,7 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
     """It keeps parameters and does not train."""
 
 
-class Member(msgspec.Struct, frozen=True):
+class TrainingMember(msgspec.Struct, frozen=True):
     rank: int
     """Among the workers, or among the servers."""
     machine: str
@@ -38,8 +38,8 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
     """Everybody is there."""
 
     rank: int
-    workers: list[Member]
-    servers: list[Member]
+    workers: list[TrainingMember]
+    servers: list[TrainingMember]
     run: str
     """A word of this training's own."""
 
@@ -122,7 +122,7 @@ class Bye(msgspec.Struct, frozen=True, tag=True):
     because: Annotated[str, msgspec.Meta(max_length=400)] = ""
 
 
-class Answer(msgspec.Struct, frozen=True, tag=True):
+class CoordinatorAnswer(msgspec.Struct, frozen=True, tag=True):
     seq: int
     runs: int = 0
     granted: bool = True
@@ -146,7 +146,7 @@ class Lost(msgspec.Struct, frozen=True, tag=True):
 Request = (
     Hello | Region | Meet | Acquire | Release | Await | Wake | Peek | Put | Get | Add | Time | Bye
 )
-Reply = Welcome | Answer | Lost
+Reply = Welcome | CoordinatorAnswer | Lost
 
 RUN_BYTES = 16
 """Of a run of memory: its place and its length, eight bytes each."""

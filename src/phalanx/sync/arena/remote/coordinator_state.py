@@ -22,9 +22,9 @@ class Client:
     """The number of the request that waits to be woken."""
 
     @property
-    def member(self) -> m.Member:
+    def member(self) -> m.TrainingMember:
         hello = self.hello
-        return m.Member(self.rank, hello.machine, hello.address, hello.port, hello.host)
+        return m.TrainingMember(self.rank, hello.machine, hello.address, hello.port, hello.host)
 
     def lost(self, *, ended: bool = False, because: str = "") -> m.Lost:
         """How others are told that it is gone."""
@@ -44,25 +44,25 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Change:
+class MemoryChange:
     source: Client
     runs: int
     places: bytes
     values: bytes
 
 
-class Changes:
+class MemoryChanges:
     """What was written, in the order in which it was released."""
 
     def __init__(self) -> None:
-        self._log: deque[Change] = deque()
+        self._log: deque[MemoryChange] = deque()
         self._first = 0
 
     @property
     def end(self) -> int:
         return self._first + len(self._log)
 
-    def add(self, change: Change) -> None:
+    def add(self, change: MemoryChange) -> None:
         self._log.append(change)
 
     def news_for(self, client: Client) -> tuple[int, bytes, bytes]:

@@ -36,7 +36,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 @dataclass
-class DirectMeeting:
+class DirectBarrier:
     """``channels`` lead to all other workers. ``look`` is called now and then by who waits."""
 
     channels: Mapping[int, Channel]

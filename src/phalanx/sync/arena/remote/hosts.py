@@ -10,7 +10,7 @@ from torch import Tensor
 
 from phalanx.core.errors import InputError
 from phalanx.sync.arena.arena import Arena, Droppable, Topology
-from phalanx.sync.arena.remote.coordinator_messages import Member
+from phalanx.sync.arena.remote.coordinator_messages import TrainingMember
 from phalanx.sync.arena.remote.with_first import channels_with_first
 from phalanx.sync.collective.algorithms.torch_dist import KeyValue, TorchDist, gloo, nccl
 from phalanx.sync.collective.collective import Collective
@@ -27,7 +27,7 @@ class RemoteHosts:
     def __init__(
         self,
         rank: int,
-        members: Sequence[Member],
+        members: Sequence[TrainingMember],
         access: Credentials,
         servers: Servers,
         run: str,

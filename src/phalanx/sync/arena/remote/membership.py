@@ -12,22 +12,22 @@ from phalanx.core.errors import MachineLost, PeerLost
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.sync.arena import memfd
 from phalanx.sync.arena.remote.coordinator_messages import (
-    HOME,
+    COORDINATOR,
     Hello,
     Welcome,
     encode,
     reply_decoder,
 )
-from phalanx.sync.arena.remote.direct_barrier import MOST_WORKERS, DirectMeeting
+from phalanx.sync.arena.remote.direct_barrier import MOST_WORKERS, DirectBarrier
 from phalanx.sync.arena.remote.hosts import RemoteHosts
-from phalanx.sync.arena.remote.remote_arena import Mirror
+from phalanx.sync.arena.remote.remote_arena import RemoteArena
 from phalanx.sync.arena.remote.sharing import hand_out, take
 from phalanx.sync.arena.shm_arena import ShmArena
 from phalanx.sync.collective.links import open_channels
 from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.connecting import connect
 from phalanx.sync.connect.credentials import Credentials
-from phalanx.sync.connect.dispatcher import Doorman
+from phalanx.sync.connect.dispatcher import Dispatcher
 from phalanx.sync.connect.handshake import Introduction
 from phalanx.sync.connect.listener import Listener
 from phalanx.sync.store.remote.servers import Servers, Wish
@@ -57,8 +57,8 @@ def greet(
     """Waits until everybody is there."""
     address, port = home
     channel = connect(
-        address, port, key, Introduction(HOME, hello.process), tls=tls, timeout=timeout,
-        source=hello.address, name=HOME,
+        address, port, key, Introduction(COORDINATOR, hello.process), tls=tls, timeout=timeout,
+        source=hello.address, name=COORDINATOR,
     )  # fmt: skip
     channel.peer = f"the first machine ({address})"
     channel.send(encode(hello))
@@ -91,19 +91,19 @@ def become_worker(
     timeout: float = JOIN_SECONDS,
     wish: Wish | None = None,
     members: Sequence[str] = (),
-) -> Mirror:
+) -> RemoteArena:
     """Collective: every process of the training does so."""
     listener = Listener(address, key, tls=tls, members=members)
     hello = Hello(process, processes, machine, address, listener.port, host or host_id())
     channel, welcome = greet(home, key, hello, tls=tls, timeout=timeout)
     listener.expect_from(w.address for w in welcome.workers)
-    mirror = Mirror(channel, welcome.rank, len(welcome.workers))
+    mirror = RemoteArena(channel, welcome.rank, len(welcome.workers))
     mirror.set_clock()
-    access = Credentials(key, address, Doorman(listener), tls)
+    access = Credentials(key, address, Dispatcher(listener), tls)
     servers = Servers(
         welcome.rank, welcome.workers, welcome.servers, access, mirror, wish or Wish()
     )
-    hosts = RemoteHosts(welcome.rank, welcome.workers, access, servers, welcome.run, Words(mirror))
+    hosts = RemoteHosts(welcome.rank, welcome.workers, access, servers, welcome.run, KeyValuesAtCoordinator(mirror))
     mirror.hosts = hosts
     mirror.host = _host_arena(mirror, hosts.here, key)
     if len(welcome.workers) <= MOST_WORKERS:
@@ -118,15 +118,15 @@ def become_worker(
             timeout=timeout,
             names=[f"{w.machine} ({w.address})" for w in welcome.workers],
         )
-        mirror.direct = DirectMeeting(channels, mirror.check)
+        mirror.direct = DirectBarrier(channels, mirror.check)
     return mirror
 
 
 @dataclass(frozen=True)
-class Words:
+class KeyValuesAtCoordinator:
     """What torch's process groups leave for each other, at the home."""
 
-    mirror: Mirror
+    mirror: RemoteArena
 
     def set(self, key: str, value: bytes) -> None:
         self.mirror.put(key, value)
@@ -144,7 +144,7 @@ class Words:
         return self.mirror.add(key, amount)
 
 
-def _host_arena(mirror: Mirror, here: Sequence[int], key: RunKey) -> ShmArena:
+def _host_arena(mirror: RemoteArena, here: Sequence[int], key: RunKey) -> ShmArena:
     """Memory of this machine's workers. It has no name: the leader hands out its descriptor."""
     name, local = f"memory.{here[0]}", here.index(mirror.rank)
     if local == 0:

@@ -21,8 +21,8 @@ from phalanx.core.errors import InputError, MachineLost, PeerLost
 from phalanx.sync.arena.arena import LEFT, Arena, Hosts, LostWorker
 from phalanx.sync.arena.clock import Clock, MonotonicClock, ShiftedClock
 from phalanx.sync.arena.remote import coordinator_messages as m
-from phalanx.sync.arena.remote.coordinator_client import NOTHING, Changes, Gone, Talk
-from phalanx.sync.arena.remote.direct_barrier import MOST_BYTES, DirectMeeting
+from phalanx.sync.arena.remote.coordinator_client import NOTHING, Changes, Gone, CoordinatorClient
+from phalanx.sync.arena.remote.direct_barrier import MOST_BYTES, DirectBarrier
 from phalanx.sync.arena.remote.mirrored_memory import Block, joined
 from phalanx.sync.connect.channel import Channel
 
@@ -35,10 +35,10 @@ of its own, and reads those of others after such a barrier."""
 
 
 @dataclass
-class MirrorLock:
+class RemoteLock:
     """A lock that the home keeps, and frees when its holder dies."""
 
-    arena: Mirror
+    arena: RemoteArena
     index: int
 
     def acquire(self, blocking: bool = True) -> bool:
@@ -55,15 +55,15 @@ class MirrorLock:
 
 
 @dataclass(frozen=True)
-class MirrorCircle:
-    arena: Mirror
+class RemoteCircle:
+    arena: RemoteArena
     members: tuple[int, ...]
 
     def wait(self, gone: Gone | None = None) -> None:
         self.arena.meet(self.members, gone)
 
 
-class Mirror:
+class RemoteArena:
     """One worker's view of control memory. ``channel`` leads to the home."""
 
     scripted = False
@@ -80,12 +80,12 @@ class Mirror:
         self._survives: Callable[[LostWorker], bool] = lambda lost: False
         self.training = False
         """Whether others count on this worker: it has memory of a training that is not over."""
-        self.direct: DirectMeeting | None = None
+        self.direct: DirectBarrier | None = None
         """How few workers meet without the home, while all are ``in_step``."""
         self.in_step = False
-        self._talk = Talk(channel, self._changes, self._apply, self._hear_of)
+        self._talk = CoordinatorClient(channel, self._changes, self._apply, self._hear_of)
         self._hot, self._cold = Block(0, HOT_BYTES), Block(1 << 40, COLD_BYTES)
-        self._locks: dict[int, MirrorLock] = {}
+        self._locks: dict[int, RemoteLock] = {}
 
     # -- memory ------------------------------------------------------------------------------
 
@@ -134,11 +134,11 @@ class Mirror:
     def barrier(self, gone: Gone | None = None) -> None:
         self.meet((), gone)
 
-    def circle(self, members: Sequence[int]) -> MirrorCircle:
+    def circle(self, members: Sequence[int]) -> RemoteCircle:
         if self.rank not in members:
             raise ValueError(f"rank {self.rank} is not in the circle of {list(members)}")
         everyone = len(members) == self.workers
-        return MirrorCircle(self, () if everyone else tuple(sorted(members)))
+        return RemoteCircle(self, () if everyone else tuple(sorted(members)))
 
     def meet(self, members: tuple[int, ...], gone: Gone | None) -> None:
         if members or self.direct is None or not self.in_step:
@@ -174,8 +174,8 @@ class Mirror:
     def watch_losses(self, survives: Callable[[LostWorker], bool]) -> None:
         self._survives = survives
 
-    def lock(self, index: int) -> MirrorLock:
-        return self._locks.setdefault(index, MirrorLock(self, index))
+    def lock(self, index: int) -> RemoteLock:
+        return self._locks.setdefault(index, RemoteLock(self, index))
 
     def acquire(self, index: int, blocking: bool) -> bool:
         return self._talk.ask(lambda seq, runs: m.Acquire(seq, runs, index, blocking)).granted

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from phalanx.sync.arena.remote.coordinator_messages import Member
+from phalanx.sync.arena.remote.coordinator_messages import TrainingMember
 from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.connecting import connect
 from phalanx.sync.connect.credentials import Credentials
@@ -15,7 +15,7 @@ OPEN_SECONDS = 60.0
 
 
 def channels_with_first(
-    rank: int, members: Sequence[Member], access: Credentials, tag: str
+    rank: int, members: Sequence[TrainingMember], access: Credentials, tag: str
 ) -> dict[int, Channel]:
     """By rank: to all who are elsewhere, or to the first worker. Collective."""
     first, me = members[0], members[rank]
@@ -34,5 +34,5 @@ def channels_with_first(
     return {0: channel}
 
 
-def _name(member: Member) -> str:
+def _name(member: TrainingMember) -> str:
     return f"worker {member.rank} on {member.machine} ({member.address})"

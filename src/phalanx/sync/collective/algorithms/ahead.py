@@ -17,7 +17,7 @@ from torch import Tensor
 from phalanx.sync.collective.algorithms import direct
 from phalanx.sync.collective.links import Links, raw
 from phalanx.sync.collective.parts import element_starts
-from phalanx.sync.collective.sender_thread import Pump
+from phalanx.sync.collective.sender_thread import SenderThread
 from phalanx.sync.connect.raw_buffers import drop_first
 
 WORTHWHILE = 64 << 10
@@ -46,7 +46,7 @@ class AheadSum:
             peer: [raw(room[a - low : b - low]) for a, b in _pieces((low, high), cuts)]
             for peer, room in self._rooms.items()
         }
-        self._pump = Pump(self._move)
+        self._pump = SenderThread(self._move)
         self._begin()
 
     def _begin(self) -> None:

@@ -17,7 +17,7 @@ from phalanx.sync.reduce.encoding import Sender
 from phalanx.sync.reduce.reducer import Reducer
 from phalanx.sync.state.replica import Masks
 from phalanx.sync.state.shared_state import State
-from phalanx.sync.store.push_buffers import Outbox
+from phalanx.sync.store.push_buffers import PushBuffers
 from phalanx.sync.store.remote.store_client import StoreClient
 from phalanx.sync.store.remote.store_line import HostMemory
 from phalanx.sync.strategies.strategy import StrategyContext, Timing
@@ -68,17 +68,17 @@ class RemoteStore:
 
     # -- pushes ------------------------------------------------------------------------------
 
-    def outbox(self) -> Outbox:
-        return Outbox(self._replica, self.client.layouts, self._wire)
+    def outbox(self) -> PushBuffers:
+        return PushBuffers(self._replica, self.client.layouts, self._wire)
 
-    def encode(self, outbox: Outbox) -> int:
+    def encode(self, outbox: PushBuffers) -> int:
         """Its bytes are counted when they are sent."""
         outbox.payloads = outbox.sender.encode() if self._wire.codec else None
         return 0
 
     def push_outbox(
         self,
-        outbox: Outbox,
+        outbox: PushBuffers,
         used: Masks,
         rate_factor: float,
         timing: Timing,

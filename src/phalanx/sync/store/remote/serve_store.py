@@ -21,7 +21,7 @@ import msgspec
 _PR_SET_PDEATHSIG = 1
 
 
-class Orders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StoreOrders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: str
     address: str
     port: int = 0
@@ -31,7 +31,7 @@ class Orders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def main() -> None:
-    orders = msgspec.json.decode(sys.stdin.buffer.readline(65536), type=Orders)
+    orders = msgspec.json.decode(sys.stdin.buffer.readline(65536), type=StoreOrders)
     die_with(orders.parent)
     # Told to stop together with its workers, it is still needed: they save first, and then end.
     signal.signal(signal.SIGTERM, signal.SIG_IGN if orders.parent else _end)

@@ -11,7 +11,7 @@ import msgspec
 
 from phalanx.core.errors import InputError
 from phalanx.plan.servers import Host, place_servers
-from phalanx.sync.arena.remote.coordinator_messages import Member
+from phalanx.sync.arena.remote.coordinator_messages import TrainingMember
 from phalanx.sync.arena.remote.sharing import Notes, hand_out, take
 from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.connecting import connect
@@ -48,8 +48,8 @@ class Servers:
     """One worker's view. Every worker asks for the same servers in the same order."""
 
     rank: int
-    members: Sequence[Member]
-    apart: Sequence[Member]
+    members: Sequence[TrainingMember]
+    apart: Sequence[TrainingMember]
     access: Credentials
     notes: Notes
     wish: Wish = field(default_factory=Wish)

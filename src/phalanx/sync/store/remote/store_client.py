@@ -24,8 +24,8 @@ from phalanx.sync.store.remote.store_description import (
     group_options,
     masks_of,
 )
-from phalanx.sync.store.remote.store_line import HostMemory, Line, Traffic
-from phalanx.sync.store.remote.store_lines import Lines, done
+from phalanx.sync.store.remote.store_line import HostMemory, ServerConnection, Traffic
+from phalanx.sync.store.remote.store_lines import ServerConnections, done
 from phalanx.sync.store.remote.store_messages import (
     Commit,
     Contribute,
@@ -83,9 +83,9 @@ class StoreClient:
         self.layouts = [reshard(layout, len(channels)) for layout in layouts]
         """One shard per server."""
         memory = memory or HostMemory.private(len(channels))
-        self._lines = Lines(
+        self._lines = ServerConnections(
             [
-                Line(channel, lock, memory, i)
+                ServerConnection(channel, lock, memory, i)
                 for i, (channel, lock) in enumerate(zip(channels, locks, strict=True))
             ],
             self.layouts,

@@ -49,7 +49,7 @@ class HostMemory:
         return HostMemory(torch.full((servers,), -1), torch.zeros(servers, dtype=torch.uint8))
 
 
-class Line:
+class ServerConnection:
     """One request at a time: ``begin``, ``send``, ``receive``, ``end``."""
 
     def __init__(self, channel: Channel, lock: Lock, memory: HostMemory, index: int) -> None:

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from phalanx.core.errors import PeerLost
 from phalanx.sync.state.layout import Layout
-from phalanx.sync.store.remote.store_line import Line, Traffic
-from phalanx.sync.store.remote.store_messages import Answer, Done, Request
+from phalanx.sync.store.remote.store_line import ServerConnection, Traffic
+from phalanx.sync.store.remote.store_messages import Answer, StoreDone, Request
 
 
-class Lines:
+class ServerConnections:
     """``layouts`` have one shard per server, in the order of ``each`` line."""
 
-    def __init__(self, each: Sequence[Line], layouts: Sequence[Layout]) -> None:
+    def __init__(self, each: Sequence[ServerConnection], layouts: Sequence[Layout]) -> None:
         self.each, self._layouts = each, layouts
         self.traffic = Traffic()
 
@@ -43,7 +43,7 @@ class Lines:
                 traffic += line.take_traffic()
             self.traffic += traffic
 
-    def take(self, server: int, into: Sequence[Tensor]) -> Done:
+    def take(self, server: int, into: Sequence[Tensor]) -> StoreDone:
         """The answer of ``server``, with its parameters if it sent them. Frees the line."""
         line = self.each[server]
         slices = [flat[self.range_of(i, server)] for i, flat in enumerate(into)]
@@ -56,7 +56,7 @@ class Lines:
         return slice(*self._layouts[layout].bounds(server))
 
 
-def done(answer: Answer) -> Done:
-    if not isinstance(answer, Done):
+def done(answer: Answer) -> StoreDone:
+    if not isinstance(answer, StoreDone):
         raise PeerLost("a parameter server answered another question than was asked")
     return answer

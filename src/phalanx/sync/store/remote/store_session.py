@@ -19,7 +19,7 @@ from phalanx.sync.store.remote.store_messages import (
     Answer,
     Commit,
     Contribute,
-    Done,
+    StoreDone,
     Drop,
     Encoded,
     Failed,
@@ -30,7 +30,7 @@ from phalanx.sync.store.remote.store_messages import (
     Opened,
     Pull,
     Push,
-    Refused,
+    StoreRefused,
     Request,
     Save,
     Squares,
@@ -41,7 +41,7 @@ from phalanx.sync.store.remote.store_rounds import Rounds
 from phalanx.sync.store.remote.store_shard import Decoders, Shard, byte_view
 
 
-class Store:
+class HostedStore:
     """One optimizer's shard on this server, and how many connections use it."""
 
     def __init__(self, shard: Shard) -> None:
@@ -49,13 +49,13 @@ class Store:
         self.users = 0
 
 
-class Stores(Protocol):
+class HostedStores(Protocol):
     """All stores of a server."""
 
-    def open(self, request: Open) -> Store:
+    def open(self, request: Open) -> HostedStore:
         """The store of that name, new or described alike."""
 
-    def leave(self, store: Store) -> None:
+    def leave(self, store: HostedStore) -> None:
         """One connection less uses ``store``."""
 
     def drop(self, name: str) -> None:
@@ -65,7 +65,7 @@ class Stores(Protocol):
 class _Visit:
     """What one connection has of a store: memory for its gradients, and who it is."""
 
-    def __init__(self, store: Store, request: Open, peer: str) -> None:
+    def __init__(self, store: HostedStore, request: Open, peer: str) -> None:
         self.store, self.shard = store, store.shard
         self.name, self.ranks = request.client or peer, request.ranks
         self.gradients: list[Tensor] = []
@@ -82,7 +82,7 @@ class _Visit:
 class Session:
     """One client's connection."""
 
-    def __init__(self, stores: Stores, channel: Channel) -> None:
+    def __init__(self, stores: HostedStores, channel: Channel) -> None:
         self._stores, self._channel = stores, channel
         self._visits: dict[str, _Visit] = {}
 
@@ -108,7 +108,7 @@ class Session:
         elif isinstance(request, Drop):
             self._sized(size, 0)
             self._stores.drop(request.store)
-            self._answer(Done(0, 0))
+            self._answer(StoreDone(0, 0))
         else:
             self._visit(self._of(request.store), request, size)
 
@@ -132,7 +132,7 @@ class Session:
 
     def _of(self, name: str) -> _Visit:
         if name not in self._visits:
-            raise Refused("a store is used that was not opened")
+            raise StoreRefused("a store is used that was not opened")
         return self._visits[name]
 
     def _open(self, request: Open) -> None:
@@ -142,7 +142,7 @@ class Session:
             store.rounds.arrive(request.ranks)
         shard = self._visits[request.store].shard
         if shard.description != request.description:
-            raise Refused("one connection describes one store in two ways")
+            raise StoreRefused("one connection describes one store in two ways")
         self._answer(Opened(shard.slot_names, shard.version, shard.loaded))
 
     def _load(self, visit: _Visit, size: int) -> None:
@@ -153,12 +153,12 @@ class Session:
             before = visit.shard.version
             visit.shard.load(state)
             version = visit.shard.version
-        self._answer(Done(before, version))
+        self._answer(StoreDone(before, version))
 
     def _save(self, visit: _Visit) -> None:
         with visit.shard.lock:
             version = visit.shard.version
-            self._answer(Done(version, version), visit.shard.state())
+            self._answer(StoreDone(version, version), visit.shard.state())
 
     def _push(self, visit: _Visit, request: Push, size: int) -> None:
         visit.shard.check(request.groups, request.used)
@@ -167,7 +167,7 @@ class Session:
         asked = time.perf_counter()
         with visit.shard.lock:
             if request.rank in visit.shard.fenced:
-                raise Refused(f"the others took worker {request.rank} for lost and went on")
+                raise StoreRefused(f"the others took worker {request.rank} for lost and went on")
             began, before = time.perf_counter(), visit.shard.version
             visit.shard.update(
                 visit.optimizers, gradients, request.groups, request.used, request.rate_factor
@@ -175,7 +175,7 @@ class Session:
             if request.rank >= 0:
                 visit.shard.applied[request.rank] = request.total
             updated = time.perf_counter() - began
-            done = Done(before, before + 1, began - asked, updated)
+            done = StoreDone(before, before + 1, began - asked, updated)
             tensors = self._outgoing(visit, done) if request.reply else []
         if tensors is not None:
             self._answer(done, tensors)
@@ -190,12 +190,12 @@ class Session:
     def _pull(self, visit: _Visit, request: Pull) -> None:
         with visit.shard.lock:
             version = visit.shard.version
-            done = Done(version, version)
+            done = StoreDone(version, version)
             tensors = self._outgoing(visit, done) if version != request.have else []
         if tensors is not None:
             self._answer(done, tensors)
 
-    def _outgoing(self, visit: _Visit, done: Done) -> list[Tensor] | None:
+    def _outgoing(self, visit: _Visit, done: StoreDone) -> list[Tensor] | None:
         """The parameters as they are now; ``None`` when they have been sent.
 
         A client that is alone gets them straight from where they lie. Among several, one with a
@@ -240,7 +240,7 @@ class Session:
     def _answer_step(self, visit: _Visit) -> None:
         """No lock: nobody can take the next step before this client contributes to it."""
         version = visit.shard.version
-        self._answer(Done(version - 1, version), visit.shard.parameters)
+        self._answer(StoreDone(version - 1, version), visit.shard.parameters)
 
     def _told(self, action: Callable[[], None]) -> None:
         """Another client's loss ends this client's request, not its connection."""
@@ -267,7 +267,7 @@ class Session:
 
     def _sized(self, size: int, expected: int) -> None:
         if size != expected:
-            raise Refused(f"a message has {size} bytes where {expected} were expected")
+            raise StoreRefused(f"a message has {size} bytes where {expected} were expected")
 
     def _answer(self, answer: Answer, tensors: Sequence[Tensor] = ()) -> None:
         self._channel.send(pack(answer), *map(byte_view, tensors))

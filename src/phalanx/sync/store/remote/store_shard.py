@@ -24,7 +24,7 @@ from phalanx.sync.store.remote.store_messages import (
     Encoded,
     LayoutOf,
     Options,
-    Refused,
+    StoreRefused,
     TensorOf,
 )
 
@@ -84,12 +84,12 @@ class Shard:
     def check(self, groups: Sequence[Options], used: Sequence[bytes | None]) -> None:
         known = self.description.groups
         if [set(g) for g in groups] != [set(g) for g in known]:
-            raise Refused("the groups are not those that the store was opened with")
+            raise StoreRefused("the groups are not those that the store was opened with")
         sizes = [len(n.shards[0]) for n in self.layouts]
         if len(used) != len(sizes) or any(
             mask is not None and len(mask) != size for mask, size in zip(used, sizes, strict=True)
         ):
-            raise Refused("the used parameters are not those that the store was opened with")
+            raise StoreRefused("the used parameters are not those that the store was opened with")
 
     def update(
         self,
@@ -123,11 +123,11 @@ class Decoders:
         if self._last is not None and self._last[0] == encoded:
             return self._last[1]
         if encoded.codec >= len(self._codecs) or len(encoded.layouts) != len(self._layouts):
-            raise Refused("the message is in a codec that the store was not opened with")
+            raise StoreRefused("the message is in a codec that the store was not opened with")
         for layout, infos in zip(self._layouts, encoded.layouts, strict=True):
             limit = _WIDEST * sum(piece.size for piece in layout.pieces) + 64
             if sum(map(tensor_bytes, infos)) > limit:
-                raise Refused("an encoded gradient is larger than the gradient itself")
+                raise StoreRefused("an encoded gradient is larger than the gradient itself")
         tensors = [
             [torch.empty(info.shape, dtype=DTYPES[info.dtype]) for info in infos]
             for infos in encoded.layouts
@@ -141,12 +141,12 @@ class Decoders:
             try:
                 codec.decode(Payload(tuple(message)), target)
             except (RuntimeError, IndexError, ValueError, TypeError) as error:
-                raise Refused(f"a gradient cannot be decoded ({error})") from None
+                raise StoreRefused(f"a gradient cannot be decoded ({error})") from None
 
 
 def tensor_bytes(info: TensorOf) -> int:
     if info.dtype not in DTYPES:
-        raise Refused(f"'{info.dtype}' is no type of numbers")
+        raise StoreRefused(f"'{info.dtype}' is no type of numbers")
     count = DTYPES[info.dtype].itemsize
     for length in info.shape:
         count *= length
@@ -161,16 +161,16 @@ def byte_view(tensor: Tensor) -> memoryview:
 def _stand_in(description: Description) -> torch.optim.Optimizer:
     kind = _KINDS.get(description.optimizer)
     if kind is None:
-        raise Refused(f"the optimizer {description.optimizer[:60]} cannot run in the store")
+        raise StoreRefused(f"the optimizer {description.optimizer[:60]} cannot run in the store")
     allowed = set(kind([torch.zeros(1)]).defaults)
     for options in (*description.groups, description.first_values):
         if unknown := set(options) - allowed:
-            raise Refused(f"{kind.__name__} has no option '{min(unknown)}'")
+            raise StoreRefused(f"{kind.__name__} has no option '{min(unknown)}'")
     groups = [{**_values(g), "params": [torch.zeros(1)]} for g in description.groups]
     try:
         return kind(groups, **_values(description.first_values))
     except (ValueError, TypeError, RuntimeError, PhalanxError) as error:
-        raise Refused(f"{kind.__name__} refuses its options ({error})") from None
+        raise StoreRefused(f"{kind.__name__} refuses its options ({error})") from None
 
 
 def _values(options: Options) -> dict[str, Any]:
@@ -187,9 +187,9 @@ def _spans(layout: LayoutOf) -> Iterator[tuple[int, int]]:
 def _layout(given: LayoutOf, groups: int) -> Layout:
     """The server knows its own pieces only: to it, each is a parameter."""
     if given.dtype not in _FLOATS:
-        raise Refused(f"'{given.dtype[:60]}' is no type of parameters")
+        raise StoreRefused(f"'{given.dtype[:60]}' is no type of parameters")
     if any(piece.group >= groups for piece in given.pieces):
-        raise Refused("a parameter is in a group that is not there")
+        raise StoreRefused("a parameter is in a group that is not there")
     spans = list(_spans(given))
     pieces = tuple(
         Piece(i, start, end, piece.group)
