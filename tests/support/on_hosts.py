@@ -109,8 +109,8 @@ def _leave(arena: RemoteArena, *, in_good_order: bool) -> None:
     """What the end of a process does; hundreds of workers come and go in this one."""
     hosts = arena.hosts
     assert hosts is not None
-    doorman = hosts._access.doorman
-    for close in (hosts.close, doorman.close, doorman._listener.close):
+    dispatcher = hosts._access.dispatcher
+    for close in (hosts.close, dispatcher.close, dispatcher._listener.close):
         with suppress(PhalanxError, OSError):
             close()
     with suppress(PhalanxError, OSError):

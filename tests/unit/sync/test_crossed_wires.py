@@ -32,7 +32,7 @@ def test_two_wires_that_are_crossed_are_noticed(tls: bool, monkeypatch: pytest.M
     """What participant 2 sends to 0 arrives at 1, and the other way round."""
     key = RunKey.new()
     listeners = [Listener(HERE, key, tls=tls) for _ in range(3)]
-    doormen = [Dispatcher(listener) for listener in listeners]
+    dispatchers = [Dispatcher(listener) for listener in listeners]
     addresses = [(HERE, listener.port) for listener in listeners]
     crossed = {addresses[0][1]: addresses[1][1], addresses[1][1]: addresses[0][1]}
     in_crossing = threading.local()
@@ -48,7 +48,7 @@ def test_two_wires_that_are_crossed_are_noticed(tls: bool, monkeypatch: pytest.M
             in_crossing.here = True
         try:
             links = open_links(
-                rank, addresses, doormen[rank], key, "all", source=HERE, tls=tls, timeout=1.0
+                rank, addresses, dispatchers[rank], key, "all", source=HERE, tls=tls, timeout=1.0
             )
         except PeerLost as lost:
             return lost.cause
@@ -129,7 +129,9 @@ def test_the_home_takes_a_process_only_for_who_it_proved_to_be(caller: Introduct
     key = RunKey.new()
     listener = Listener(HERE, key, name="home")
     ended = threading.Event()
-    home = threading.Thread(target=Coordinator(listener, 1).serve, args=(lambda: not ended.is_set(),))
+    home = threading.Thread(
+        target=Coordinator(listener, 1).serve, args=(lambda: not ended.is_set(),)
+    )
     home.start()
     hello = encode(Hello(0, 1, "m", HERE, 1, "host"))
     try:

@@ -1,4 +1,4 @@
-"""Links over real channels on loopback, the doorman, headers of payloads, torch's own groups."""
+"""Links over real channels on loopback, the dispatcher, headers of payloads, torch's own groups."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from phalanx.sync.collective.algorithms.gather import all_gather_ring
 from phalanx.sync.collective.algorithms.torch_dist import TorchDist, gloo
 from phalanx.sync.collective.collective import Collective
 from phalanx.sync.collective.links import ChannelLinks, open_links, raw
-from phalanx.sync.connect import dispatcher as doormen
+from phalanx.sync.connect import dispatcher as dispatchers
 from phalanx.sync.connect.dispatcher import Dispatcher
 from phalanx.sync.connect.handshake import Introduction
 from phalanx.sync.connect.listener import Listener, connect
@@ -32,13 +32,13 @@ ALGORITHMS = {"direct": direct, "ring": ring, "tree": tree, "butterfly": butterf
 
 
 class House:
-    """Participants that are threads, each with a listener and a doorman of its own."""
+    """Participants that are threads, each with a listener and a dispatcher of its own."""
 
     def __init__(self, size: int, tls: bool = False) -> None:
         self.key = RunKey.new()
         self.size = size
         self.listeners = [Listener(HERE, self.key, tls=tls) for _ in range(size)]
-        self.doormen = [Dispatcher(listener) for listener in self.listeners]
+        self.dispatchers = [Dispatcher(listener) for listener in self.listeners]
         self.addresses = [(HERE, listener.port) for listener in self.listeners]
         self.names = [f"machine {letter}" for letter in "abcdefgh"[:size]]
         self.opened: list[ChannelLinks] = []
@@ -54,7 +54,7 @@ class House:
         links = open_links(
             rank,
             self.addresses,
-            self.doormen[rank],
+            self.dispatchers[rank],
             self.key,
             tag,
             source=HERE,
@@ -71,7 +71,7 @@ class House:
             return list(pool.map(act, range(self.size)))
 
     def close(self) -> None:
-        for one in [*self.opened, *self.doormen, *self.listeners]:
+        for one in [*self.opened, *self.dispatchers, *self.listeners]:
             one.close()
 
 
@@ -209,10 +209,10 @@ def test_one_that_cannot_be_reached_is_named(house: House) -> None:
 
 
 @pytest.mark.parametrize("house", [2], indirect=True)
-def test_the_doorman_drops_those_who_are_not_expected(
+def test_the_dispatcher_drops_those_who_are_not_expected(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doormen, "MAX_WAITING", 3)
+    monkeypatch.setattr(dispatchers, "MAX_WAITING", 3)
     port = house.addresses[0][1]
     strangers = [
         connect(HERE, port, house.key, Introduction("not expected", number, 0))
@@ -223,7 +223,7 @@ def test_the_doorman_drops_those_who_are_not_expected(
     with pytest.raises(PeerLost):
         # Everybody before the one that was expected has been let in and looked at.
         caller = Introduction("all", 7, 0)
-        house.doormen[0].expect(caller, time.monotonic() + 0.5, "machine z")
+        house.dispatchers[0].expect(caller, time.monotonic() + 0.5, "machine z")
     assert sum(channel.poll(0.0) for channel in strangers) >= 5
     with ThreadPoolExecutor(2) as pool:
         flats = [torch.ones(3), torch.ones(3)]

@@ -27,13 +27,13 @@ def test_who_begins_again_while_the_thread_looks_is_heard() -> None:
         moved.set()
         return False
 
-    pump = SenderThread(move)
-    pump._wanted = SetAgain()
-    pump.begin()
+    sender = SenderThread(move)
+    sender._wanted = SetAgain()
+    sender.begin()
     try:
         assert moved.wait(SOON)
     finally:
-        pump.close()
+        sender.close()
 
 
 def test_nothing_is_moved_after_the_close() -> None:
@@ -45,12 +45,12 @@ def test_nothing_is_moved_after_the_close() -> None:
             enough.set()
         return True
 
-    pump = SenderThread(move)
-    pump.begin()
+    sender = SenderThread(move)
+    sender.begin()
     assert enough.wait(SOON)
-    pump.close()
-    assert pump._thread is not None
-    assert not pump._thread.is_alive()
+    sender.close()
+    assert sender._thread is not None
+    assert not sender._thread.is_alive()
 
 
 def test_a_lost_peer_ends_the_moving_and_not_the_thread() -> None:
@@ -63,13 +63,13 @@ def test_a_lost_peer_ends_the_moving_and_not_the_thread() -> None:
         lost.set()
         raise PeerLost("it is gone", "")
 
-    pump = SenderThread(move)
-    pump.begin()
+    sender = SenderThread(move)
+    sender.begin()
     assert lost.wait(SOON)
-    with pump.lock:  # the thread has heard of it
+    with sender.lock:  # the thread has heard of it
         pass
-    pump.begin()
+    sender.begin()
     try:
         assert again.wait(SOON)
     finally:
-        pump.close()
+        sender.close()

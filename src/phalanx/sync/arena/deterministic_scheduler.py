@@ -1,10 +1,10 @@
 """One worker thread runs at a time, and who is next is decided in scripted time, from a seed.
 
-Every rank has a virtual time, which passes only when it sleeps or takes a lock. The baton goes to
+Every rank has a virtual time, which passes only when it sleeps or takes a lock. The turn goes to
 the runnable rank that is earliest; a seeded generator breaks ties. The wall clock plays no part,
-so a run in which threads only wait for each other through the baton repeats exactly.
+so a run in which threads only wait for each other through the scheduler repeats exactly.
 
-All state belongs to whoever holds the baton, so there is nothing to lock but the first arrivals.
+All state belongs to the rank whose turn it is, so there is nothing to lock but the first arrivals.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class _Slot:
 
 
 class DeterministicScheduler:
-    """``enter`` and ``leave`` frame the life of a rank's thread; all else needs the baton."""
+    """``enter`` and ``leave`` frame the life of a rank's thread; all else is for the
+    rank whose turn it is."""
 
     def __init__(self, ranks: int, seed: int) -> None:
         self.aborted = False

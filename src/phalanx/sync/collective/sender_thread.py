@@ -28,7 +28,7 @@ class SenderThread:
     def begin(self) -> None:
         """There is something to move, until ``rest``."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="phalanx-pump", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="phalanx-sender", daemon=True)
             self._thread.start()
         self._wanted.set()
 

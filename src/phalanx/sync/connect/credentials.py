@@ -13,5 +13,5 @@ class Credentials:
     key: RunKey
     address: str
     """Of this machine, from the pool: what is listened on and connected from."""
-    doorman: Dispatcher
+    dispatcher: Dispatcher
     tls: bool = False

@@ -1,4 +1,4 @@
-"""Who is at the door: hands accepted channels to whoever expects that participant.
+"""Hands accepted channels to the code that expects that participant.
 
 A process has one listener and may open several groups of links over it (everybody, its team), each
 with a tag of its own. Channels arrive in any order, so those for somebody else are kept for a
@@ -21,7 +21,7 @@ _LOOK_SECONDS = 0.1
 
 
 class Dispatcher:
-    """The one who accepts from ``listener``; may be asked by several threads."""
+    """Accepts from ``listener``; may be asked by several threads."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -39,7 +39,7 @@ class Dispatcher:
                     f"{name} did not connect in time",
                     "See its log: it may have failed, or cannot reach this address.",
                 )
-            self._answer_the_door()
+            self._accept_one()
 
     def close(self) -> None:
         """Drop those who still wait. The listener stays its owner's."""
@@ -53,7 +53,7 @@ class Dispatcher:
             found = self._waiting.pop(caller, None)
         return found[0] if found else None
 
-    def _answer_the_door(self) -> None:
+    def _accept_one(self) -> None:
         """Take in one channel, if one comes soon. One thread does so, the others look again."""
         if not self._door.acquire(timeout=_LOOK_SECONDS):
             return

@@ -23,7 +23,7 @@ from phalanx.sync.connect.bind_addresses import listening
 from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.connecting import connect as connect
 from phalanx.sync.connect.lobby import Lobby
-from phalanx.sync.connect.pending_connection import PendingConnection, ListenerIdentity
+from phalanx.sync.connect.pending_connection import ListenerIdentity, PendingConnection
 
 BACKLOG = 512
 _REST_SECONDS = 0.05
@@ -49,10 +49,10 @@ class Listener:
         """
         self._socket = listening(address, port, backlog)
         self.port: int = self._socket.getsockname()[1]
-        self._house = ListenerIdentity(key, name or endpoint(address, self.port), tls)
+        self._identity = ListenerIdentity(key, name or endpoint(address, self.port), tls)
         self._selector = selectors.DefaultSelector()
         self._lobby = Lobby()
-        self._pending = self._lobby.guests
+        self._pending = self._lobby.pending
         self.expect_from([address, *members])
         self._arrived: deque[Channel] = deque()
         self._ready = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -108,13 +108,13 @@ class Listener:
         finally:
             self._selector.close()
             self._socket.close()
-            for guest in self._pending.values():
-                guest.connection.close()
+            for pending in self._pending.values():
+                pending.connection.close()
 
     def _pause(self) -> float | None:
-        """Until the oldest guest is late (all have the same time, so it is the first of them)."""
-        for guest in self._pending.values():
-            return max(0.0, guest.deadline - time.monotonic())
+        """Until the oldest connection is late (all get the same time, so it is the first)."""
+        for pending in self._pending.values():
+            return max(0.0, pending.deadline - time.monotonic())
         return None
 
     def _handle(self, number: int) -> None:
@@ -139,22 +139,22 @@ class Listener:
 
     def _greet(self, connection: socket.socket, source: str) -> None:
         try:
-            guest = PendingConnection(connection, self._house, source)
-            self._selector.register(connection, guest.events)
+            pending = PendingConnection(connection, self._identity, source)
+            self._selector.register(connection, pending.events)
         except OSError:
             connection.close()
         else:
-            self._pending[connection.fileno()] = guest
+            self._pending[connection.fileno()] = pending
 
     def _advance(self, number: int) -> None:
-        guest = self._pending[number]
+        pending = self._pending[number]
         try:
-            channel = guest.advance()
+            channel = pending.advance()
         except OSError:
             self._drop(number)
             return
         if channel is None:
-            self._selector.modify(number, guest.events)
+            self._selector.modify(number, pending.events)
             return
         del self._pending[number]
         self._selector.unregister(number)
@@ -172,5 +172,5 @@ class Listener:
 
     def _drop_late(self) -> None:
         now = time.monotonic()
-        for number in [n for n, guest in self._pending.items() if guest.deadline <= now]:
+        for number in [n for n, pending in self._pending.items() if pending.deadline <= now]:
             self._turn_away(number)

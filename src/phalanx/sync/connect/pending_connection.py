@@ -29,15 +29,15 @@ class ListenerIdentity:
 class PendingConnection:
     """Never blocks; every failure is an ``OSError``, and to the other side just an end."""
 
-    def __init__(self, connection: socket.socket, house: ListenerIdentity, source: str) -> None:
+    def __init__(self, connection: socket.socket, listener: ListenerIdentity, source: str) -> None:
         self.connection = connection
         self.source = source
         """Whose quota it is under."""
         self.proved = False
         self.events = selectors.EVENT_READ
-        self._house = house
-        greeting = TLS_GREETING if house.tls else PLAIN_GREETING
-        self._proof = ServerHandshake(connection, house.key, greeting, house.name)
+        self._listener = listener
+        greeting = TLS_GREETING if listener.tls else PLAIN_GREETING
+        self._proof = ServerHandshake(connection, listener.key, greeting, listener.name)
         self.deadline = self._proof.deadline
         self._secured: ssl.SSLSocket | None = None
 
@@ -47,11 +47,11 @@ class PendingConnection:
             if not self._proof.advance():
                 return None
             self.proved = True
-            if not self._house.tls:
+            if not self._listener.tls:
                 return self._channel(Channel(self.connection, describe(self.connection)))
             from phalanx.sync.connect.tls import Identity
 
-            identity = Identity(self._house.key, self._proof.binding)
+            identity = Identity(self._listener.key, self._proof.binding)
             self._secured = identity.wrap(self.connection, server=True)
             self.connection = self._secured
         return self._secure(self._secured)

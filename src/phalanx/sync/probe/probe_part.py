@@ -15,8 +15,8 @@ LATENCY_SHARE = 0.3
 class ProbeParticipant:
     """Keeps the mesh that collectives run on; pairs get connections of their own."""
 
-    def __init__(self, doorman: Dispatcher, key: RunKey, address: str, tls: bool) -> None:
-        self._doorman, self._key = doorman, key
+    def __init__(self, dispatcher: Dispatcher, key: RunKey, address: str, tls: bool) -> None:
+        self._dispatcher, self._key = dispatcher, key
         self._address, self._tls = address, tls
         self._mesh: ChannelLinks | None = None
 
@@ -45,7 +45,9 @@ class ProbeParticipant:
 
     def _time(self, request: m.TimeCollective) -> m.Answer:
         if self._mesh is None or request.name not in probing.COLLECTIVES:
-            return m.ProbeProblem(f"there is no '{request.name}' to measure", "Update Phalanx there.")
+            return m.ProbeProblem(
+                f"there is no '{request.name}' to measure", "Update Phalanx there."
+            )
         count = min(request.bytes, m.LARGEST)
         return m.Timed(probing.time_collective(self._mesh, request.name, count, request.repeats))
 
@@ -53,7 +55,7 @@ class ProbeParticipant:
         return open_links(
             request.rank,
             [(peer.address, peer.port) for peer in request.peers],
-            self._doorman,
+            self._dispatcher,
             self._key,
             request.group,
             source=self._address,

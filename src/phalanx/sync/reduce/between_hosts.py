@@ -49,8 +49,8 @@ class Summing:
             hosts.collective(tag, team.members, topology or Topology()) if leads else None
         )
         streams = [(f"host.{i}", n, 0, sums[i]) for i, n in enumerate(layouts)]
-        self.sender = context.wire.sender(streams if self._collective else [])
-        codec = context.wire.codec
+        self.sender = context.encoding.sender(streams if self._collective else [])
+        codec = context.encoding.codec
         self._decoders = [make_codec(codec, parts_of(n, 0), 0) for n in layouts] if codec else []
         self._scratch = [torch.empty_like(flat) for flat in sums] if codec else []
         self.ahead: AheadSum | None = None

@@ -60,12 +60,12 @@ class Encoding:
 class Sender:
     """Sends the same tensors again and again."""
 
-    def __init__(self, wire: Encoding, streams: Sequence[Stream]) -> None:
-        self._wire, self._given = wire, streams
+    def __init__(self, encoding: Encoding, streams: Sequence[Stream]) -> None:
+        self._encoding, self._given = encoding, streams
         self._start(0)
 
     def _start(self, visit: int) -> None:
-        self._streams = [(s[0], s[3], self._wire.compressor(s, visit)) for s in self._given]
+        self._streams = [(s[0], s[3], self._encoding.compressor(s, visit)) for s in self._given]
         self._plain = sum(t.numel() * t.itemsize for _, t, c in self._streams if c is None)
         self._coded = [(tensor, c) for _, tensor, c in self._streams if c is not None]
 
@@ -77,7 +77,7 @@ class Sender:
     def begin(self, shared: SharedState) -> None:
         """A clean start, as a run that is resumed later has it too: nothing that is left of an
         earlier stay in this phase counts. The steps done so far tell the stays apart."""
-        if self._wire.codec is not None:
+        if self._encoding.codec is not None:
             counts = (float(n.max()) for steps in shared.steps for n in steps if n.numel())
             self._start(int(max(counts, default=0.0)))
 
@@ -91,7 +91,7 @@ class Sender:
     def send(self) -> int:
         """The tensors become what the receivers see; returns the bytes that takes."""
         count = self._plain + sum(c.compress(tensor).nbytes for tensor, c in self._coded)
-        self._wire.take_time(count)
+        self._encoding.take_time(count)
         return count
 
     def encode(self) -> list[Payload]:

@@ -18,8 +18,8 @@ class GradientAgreement:
     script reads is what one process would have."""
 
     def __init__(self, context: StrategyContext) -> None:
-        wire = dataclasses.replace(context.wire, codec=None)
-        plain = dataclasses.replace(context, wire=wire, tag=f"{context.tag}.agreed")
+        encoding = dataclasses.replace(context.encoding, codec=None)
+        plain = dataclasses.replace(context, encoding=encoding, tag=f"{context.tag}.agreed")
         self._reducer, self._replica = Reducer(plain), context.replica
         self._team = context.team
 

@@ -68,10 +68,12 @@ class Reducer:
         self._rows = slice(None) if whole else list(self._team.members)
         self._summing = self._sum_between_hosts(context, topology) if across and hosts else None
         self._early = self._going_early()
-        self.sender = self._summing.sender if self._summing else context.wire.sender(self._sent())
+        self.sender = (
+            self._summing.sender if self._summing else context.encoding.sender(self._sent())
+        )
         self.bytes_sent = 0
         """Of the last offer, and of what went to other hosts."""
-        self._coded = context.wire.codec is not None
+        self._coded = context.encoding.codec is not None
         self._looks_first = self._coded or not across
         """A codec would remember what is not finite; and what others sum, others have to check."""
         self._flats: list[Tensor] | None = None

@@ -12,7 +12,14 @@ from torch.utils.hooks import RemovableHandle
 from phalanx.core.errors import InputError
 from phalanx.sync.state.gradient_values import total
 from phalanx.sync.state.gradients import Scale, get_grad, set_grad
-from phalanx.sync.state.layout import Layout, ParameterPlace, by_dtype, make_layout, reshard, trainable
+from phalanx.sync.state.layout import (
+    Layout,
+    ParameterPlace,
+    by_dtype,
+    make_layout,
+    reshard,
+    trainable,
+)
 from phalanx.sync.state.staging import StagedCollector, Staging
 
 NOBODY: Collection[int] = frozenset()

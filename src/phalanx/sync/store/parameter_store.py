@@ -22,10 +22,10 @@ from phalanx.sync.strategies.strategy import StrategyContext, Timing
 class ParameterStore(Protocol):
     """One worker's access to the store, wherever that is."""
 
-    def outbox(self) -> PushBuffers:
+    def make_buffers(self) -> PushBuffers:
         """Memory for gradients to push."""
 
-    def encode(self, outbox: PushBuffers) -> int:
+    def encode(self, buffers: PushBuffers) -> int:
         """What is pushed next becomes what the store sees; returns its bytes, if none are sent
         for real."""
 
@@ -38,9 +38,9 @@ class ParameterStore(Protocol):
     def fetch_slots(self) -> None:
         """The optimizer's state in the shared state becomes what the store has now."""
 
-    def push_outbox(
+    def push_buffers(
         self,
-        outbox: PushBuffers,
+        buffers: PushBuffers,
         used: Masks,
         rate_factor: float,
         timing: Timing,

@@ -17,7 +17,7 @@ from phalanx.sync.state.replica import Masks, Replica
 class PushBuffers:
     """``flats`` hold what is pushed, whole; ``gradients[layout][shard]`` are its parts."""
 
-    def __init__(self, replica: Replica, layouts: Sequence[Layout], wire: Encoding) -> None:
+    def __init__(self, replica: Replica, layouts: Sequence[Layout], encoding: Encoding) -> None:
         shards = range(len(layouts[0].shards))
         self.flats = [replica.staging.host_buffer(n.size, n.dtype) for n in layouts]
         self.gradients = [
@@ -25,7 +25,7 @@ class PushBuffers:
             for flat, layout in zip(self.flats, layouts, strict=True)
         ]
         self._collectors = replica.collector(self.gradients, layouts)
-        self.sender = wire.sender(
+        self.sender = encoding.sender(
             [
                 (f"{i}.{shard}", layout, shard, self.gradients[i][shard])
                 for shard in shards

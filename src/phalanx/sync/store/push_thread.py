@@ -1,4 +1,4 @@
-"""Who carries a push: the worker itself, or a thread beside it while the next step computes."""
+"""Who makes a push: the worker itself, or a thread beside it while the next step computes."""
 
 from __future__ import annotations
 

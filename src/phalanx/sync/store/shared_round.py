@@ -26,7 +26,7 @@ class SharedRound:
         self._sums = [[rows[0] for rows in shard] for shard in self._rows]
         self._collectors = self._replica.collector(mine)
         self._mine = [gradients[self._arena.rank] for gradients in self._shared.gradients]
-        self.sender = context.wire.sender(
+        self.sender = context.encoding.sender(
             [
                 (f"{i}.{s}", layout, s, mine[i][s])
                 for i, layout in enumerate(layouts)

@@ -33,7 +33,7 @@ class SharedStore:
     def __init__(self, context: StrategyContext) -> None:
         self._arena, self._shared, self._clock = context.arena, context.shared, context.clock
         self._staging = context.replica.staging
-        self._replica, self._wire = context.replica, context.wire
+        self._replica, self._encoding = context.replica, context.encoding
         layouts, self._shards = context.replica.layouts, context.arena.workers
         self._bounds = [[n.bounds(shard) for shard in range(self._shards)] for n in layouts]
         self._optimizers = [
@@ -45,12 +45,12 @@ class SharedStore:
         """Workers begin with different shards, so as not to meet."""
         self._seen = [0] * self._shards
 
-    def outbox(self) -> PushBuffers:
-        return PushBuffers(self._replica, self._replica.layouts, self._wire)
+    def make_buffers(self) -> PushBuffers:
+        return PushBuffers(self._replica, self._replica.layouts, self._encoding)
 
-    def encode(self, outbox: PushBuffers) -> int:
+    def encode(self, buffers: PushBuffers) -> int:
         """What is pushed next becomes what the store sees; returns the bytes of that."""
-        return outbox.sender.send()
+        return buffers.sender.send()
 
     def begin(self) -> None:
         """The shared state is the store: there is nothing to hand over."""
@@ -61,16 +61,16 @@ class SharedStore:
     def fetch_slots(self) -> None:
         """They are there."""
 
-    def push_outbox(
+    def push_buffers(
         self,
-        outbox: PushBuffers,
+        buffers: PushBuffers,
         used: Masks,
         rate_factor: float,
         timing: Timing,
         pull: Sequence[Tensor] | None = None,
     ) -> None:
         """Update all shards with what was encoded; ``pull`` takes the new parameters."""
-        self.push(outbox.gradients, used, rate_factor, timing, pull=pull or ())
+        self.push(buffers.gradients, used, rate_factor, timing, pull=pull or ())
 
     def fence(self, rank: int) -> Applied | None:
         """On one host nobody goes on without another."""

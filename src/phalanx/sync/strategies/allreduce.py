@@ -62,7 +62,7 @@ class AllReduce(TeamStrategy):
     @property
     def steps_agreed(self) -> bool:
         """A codec makes something else of a gradient on its way: then it has to go it."""
-        return self._context.wire.codec is None
+        return self._context.encoding.codec is None
 
     def step_agreed(self) -> Timing:
         met = self._clock.now()

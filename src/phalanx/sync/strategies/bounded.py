@@ -54,7 +54,7 @@ class Bounded(Asynchronous):
         self._gate.before_push()
         timing.wait += now() - asked
         if used is not None:
-            self._store.push_outbox(self._outbox, used, self._rate_factor, timing)
+            self._store.push_buffers(self._buffers, used, self._rate_factor, timing)
         self._gate.pushed()
         pushed = now()
         self._gate.wait()

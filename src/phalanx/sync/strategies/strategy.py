@@ -1,9 +1,9 @@
 """What a strategy is: how workers agree on the next parameters.
 
 A strategy is given everything it touches: the replica (this worker's parameters and gradients),
-the shared state, the arena to wait in, its team, the wire, the clock. It never opens a socket or
-reads the time by itself, so the same code runs between processes, between threads, and in
-scripted time.
+the shared state, the arena to wait in, its team, the encoding of what it sends, the clock. It
+never opens a socket or reads the time by itself, so the same code runs between processes, between
+threads, and in scripted time.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class StrategyContext:
     clock: Clock
     team: Team
     rate_divisor: float = 1.0
-    wire: Encoding = field(default_factory=Encoding)
+    encoding: Encoding = field(default_factory=Encoding)
     tag: str = ""
     """Tells apart the memory of several optimizers and phases."""
     gates: Gates = field(default_factory=Gates)

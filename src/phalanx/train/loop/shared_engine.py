@@ -79,10 +79,10 @@ class SharedEngine(Engine):
         self._had = self._stepped = 0
         """Samples that this worker has had in this training, and those it has stepped with."""
         self._arrived = arena.region("arrived", self.workers, torch.float64).numpy()
-        wire = Encoding(None, chosen.rate, arena.sleep, chosen.seed * 64 + self.rank)
+        encoding = Encoding(None, chosen.rate, arena.sleep, chosen.seed * 64 + self.rank)
         self._makings = Makings(
             arena, clock, self._replicas, self._shared, self._meeting,
-            chosen.divide_rate, wire, machine,
+            chosen.divide_rate, encoding, machine,
         )  # fmt: skip
         self._gathering: Gathering | None = None
         self._stages: dict[tuple[str, tuple[float, ...]], Stage] = {}

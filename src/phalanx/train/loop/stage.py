@@ -56,7 +56,7 @@ class Makings:
     shared: list[SharedState]
     meeting: Meeting
     divide_rate: bool
-    wire: Encoding
+    encoding: Encoding
     machine: str
 
     def stage(self, phase: Phase, number: int, speeds: Sequence[float]) -> Stage:
@@ -64,11 +64,11 @@ class Makings:
         team, meeting = self._team(phase, speeds)
         sources = team.teams if phase.traits.grouped else self.arena.workers
         divisor = float(sources) if phase.traits.divides_rate and self.divide_rate else 1.0
-        wire = dataclasses.replace(self.wire, codec=phase.codec)
+        encoding = dataclasses.replace(self.encoding, codec=phase.codec)
         kind, gates, gone = STRATEGIES.get(phase.name), Gates(), self.meeting.someone_left
         contexts = [
             StrategyContext(
-                replica, shared, self.arena, self.clock, team, divisor, wire, f"{number}.{i}",
+                replica, shared, self.arena, self.clock, team, divisor, encoding, f"{number}.{i}",
                 gates, gone,
             )
             for i, (replica, shared) in enumerate(zip(self.replicas, self.shared, strict=True))

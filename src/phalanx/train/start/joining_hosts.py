@@ -127,7 +127,7 @@ def take_seat(seat: Seat) -> RemoteArena:
     """Become a worker: once in a process, which may train several models, one after another."""
     ticket = ticket_of(seat, os.environ)
     os.environ.pop(KEY_VARIABLE, None)  # processes that this one starts have no use for it
-    keeper = _keep_home(ticket) if seat.is_first else None
+    keeper = _keep_coordinator(ticket) if seat.is_first else None
     arena = become_worker(
         (ticket.meet_at, seat.port),
         ticket.key,
@@ -144,7 +144,7 @@ def take_seat(seat: Seat) -> RemoteArena:
     return arena
 
 
-def _keep_home(ticket: Ticket) -> subprocess.Popen[bytes]:
+def _keep_coordinator(ticket: Ticket) -> subprocess.Popen[bytes]:
     seat = ticket.seat
     orders = CoordinatorOrders(
         ticket.key.text(), ticket.address, seat.port, seat.processes, ticket.tls, ticket.members
@@ -161,7 +161,7 @@ def _leave(arena: RemoteArena, keeper: subprocess.Popen[bytes] | None, words: Pa
     with suppress(PhalanxError, OSError):
         arena.close(in_good_order=well, because="" if well else _last_words(words))
     if keeper is not None and keeper.stdin is not None:
-        keeper.stdin.close()  # the home ends when the others have left, or soon
+        keeper.stdin.close()  # the coordinator ends when the others have left, or soon
         with suppress(subprocess.TimeoutExpired):
             keeper.wait(LEAVE_SECONDS if well else 0.0)
 
@@ -196,7 +196,7 @@ def serve(seat: Seat) -> int:
     torch.set_num_threads(1)
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda _number, _frame: _end(ended, _frame))
-    keeper = _keep_home(ticket) if seat.is_first else None
+    keeper = _keep_coordinator(ticket) if seat.is_first else None
     listener = Listener(ticket.address, ticket.key, tls=ticket.tls, members=ticket.members)
     hello = Hello(
         seat.process, seat.processes, ticket.machine, ticket.address, listener.port, host_id(),
@@ -209,7 +209,7 @@ def serve(seat: Seat) -> int:
     listener.expect_from(w.address for w in welcome.workers)
     code = 0
     try:
-        while not ended.is_set():  # the home ends the connection when the last worker has left
+        while not ended.is_set():  # the coordinator ends it when the last worker has left
             if channel.poll(0.5):
                 channel.skip(channel.receive()[1])
     except MachineLost as lost:

@@ -1,10 +1,10 @@
-"""The home of a training on several machines: who is there, who waits for whom, what is new.
+"""Coordinates a training on several machines: who is there, who waits for whom, what is new.
 
-Workers keep control memory (clocks, claims, intents) each in a mirror of their own. What they
-have written goes to the home whenever they release something (a barrier, a lock, a wake), and
-whoever acquires next gets all that came since. That is the release consistency of Keleher, Cox
-and Zwaenepoel, "Lazy release consistency for software distributed shared memory" (1992), with the
-home as the place where releases are put in order. The home itself understands none of it: it
+Each worker keeps a copy of control memory (clocks, claims, intents). What it has written goes to
+the coordinator when it releases something (a barrier, a lock, a wake), and the next worker to
+acquire something gets all that came since. That is the release consistency of Keleher, Cox and
+Zwaenepoel, "Lazy release consistency for software distributed shared memory" (1992), with the
+coordinator as the place where releases are put in order. It does not interpret the memory: it
 forwards changes and counts arrivals. No torch here, so that it starts at once.
 """
 
@@ -21,7 +21,7 @@ import msgspec
 
 from phalanx.core.errors import PeerLost
 from phalanx.sync.arena.remote import coordinator_messages as m
-from phalanx.sync.arena.remote.coordinator_state import MemoryChange, MemoryChanges, Client, Held
+from phalanx.sync.arena.remote.coordinator_state import Client, Held, MemoryChange, MemoryChanges
 from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.handshake import Introduction
 from phalanx.sync.connect.listener import Listener

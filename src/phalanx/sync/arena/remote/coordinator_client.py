@@ -1,4 +1,4 @@
-"""A worker's words to the home and the answers to them, also for several threads at once.
+"""A worker's words to the coordinator and the answers to them, also for several threads at once.
 
 Whoever waits reads, one thread at a time, and leaves the others' answers where they find them. No
 thread keeps another from speaking while it waits: it may wait for what the other has to release.
@@ -45,7 +45,7 @@ class CoordinatorClient:
         self._answers: dict[int, m.CoordinatorAnswer] = {}
         self._problem: PeerLost | None = None
         self.released = False
-        """Whether something went to the home since all last met there."""
+        """Whether something went to the coordinator since all last met there."""
 
     def say(self, request: Request, *, bare: bool = False) -> None:
         """Without an answer. ``bare``: without changes."""
@@ -151,7 +151,7 @@ class CoordinatorClient:
         try:
             reply = m.reply_decoder.decode(header)
         except msgspec.MsgspecError:
-            raise self._channel.lost("it said something that no home says") from None
+            raise self._channel.lost("it said something that no coordinator says") from None
         if isinstance(reply, m.Lost):
             self._hear_of(reply)
         if not isinstance(reply, m.CoordinatorAnswer):

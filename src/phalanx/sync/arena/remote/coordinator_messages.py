@@ -1,4 +1,4 @@
-"""What workers and the home say to each other. Changes of memory follow as raw bytes."""
+"""What workers and the coordinator say to each other. Changes of memory follow as raw bytes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Annotated
 
 import msgspec
 
-COORDINATOR = "home"
-"""The name of the home's listener, and the purpose of connections to it."""
+COORDINATOR = "coordinator"
+"""The name of the coordinator's listener, and the purpose of connections to it."""
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
@@ -111,7 +111,7 @@ class Add(msgspec.Struct, frozen=True, tag=True):
 
 
 class Time(msgspec.Struct, frozen=True, tag=True):
-    """What is the time at home?"""
+    """What is the time at the coordinator?"""
 
     seq: int
 

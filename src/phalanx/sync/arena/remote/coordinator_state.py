@@ -1,4 +1,4 @@
-"""What the home remembers: its clients, the locks, and what was written, in order."""
+"""What the coordinator remembers: its clients, the locks, and what was written, in order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from phalanx.sync.connect.channel import Channel
 
 @dataclass(eq=False)
 class Client:
-    """A process, as the home knows it."""
+    """A process, as the coordinator knows it."""
 
     channel: Channel
     hello: m.Hello

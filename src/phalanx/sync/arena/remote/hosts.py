@@ -91,7 +91,7 @@ class RemoteHosts:
         links = open_links(
             leaders.index(self._rank),
             [(m.address, m.port) for m in chosen],
-            self._access.doorman,
+            self._access.dispatcher,
             self._access.key,
             f"{self._run}.{tag}",
             source=self._access.address,

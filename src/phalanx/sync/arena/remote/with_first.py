@@ -22,7 +22,7 @@ def channels_with_first(
     far = [member for member in members if member.host != first.host]
     if rank == 0:
         deadline = time.monotonic() + OPEN_SECONDS
-        expect = access.doorman.expect
+        expect = access.dispatcher.expect
         return {m.rank: expect(Introduction(tag, m.rank, 0), deadline, _name(m)) for m in far}
     if me.host == first.host:
         return {}

@@ -28,7 +28,11 @@ class RemoteStore:
         hosts = context.arena.hosts
         assert hosts is not None
         self._arena, self._host, self._shared = context.arena, context.arena.host, context.shared
-        self._replica, self._wire, self._clock = context.replica, context.wire, context.clock
+        self._replica, self._encoding, self._clock = (
+            context.replica,
+            context.encoding,
+            context.clock,
+        )
         self._team, self._hosts = context.team, hosts
         channels = hosts.channels_to_servers(servers)
         self._locks = [self._host.lock(shard_lock(i)) for i in range(len(channels))]
@@ -37,7 +41,7 @@ class RemoteStore:
             hosts.midway(self._host, len(channels)),
         )
         self._versions = memory.versions
-        codec = context.wire.codec
+        codec = context.encoding.codec
         self.client = StoreClient(
             channels, self._locks, hosts.new_name(), context.replica.optimizer,
             context.replica.layouts, context.clock, [codec] if codec else [], memory,
@@ -68,17 +72,17 @@ class RemoteStore:
 
     # -- pushes ------------------------------------------------------------------------------
 
-    def outbox(self) -> PushBuffers:
-        return PushBuffers(self._replica, self.client.layouts, self._wire)
+    def make_buffers(self) -> PushBuffers:
+        return PushBuffers(self._replica, self.client.layouts, self._encoding)
 
-    def encode(self, outbox: PushBuffers) -> int:
+    def encode(self, buffers: PushBuffers) -> int:
         """Its bytes are counted when they are sent."""
-        outbox.payloads = outbox.sender.encode() if self._wire.codec else None
+        buffers.payloads = buffers.sender.encode() if self._encoding.codec else None
         return 0
 
-    def push_outbox(
+    def push_buffers(
         self,
-        outbox: PushBuffers,
+        buffers: PushBuffers,
         used: Masks,
         rate_factor: float,
         timing: Timing,
@@ -86,8 +90,8 @@ class RemoteStore:
     ) -> None:
         into = () if pull is None else self._shared.parameters
         self.client.push(
-            outbox.flats, used, rate_factor, timing, into, outbox.payloads, self._wire.codec,
-            (self._arena.rank, outbox.total),
+            buffers.flats, used, rate_factor, timing, into, buffers.payloads, self._encoding.codec,
+            (self._arena.rank, buffers.total),
         )  # fmt: skip
         self._copy(pull or ())
 
@@ -107,14 +111,14 @@ class RemoteStore:
         payloads = self._team_sender.encode() if self._team_sender else None
         self.client.push(
             reducer.sums, used, rate_factor, timing, self._shared.parameters, payloads,
-            self._wire.codec,
+            self._encoding.codec,
         )  # fmt: skip
 
     def push_for(self, reducer: Reducer) -> None:
         """This team's sums will be pushed: a codec needs to know them."""
-        if self._wire.codec and reducer.leads and self._team.members[0] in self._hosts.here:
+        if self._encoding.codec and reducer.leads and self._team.members[0] in self._hosts.here:
             named = [(f"push.{s[0]}", *s[1:]) for s in self.client.streams(reducer.sums)]
-            self._team_sender = self._wire.sender(named)
+            self._team_sender = self._encoding.sender(named)
 
     # -- pulls -------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from phalanx.core.errors import PeerLost
 from phalanx.sync.state.layout import Layout
 from phalanx.sync.store.remote.store_line import ServerConnection, Traffic
-from phalanx.sync.store.remote.store_messages import Answer, StoreDone, Request
+from phalanx.sync.store.remote.store_messages import Answer, Request, StoreDone
 
 
 class ServerConnections:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from phalanx.sync.connect.listener import Listener
 from phalanx.sync.store.remote.store_messages import STORE, Open, StoreRefused
-from phalanx.sync.store.remote.store_session import Session, HostedStore
+from phalanx.sync.store.remote.store_session import HostedStore, Session
 from phalanx.sync.store.remote.store_shard import Shard
 
 MAX_STORES = 64
