@@ -19,7 +19,7 @@ from typing import Any
 from phalanx.core.errors import PhalanxError
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.sync.arena.remote.coordinator import Coordinator
-from phalanx.sync.arena.remote.coordinator_messages import COORDINATOR, Hello
+from phalanx.sync.arena.remote.coordinator_messages import COORDINATOR, Ending, Hello
 from phalanx.sync.arena.remote.membership import become_worker, greet
 from phalanx.sync.arena.remote.remote_arena import RemoteArena
 from phalanx.sync.connect.listener import Listener
@@ -95,7 +95,7 @@ def server_at(place: Place) -> Server:
 def _stand_for(
     server: Server, places: Sequence[Place], port: int, workers: int, over: threading.Event
 ) -> None:
-    """Be the process that serves, as the home sees it."""
+    """Be the process that serves, as the coordinator sees it."""
     places[-1].enter()
     hello = Hello(
         workers, workers + 1, server.machine, server.address, server.port, "apart", serves=True
@@ -114,7 +114,7 @@ def _leave(arena: RemoteArena, *, in_good_order: bool) -> None:
         with suppress(PhalanxError, OSError):
             close()
     with suppress(PhalanxError, OSError):
-        arena.close(in_good_order=in_good_order)
+        arena.close(Ending.FINISHED if in_good_order else Ending.VANISHED)
 
 
 @contextmanager

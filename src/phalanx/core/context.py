@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """The variables of one worker thread, and the hub (``sync.transport.memory.Hub``)."""
+    """The variables of one worker thread, and the hub (``sync.arena.memory_arena.Hub``)."""
 
     environment: Mapping[str, str]
     hub: Any

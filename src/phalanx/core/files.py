@@ -35,7 +35,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
     data = content.encode() if isinstance(content, str) else content
     scratch = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
-        # Only ever a new file, under a name that nobody could have put a link at.
+        # Only ever a new file, under a name where no link can have been put.
         with scratch.open("xb") as file:
             file.write(data)
         scratch.replace(path)

@@ -1,4 +1,4 @@
-"""The variables by which a worker finds those on other machines, whoever started them."""
+"""The variables by which a worker finds those on other machines, whatever started them."""
 
 from __future__ import annotations
 

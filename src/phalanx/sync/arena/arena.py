@@ -196,7 +196,7 @@ class Arena(Protocol):
         """
 
     def wake(self) -> None:
-        """Something that others may wait for has changed. Cheap when nobody waits."""
+        """Something that others may wait for has changed. Cheap when no worker waits."""
 
     def sleep(self, seconds: float) -> None:
         """Let ``seconds`` of :attr:`pace` pass: to emulate slow workers and wires."""

@@ -46,7 +46,7 @@ class _Slot:
     def open(self) -> None:
         try:
             self.gate.release()
-        except RuntimeError:  # open already: an abort opens all gates, whoever waits there
+        except RuntimeError:  # open already: an abort opens all gates
             return
 
 
@@ -110,7 +110,7 @@ class DeterministicScheduler:
         self._threads.pop(threading.get_ident(), None)
 
     def abort(self) -> None:
-        """Void: whoever waits, or asks for anything from now on, is told that a peer is lost."""
+        """End it: waiting and every later call raise that a peer is lost."""
         self.aborted = True
         for slot in self._slots:
             slot.open()
@@ -126,7 +126,7 @@ class DeterministicScheduler:
         slot.time += max(0.0, seconds)
         first = self._runnable[0][0] if self._runnable else self._look_at
         if slot.time < first and slot.time < self._look_at:
-            return  # nobody comes before this one
+            return  # this one is the next
         self._push(slot)
         self._switch(slot)
 
@@ -152,7 +152,7 @@ class DeterministicScheduler:
         self.block(rank, self._awaiting, "waits to be admitted", gone)
 
     def wake(self) -> None:
-        """Resume all who await. A thread that takes no turns leaves it to whoever runs."""
+        """Resume all who await. A thread that takes no turns leaves it to the one that runs."""
         if self.me() is None:
             self._knocked = True
         elif self._awaiting:
@@ -223,7 +223,7 @@ class DeterministicScheduler:
                 self._free(slot)
 
     def _untangle(self) -> None:
-        """Nobody can run: whoever is left waits for ever, and is told so."""
+        """No rank can run: those that wait would do so for ever, and get an error."""
         blocked = [slot for slot in self._slots if slot.waits is not None]
         if not blocked:
             return

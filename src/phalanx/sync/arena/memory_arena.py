@@ -1,7 +1,7 @@
 """An arena for workers that are threads of one process: for debuggers, tests and exact repeats.
 
 The threads take turns (``deterministic_scheduler``), so a run repeats bit
-for bit from its seed, asynchronous ones included. A thread that is nobody's worker (one that
+for bit from its seed, asynchronous ones included. A thread that is no worker's (one that
 reads ahead, say) may take locks, sleep, and wake others; it does so in real time, without the
 scheduler, and what depends on it need not repeat.
 """
@@ -53,7 +53,7 @@ class Hub:
     def turn(self, rank: int) -> Iterator[None]:
         """The life of the calling thread as ``rank``; it begins when all ranks have come.
 
-        Nobody else runs except while this one waits inside the arena. If it fails, the others
+        No other rank runs except while this one waits inside the arena. If it fails, the others
         give up as soon as they ask the arena for anything.
         """
         self.scheduler.enter(rank)
@@ -70,7 +70,7 @@ class Hub:
         return self.scheduler.aborted
 
     def abort(self) -> None:
-        """A thread has failed: whoever waits for it gives up."""
+        """A thread has failed: those that wait for it give up."""
         self.scheduler.abort()
 
     def meet(self, rank: int, members: tuple[int, ...], words: str, gone: Gone | None) -> None:
@@ -140,7 +140,7 @@ class ThreadLock:
     def release(self) -> None:
         self._holder = None
         self._taken.release()
-        # After a thread without turns, whoever was resumed before it came still takes the lock.
+        # After a thread without turns, a rank that was resumed before it still takes the lock.
         if self._waiting and self.scheduler.me() is not None and not self.scheduler.aborted:
             chosen = int(self.scheduler.chance() * len(self._waiting))
             self.scheduler.resume([self._waiting.pop(chosen)])

@@ -30,7 +30,7 @@ _CLOCK_MONOTONIC = 1
 
 
 def _timed(library: ctypes.CDLL, by_clock: str, otherwise: str) -> Callable[[ctypes.c_void_p], int]:
-    """A wait for a slice of time, by the clock that nobody sets.
+    """A wait for a slice of time, by the clock that is never set.
 
     Where the C library has no such function (glibc before 2.30) it is the wall clock: setting that
     back would prolong the wait.
@@ -103,7 +103,7 @@ class ShmArena:
         self.host = self
         self.watch: Callable[[], None] | None = None
         """Called by a worker that waits long: raises where there are other hosts and one of them
-        is gone, which nobody in this memory could tell."""
+        is gone, which this memory does not show."""
         self.rank, self.workers = rank, workers
         self.pace = MonotonicClock()
         self._descriptor = descriptor

@@ -7,7 +7,7 @@ from phalanx.sync.collective.cost import ALL_REDUCE, LinkSpeed
 
 USUAL_LATENCY = 100e-6
 USUAL_BANDWIDTH = 125e6
-"""Those of an ordinary wired network of 1 Gbit/s, where nobody has measured."""
+"""Those of an ordinary wired network of 1 Gbit/s, where nothing was measured."""
 
 MOST_DIRECT = 8
 """More participants than this, all sending to one port at once, overrun the buffers of ordinary

@@ -17,7 +17,7 @@ def measured_latency(links: Links) -> float | None:
     """Of one message, in seconds; of two participants nothing depends on it.
 
     Everybody sends to the next and receives from the one before; the mean over participants is
-    what all use, because whoever chose another topology would wait for ever.
+    what all use, because a participant with another topology would wait for ever.
     """
     if links.size <= 2:
         return None

@@ -28,8 +28,11 @@ BULK_BYTES = 1 << 16
 MAX_PIECES = 1000
 _PREFIX = struct.Struct("<IQ")
 CLOSED_HERE = "this side closed the connection"
-CLOSED = "it closed the connection"
 _REMEDY = "See its log, and whether its machine and link are up."
+
+
+class ConnectionEnded(MachineLost):
+    """The other side closed the connection, and did not break down."""
 
 
 class Channel:
@@ -166,7 +169,7 @@ class Channel:
             except OSError as error:
                 raise self.lost(reason(error)) from None
             if not count:
-                raise self.lost(CLOSED)
+                raise self.closed()
             return count
 
     def poll_events(self, sending: bool, receiving: bool) -> int:
@@ -174,7 +177,7 @@ class Channel:
         return (select.POLLOUT if sending else 0) | (select.POLLIN if receiving else 0)
 
     def expect_bulk(self, size: int) -> None:
-        """Be told that so much is sent at once that the peer's kernel may not hold it."""
+        """Prepare for so much at once that the peer's kernel may not hold it."""
         if size > BULK_BYTES and not self._bulk:
             self._bulk = True
             liveness.allow_slow_reader(self._connection)
@@ -203,6 +206,10 @@ class Channel:
     def lost(self, why: str) -> MachineLost:
         """The error that says that this peer is gone."""
         return MachineLost(f"{self.peer} is gone ({why})", _REMEDY)
+
+    def closed(self) -> ConnectionEnded:
+        """The error that says that this peer has closed the connection."""
+        return ConnectionEnded(f"{self.peer} is gone (it closed the connection)", _REMEDY)
 
     def _take(self, count: int) -> None:
         if count > self._unread:

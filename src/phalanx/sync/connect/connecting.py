@@ -41,7 +41,7 @@ def connect(
     source: str | None = None,
     name: str | None = None,
 ) -> Channel:
-    """A channel to the listener at ``address``; tries again until ``timeout`` if nobody is there.
+    """A channel to the listener at ``address``; tries again until ``timeout`` if there is none yet.
 
     ``source`` is the address of this machine to connect from, so that the network is not guessed.
     ``name`` is the listener's, if it has one of its own.
@@ -86,7 +86,7 @@ def _connect_once(
             connection.bind(resolve(source, 0)[1])
         connection.connect(where)
         if connection.getsockname() == connection.getpeername():
-            # Nobody listens, and the kernel picked that very port for our own end.
+            # Nothing listens, and the kernel picked that very port for our own end.
             raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
         binding = caller.prove(connection, peer, timeout)
         if caller.greeting == PLAIN_GREETING:

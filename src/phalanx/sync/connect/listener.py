@@ -86,7 +86,7 @@ class Listener:
         return self._ready
 
     def close(self) -> None:
-        """Stop listening; channels that nobody accepted are closed."""
+        """Stop listening; channels that were not accepted are closed."""
         if self._closed:
             return
         self._closed = True

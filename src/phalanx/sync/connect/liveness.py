@@ -3,7 +3,7 @@
 The kernel asks idle connections every second (keepalive). While bytes are under way it does not,
 and ``TCP_USER_TIMEOUT`` cannot stand in for it where much is sent: the kernel also counts the time
 in which the peer lives but does not read yet, and would drop a worker that computes for long. So
-whoever waits looks at the connection once a second.
+a process that waits looks at the connection once a second.
 """
 
 from __future__ import annotations

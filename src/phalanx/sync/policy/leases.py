@@ -55,7 +55,7 @@ class SharedLeases:
         """Several chunks for one way to the counter; none when all are given out.
 
         Between machines that way takes a good part of a step. Towards the end of the segment it
-        is one at a time, so that nobody is left with several while the others wait.
+        is one at a time, so that no worker has several left while the others wait.
         """
         found: list[Lease] = []
         assert self.given is not None

@@ -2,7 +2,7 @@
 
 Between machines workers write down here what they claim, and whether they still have some of a
 ticket. What a lost worker has trained is decided by the store (see ``Strategy.fence``): the rest
-stays in its row, for whoever comes to the end of the ticket to take.
+stays in its row, for the first worker that comes to the end of the ticket.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class GivenOut:
         return bool(busy != _NOTHING and self._rows[rank, _WAITS] == busy)
 
     def over(self, ticket: int) -> bool:
-        """Nobody has samples of ``ticket`` in hand. Once true it stays so."""
+        """No worker has samples of ``ticket`` in hand. Once true it stays so."""
         return not bool((self._rows[:, _BUSY] == ticket).any())
 
     def has_back(self, ticket: int) -> bool:
@@ -98,7 +98,7 @@ class GivenOut:
         return bool(there.any())
 
     def wait(self, ticket: int, fence: Fence) -> Iterator[SettledSamples]:
-        """Until nobody has samples of ``ticket`` in hand, or there are some to take; what is
+        """Until no worker has samples of ``ticket`` in hand, or there are some to take; what is
         settled of lost workers meanwhile."""
 
         def is_news() -> bool:
@@ -126,7 +126,7 @@ class GivenOut:
         yield from (settled for settled in found if settled is not None)
 
     def _unsettled(self) -> list[int]:
-        """Workers that are lost, and of whose samples nobody has decided yet."""
+        """Workers that are lost, and of whose samples nothing is decided yet."""
         lost = list(self._arena.lost)  # another thread may just hear of one more
         return [r for r in lost if self._rows[r, _COUNT] and not self._rows[r, _SETTLED]]
 

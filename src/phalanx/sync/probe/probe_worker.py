@@ -1,6 +1,6 @@
 """``python -m phalanx.sync.probe.probe_worker``: one machine's part in a probe of links.
 
-It is told what to do by lines of JSON on its standard input, which keeps the key out of process
+Its orders are lines of JSON on its standard input, which keeps the key out of process
 lists, and answers by lines on its standard output. It ends when its input does, whatever it is
 doing, and at the latest when its time is over.
 """
@@ -64,7 +64,7 @@ def _serve(orders: m.ProbeOrders, key: RunKey, lines: queue.SimpleQueue[bytes]) 
 
 
 def _read_input(lines: queue.SimpleQueue[bytes]) -> None:
-    """Whoever started this process is gone when its input ends: nobody waits for figures."""
+    """When its input ends the process that started it is gone, and the figures are not needed."""
     while line := sys.stdin.buffer.readline(LINE_LIMIT):
         lines.put(line)
     os._exit(0)

@@ -128,7 +128,7 @@ def _pieces(memory: memoryview, size: int) -> list[memoryview]:
 
 
 def barrier(links: Links) -> None:
-    """Nobody goes on before all are here.
+    """A barrier: returns when all are here.
 
     By dissemination: Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization",
     International Journal of Parallel Programming 17 (1988).

@@ -2,7 +2,7 @@
 
 What has gone cannot be called back, and until its step a script may do to a gradient what it
 likes: add another pass, clip it, drop it. So at the step what has gone is compared with what is
-there. Where they differ everybody is told, throws away what came, and exchanges once more.
+there. Where they differ all hosts throw away what came, and exchange once more.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LEAST = 256 << 10
 """Bytes of a piece, at least: what the hooks and the thread cost is more than smaller ones save."""
 REST = 100
-"""Steps without going ahead after it was in vain: whoever does so once, does it at each step."""
+"""Steps without going ahead after it was in vain: scripts do the same at each step."""
 
 _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)

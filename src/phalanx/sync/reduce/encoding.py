@@ -1,4 +1,4 @@
-"""What lies between a worker and whoever takes its gradients: a codec, and a rate.
+"""What happens to gradients on their way from a worker: a codec, and a rate.
 
 On one host both are about honesty rather than need: memory takes whole gradients at full speed.
 A codec changes them exactly as it would between hosts and its bytes are counted; an emulated

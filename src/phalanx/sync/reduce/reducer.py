@@ -1,8 +1,8 @@
 """Reduce-scatter within a team: each member sums some slices of all members' gradients.
 
 It is the first half of the all-reduce of Rabenseifner, "Optimization of collective reduction
-operations" (2004). In shared memory a member shows its gradient in a row of its own, and whoever
-owns a slice adds up that slice of all rows, in the order of the members. A team that spans
+operations" (2004). In shared memory a member shows its gradient in a row of its own, and the
+owner of a slice adds up that slice of all rows, in the order of the members. A team that spans
 several hosts does so on each of them; then one member per host exchanges the sums with the other
 hosts, in the row that was its own.
 """
@@ -86,7 +86,7 @@ class Reducer:
         return Summing(context, self.sums, leads=self.leads, topology=topology)
 
     def _going_early(self) -> EarlyGradients | None:
-        """Where nobody else of this host adds to what goes to the others."""
+        """Where no other worker of this host adds to what goes to the others."""
         ahead = self._summing.ahead if self._summing else None
         if ahead is None or not ahead.can_begin_early:
             return None

@@ -79,8 +79,8 @@ class Replica:
         return [torch.empty(n.size, dtype=n.dtype, device=self.device) for n in self.layouts]
 
     def listen(self, indices: Collection[int], take: Callable[[int], None]) -> None:
-        """``take`` is told when one of these parameters of the first layout has its gradient, while
-        the backward pass goes on; whoever was told before is not any more."""
+        """``take`` is called when one of these parameters of the first layout has its gradient,
+        while the backward pass goes on; it replaces an earlier one."""
         self.stop_listening()
         for index in indices:
             parameter = self.parameters[0][index]

@@ -77,7 +77,7 @@ class AdmissionGate:
         return True
 
     def before_push(self) -> None:
-        """In lockstep nobody changes parameters that another has still to take."""
+        """In lockstep parameters do not change while another worker has still to take them."""
         if self._lockstep:
             self._arena.await_(self._all_pulled, self._gone)
 
@@ -99,13 +99,13 @@ class AdmissionGate:
 
     def pulled(self) -> None:
         if self.away:
-            return  # nobody waits for what a resting worker takes
+            return  # the others do not wait for a resting worker
         self._pulled[self._rank] = self._own
         if self._lockstep:
             self._arena.wake()
 
     def rest(self) -> None:
-        """Nobody waits for this worker until it enters again."""
+        """The others do not wait for this worker until it enters again."""
         self._steps[self._rank] = self._pulled[self._rank] = AWAY
         self._arena.wake()
 

@@ -1,7 +1,7 @@
 """One versioned store of parameters in shards, which workers update in turn.
 
-On one host the store is memory that all workers share, so there is no server process: whoever
-pushes locks a shard and runs the optimizer on it. Every push is applied exactly once, whatever
+On one host the store is memory that all workers share, so there is no server process: a worker
+that pushes locks a shard and runs the optimizer on it. Every push is applied exactly once, whatever
 the order (Li et al., "Scaling distributed machine learning with the parameter server", 2014).
 """
 
@@ -73,7 +73,7 @@ class SharedStore:
         self.push(buffers.gradients, used, rate_factor, timing, pull=pull or ())
 
     def fence(self, rank: int) -> Applied | None:
-        """On one host nobody goes on without another."""
+        """On one host no worker goes on without another."""
         return None
 
     def push_for(self, reducer: Reducer) -> None:
@@ -160,7 +160,7 @@ class SharedStore:
         return versions
 
     def pull(self, into: Sequence[Tensor]) -> None:
-        """Copy every shard, each as a whole that nobody is updating."""
+        """Copy every shard, none while it is being updated."""
         for shard in self.order:
             with self._arena.lock(shard_lock(shard)):
                 self._seen[shard] = int(self._shared.versions[shard])

@@ -1,6 +1,6 @@
 """Asynchronous data parallelism: workers update the store one by one, without waiting.
 
-A push is one visit per shard: lock it, run the optimizer on it. Nobody waits for anybody else's
+A push is one visit per shard: lock it, run the optimizer on it. No worker waits for another's
 step (Dean et al., "Large scale distributed deep networks", 2012). On a CPU there is nothing to
 pull: the model reads the store itself, also while others update it, as in Recht et al.,
 "Hogwild!" (2011), but no update is ever lost.
@@ -55,7 +55,7 @@ class Asynchronous(SharedStrategy):
         self._settle()
         began = self._clock.now()
         timing, self._beside = self._beside, Timing()
-        # Whoever waited for the last push waited for a part of what that push itself took.
+        # Waiting for the last push is a part of the time that the push itself took.
         carried = timing.wait + timing.reduce + timing.update
         timing.wait += max(0.0, began - ready - carried)
         used = self._buffers.collect()

@@ -1,4 +1,4 @@
-"""Bounded staleness: asynchronous, but nobody runs far ahead of the slowest.
+"""Bounded staleness: asynchronous, but no worker runs far ahead of the slowest.
 
 SSP: Ho et al., "More effective distributed ML via a stale synchronous parallel parameter server"
 (2013). DSSP, which chooses the bound at run time: Zhao et al., "Dynamic stale synchronous
@@ -37,7 +37,7 @@ class Bounded(Asynchronous):
         self._taken: list[int] = []
 
     def arrive(self) -> None:
-        """Before it computes: whoever is done sooner must not take it for one that rests.
+        """Before it computes: one that is done sooner must not take it for a resting worker.
 
         What it took before a rest can be of any age.
         """

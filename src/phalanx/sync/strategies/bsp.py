@@ -2,8 +2,8 @@
 
 Valiant, "A bridging model for parallel computation" (1990); the synchronous mode of parameter
 servers. Unlike ``allreduce`` no worker has a slice of its own: the store sums what was pushed, in
-the order of the ranks, and updates it, while others are still pushing. On one host whoever
-completes a shard does so; between hosts each host pushes what its workers have summed.
+the order of the ranks, and updates it, while others are still pushing. On one host the worker
+that completes a shard does so; between hosts each host pushes what its workers have summed.
 """
 
 from __future__ import annotations

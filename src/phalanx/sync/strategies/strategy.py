@@ -114,17 +114,17 @@ class Strategy(Protocol):
     def fence(self, rank: int) -> Applied | None:
         """A worker is lost: how far what it gave has come. Nothing more of it is taken.
 
-        ``None`` where nobody can know.
+        ``None`` where that cannot be known.
         """
 
     def agree(self) -> Timing:
         """Local strategies: bring the workers' parameters together. Collective."""
 
     def rest(self) -> None:
-        """This worker gives nothing for a while: nobody is to wait for it."""
+        """This worker gives nothing for a while: the others do not wait for it."""
 
     def lose(self, rank: int) -> None:
-        """A worker is gone: nobody is to wait for it. Called between steps or in a wait."""
+        """A worker is gone: the others do not wait for it. Called between steps or in a wait."""
 
     def refresh(self) -> None:
         """Take the newest parameters, without giving anything."""

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from phalanx.core.spec import Phase, Spec
-from phalanx.sync.policy.balance import Balancer, ShareChange, SpeedMeter, Tick
+from phalanx.sync.policy.balance import Balancer, ShareChange, SpeedMeter
+from phalanx.sync.policy.share_proposal import Tick
 from phalanx.sync.policy.straggler_policy import StragglerPolicy
 from phalanx.train.control.command_cells import Command, Kind
 from phalanx.train.control.rendezvous import BUSY, SAMPLES, STEPS, WHOLE

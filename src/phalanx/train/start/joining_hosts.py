@@ -26,11 +26,11 @@ from phalanx.core.run_folder.agreed_run import agreed_run
 from phalanx.core.run_folder.run_key import KEY_VARIABLE, RunKey, key_from
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.pool.measured import read_probe, slowest_links
-from phalanx.sync.arena.remote.coordinator_messages import Hello
+from phalanx.sync.arena.remote.coordinator_messages import Ending, Hello
 from phalanx.sync.arena.remote.coordinator_process import CoordinatorOrders, start_coordinator
 from phalanx.sync.arena.remote.membership import become_worker, greet, host_id
 from phalanx.sync.arena.remote.remote_arena import RemoteArena
-from phalanx.sync.connect.channel import CLOSED
+from phalanx.sync.connect.channel import ConnectionEnded
 from phalanx.sync.connect.listener import Listener
 from phalanx.sync.store.remote.servers import Wish
 from phalanx.sync.store.remote.store_server import StoreServer
@@ -159,21 +159,21 @@ def _leave(arena: RemoteArena, keeper: subprocess.Popen[bytes] | None, words: Pa
         if arena.hosts is not None:
             arena.hosts.close()
     with suppress(PhalanxError, OSError):
-        arena.close(in_good_order=well, because="" if well else _last_words(words))
+        arena.close(*(Ending.FINISHED, "") if well else _ending(words))
     if keeper is not None and keeper.stdin is not None:
         keeper.stdin.close()  # the coordinator ends when the others have left, or soon
         with suppress(subprocess.TimeoutExpired):
             keeper.wait(LEAVE_SECONDS if well else 0.0)
 
 
-def _last_words(path: Path) -> str:
-    """Why this process failed, in one line, if it left that."""
+def _ending(path: Path) -> tuple[Ending, str]:
+    """How this process failed, with the reason in one line, if it left that."""
     if stopping.asked():
-        return stopping.WORDS
+        return Ending.STOPPED, ""
     with suppress(OSError, IndexError):
         lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return lines[-1] if lines[0].startswith("Traceback") else lines[0]
-    return ""
+        return Ending.FAILED, lines[-1] if lines[0].startswith("Traceback") else lines[0]
+    return Ending.VANISHED, ""
 
 
 def device_of(arena: RemoteArena) -> torch.device:
@@ -212,10 +212,11 @@ def serve(seat: Seat) -> int:
         while not ended.is_set():  # the coordinator ends it when the last worker has left
             if channel.poll(0.5):
                 channel.skip(channel.receive()[1])
+    except ConnectionEnded:
+        pass
     except MachineLost as lost:
-        if CLOSED not in lost.cause:
-            print(f"error: {lost.cause}", file=sys.stderr, flush=True)
-            code = lost.exit_code
+        print(f"error: {lost.cause}", file=sys.stderr, flush=True)
+        code = lost.exit_code
     ended.set()
     serving.join(LEAVE_SECONDS)
     if keeper is not None and keeper.stdin is not None:

@@ -1,6 +1,6 @@
 """A worker's words to the coordinator and the answers to them, also for several threads at once.
 
-Whoever waits reads, one thread at a time, and leaves the others' answers where they find them. No
+A thread that waits reads, one at a time, and leaves the others' answers where they find them. No
 thread keeps another from speaking while it waits: it may wait for what the other has to release.
 """
 
@@ -29,7 +29,7 @@ Request = Callable[[int, int], m.Request]
 
 class CoordinatorClient:
     """``take`` gives what was written since it was last asked, ``apply`` takes what others wrote,
-    ``hear_of`` is told of processes that are gone."""
+    ``hear_of`` is called for processes that are gone."""
 
     def __init__(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Annotated
 
 import msgspec
@@ -116,10 +117,21 @@ class Time(msgspec.Struct, frozen=True, tag=True):
     seq: int
 
 
-class Bye(msgspec.Struct, frozen=True, tag=True):
-    """This process ends; in good order, unless it says why not."""
+class Ending(Enum):
+    """How a process left."""
 
-    because: Annotated[str, msgspec.Meta(max_length=400)] = ""
+    FINISHED = "finished"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    """It was asked to stop, and so are the others."""
+    VANISHED = "vanished"
+    """Without a word."""
+
+
+class Bye(msgspec.Struct, frozen=True, tag=True):
+    ending: Ending = Ending.FINISHED
+    words: Annotated[str, msgspec.Meta(max_length=400)] = ""
+    """What went wrong, if something did."""
 
 
 class CoordinatorAnswer(msgspec.Struct, frozen=True, tag=True):
@@ -137,10 +149,9 @@ class Lost(msgspec.Struct, frozen=True, tag=True):
     machine: str
     address: str
     serves: bool = False
-    ended: bool = False
-    """It said good-bye, and others still count on it."""
-    because: str = ""
-    """Its own words, where it had any."""
+    ending: Ending = Ending.VANISHED
+    words: str = ""
+    """Its own, where it had any."""
 
 
 Request = (

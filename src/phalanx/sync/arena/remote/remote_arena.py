@@ -202,7 +202,7 @@ class RemoteArena:
     def pause(self) -> None:
         time.sleep(0.001)
 
-    # -- values, for whoever has to find somebody ----------------------------------------------
+    # -- values, by which processes find each other --------------------------------------------
 
     def put(self, key: str, value: bytes) -> None:
         self._client.say(lambda *_: m.Put(key, value), bare=True)
@@ -238,28 +238,33 @@ class RemoteArena:
 
     # -- the end -----------------------------------------------------------------------------
 
-    def close(self, *, in_good_order: bool, because: str = "") -> None:
+    def close(self, ending: m.Ending, words: str = "") -> None:
         if self.direct is not None:
             self.direct.close()
-        if in_good_order or because:
+        if ending is not m.Ending.VANISHED:
             with suppress(PeerLost):
-                self._client.say(lambda *_: m.Bye(because[:400]), bare=True)
+                self._client.say(lambda *_: m.Bye(ending, words[:400]), bare=True)
         self._client.close()
 
     def _hear_of(self, lost: m.Lost) -> None:
-        if lost.because == stopping.WORDS:
-            stopping.ask()  # nobody is lost: all of them are to stop
-        elif not (lost.serves or lost.ended) and self._survives(
-            LostWorker(lost.rank, lost.machine, lost.address)
+        if lost.ending is m.Ending.STOPPED:
+            stopping.ask()  # this worker is to stop as well
+        elif (
+            not lost.serves
+            and lost.ending is not m.Ending.FINISHED
+            and self._survives(LostWorker(lost.rank, lost.machine, lost.address))
         ):
             self.lost.add(lost.rank)
             return
-        if lost.because:
-            raise MachineLost(f"{_words(lost)} has ended: {lost.because}", "See its log.")
+        if lost.ending is m.Ending.STOPPED:
+            raise MachineLost(f"{_words(lost)} has ended: it was asked to stop", "See its log.")
+        if lost.words:
+            raise MachineLost(f"{_words(lost)} has ended: {lost.words}", "See its log.")
+        ended = lost.ending is m.Ending.FINISHED
         raise MachineLost(
-            f"{_words(lost)} {'has ended' if lost.ended else 'is gone'}",
+            f"{_words(lost)} {'has ended' if ended else 'is gone'}",
             "Leave the training loop on all workers alike; run.stop() ends it for everyone."
-            if lost.ended
+            if ended
             else "Look at its log; its machine may be down, or cut off from the others.",
         )
 

@@ -1,6 +1,6 @@
 """The store on other machines, as a worker's strategy sees it.
 
-The host has one copy of the parameters, which its workers share: whoever pushes or pulls renews
+The host has one copy of the parameters, which its workers share: a push or a pull renews
 it, and models on a CPU compute with it in place.
 """
 
@@ -18,8 +18,8 @@ from phalanx.sync.reduce.reducer import Reducer
 from phalanx.sync.state.replica import Masks
 from phalanx.sync.state.shared_state import State
 from phalanx.sync.store.push_buffers import PushBuffers
+from phalanx.sync.store.remote.server_connections import HostMemory
 from phalanx.sync.store.remote.store_client import StoreClient
-from phalanx.sync.store.remote.store_line import HostMemory
 from phalanx.sync.strategies.strategy import StrategyContext, Timing
 
 
@@ -53,7 +53,7 @@ class RemoteStore:
     # -- the whole state ---------------------------------------------------------------------
 
     def begin(self) -> None:
-        self._arena.barrier()  # nobody asks for anything that is about to be replaced
+        self._arena.barrier()  # no request may meet what is about to be replaced
         if self._arena.rank == 0:
             self.client.load(self._shared.export_whole())
         if self._host.rank == 0:
@@ -142,7 +142,7 @@ class RemoteStore:
         self._copy(into)
 
     def _copy(self, into: Sequence[Tensor]) -> None:
-        """From the host's copy, each server's part as nobody is renewing it."""
+        """From the host's copy, no server's part while it is being renewed."""
         for server, lock in enumerate(self._locks if into else ()):
             with lock:
                 copies = []

@@ -1,6 +1,6 @@
 """``python -m phalanx.sync.store.remote.serve_store``: one server of the parameter store.
 
-It is told what to do by one line of JSON on its standard input, which keeps the key out of
+Its orders are one line of JSON on its standard input, which keeps the key out of
 process lists and environments, says its port by one line on its standard output, and ends when
 its input closes, when its parent dies, or, without a parent, on SIGTERM.
 """
@@ -33,7 +33,7 @@ class StoreOrders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def main() -> None:
     orders = msgspec.json.decode(sys.stdin.buffer.readline(65536), type=StoreOrders)
     die_with(orders.parent)
-    # Told to stop together with its workers, it is still needed: they save first, and then end.
+    # Asked to stop together with its workers, it is still needed: they save first, and then end.
     signal.signal(signal.SIGTERM, signal.SIG_IGN if orders.parent else _end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to answer
     # Torch takes seconds to import: only once this process is tied to its parent.
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel kill this process when ``parent`` (0: nobody) is gone."""
+    """Have the kernel kill this process when ``parent`` (0: none) is gone."""
     if not parent or not sys.platform.startswith("linux"):
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
@@ -70,7 +70,7 @@ def _end_with_input() -> None:
 
 
 def _end(*_: object) -> NoReturn:
-    # At once: other threads may be in the middle of an update that nobody will read.
+    # At once: other threads may be in the middle of an update that is not needed any more.
     os._exit(0)
 
 

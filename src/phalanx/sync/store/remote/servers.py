@@ -99,7 +99,7 @@ class Servers:
         return place_servers([Host(n, links.get(n), w) for n, w in machines.items()], wish)
 
     def _start(self, machines: list[str]) -> None:
-        """Beside the workers, where nobody serves apart."""
+        """Beside the workers, where no process serves apart."""
         missing, access, me = range(len(self._known), len(machines)), self.access, self.rank
         first = {m.machine: m for m in reversed(self.members)}
         everyone = [member.address for member in self.members]

@@ -19,7 +19,7 @@ COMMAND = (sys.executable, "-P", "-m", "phalanx.sync.store.remote.serve_store")
 
 
 def orders(key: RunKey, address: str, **more: object) -> bytes:
-    """The line that a server reads from its standard input (``serve_store.Orders``)."""
+    """The line that a server reads from its standard input (``serve_store.StoreOrders``)."""
     return json.dumps({"key": key.text(), "address": address, **more}).encode() + b"\n"
 
 

@@ -45,9 +45,9 @@ class Rounds:
         self._round: _Round | None = None
         self._taken_squares: float | None
         self._taken, self._taken_squares = -1, None
-        """The last step that was taken, and the norm that was told of it."""
+        """The last step that was taken, and the norm that was reported of it."""
         self._failed: tuple[int, str] | None = None
-        """A step that could not be taken, and why: for whoever still asks for it."""
+        """A step that could not be taken, and why: for those that still ask for it."""
         self._gone: dict[int, str] = {}
 
     def claim(self, share: Contribute) -> list[Tensor]:
@@ -167,7 +167,7 @@ class Rounds:
                 self._gone.pop(rank, None)
 
     def lose(self, ranks: Iterable[int], name: str) -> None:
-        """``name``, with these workers, is gone: nobody waits for them any longer."""
+        """``name``, with these workers, is gone: they are not waited for any longer."""
         with self._changed:
             self._gone.update(dict.fromkeys(ranks, name))
             self._changed.notify_all()

@@ -238,7 +238,7 @@ class Session:
         self._told(commit)
 
     def _answer_step(self, visit: _Visit) -> None:
-        """No lock: nobody can take the next step before this client contributes to it."""
+        """No lock: no other can take the next step before this client contributes to it."""
         version = visit.shard.version
         self._answer(StoreDone(version - 1, version), visit.shard.parameters)
 

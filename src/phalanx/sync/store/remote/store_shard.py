@@ -38,7 +38,7 @@ _WIDEST = 8
 
 
 class Shard:
-    """Whoever reads or changes it holds ``lock``."""
+    """Read and changed under ``lock`` only."""
 
     def __init__(self, description: Description) -> None:
         self.description = description

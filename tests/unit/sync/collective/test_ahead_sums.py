@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from test_collectives import bits, values
+from test_collective import bits, values
 from test_links import House
 from torch import Tensor
 

@@ -123,30 +123,32 @@ def _take(connection: socket.socket, count: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "caller", [Introduction(), Introduction("store", 0), Introduction("home", 1)]
+    "caller", [Introduction(), Introduction("store", 0), Introduction("coordinator", 1)]
 )
-def test_the_home_takes_a_process_only_for_who_it_proved_to_be(caller: Introduction) -> None:
+def test_the_coordinator_takes_a_process_only_for_who_it_proved_to_be(caller: Introduction) -> None:
     key = RunKey.new()
-    listener = Listener(HERE, key, name="home")
+    listener = Listener(HERE, key, name="coordinator")
     ended = threading.Event()
-    home = threading.Thread(
+    coordinator = threading.Thread(
         target=Coordinator(listener, 1).serve, args=(lambda: not ended.is_set(),)
     )
-    home.start()
+    coordinator.start()
     hello = encode(Hello(0, 1, "m", HERE, 1, "host"))
     try:
-        wrong = connect(HERE, listener.port, key, caller, name="home")
+        wrong = connect(HERE, listener.port, key, caller, name="coordinator")
         wrong.send(hello)
         with pytest.raises(PeerLost):
             wrong.receive()
-        right = connect(HERE, listener.port, key, Introduction("home", 0), name="home")
+        right = connect(
+            HERE, listener.port, key, Introduction("coordinator", 0), name="coordinator"
+        )
         right.send(hello)
         assert right.receive()
         for channel in (wrong, right):
             channel.close()
     finally:
         ended.set()
-        home.join(WAIT_SECONDS)
+        coordinator.join(WAIT_SECONDS)
 
 
 def test_a_server_of_the_store_takes_connections_for_the_store_only() -> None:

@@ -1,8 +1,9 @@
-"""A worker's end of the connection to one server of the store."""
+"""A worker's ends of the connections to the servers of the store."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +12,15 @@ from torch import Tensor
 from phalanx.core.errors import InputError, MachineLost, PeerLost
 from phalanx.sync.arena.arena import Lock
 from phalanx.sync.connect.channel import Channel
-from phalanx.sync.store.remote.store_messages import Answer, Failed, Request, pack, read_answer
+from phalanx.sync.state.layout import Layout
+from phalanx.sync.store.remote.store_messages import (
+    Answer,
+    Failed,
+    Request,
+    StoreDone,
+    pack,
+    read_answer,
+)
 from phalanx.sync.store.remote.store_shard import byte_view
 
 PREFIX = 12
@@ -117,3 +126,52 @@ class ServerConnection:
         if self._held:
             self._held = False
             self._lock.release()
+
+
+class ServerConnections:
+    """``layouts`` have one shard per server, in the order of ``each`` connection."""
+
+    def __init__(self, each: Sequence[ServerConnection], layouts: Sequence[Layout]) -> None:
+        self.each, self._layouts = each, layouts
+        self.traffic = Traffic()
+
+    def ask(
+        self,
+        request: Callable[[int], Request],
+        into: Callable[[int], Sequence[Tensor]] = lambda server: (),
+    ) -> list[Answer]:
+        with self.requests():
+            for server, connection in enumerate(self.each):
+                connection.begin()
+                connection.send(request(server))
+            return [connection.receive(into(server)) for server, connection in enumerate(self.each)]
+
+    @contextmanager
+    def requests(self) -> Iterator[Traffic]:
+        """Whatever happens, the locks are given back; what was sent and received is summed up."""
+        traffic = Traffic()
+        try:
+            yield traffic
+        finally:
+            for connection in self.each:
+                connection.end()
+                traffic += connection.take_traffic()
+            self.traffic += traffic
+
+    def take(self, server: int, into: Sequence[Tensor]) -> StoreDone:
+        """The answer of ``server``, with its parameters if it sent them. Frees the connection."""
+        connection = self.each[server]
+        slices = [flat[self.range_of(i, server)] for i, flat in enumerate(into)]
+        answer = done(connection.receive(slices))
+        connection.saw(answer.version, renewed=bool(into))
+        connection.end()
+        return answer
+
+    def range_of(self, layout: int, server: int) -> slice:
+        return slice(*self._layouts[layout].bounds(server))
+
+
+def done(answer: Answer) -> StoreDone:
+    if not isinstance(answer, StoreDone):
+        raise PeerLost("a parameter server answered another question than was asked")
+    return answer

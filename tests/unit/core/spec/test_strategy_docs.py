@@ -11,7 +11,7 @@ from phalanx.core.spec.codecs import known_codecs
 from phalanx.core.spec.keys import Key
 from phalanx.core.spec.strategies import ALIASES, PLANNED, known_strategies
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[4] / "docs"
 PAGES = DOCS / "explanation" / "strategies"
 REFERENCE = (DOCS / "reference" / "strategies.md").read_text(encoding="utf-8")
 OPTIONS = [(n, k, key) for n, t in known_strategies().items() for k, key in t.keys.items()]

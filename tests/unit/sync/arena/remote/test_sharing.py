@@ -63,7 +63,7 @@ def test_a_member_cannot_make_another_write_into_a_file(
     precious = tmp_path / "precious"
     precious.write_bytes(bytes(memfd.CONTROL_BYTES * 2))
     before = precious.read_bytes()
-    listener, over = Listener(HERE, KEY, name="home"), threading.Event()
+    listener, over = Listener(HERE, KEY, name="coordinator"), threading.Event()
     results: list[object] = []
     home = partial(Coordinator(listener, 2).serve, lambda: not over.is_set())
     for work in (home, partial(_join, listener.port, results)):

@@ -11,15 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.core.fitting_shares import fitting_shares
-from phalanx.sync.policy.balance import (
-    Balancer,
-    ShareChange,
-    SpeedMeter,
-    Tick,
-    faster,
-    fixed_cost,
-    propose,
-)
+from phalanx.sync.policy.balance import Balancer, ShareChange, SpeedMeter
+from phalanx.sync.policy.share_proposal import Tick, faster, fixed_cost, propose
 
 BATCH = 256.0
 EXCHANGE = 5.0

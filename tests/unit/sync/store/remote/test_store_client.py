@@ -23,9 +23,9 @@ from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.handshake import Introduction
 from phalanx.sync.connect.listener import connect
 from phalanx.sync.state.replica import Masks, Replica
+from phalanx.sync.store.remote.server_connections import PREFIX, HostMemory
 from phalanx.sync.store.remote.store_client import Share, StoreClient
 from phalanx.sync.store.remote.store_description import describe, group_options, push_and_pull_bytes
-from phalanx.sync.store.remote.store_line import PREFIX, HostMemory
 from phalanx.sync.store.remote.store_messages import STORE, Open, Push, pack
 from phalanx.sync.store.remote.store_process import ServerProcess
 from phalanx.sync.store.remote.store_shard import byte_view
