@@ -20,10 +20,10 @@ from torch import Tensor
 from phalanx.core.errors import PeerLost
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.sync.connect.channel import Channel
+from phalanx.sync.connect.connecting import connect
 from phalanx.sync.connect.dispatcher import Dispatcher
 from phalanx.sync.connect.duplex import exchange as exchange_channels
 from phalanx.sync.connect.handshake import Introduction
-from phalanx.sync.connect.listener import connect
 from phalanx.sync.connect.payloads import BLOCK, MAX_PAYLOAD, encode_header, make_room, rest_length
 
 Flat = Tensor | memoryview

@@ -19,7 +19,6 @@ from typing import ClassVar
 from phalanx.core.errors import MachineLost
 from phalanx.sync.connect import liveness
 from phalanx.sync.connect.handshake import Introduction
-from phalanx.sync.connect.raw_buffers import Buffer, as_bytes, drop_first
 
 MAX_HEADER = 1 << 20
 MAX_PAYLOAD = 1 << 36
@@ -29,6 +28,8 @@ MAX_PIECES = 1000
 _PREFIX = struct.Struct("<IQ")
 CLOSED_HERE = "this side closed the connection"
 _REMEDY = "See its log, and whether its machine and link are up."
+
+Buffer = bytes | bytearray | memoryview
 
 
 class ConnectionEnded(MachineLost):
@@ -226,3 +227,19 @@ def reason(error: OSError) -> str:
     if error.errno == errno.EBADF:
         return CLOSED_HERE
     return (error.strerror or str(error)).lower()
+
+
+def as_bytes(buffer: Buffer) -> memoryview:
+    """The raw bytes of ``buffer``, not copied."""
+    view = memoryview(buffer)
+    # An empty view of several dimensions cannot be cast.
+    return view.cast("B") if view.nbytes else memoryview(b"")
+
+
+def drop_first(views: list[memoryview], count: int) -> None:
+    """Take the first ``count`` bytes off ``views``."""
+    while count:
+        if count < len(views[0]):
+            views[0] = views[0][count:]
+            return
+        count -= len(views.pop(0))

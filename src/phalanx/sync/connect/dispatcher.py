@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import dataclass
 
 from phalanx.core.errors import MachineLost
+from phalanx.core.run_folder.run_key import RunKey
 from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.handshake import Introduction
 from phalanx.sync.connect.listener import Listener
@@ -75,3 +77,14 @@ class Dispatcher:
             self._waiting[caller] = (channel, now)
         for gone in filter(None, dropped):
             gone[0].close()
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What a process needs to reach the others and to be reached."""
+
+    key: RunKey
+    address: str
+    """Of this machine, from the pool: what is listened on and connected from."""
+    dispatcher: Dispatcher
+    tls: bool = False

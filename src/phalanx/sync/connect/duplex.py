@@ -8,8 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from phalanx.sync.connect import liveness
-from phalanx.sync.connect.channel import Channel
-from phalanx.sync.connect.raw_buffers import Buffer, as_bytes, drop_first
+from phalanx.sync.connect.channel import Buffer, Channel, as_bytes, drop_first
 
 
 class _Flow(ABC):

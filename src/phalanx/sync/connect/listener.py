@@ -19,9 +19,8 @@ from collections.abc import Iterable
 
 from phalanx.core.hosts_settings import endpoint
 from phalanx.core.run_folder.run_key import RunKey
-from phalanx.sync.connect.bind_addresses import listening
 from phalanx.sync.connect.channel import Channel
-from phalanx.sync.connect.connecting import connect as connect
+from phalanx.sync.connect.connecting import listening
 from phalanx.sync.connect.lobby import Lobby
 from phalanx.sync.connect.pending_connection import ListenerIdentity, PendingConnection
 

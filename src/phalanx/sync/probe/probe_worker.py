@@ -1,6 +1,6 @@
 """``python -m phalanx.sync.probe.probe_worker``: one machine's part in a probe of links.
 
-Its orders are lines of JSON on its standard input, which keeps the key out of process
+It reads its orders from lines of JSON on its standard input, which keeps the key out of process
 lists, and answers by lines on its standard output. It ends when its input does, whatever it is
 doing, and at the latest when its time is over.
 """

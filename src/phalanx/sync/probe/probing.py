@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 
 from phalanx.sync.collective.algorithms import tree
-from phalanx.sync.collective.algorithms.all_to_all import all_to_all
-from phalanx.sync.collective.algorithms.gather import gather
-from phalanx.sync.collective.algorithms.scatter import scatter
+from phalanx.sync.collective.algorithms.gather import all_to_all, gather, scatter
 from phalanx.sync.collective.collective import ALGORITHMS
 from phalanx.sync.collective.links import Links
 

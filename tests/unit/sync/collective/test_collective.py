@@ -11,23 +11,29 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory_links import MemoryLinks, memory_links
 from torch import Tensor
+from wire_bytes import (
+    all_to_all_bytes,
+    broadcast_bytes,
+    gather_bytes,
+    reduce_bytes,
+    scatter_bytes,
+)
 
 from phalanx.core.errors import InputError, PeerLost
 from phalanx.sync.collective.algorithms import butterfly, direct, ring, tree
-from phalanx.sync.collective.algorithms.all_to_all import all_to_all, all_to_all_bytes
 from phalanx.sync.collective.algorithms.gather import (
     all_gather_direct,
     all_gather_ring,
+    all_to_all,
     gather,
-    gather_bytes,
+    scatter,
 )
-from phalanx.sync.collective.algorithms.scatter import scatter, scatter_bytes
 from phalanx.sync.collective.choose import choose
 from phalanx.sync.collective.collective import Collective
 from phalanx.sync.collective.cost import ALL_REDUCE, COSTS, LinkSpeed, seconds
 from phalanx.sync.collective.links import Links
-from phalanx.sync.collective.memory_links import MemoryLinks, memory_links
 from phalanx.sync.collective.parts import part_sizes, split
 
 T = TypeVar("T")
@@ -138,8 +144,8 @@ def test_reduce_broadcast_scatter_and_gather_with_any_root(
         assert torch.equal(split(scattered, size)[rank], split(originals[root], size)[rank])
         nbytes = 8 * count
         assert steps == [
-            tree.reduce_bytes(nbytes, size, rank, root),
-            tree.broadcast_bytes(nbytes, size, rank, root),
+            reduce_bytes(nbytes, size, rank, root),
+            broadcast_bytes(nbytes, size, rank, root),
             scatter_bytes(nbytes, size, rank, root),
             gather_bytes(nbytes, size, rank, root),
         ]

@@ -21,9 +21,10 @@ from phalanx.sync.collective.algorithms.torch_dist import TorchDist, gloo
 from phalanx.sync.collective.collective import Collective
 from phalanx.sync.collective.links import ChannelLinks, open_links, raw
 from phalanx.sync.connect import dispatcher as dispatchers
+from phalanx.sync.connect.connecting import connect
 from phalanx.sync.connect.dispatcher import Dispatcher
 from phalanx.sync.connect.handshake import Introduction
-from phalanx.sync.connect.listener import Listener, connect
+from phalanx.sync.connect.listener import Listener
 from phalanx.sync.connect.payloads import BLOCK, encode_header, make_room, rest_length
 
 T = TypeVar("T")

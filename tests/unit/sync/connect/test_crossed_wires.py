@@ -17,9 +17,10 @@ from phalanx.sync.arena.remote.coordinator import Coordinator
 from phalanx.sync.arena.remote.coordinator_messages import Hello, encode
 from phalanx.sync.collective.links import open_links
 from phalanx.sync.connect import connecting
+from phalanx.sync.connect.connecting import connect
 from phalanx.sync.connect.dispatcher import Dispatcher
 from phalanx.sync.connect.handshake import ANSWER_BYTES, HELLO_BYTES, Introduction
-from phalanx.sync.connect.listener import Listener, connect
+from phalanx.sync.connect.listener import Listener
 from phalanx.sync.store.remote.store_server import StoreServer
 
 HERE = "127.0.0.1"

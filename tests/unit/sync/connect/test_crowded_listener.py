@@ -20,7 +20,8 @@ import pytest
 from phalanx.core.errors import PeerLost
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.sync.connect import connecting
-from phalanx.sync.connect.listener import Listener, connect
+from phalanx.sync.connect.connecting import connect
+from phalanx.sync.connect.listener import Listener
 
 HERE, MEMBER = "127.0.0.1", "127.7.7.7"
 A_ROUND_TRIP = 120

@@ -15,8 +15,9 @@ from channel_pairs import WAIT_SECONDS
 from phalanx.core.errors import PeerLost
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.sync.connect.channel import Channel
+from phalanx.sync.connect.connecting import connect
 from phalanx.sync.connect.duplex import exchange
-from phalanx.sync.connect.listener import Listener, connect
+from phalanx.sync.connect.listener import Listener
 
 pytestmark = [
     pytest.mark.slow,
@@ -27,7 +28,7 @@ HERE, THERE = "10.213.7.1", "10.213.7.2"
 ECHO = """
 import sys, time
 from phalanx.core.run_folder.run_key import RunKey
-from phalanx.sync.connect.listener import connect
+from phalanx.sync.connect.connecting import connect
 address, port, key, tls = sys.argv[1:]
 channel = connect(address, int(port), RunKey.from_text(key), tls=tls == "1")
 time.sleep(60)

@@ -15,8 +15,9 @@ from channel_pairs import WAIT_SECONDS, channel_pair
 
 from phalanx.core.errors import InputError, PeerLost
 from phalanx.core.run_folder.run_key import RunKey
+from phalanx.sync.connect.connecting import connect
 from phalanx.sync.connect.handshake import ANSWER_BYTES, HELLO_BYTES, PLAIN_GREETING, Introduction
-from phalanx.sync.connect.listener import Listener, connect
+from phalanx.sync.connect.listener import Listener
 from phalanx.sync.connect.tls import Identity
 
 BOTH = pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])

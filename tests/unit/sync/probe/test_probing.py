@@ -9,10 +9,10 @@ from types import SimpleNamespace
 from typing import TypeVar
 
 import pytest
+from memory_links import memory_links
 
 from phalanx.launch.pool.probe_plan import NAMES
 from phalanx.sync.collective.links import Links, Parcel
-from phalanx.sync.collective.memory_links import memory_links
 from phalanx.sync.probe import probing
 
 T = TypeVar("T")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from memory_links import memory_links
 from torch import Tensor, nn
 
 from phalanx.sync.collective.algorithms.ahead import AheadSum
-from phalanx.sync.collective.memory_links import memory_links
 from phalanx.sync.reduce import early_gradients
 from phalanx.sync.reduce.early_gradients import EarlyGradients, cuts_of
 from phalanx.sync.state.layout import make_layout

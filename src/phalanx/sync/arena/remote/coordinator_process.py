@@ -1,6 +1,6 @@
 """The coordinator of a training on several machines, as a process of its own.
 
-Its orders are one line of JSON on its standard input, which keeps the key out of process
+It reads its orders from one line of JSON on its standard input, which keeps the key out of process
 lists, and says its port by one line on its standard output. It ends when all have left, or soon
 after its input closes, which is when the process that started it ends.
 """

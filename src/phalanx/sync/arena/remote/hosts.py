@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -11,18 +12,20 @@ from torch import Tensor
 from phalanx.core.errors import InputError
 from phalanx.sync.arena.arena import Arena, Droppable, Topology
 from phalanx.sync.arena.remote.coordinator_messages import TrainingMember
-from phalanx.sync.arena.remote.with_first import channels_with_first
 from phalanx.sync.collective.algorithms.torch_dist import KeyValue, TorchDist, gloo, nccl
-from phalanx.sync.collective.collective import Collective
-from phalanx.sync.collective.latency import measured_latency
+from phalanx.sync.collective.collective import Collective, measured_latency
 from phalanx.sync.collective.links import open_links
 from phalanx.sync.connect.channel import Channel
-from phalanx.sync.connect.credentials import Credentials
+from phalanx.sync.connect.connecting import connect
+from phalanx.sync.connect.dispatcher import Credentials
+from phalanx.sync.connect.handshake import Introduction
 from phalanx.sync.store.remote.servers import Servers
+
+OPEN_SECONDS = 60.0
 
 
 class RemoteHosts:
-    """A host is a machine whose workers share memory. Each has a leader: its first worker."""
+    """What :class:`Hosts` asks for, over connections."""
 
     def __init__(
         self,
@@ -39,21 +42,17 @@ class RemoteHosts:
         self.machine = me.machine
         self.name = f"{me.machine} ({me.address})"
         self.here = tuple(m.rank for m in members if m.host == me.host)
-        """The workers of this host; their places are their ranks in its arena."""
         self._names = (f"{run}.{number}" for number in itertools.count())
         self._opened: list[Collective | TorchDist] = []
         self._everyone: Collective | TorchDist | None = None
         self._trainings = 0
         self._midway: dict[int, Tensor] = {}
         self.stores: list[Droppable] = []
-        """Those of the training under way."""
 
     def local(self, ranks: Iterable[int]) -> list[int]:
-        """Those of ``ranks`` that are on this host, by their places there."""
         return [self.here.index(rank) for rank in ranks if rank in self.here]
 
     def leaders(self, ranks: Iterable[int]) -> list[int]:
-        """For each host that has some of ``ranks``, the first of those."""
         first: dict[str, int] = {}
         for rank in sorted(ranks):
             first.setdefault(self._members[rank].host, rank)
@@ -62,7 +61,6 @@ class RemoteHosts:
     def collective(
         self, tag: str, ranks: Iterable[int], topology: Topology | None = None
     ) -> Collective | TorchDist | None:
-        """Of the leaders among ``ranks``, of which this worker is one; ``None`` if it is alone."""
         leaders, topology = self.leaders(ranks), topology or Topology()
         if len(leaders) == 1:
             return None
@@ -101,7 +99,6 @@ class RemoteHosts:
         return Collective(links, topology.kind, measured_latency(links))
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """From the first host to all others; leaders only."""
         if self._everyone is None:
             self._everyone = self.collective("everyone", range(len(self._members)))
         if self._everyone is None:
@@ -113,26 +110,21 @@ class RemoteHosts:
                 tensor.copy_(flat.view(tensor.shape))
 
     def channels_to_servers(self, count: int | None) -> list[Channel]:
-        """Connections to the parameter servers, which this host's workers share. Collective."""
         return self._servers.channels(count)
 
     def channels_with_first(self) -> dict[int, Channel]:
-        """Between the first worker and each on another machine, by rank. Collective."""
         tag = f"first.{self.new_name()}"
-        return channels_with_first(self._rank, self._members, self._access, tag)
+        return _channels_with_first(self._rank, self._members, self._access, tag)
 
     def midway(self, host: Arena, servers: int) -> Tensor:
-        """Of each connection to a server: whether a message is under way. One for all stores."""
         if servers not in self._midway:
             self._midway[servers] = host.region(f"midway.{servers}", servers, torch.uint8)
         return self._midway[servers]
 
     def new_name(self) -> str:
-        """For something that all workers make together: they make such things in one order."""
         return next(self._names)
 
     def forget(self) -> None:
-        """A training is over, for all: its links and stores are not needed any more."""
         for collective in self._opened:
             collective.close()
         self._opened, self._everyone, self._midway = [], None, {}
@@ -145,3 +137,27 @@ class RemoteHosts:
     def close(self) -> None:
         self.forget()
         self._servers.close()
+
+
+def _channels_with_first(
+    rank: int, members: Sequence[TrainingMember], access: Credentials, tag: str
+) -> dict[int, Channel]:
+    """By rank: to all who are elsewhere, or to the first worker. Collective."""
+    first, me = members[0], members[rank]
+    far = [member for member in members if member.host != first.host]
+    if rank == 0:
+        deadline = time.monotonic() + OPEN_SECONDS
+        expect = access.dispatcher.expect
+        return {m.rank: expect(Introduction(tag, m.rank, 0), deadline, _name(m)) for m in far}
+    if me.host == first.host:
+        return {}
+    channel = connect(
+        first.address, first.port, access.key, Introduction(tag, rank, 0), tls=access.tls,
+        timeout=OPEN_SECONDS, source=access.address,
+    )  # fmt: skip
+    channel.peer = _name(first)
+    return {0: channel}
+
+
+def _name(member: TrainingMember) -> str:
+    return f"worker {member.rank} on {member.machine} ({member.address})"

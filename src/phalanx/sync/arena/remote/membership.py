@@ -26,8 +26,7 @@ from phalanx.sync.arena.shm_arena import ShmArena
 from phalanx.sync.collective.links import open_channels
 from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.connecting import connect
-from phalanx.sync.connect.credentials import Credentials
-from phalanx.sync.connect.dispatcher import Dispatcher
+from phalanx.sync.connect.dispatcher import Credentials, Dispatcher
 from phalanx.sync.connect.handshake import Introduction
 from phalanx.sync.connect.listener import Listener
 from phalanx.sync.store.remote.servers import Servers, Wish

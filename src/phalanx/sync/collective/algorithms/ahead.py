@@ -18,7 +18,7 @@ from phalanx.sync.collective.algorithms import direct
 from phalanx.sync.collective.links import Links, raw
 from phalanx.sync.collective.parts import element_starts
 from phalanx.sync.collective.sender_thread import SenderThread
-from phalanx.sync.connect.raw_buffers import drop_first
+from phalanx.sync.connect.channel import drop_first
 
 WORTHWHILE = 64 << 10
 """Bytes; less than that goes at once when it is whole."""

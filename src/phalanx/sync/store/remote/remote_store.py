@@ -28,12 +28,8 @@ class RemoteStore:
         hosts = context.arena.hosts
         assert hosts is not None
         self._arena, self._host, self._shared = context.arena, context.arena.host, context.shared
-        self._replica, self._encoding, self._clock = (
-            context.replica,
-            context.encoding,
-            context.clock,
-        )
-        self._team, self._hosts = context.team, hosts
+        self._replica, self._encoding = context.replica, context.encoding
+        self._team, self._hosts, self._clock = context.team, hosts, context.clock
         channels = hosts.channels_to_servers(servers)
         self._locks = [self._host.lock(shard_lock(i)) for i in range(len(channels))]
         memory = HostMemory(

@@ -15,7 +15,7 @@ from phalanx.sync.arena.remote.coordinator_messages import TrainingMember
 from phalanx.sync.arena.remote.sharing import Notes, hand_out, take
 from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.connecting import connect
-from phalanx.sync.connect.credentials import Credentials
+from phalanx.sync.connect.dispatcher import Credentials
 from phalanx.sync.connect.handshake import Introduction
 from phalanx.sync.store.remote.store_messages import STORE
 from phalanx.sync.store.remote.store_process import ServerProcess

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from phalanx.core.spec.codecs import CodecSpec, parse_codec
 from phalanx.sync.codec.codec import Payload
-from phalanx.sync.codec.make import make_codec, parts_of
+from phalanx.sync.codec.make import parts_of
 from phalanx.sync.state.layout import Layout
 from phalanx.sync.state.replica import Masks
 from phalanx.sync.store.remote.store_messages import (
@@ -89,30 +88,3 @@ def encoded_of(codec: int, payloads: Sequence[Payload]) -> Encoded:
         codec,
         [[TensorOf(type_name(t.dtype), list(t.shape)) for t in p.tensors] for p in payloads],
     )
-
-
-def gradient_bytes(layouts: Sequence[Layout], codec: CodecSpec | str | None = None) -> int:
-    """What one gradient takes on the wire to all servers, without headers.
-
-    Exact for every codec but ``threshold``, whose messages depend on the values.
-    """
-    if codec is None:
-        return parameter_bytes(layouts)
-    spec = parse_codec(codec) if isinstance(codec, str) else codec
-    total = 0
-    for layout in layouts:
-        for shard in range(len(layout.shards)):
-            low, high = layout.bounds(shard)
-            zeros = torch.zeros(high - low, dtype=layout.dtype)
-            total += make_codec(spec, parts_of(layout, shard), seed=0).encode(zeros).nbytes
-    return total
-
-
-def parameter_bytes(layouts: Sequence[Layout]) -> int:
-    """What all parameters take on the wire from all servers, without headers."""
-    return sum(layout.size * layout.dtype.itemsize for layout in layouts)
-
-
-def push_and_pull_bytes(layouts: Sequence[Layout], codec: CodecSpec | str | None = None) -> int:
-    """One push that is answered with the new parameters: both directions together."""
-    return gradient_bytes(layouts, codec) + parameter_bytes(layouts)

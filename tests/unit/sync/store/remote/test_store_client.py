@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from wire_bytes import push_and_pull_bytes
 
 from phalanx.core.errors import InputError, PeerLost
 from phalanx.core.run_folder.run_key import RunKey
@@ -20,12 +21,12 @@ from phalanx.core.spec.codecs import parse_codec
 from phalanx.sync.arena.clock import MonotonicClock
 from phalanx.sync.codec.make import make_compressor, parts_of
 from phalanx.sync.connect.channel import Channel
+from phalanx.sync.connect.connecting import connect
 from phalanx.sync.connect.handshake import Introduction
-from phalanx.sync.connect.listener import connect
 from phalanx.sync.state.replica import Masks, Replica
 from phalanx.sync.store.remote.server_connections import PREFIX, HostMemory
 from phalanx.sync.store.remote.store_client import Share, StoreClient
-from phalanx.sync.store.remote.store_description import describe, group_options, push_and_pull_bytes
+from phalanx.sync.store.remote.store_description import describe, group_options
 from phalanx.sync.store.remote.store_messages import STORE, Open, Push, pack
 from phalanx.sync.store.remote.store_process import ServerProcess
 from phalanx.sync.store.remote.store_shard import byte_view
@@ -430,7 +431,7 @@ _HALF_PUSH = """
 import os, time
 from phalanx.core.run_folder.run_key import key_from
 from phalanx.sync.connect.handshake import Introduction
-from phalanx.sync.connect.listener import connect
+from phalanx.sync.connect.connecting import connect
 from phalanx.sync.connect.channel import _PREFIX
 channel = connect("127.0.0.1", {port}, key_from(os.environ), Introduction("store"))
 channel.send({opening!r})
