@@ -20,7 +20,6 @@ from phalanx.sync.collective.algorithms import ring
 from phalanx.sync.collective.links import raw
 from phalanx.sync.connect.payloads import BLOCK, encode_header, make_room, rest_length
 
-GLOO = "gloo"
 NCCL = "nccl"
 
 

@@ -13,14 +13,7 @@ from phalanx.core.errors import InputError, MachineLost, PeerLost
 from phalanx.sync.arena.arena import Lock
 from phalanx.sync.connect.channel import Channel
 from phalanx.sync.state.layout import Layout
-from phalanx.sync.store.remote.store_messages import (
-    Answer,
-    Failed,
-    Request,
-    StoreDone,
-    pack,
-    read_answer,
-)
+from phalanx.sync.store.remote import store_messages as m
 from phalanx.sync.store.remote.store_shard import byte_view
 
 PREFIX = 12
@@ -96,28 +89,28 @@ class ServerConnection:
                 "See its log.",
             )
 
-    def send(self, request: Request, buffers: Sequence[Tensor] = ()) -> None:
+    def send(self, request: m.Request, buffers: Sequence[Tensor] = ()) -> None:
         self._midway[self._index] = 1
-        header, views = pack(request), [byte_view(tensor) for tensor in buffers]
+        header, views = m.pack(request), [byte_view(tensor) for tensor in buffers]
         self._traffic.sent += PREFIX + len(header) + sum(map(len, views))
         self.channel.send(header, *views)
 
-    def receive(self, into: Sequence[Tensor] = ()) -> Answer:
+    def receive(self, into: Sequence[Tensor] = ()) -> m.Answer:
         """The answer; what follows it fills ``into`` or is nothing. The server is idle then."""
         header, size = self.channel.receive()
         self._traffic.received += PREFIX + len(header) + size
-        answer = read_answer(header)
+        answer = m.read_answer(header)
         if size:
             views = [byte_view(tensor) for tensor in into]
             if size != sum(map(len, views)):
                 raise self.channel.lost(f"it sent {size} bytes where others were expected")
             self.channel.receive_into(*views)
         self._midway[self._index] = 0
-        if isinstance(answer, Failed):
+        if isinstance(answer, m.Failed):
             raise self._error(answer)
         return answer
 
-    def _error(self, answer: Failed) -> Exception:
+    def _error(self, answer: m.Failed) -> Exception:
         if answer.lost:
             return MachineLost(answer.cause, answer.remedy)
         return InputError(f"{self.channel.peer} refuses: {answer.cause}", answer.remedy)
@@ -137,9 +130,9 @@ class ServerConnections:
 
     def ask(
         self,
-        request: Callable[[int], Request],
+        request: Callable[[int], m.Request],
         into: Callable[[int], Sequence[Tensor]] = lambda server: (),
-    ) -> list[Answer]:
+    ) -> list[m.Answer]:
         with self.requests():
             for server, connection in enumerate(self.each):
                 connection.begin()
@@ -158,7 +151,7 @@ class ServerConnections:
                 traffic += connection.take_traffic()
             self.traffic += traffic
 
-    def take(self, server: int, into: Sequence[Tensor]) -> StoreDone:
+    def take(self, server: int, into: Sequence[Tensor]) -> m.StoreDone:
         """The answer of ``server``, with its parameters if it sent them. Frees the connection."""
         connection = self.each[server]
         slices = [flat[self.range_of(i, server)] for i, flat in enumerate(into)]
@@ -171,7 +164,7 @@ class ServerConnections:
         return slice(*self._layouts[layout].bounds(server))
 
 
-def done(answer: Answer) -> StoreDone:
-    if not isinstance(answer, StoreDone):
+def done(answer: m.Answer) -> m.StoreDone:
+    if not isinstance(answer, m.StoreDone):
         raise PeerLost("a parameter server answered another question than was asked")
     return answer

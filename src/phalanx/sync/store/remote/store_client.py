@@ -18,6 +18,7 @@ from phalanx.sync.state.gradient_values import clip_factor
 from phalanx.sync.state.layout import Layout, reshard
 from phalanx.sync.state.optimizer_state import State
 from phalanx.sync.state.replica import Masks
+from phalanx.sync.store.remote import store_messages as m
 from phalanx.sync.store.remote.server_connections import (
     HostMemory,
     ServerConnection,
@@ -30,21 +31,6 @@ from phalanx.sync.store.remote.store_description import (
     encoded_of,
     group_options,
     masks_of,
-)
-from phalanx.sync.store.remote.store_messages import (
-    Commit,
-    Contribute,
-    Drop,
-    Encoded,
-    Fence,
-    Fenced,
-    Load,
-    Open,
-    Opened,
-    Pull,
-    Push,
-    Save,
-    Squares,
 )
 from phalanx.sync.strategies.strategy import Timing
 
@@ -108,14 +94,14 @@ class StoreClient:
     def open(self, client: str, ranks: Sequence[int]) -> bool:
         """Make or join the store, for ``client`` with ``ranks``; whether it is loaded already."""
         answers = self._servers.ask(
-            lambda server: Open(
+            lambda server: m.Open(
                 self._name,
                 describe(self._optimizer, self.layouts, server, self._codecs),
                 client,
                 list(ranks),
             )
         )
-        opened = [answer for answer in answers if isinstance(answer, Opened)]
+        opened = [answer for answer in answers if isinstance(answer, m.Opened)]
         self._slots = opened[0].slots
         return all(answer.loaded for answer in opened)
 
@@ -125,7 +111,7 @@ class StoreClient:
             for server, connection in enumerate(self._servers.each):
                 connection.begin()
                 connection.send(
-                    Load(self._name), self._state_of(server, state, self._counts(state))
+                    m.Load(self._name), self._state_of(server, state, self._counts(state))
                 )
             for connection in self._servers.each:
                 done(connection.receive())
@@ -139,7 +125,7 @@ class StoreClient:
             state.setdefault(name, torch.empty(layout.size, dtype=layout.dtype))
         counts = [[torch.empty(len(part)) for part in n.shards] for n in self.layouts]
         self._servers.ask(
-            lambda server: Save(self._name), lambda server: self._state_of(server, state, counts)
+            lambda server: m.Save(self._name), lambda server: self._state_of(server, state, counts)
         )
         for i, layout in enumerate(self.layouts):
             steps = torch.zeros(len(layout.places), dtype=torch.float64)
@@ -166,7 +152,7 @@ class StoreClient:
         return [*flats, *(parts[server] for parts in counts)]
 
     def drop(self) -> None:
-        self._servers.ask(lambda server: Drop(self._name))
+        self._servers.ask(lambda server: m.Drop(self._name))
 
     # -- asynchronous ------------------------------------------------------------------------
 
@@ -204,7 +190,7 @@ class StoreClient:
                 waited += now() - asked
                 encoded, buffers = self._message(server, gradients, payloads, codec)
                 masks = masks_of(used, self.layouts, server)
-                push = Push(self._name, groups, masks, rate_factor, encoded, bool(into), *origin)
+                push = m.Push(self._name, groups, masks, rate_factor, encoded, bool(into), *origin)
                 connection.send(push, buffers)
             for server, connection in enumerate(self._servers.each):
                 answer = self._servers.take(server, into)
@@ -218,15 +204,15 @@ class StoreClient:
 
     def fence(self, rank: int) -> list[int]:
         """A worker is lost: how far its pushes have come, and will ever, at each server."""
-        answers = self._servers.ask(lambda server: Fence(self._name, rank))
-        return [answer.total for answer in answers if isinstance(answer, Fenced)]
+        answers = self._servers.ask(lambda server: m.Fence(self._name, rank))
+        return [answer.total for answer in answers if isinstance(answer, m.Fenced)]
 
     def pull(self, into: Sequence[Tensor]) -> Traffic:
         """The newest parameters, from the servers that have newer ones."""
         with self._servers.requests() as traffic:
             for connection in self._servers.each:
                 connection.begin()
-                connection.send(Pull(self._name, connection.version))
+                connection.send(m.Pull(self._name, connection.version))
             for server in range(len(self._servers.each)):
                 self._servers.take(server, into)
         return traffic
@@ -257,9 +243,9 @@ class StoreClient:
         timing.bytes_sent += traffic.sent
         return traffic
 
-    def _contribution(self, share: Share, server: int, encoded: Encoded | None) -> Contribute:
+    def _contribution(self, share: Share, server: int, encoded: m.Encoded | None) -> m.Contribute:
         alone = len(self._servers.each) == 1
-        return Contribute(
+        return m.Contribute(
             self._name,
             share.step,
             list(share.expected),
@@ -277,9 +263,9 @@ class StoreClient:
         """Take the step's parameters; first agree on the norm of the whole gradient, if asked."""
         if clip is not None and len(self._servers.each) > 1:
             answers = [connection.receive() for connection in self._servers.each]
-            squares = sum(a.value for a in answers if isinstance(a, Squares))
+            squares = sum(a.value for a in answers if isinstance(a, m.Squares))
             for connection in self._servers.each:
-                connection.send(Commit(self._name, step, clip_factor(squares, clip)))
+                connection.send(m.Commit(self._name, step, clip_factor(squares, clip)))
         for server in range(len(self._servers.each)):
             self._servers.take(server, into)
 
@@ -289,7 +275,7 @@ class StoreClient:
         gradients: Sequence[Tensor],
         payloads: Sequence[Payload] | None,
         codec: CodecSpec | None,
-    ) -> tuple[Encoded | None, list[Tensor]]:
+    ) -> tuple[m.Encoded | None, list[Tensor]]:
         if payloads is None or codec is None:
             return None, [
                 flat[self._servers.range_of(i, server)] for i, flat in enumerate(gradients)
