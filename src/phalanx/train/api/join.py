@@ -19,9 +19,9 @@ from phalanx.adapters.torch_models import (
 )
 from phalanx.core import settings
 from phalanx.core.errors import InputError
+from phalanx.core.settings import describe_emulation
 from phalanx.core.spec import Spec, parse_spec
 from phalanx.observe.events.emit import EventWriter
-from phalanx.observe.machines.emulated import describe_emulation
 from phalanx.train.api.precision import Trial, choose
 from phalanx.train.api.run import Run
 from phalanx.train.checkpoint.checkpointing import Resumed, Trained

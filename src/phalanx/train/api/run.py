@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from phalanx.adapters.torch_models import save_state, state_of
 from phalanx.core.errors import InputError, NotFinite, PeerLost, RunStopped
-from phalanx.core.inside import Inside
 from phalanx.data.ledger import Lease
 from phalanx.data.reader import Reader, as_reader
 from phalanx.train.api import gathered_values as gathered
@@ -30,7 +29,7 @@ from phalanx.train.guards.gradient_reads import GradientReads
 from phalanx.train.guards.loss_kind import LossWatch, check_factors, watch_backward
 from phalanx.train.guards.nonfinite import SOUND, NonFinite, bad_weights
 from phalanx.train.guards.same_data import SameData
-from phalanx.train.guards.step_guard import OwnSteps
+from phalanx.train.guards.step_guard import Inside, OwnSteps
 from phalanx.train.loop.course import Course, check_fixed
 from phalanx.train.loop.engine import NEVER, Engine
 from phalanx.train.loop.epoch_figures import Figures

@@ -18,7 +18,7 @@ from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.spec import parse_spec
 from phalanx.observe.events.event_types import Saved
-from phalanx.sync.reduce.finite import are_finite
+from phalanx.sync.state.gradient_values import are_finite
 from phalanx.sync.state.optimizer_state import State
 from phalanx.train.checkpoint.buffer_state import frozen, names_of
 from phalanx.train.checkpoint.checkpoint_index import next_number, verified

@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from torch import Tensor
 
 from phalanx.core.errors import PeerLost
 from phalanx.core.files import write_whole
-from phalanx.sync.connect.channel import Channel
 from phalanx.train.checkpoint import checkpoint_index as shelf
 from phalanx.train.checkpoint import remote_parts as parcels
 from phalanx.train.checkpoint.background import Background
@@ -36,6 +36,9 @@ from phalanx.train.checkpoint.checkpoint_manifest import (
 )
 from phalanx.train.checkpoint.disk import Steps, fsync_folder, unwatched, write_durably
 from phalanx.train.checkpoint.tensor_files import write_tensors
+
+if TYPE_CHECKING:
+    from phalanx.sync.connect.channel import Channel
 
 PATIENCE = 60.0  # seconds that the first worker waits for the others' parts
 POLL = 0.01

@@ -12,8 +12,8 @@ from typing import Any
 
 from phalanx.core.spec import Spec
 from phalanx.sync.arena.arena import Arena
-from phalanx.sync.policy.balance import Change
-from phalanx.sync.policy.leases import SharedClaims
+from phalanx.sync.policy.balance import ShareChange
+from phalanx.sync.policy.leases import SharedLeases
 from phalanx.train.control.balancing import LOOK_EVERY, Watch
 from phalanx.train.control.command_cells import Board, Command, Kind
 from phalanx.train.control.rendezvous import BUSY, CUT, SAMPLES, SPEED, STEPS, WHOLE, Meeting
@@ -29,8 +29,8 @@ class Control:
         self,
         arena: Arena,
         meeting: Meeting,
-        claims: SharedClaims,
-        tell: Callable[[Change], None],
+        claims: SharedLeases,
+        tell: Callable[[ShareChange], None],
         *,
         balance: bool,
     ) -> None:

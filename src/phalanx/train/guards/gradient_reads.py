@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from phalanx.core.errors import InputError
-from phalanx.core.inside import Inside
 from phalanx.sync.state.gradients import stop_watching, watch_reads
+from phalanx.train.guards.step_guard import Inside
 from phalanx.train.loop.engine import Engine
 from phalanx.train.loop.gradient_weight import Weighing
 

@@ -5,26 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from phalanx.core.spec import Phase, Spec
-from phalanx.data.ledger import Lease, Segment, lockstep
+from phalanx.data.ledger import Lease, Segment, SettledSamples, lockstep
+from phalanx.sync.arena.arena import LostWorker
 from phalanx.sync.arena.clock import Clock
-from phalanx.sync.arena.remote.coordinator_messages import Lost
-from phalanx.sync.connect.channel import Channel
-from phalanx.sync.policy.balance import Change
-from phalanx.sync.policy.samples_in_hand import Settled
+from phalanx.sync.policy.balance import ShareChange
 from phalanx.sync.state.optimizer_state import State
 from phalanx.sync.state.replica import Replica
-from phalanx.sync.state.sole_state import export_alone, import_alone
-from phalanx.sync.strategies.single import Single
+from phalanx.sync.strategies.single import Single, export_alone, import_alone
 from phalanx.sync.strategies.strategy import Timing
 from phalanx.train.checkpoint.buffer_state import load_buffers, named_buffers
 from phalanx.train.checkpoint.whole_state import Captured, part_of
 from phalanx.train.control.command_cells import Command, Kind
 from phalanx.train.loop.emulation import Emulation
+
+if TYPE_CHECKING:
+    from phalanx.sync.connect.channel import Channel
 
 NEVER = 2**62
 
@@ -67,11 +68,11 @@ class Engine:
         self._command: Command | None = None
         self.watcher: Callable[[], Command | None] | None = None
         """Asked at every step, on the first worker, whether there is a command to post."""
-        self.on_shares: Callable[[Change], None] | None = None
+        self.on_shares: Callable[[ShareChange], None] | None = None
         """Called, on the first worker, when other parts of a batch have been kept or refused."""
-        self.on_lost: Callable[[Lost], None] | None = None
+        self.on_lost: Callable[[LostWorker], None] | None = None
         """Told when a worker is gone and the others go on."""
-        self.on_settled: Callable[[Settled], None] | None = None
+        self.on_settled: Callable[[SettledSamples], None] | None = None
         """Told, on one worker, what became of the samples that a lost one was given."""
         self.told_to_stop: Callable[[], bool] = lambda: False
         """Asked at every step, on each worker."""

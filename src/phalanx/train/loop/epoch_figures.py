@@ -13,6 +13,7 @@ import msgspec
 from torch import nn
 
 from phalanx.adapters.torch_models import save_state, state_of
+from phalanx.data.ledger import SettledSamples
 from phalanx.observe.events import event_types as events
 from phalanx.observe.events.event_types import (
     Balanced,
@@ -22,9 +23,8 @@ from phalanx.observe.events.event_types import (
     Saved,
     WorkerLost,
 )
-from phalanx.sync.arena.remote.coordinator_messages import Lost
-from phalanx.sync.policy.balance import Change
-from phalanx.sync.policy.samples_in_hand import Settled
+from phalanx.sync.arena.arena import LostWorker
+from phalanx.sync.policy.balance import ShareChange
 from phalanx.train.api.metrics import is_classification, logits_of
 from phalanx.train.checkpoint.checkpointing import Checkpoints, History, Resumed
 from phalanx.train.loop.best_model import Best
@@ -104,7 +104,7 @@ class Figures:
             )
         )
 
-    def tell_lost(self, lost: Lost) -> None:
+    def tell_lost(self, lost: LostWorker) -> None:
         """The others go on: said where a person looks, and in the record."""
         rank, now = self._environment.rank, self._stopwatch.clock.now()
         self._writer.emit(
@@ -119,7 +119,7 @@ class Figures:
             flush=True,
         )
 
-    def tell_settled(self, found: Settled) -> None:
+    def tell_settled(self, found: SettledSamples) -> None:
         """Its samples are trained by the others; those that cannot be are said."""
         self._writer.emit(
             events.Settled(
@@ -135,7 +135,7 @@ class Figures:
         )
         self._writer.flush()  # at once: what it says is known to this worker alone
 
-    def tell_shares(self, change: Change) -> None:
+    def tell_shares(self, change: ShareChange) -> None:
         self._writer.emit(
             Balanced(
                 time=self._clock.now(),

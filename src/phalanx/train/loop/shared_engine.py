@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -12,23 +13,17 @@ from torch import Tensor, nn
 from phalanx.core.errors import InputError
 from phalanx.core.settings import RunSettings
 from phalanx.core.spec import Phase, Spec
-from phalanx.data.ledger import Applied, Lease, Segment, lockstep
-from phalanx.sync.arena.arena import Arena
+from phalanx.data.ledger import Applied, Lease, Segment, SettledSamples, lockstep
+from phalanx.sync.arena.arena import Arena, Locks, LostWorker
 from phalanx.sync.arena.clock import Clock
-from phalanx.sync.arena.locks import Locks
-from phalanx.sync.arena.remote.coordinator_messages import Lost
-from phalanx.sync.arena.remote.remote_arena import Mirror
-from phalanx.sync.connect.channel import Channel
-from phalanx.sync.policy.balance import Change
-from phalanx.sync.policy.leases import SharedClaims
-from phalanx.sync.policy.samples_in_hand import Settled
-from phalanx.sync.reduce.encoding import Wire
-from phalanx.sync.state.broadcast import broadcast
-from phalanx.sync.state.gathering import Gathering
+from phalanx.sync.policy.balance import ShareChange
+from phalanx.sync.policy.leases import SharedLeases
+from phalanx.sync.reduce.encoding import Encoding
 from phalanx.sync.state.model_buffers import SharedBuffers
 from phalanx.sync.state.optimizer_state import State
 from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.shared_state import SharedState
+from phalanx.sync.state.windows import Gathering, broadcast
 from phalanx.sync.strategies.strategy import Strategy, Timing
 from phalanx.train.checkpoint.whole_state import Captured, WholeState
 from phalanx.train.control.command_cells import Command
@@ -48,6 +43,9 @@ from phalanx.train.control.rendezvous import (
 from phalanx.train.loop.emulation import emulation_of
 from phalanx.train.loop.engine import Engine, Snapshot
 from phalanx.train.loop.stage import Makings, Stage
+
+if TYPE_CHECKING:
+    from phalanx.sync.connect.channel import Channel
 
 
 class SharedEngine(Engine):
@@ -72,7 +70,7 @@ class SharedEngine(Engine):
         self._lay_out()
         broadcast(arena, _untrained(models, self._replicas))
         self._buffers = SharedBuffers(arena, models, buffers)
-        self._claims = SharedClaims(arena)
+        self._claims = SharedLeases(arena)
         self._claims.least = 2 if _normalise_batches(models) else 1
         self._meeting = Meeting(arena, arena.circle(range(self.workers)), range(self.workers))
         self._control = Control(
@@ -81,10 +79,10 @@ class SharedEngine(Engine):
         self._had = self._stepped = 0
         """Samples that this worker has had in this training, and those it has stepped with."""
         self._arrived = arena.region("arrived", self.workers, torch.float64).numpy()
-        wire = Wire(None, chosen.rate, arena.sleep, chosen.seed * 64 + self.rank)
+        encoding = Encoding(None, chosen.rate, arena.sleep, chosen.seed * 64 + self.rank)
         self._makings = Makings(
             arena, clock, self._replicas, self._shared, self._meeting,
-            chosen.divide_rate, wire, machine,
+            chosen.divide_rate, encoding, machine,
         )  # fmt: skip
         self._gathering: Gathering | None = None
         self._stages: dict[tuple[str, tuple[float, ...]], Stage] = {}
@@ -92,8 +90,7 @@ class SharedEngine(Engine):
         for phase in spec.phases:
             self._stage_of(phase, regroup=False)
         self._begin(self._stage_of(spec.phases[first], regroup=False), spec)
-        if isinstance(arena, Mirror):
-            arena.survives = self._survives
+        arena.watch_losses(self._survives)
 
     def _lay_out(self) -> None:
         """Memory for what the optimizers train now. Collective."""
@@ -118,8 +115,7 @@ class SharedEngine(Engine):
 
     def _begin(self, stage: Stage, spec: Spec, *, regroup: bool = False) -> None:
         self._stage, self.lockstep = stage, stage.lockstep
-        if isinstance(self._arena, Mirror):
-            self._arena.in_step = stage.lockstep  # all come here after the same barriers
+        self._arena.in_step = stage.lockstep  # all come here after the same barriers
         if stage.phase.traits.grouped:
             self._claims.begin_teams()
         if self._claims.given is not None:
@@ -193,7 +189,7 @@ class SharedEngine(Engine):
     def lost(self) -> Collection[int]:
         return self._arena.lost
 
-    def _survives(self, lost: Lost) -> bool:
+    def _survives(self, lost: LostWorker) -> bool:
         """Where nobody waits for anybody the others go on, unless they share its memory."""
         hosts, traits = self._arena.hosts, self._stage.phase.traits
         if traits.lockstep or traits.grouped or hosts is None or lost.rank in hosts.here:
@@ -295,7 +291,7 @@ class SharedEngine(Engine):
             for strategy in self._strategies:
                 strategy.drain()
 
-    def _tell_shares(self, change: Change) -> None:
+    def _tell_shares(self, change: ShareChange) -> None:
         if self.rank == 0 and self.on_shares is not None:
             self.on_shares(change)
 
@@ -415,7 +411,7 @@ class SharedEngine(Engine):
             self._tell_settled(settled)
         return given.over(ticket)
 
-    def _tell_settled(self, settled: Settled) -> None:
+    def _tell_settled(self, settled: SettledSamples) -> None:
         if self.on_settled is not None:
             self.on_settled(settled)
 

@@ -13,13 +13,11 @@ import torch
 from phalanx.core.spec import STRATEGIES, Phase
 from phalanx.sync.arena.arena import Arena
 from phalanx.sync.arena.clock import Clock
-from phalanx.sync.reduce import grouping as teams
-from phalanx.sync.reduce.encoding import Wire
+from phalanx.sync.reduce.encoding import Encoding
 from phalanx.sync.reduce.team import Team, everyone, team_of
 from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.shared_state import SharedState
-from phalanx.sync.store.admission_gate import Gates
-from phalanx.sync.strategies.strategy import Strategy, StrategyContext
+from phalanx.sync.strategies.strategy import Gates, Strategy, StrategyContext
 from phalanx.train.control.rendezvous import Meeting
 
 DEFAULT_GROUP = 2
@@ -58,7 +56,7 @@ class Makings:
     shared: list[SharedState]
     meeting: Meeting
     divide_rate: bool
-    wire: Wire
+    encoding: Encoding
     machine: str
 
     def stage(self, phase: Phase, number: int, speeds: Sequence[float]) -> Stage:
@@ -66,11 +64,11 @@ class Makings:
         team, meeting = self._team(phase, speeds)
         sources = team.teams if phase.traits.grouped else self.arena.workers
         divisor = float(sources) if phase.traits.divides_rate and self.divide_rate else 1.0
-        wire = dataclasses.replace(self.wire, codec=phase.codec)
+        encoding = dataclasses.replace(self.encoding, codec=phase.codec)
         kind, gates, gone = STRATEGIES.get(phase.name), Gates(), self.meeting.someone_left
         contexts = [
             StrategyContext(
-                replica, shared, self.arena, self.clock, team, divisor, wire, f"{number}.{i}",
+                replica, shared, self.arena, self.clock, team, divisor, encoding, f"{number}.{i}",
                 gates, gone,
             )
             for i, (replica, shared) in enumerate(zip(self.replicas, self.shared, strict=True))
@@ -86,6 +84,8 @@ class Makings:
         return dataclasses.replace(team, meet=meeting.wait), meeting
 
     def _groups(self, phase: Phase, speeds: Sequence[float]) -> list[tuple[int, ...]]:
+        from phalanx.sync.reduce import grouping as teams
+
         by, size = phase.options.get("by", "rank"), phase.options.get("size")
         if by == "machine":
             return teams.by_machine(self._machines())
