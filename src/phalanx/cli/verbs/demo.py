@@ -14,11 +14,9 @@ WORKERS = 2
 
 def demo(ctx: typer.Context, dry_run: o.DryRun = False, json: o.Json = False) -> int:
     """Compare four strategies on handwritten digits, here, now."""
-    from phalanx.cli.request.request import Options, check
+    from phalanx.cli.request.request import check
     from phalanx.cli.verbs.compare import compare_checked
 
     script = Path(__file__).parents[2] / "demos" / "digits.py"
-    options = Options(
-        script=script, words=(), command=ctx.obj.command, workers=WORKERS, name="demo"
-    )
-    return compare_checked(check(options), STRATEGIES, [None], 1, json=json, dry_run=dry_run)
+    options = o.RunOptions(workers=WORKERS, name="demo", dry_run=dry_run, json=json)
+    return compare_checked(check(options, script, ctx.obj), STRATEGIES, [None])
