@@ -163,7 +163,7 @@ class StudyRun:
     def _run_one(self, study: Study, name: str, job: Job) -> Outcome:
         from phalanx.cli.request.systems import cannot_run, ready
         from phalanx.cli.show.progress import observe
-        from phalanx.cli.show.words import describe
+        from phalanx.cli.show.result_lines import describe
         from phalanx.launch.run.controller import execute
 
         paths = new_run(name)

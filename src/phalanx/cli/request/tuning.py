@@ -79,7 +79,7 @@ class Tuning:
 
     def _run_one(self, study: Study, trial: Trial) -> Outcome:
         from phalanx.cli.show.progress import observe
-        from phalanx.cli.show.words import describe
+        from phalanx.cli.show.result_lines import describe
         from phalanx.launch.run.controller import execute
 
         paths = new_run(self._title(trial))

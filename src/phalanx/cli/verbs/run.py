@@ -91,7 +91,7 @@ def tell_outcome(outcome: Outcome, paths: RunPaths, out: Output) -> int:
 
 
 def _tell(outcome: Outcome, out: Output) -> None:
-    from phalanx.cli.show.words import describe
+    from phalanx.cli.show.result_lines import describe
     from phalanx.report.findings import findings
 
     style = "bold green" if outcome.summary.status == "done" else "bold red"
