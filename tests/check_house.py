@@ -134,7 +134,11 @@ def circles(limit: int) -> Iterator[str]:
 def local_worker(limit: int) -> Iterator[str]:
     """What a worker of a local ``allreduce`` imports."""
     ended = subprocess.run(
-        [sys.executable, "-c", LOCAL_WORKER], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", LOCAL_WORKER],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
     )
     found = [name.removeprefix("phalanx").lstrip(".") for name in ended.stdout.split()]
     if len(found) > limit:

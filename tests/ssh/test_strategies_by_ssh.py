@@ -15,8 +15,8 @@ import pytest
 from lab_machines import MakeLab, lab
 from ssh_runs import Bench
 
+from phalanx.core import words
 from phalanx.lab.lab import Lab
-from phalanx.report import words
 
 pytestmark = pytest.mark.slow
 __all__ = ["lab"]

@@ -1,4 +1,4 @@
-"""What ``phalanx demo`` trains: a small network that reads handwritten digits.
+"""What ``phalanx demo`` trains: a small convolutional network that reads handwritten digits.
 
 It is an ordinary script: plain ``python digits.py`` trains it alone.
 """
@@ -15,21 +15,22 @@ def main() -> None:
     torch.manual_seed(0)
     train, test = phalanx.data.load("digits")
     model = nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(32, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(64, 128),
-        nn.ReLU(),
-        nn.Linear(128, 64),
-        nn.ReLU(),
-        nn.Linear(64, 10),
+        nn.Linear(512, 10),
     )
     phalanx.fit(
         model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
         loss=nn.functional.cross_entropy,
         train=train,
         test=test,
         epochs=10,
-        batch=32,
+        batch=128,
     )
 
 

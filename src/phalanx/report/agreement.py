@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 from phalanx.core.settings import OURS
-from phalanx.report.load import Group
+from phalanx.report.load import RunGroup
 from phalanx.report.quality import Quality
 
 LOSS_BAND = 0.25
@@ -28,25 +28,25 @@ class Agreement(Enum):
         return self in (Agreement.REFERENCE, Agreement.AGREES)
 
 
-def are_systems(groups: Sequence[Group]) -> bool:
+def are_systems(groups: Sequence[RunGroup]) -> bool:
     """Whether more than one system is compared: strategies of ours need no such check."""
     return len({group.system for group in groups}) > 1
 
 
-def reference_of(groups: Sequence[Group]) -> Group | None:
+def reference_of(groups: Sequence[RunGroup]) -> RunGroup | None:
     """The first of ours that is done, else the first that is."""
     done = [group for group in groups if group.done]
     return next((group for group in done if group.system == OURS), done[0] if done else None)
 
 
-def agreements(groups: Sequence[Group]) -> list[Agreement]:
+def agreements(groups: Sequence[RunGroup]) -> list[Agreement]:
     """One for each group; strategies of one system agree by definition."""
     if not are_systems(groups):
         return [Agreement.AGREES] * len(groups)
     return [_judge(group, reference_of(groups)) for group in groups]
 
 
-def _judge(group: Group, reference: Group | None) -> Agreement:
+def _judge(group: RunGroup, reference: RunGroup | None) -> Agreement:
     if reference is None or not group.done:
         return Agreement.UNKNOWN
     if group is reference:
@@ -62,7 +62,7 @@ def _judge(group: Group, reference: Group | None) -> Agreement:
     return Agreement.UNKNOWN
 
 
-def _near(group: Group, reference: Group, quality: Quality) -> bool | None:
+def _near(group: RunGroup, reference: RunGroup, quality: Quality) -> bool | None:
     own, other = group.spread(quality.get), reference.spread(quality.get)
     if own is None or other is None:
         return None
@@ -70,7 +70,7 @@ def _near(group: Group, reference: Group, quality: Quality) -> bool | None:
     return abs(own.middle - other.middle) <= band
 
 
-def remarks(groups: Sequence[Group]) -> list[str]:
+def remarks(groups: Sequence[RunGroup]) -> list[str]:
     """Which rows are left out of the comparison of times, and why."""
     reference = reference_of(groups)
     if reference is None or not are_systems(groups):

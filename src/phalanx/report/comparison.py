@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from phalanx.report import words
-from phalanx.report.agreement import agreements
-from phalanx.report.load import Spread, StudyData, train_seconds
-from phalanx.report.noise import NOISE, Difference, judge_quality, judge_times
+from phalanx.core import words
+from phalanx.report.noise import Difference, judge_quality
 from phalanx.report.quality import Quality
+from phalanx.report.ranking import (
+    Competitor,
+    Ranking,
+    is_implausible,
+    judge,
+    rank_quality,
+    rank_times,
+)
 
 
 @dataclass(frozen=True)
-class Competitor:
-    """One row of the comparison."""
-
-    label: str
-    strategy: str
-    batch: int | None
-    seconds: Spread
-    quality: Spread | None = None
-    workers: int | None = None
-    threads: int | None = None
-    """Of all workers together."""
-
-
-@dataclass(frozen=True)
-class Verdict:
+class ComparisonVerdict:
     """The sentence, what it claims, and what should be known beside it."""
 
     sentence: str
@@ -38,71 +30,14 @@ class Verdict:
     remarks: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Ranking:
-    """The front-runner, those that cannot be told from it, and the nearest that can."""
-
-    front: tuple[Competitor, ...]
-    rival: Competitor | None
-    difference: Difference
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return tuple(competitor.label for competitor in self.front)
-
-
-def rank_times(rows: Sequence[Competitor]) -> Ranking:
-    ordered = sorted(rows, key=lambda row: row.seconds.middle)
-    return _rank(ordered, _judge)
-
-
-def _judge(a: Competitor, b: Competitor) -> Difference:
-    """What more workers cannot explain is never clear, however large."""
-    found = judge_times(a.seconds, b.seconds)
-    return Difference.TENTATIVE if found is Difference.CLEAR and is_implausible(a, b) else found
-
-
-def is_implausible(fast: Competitor, slow: Competitor) -> bool:
-    """Whether one worker took longer than several can make up for."""
-    if slow.strategy != "single" or not fast.workers or fast.seconds.middle <= 0.0:
-        return False
-    return slow.seconds.middle / fast.seconds.middle > (1.0 + NOISE) * fast.workers
-
-
-def rank_quality(rows: Sequence[Competitor], quality: Quality) -> Ranking | None:
-    known = [row for row in rows if row.quality]
-    if len(known) < 2:
-        return None
-
-    def judge(a: Competitor, b: Competitor) -> Difference:
-        assert a.quality and b.quality
-        return judge_quality(a.quality, b.quality, quality)
-
-    sign = -1 if quality.higher_is_better else 1
-    ordered = sorted(known, key=lambda row: sign * row.quality.middle if row.quality else 0.0)
-    return _rank(ordered, judge)
-
-
-def _rank(
-    ordered: Sequence[Competitor], judge: Callable[[Competitor, Competitor], Difference]
-) -> Ranking:
-    front: list[Competitor] = [ordered[0]]
-    rest: list[Competitor] = []
-    for row in ordered[1:]:
-        (front if judge(ordered[0], row) is Difference.NOISE else rest).append(row)
-    rival = rest[0] if rest else None
-    difference = judge(ordered[0], rival) if rival else Difference.NOISE
-    return Ranking(tuple(front), rival, difference)
-
-
-def decide(rows: Sequence[Competitor], quality: Quality) -> Verdict:
+def decide(rows: Sequence[Competitor], quality: Quality) -> ComparisonVerdict:
     """The verdict on the finished rows."""
     if not rows:
-        return Verdict("No run finished, so there is nothing to compare.")
+        return ComparisonVerdict("No run finished, so there is nothing to compare.")
     if len(rows) == 1:
-        return Verdict(_alone(rows[0], quality), (rows[0].label,), (rows[0].label,))
+        return ComparisonVerdict(_alone(rows[0], quality), (rows[0].label,), (rows[0].label,))
     times, ranks = rank_times(rows), rank_quality(rows, quality)
-    return Verdict(
+    return ComparisonVerdict(
         sentence=_sentence(times, ranks, quality, rows),
         fastest=times.labels,
         best=ranks.labels if ranks else (),
@@ -235,7 +170,7 @@ def worth_distributing(rows: Sequence[Competitor], quality: Quality) -> str | No
     single = min(alone, key=lambda row: row.seconds.middle)
     as_good = [row for row in others if not _worse(row, single, quality)]
     best = min(as_good or others, key=lambda row: row.seconds.middle)
-    difference = _judge(best, single)
+    difference = judge(best, single)
     figures = f"({words.seconds(best.seconds.middle)} against {_took(single)})"
     if difference is Difference.NOISE:
         return (
@@ -284,20 +219,3 @@ def _price(single: Competitor, best: Competitor, quality: Quality) -> str:
     if judge_quality(single.quality, best.quality, quality) is Difference.NOISE:
         return f", at the same {quality.name} within noise"
     return f", with {quality.gap(best.quality.middle, single.quality.middle)} {quality.name}"
-
-
-def competitors(study: StudyData, quality: Quality) -> list[Competitor]:
-    """The groups that have a finished run, a known time, and losses that agree."""
-    rows = []
-    for group, found in zip(study.groups, agreements(study.groups), strict=True):
-        spread = group.spread(train_seconds) if group.done and found.comparable else None
-        if spread:
-            score = group.spread(quality.get)
-            threads = [worker.threads for worker in group.shown.summary.per_worker]
-            rows.append(
-                Competitor(
-                    group.label, group.strategy, group.batch, spread, score, group.workers,
-                    sum(t or 0 for t in threads) if all(threads) else None,
-                )
-            )  # fmt: skip
-    return rows

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from phalanx.core import words
 from phalanx.observe.speedup.speedup_words import as_sentence
 from phalanx.observe.speedup.straggler import Straggler
 from phalanx.observe.summary.summary_fields import BalanceSummary, Summary, SwitchSummary
-from phalanx.report import words
-from phalanx.report.load import Group, StudyData
+from phalanx.report.load import RunGroup, StudyData
 
 FEW_SWITCHES = 6
 
@@ -140,7 +140,7 @@ def switch_sentence(summary: Summary) -> str | None:
     return f"Switched {often}, {pause}: {words.listed(under)}."
 
 
-def of_group(group: Group, study: StudyData, sentence: str | None) -> str:
+def of_group(group: RunGroup, study: StudyData, sentence: str | None) -> str:
     """A sentence about one of several strategies says which."""
     if not sentence or len(study.groups) == 1:
         return sentence or ""

@@ -11,10 +11,10 @@ import jinja2
 from markupsafe import Markup
 
 from phalanx import __version__
+from phalanx.core import words
 from phalanx.core.errors import InputError
 from phalanx.core.files import write_whole
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.report import words
 from phalanx.report.load import StudyData, load_study
 from phalanx.report.sections import Plot, Section, make_sections
 from phalanx.report.study_verdict import verdict_on

@@ -10,18 +10,14 @@ from statistics import median
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.observe.summary.run_records import (
     LaunchRecord,
+    RunFiles,
     StudyRecord,
     read_record,
+    read_run,
     study_folders,
 )
 from phalanx.observe.summary.run_status import DONE, RUNNING
-from phalanx.observe.summary.summary import (
-    RunFiles,
-    Summary,
-    read_run,
-    read_summary,
-    summarise_files,
-)
+from phalanx.observe.summary.summary import Summary, read_summary, summarise_files
 
 Getter = Callable[[Summary], float | None]
 Key = tuple[str, int | None, int | None, str | None, tuple[str, ...]]
@@ -78,7 +74,7 @@ def spread_of(summaries: Sequence[Summary], get: Getter) -> Spread | None:
 
 
 @dataclass(frozen=True)
-class Group:
+class RunGroup:
     """The repeats of one strategy with one batch, one number of workers, one emulation."""
 
     label: str
@@ -118,7 +114,7 @@ class StudyData:
     failures: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[RunGroup]:
         """The runs, repeats together, in the order of their first appearance."""
         keys: dict[Key, list[RunData]] = {}
         for run in self.runs:
@@ -129,7 +125,8 @@ class StudyData:
         systems = {key: runs[0].summary.system for key, runs in keys.items()}
         shown = _labels(list(keys), systems)
         return [
-            Group(label, *key[:4], tuple(keys[key]), systems[key]) for key, label in shown.items()
+            RunGroup(label, *key[:4], tuple(keys[key]), systems[key])
+            for key, label in shown.items()
         ]
 
     @property

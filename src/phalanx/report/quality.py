@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from phalanx.core import words
 from phalanx.observe.summary.summary import Summary
-from phalanx.report import words
 
 # The first that any run knows is the one that is compared.
 CANDIDATES = (

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from phalanx.core import words
 from phalanx.observe.summary.run_status import DONE
 from phalanx.observe.summary.summary import Summary
-from phalanx.report import agreement, words
-from phalanx.report.comparison import Verdict, competitors, decide
+from phalanx.report import agreement
+from phalanx.report.comparison import ComparisonVerdict, decide
 from phalanx.report.load import RunData, StudyData, train_seconds
 from phalanx.report.quality import Quality, quality_of
+from phalanx.report.ranking import competitors
 
 
-def verdict_on(study: StudyData) -> Verdict:
+def verdict_on(study: StudyData) -> ComparisonVerdict:
     """The verdict on a study, with whatever makes its runs unlike each other."""
     quality = quality_of([run.summary for run in study.runs])
     if len(study.runs) == 1 and not study.missing:
-        return Verdict(
+        return ComparisonVerdict(
             outcome_of(study.runs[0].summary, quality),
             remarks=(*gone_on(study.runs[0].summary), *conditions(study)),
         )

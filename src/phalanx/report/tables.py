@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from phalanx.core import words
 from phalanx.core.terminal import printable
 from phalanx.observe.summary.summary import Summary
-from phalanx.report import words
 from phalanx.report.agreement import Agreement, agreements, are_systems, reference_of
-from phalanx.report.load import Getter, Group, Spread, StudyData, train_seconds
+from phalanx.report.load import Getter, RunGroup, Spread, StudyData, train_seconds
 from phalanx.report.noise import Difference, judge_quality, judge_times
 from phalanx.report.quality import CANDIDATES, Quality
 
@@ -22,7 +22,7 @@ BASELINES = ("single", "allreduce")
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     text: str
     note: str = ""
     """The range over the repeats."""
@@ -30,20 +30,20 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Line:
+class TableRow:
     """One quantity, a cell per group."""
 
     name: str
-    cells: tuple[Cell, ...]
+    cells: tuple[TableCell, ...]
 
 
-def table_lines(study: StudyData) -> list[Line]:
+def table_lines(study: StudyData) -> list[TableRow]:
     """The quantities that are worth a line for these runs."""
     groups = study.groups
     lines = [*_settings(study), *_qualities(groups)]
     found = agreements(groups)
     if are_systems(groups):
-        lines.append(Line("losses", tuple(Cell(_agreed(one)) for one in found)))
+        lines.append(TableRow("losses", tuple(TableCell(_agreed(one)) for one in found)))
     times = _line("training time", groups, train_seconds, words.seconds)
     fair = [agreement.comparable for agreement in found]
     lines.append(_mark(times, groups, train_seconds, judge_times, lower=True, among=fair))
@@ -55,19 +55,23 @@ def table_lines(study: StudyData) -> list[Line]:
     return [line for line in lines if any(cell.text != words.UNKNOWN for cell in line.cells)]
 
 
-def _ratios(groups: Sequence[Group]) -> Iterator[Line]:
+def _ratios(groups: Sequence[RunGroup]) -> Iterator[TableRow]:
     for name in BASELINES:
         others = [group for group in groups if not _is_baseline(group, name)]
         if len(others) < len(groups) and others:
             ratios = (ratio_to_baseline(group, groups, name) for group in groups)
-            yield Line(f"time ÷ {name}", tuple(Cell(words.ratio(ratio)) for ratio in ratios))
+            yield TableRow(
+                f"time ÷ {name}", tuple(TableCell(words.ratio(ratio)) for ratio in ratios)
+            )
 
 
 def _agreed(agreement: Agreement) -> str:
     return words.UNKNOWN if agreement is Agreement.UNKNOWN else agreement.value
 
 
-def _ratios_of_systems(groups: Sequence[Group], found: Sequence[Agreement]) -> Iterator[Line]:
+def _ratios_of_systems(
+    groups: Sequence[RunGroup], found: Sequence[Agreement]
+) -> Iterator[TableRow]:
     """To the first of ours; a row that trained to another loss has no ratio."""
     base = reference_of(groups)
     own = base.spread(train_seconds) if base else None
@@ -77,22 +81,22 @@ def _ratios_of_systems(groups: Sequence[Group], found: Sequence[Agreement]) -> I
     for group, agreement in zip(groups, found, strict=True):
         spread = group.spread(train_seconds) if agreement.comparable else None
         ratio = words.ratio(spread.middle / own.middle) if spread else _agreed(agreement)
-        cells.append(Cell(ratio))
-    yield Line(f"time ÷ {base.label}", tuple(cells))
+        cells.append(TableCell(ratio))
+    yield TableRow(f"time ÷ {base.label}", tuple(cells))
 
 
-def _sent(groups: Sequence[Group]) -> Line:
+def _sent(groups: Sequence[RunGroup]) -> TableRow:
     """What a worker sends in a step, and with a codec the part of what it sends plainly."""
     line = _line("sent per step", groups, lambda s: s.bytes_per_step, words.size)
     cells = []
     for group, cell in zip(groups, line.cells, strict=True):
         part = _part_of_plain(group, groups)
         note = f"{words.percent(100 * part)} of plain" if part else cell.note
-        cells.append(Cell(cell.text, note))
-    return Line(line.name, tuple(cells))
+        cells.append(TableCell(cell.text, note))
+    return TableRow(line.name, tuple(cells))
 
 
-def _part_of_plain(group: Group, groups: Sequence[Group]) -> float | None:
+def _part_of_plain(group: RunGroup, groups: Sequence[RunGroup]) -> float | None:
     plain = uncoded(group.strategy)
     alike = [
         g for g in groups if g.strategy == plain != group.strategy and g.workers == group.workers
@@ -106,25 +110,25 @@ def uncoded(strategy: str) -> str:
     return re.sub(r"\+[^@/]*", "", strategy)
 
 
-def _settings(study: StudyData) -> Iterator[Line]:
+def _settings(study: StudyData) -> Iterator[TableRow]:
     groups = study.groups
     if not all(run.done for run in study.runs):
-        yield Line("status", tuple(Cell(_status(group)) for group in groups))
-    yield Line("workers", tuple(Cell(words.count(group.workers)) for group in groups))
-    yield Line("global batch", tuple(Cell(words.count(group.batch)) for group in groups))
+        yield TableRow("status", tuple(TableCell(_status(group)) for group in groups))
+    yield TableRow("workers", tuple(TableCell(words.count(group.workers)) for group in groups))
+    yield TableRow("global batch", tuple(TableCell(words.count(group.batch)) for group in groups))
     yield _line("epochs", groups, lambda s: s.epochs, words.count)
     if any(group.emulated for group in groups):
-        yield Line("emulated", tuple(Cell(group.emulated or "no") for group in groups))
+        yield TableRow("emulated", tuple(TableCell(group.emulated or "no") for group in groups))
 
 
-def _status(group: Group) -> str:
+def _status(group: RunGroup) -> str:
     states = [run.summary.status for run in group.runs]
     if len(states) == 1 or len(set(states)) == 1:
         return states[0]
     return f"{len(group.done)} of {len(states)} done"
 
 
-def _qualities(groups: Sequence[Group]) -> Iterator[Line]:
+def _qualities(groups: Sequence[RunGroup]) -> Iterator[TableRow]:
     order = sorted(CANDIDATES, key=lambda name: ("loss" in name, not name.startswith("train")))
     for name in order:
         quality = Quality(name)
@@ -145,28 +149,30 @@ def _metric(name: str) -> Getter:
     return lambda summary: summary.metrics.get(name)
 
 
-def _line(name: str, groups: Sequence[Group], get: Getter, say: Callable[[float], str]) -> Line:
-    return Line(name, tuple(_cell(group.spread(get), say) for group in groups))
+def _line(
+    name: str, groups: Sequence[RunGroup], get: Getter, say: Callable[[float], str]
+) -> TableRow:
+    return TableRow(name, tuple(_cell(group.spread(get), say) for group in groups))
 
 
-def _cell(spread: Spread | None, say: Callable[[float], str]) -> Cell:
+def _cell(spread: Spread | None, say: Callable[[float], str]) -> TableCell:
     if spread is None:
-        return Cell(words.UNKNOWN)
+        return TableCell(words.UNKNOWN)
     text = say(spread.middle)
     if len(spread.values) == 1 or say(spread.low) == say(spread.high):
-        return Cell(text)
-    return Cell(text, words.span(say(spread.low), say(spread.high)))
+        return TableCell(text)
+    return TableCell(text, words.span(say(spread.low), say(spread.high)))
 
 
 def _mark(
-    line: Line,
-    groups: Sequence[Group],
+    line: TableRow,
+    groups: Sequence[RunGroup],
     get: Getter,
     judge: Callable[[Spread, Spread], Difference],
     *,
     lower: bool,
     among: Sequence[bool] | None = None,
-) -> Line:
+) -> TableRow:
     """Mark the best cells: the front-runner and those that noise cannot tell from it.
 
     Nothing is marked when that would be all of them; those that are not ``among`` are passed over.
@@ -182,15 +188,17 @@ def _mark(
     if sum(best) == len(known):
         return line
     marked = zip(line.cells, best, strict=True)
-    return Line(line.name, tuple(Cell(cell.text, cell.note, mark) for cell, mark in marked))
+    return TableRow(
+        line.name, tuple(TableCell(cell.text, cell.note, mark) for cell, mark in marked)
+    )
 
 
-def _is_baseline(group: Group, name: str) -> bool:
+def _is_baseline(group: RunGroup, name: str) -> bool:
     return group.strategy == name and bool(group.done)
 
 
 def ratio_to_baseline(
-    group: Group, groups: Sequence[Group], name: str = "allreduce"
+    group: RunGroup, groups: Sequence[RunGroup], name: str = "allreduce"
 ) -> float | None:
     """Training time as a multiple of all-reduce's: with the same batch, if that was run."""
     bases = [other for other in groups if _is_baseline(other, name)]
@@ -217,7 +225,7 @@ def print_table(study: StudyData, console: Console) -> None:
         console.print(_rich_table(study, lines, block))
 
 
-def _blocks(labels: list[str], lines: list[Line], width: int) -> Iterator[list[int]]:
+def _blocks(labels: list[str], lines: list[TableRow], width: int) -> Iterator[list[int]]:
     """Columns, as many at a time as fit."""
     name_width = max((len(line.name) for line in lines), default=0) + 2
     block: list[int] = []
@@ -235,7 +243,7 @@ def _blocks(labels: list[str], lines: list[Line], width: int) -> Iterator[list[i
         yield block
 
 
-def _rich_table(study: StudyData, lines: list[Line], block: list[int]) -> Table:
+def _rich_table(study: StudyData, lines: list[TableRow], block: list[int]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("")
     for index in block:
@@ -250,5 +258,5 @@ def _rich_table(study: StudyData, lines: list[Line], block: list[int]) -> Table:
     return table
 
 
-def _rich_cell(cell: Cell) -> Text:
+def _rich_cell(cell: TableCell) -> Text:
     return Text(printable(cell.text), style="bold green" if cell.best else "")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from phalanx.observe.events.timeline import RankLog, Step
+from phalanx.observe.events.timeline import RankLog, WorkerStep
 
 STEPS_SHOWN = 5
 _PARTS = (
@@ -32,7 +32,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Window:
+class TimelineWindow:
     """What each rank did in one span of time."""
 
     lanes: tuple[tuple[int, tuple[Bar, ...]], ...]
@@ -45,14 +45,14 @@ def usual_span(ranks: Sequence[RankLog]) -> float | None:
     return STEPS_SHOWN * median(steps) if steps else None
 
 
-def cut_window(ranks: Sequence[RankLog], span: float) -> Window:
+def cut_window(ranks: Sequence[RankLog], span: float) -> TimelineWindow:
     """``span`` seconds around a switch or a round, or else from a typical step on."""
     switches = next((log.switches for log in ranks if log.switches), [])
     moment = switches[len(switches) // 2].time if switches else None
     begin = _typical_begin(ranks, span) if moment is None else moment - span / 2
     begin = max(begin, min(log.steps[0].began for log in ranks))
     lanes = tuple((log.rank, tuple(_bars(log.rows, begin, span))) for log in ranks)
-    return Window(lanes, None if moment is None else moment - begin)
+    return TimelineWindow(lanes, None if moment is None else moment - begin)
 
 
 def _typical_begin(ranks: Sequence[RankLog], span: float) -> float:
@@ -67,19 +67,19 @@ def _typical_begin(ranks: Sequence[RankLog], span: float) -> float:
     return _typical(max(ranks, key=lambda log: len(log.steps)).steps).began
 
 
-def _typical(steps: Sequence[Step]) -> Step:
+def _typical(steps: Sequence[WorkerStep]) -> WorkerStep:
     count = len(steps)
     middle = list(enumerate(steps))[count // 4 : max(count // 4 + 1, 3 * count // 4)]
     usual = median(step.seconds for _, step in middle)
 
-    def oddity(place: tuple[int, Step]) -> tuple[float, int]:
+    def oddity(place: tuple[int, WorkerStep]) -> tuple[float, int]:
         off = round(abs(place[1].seconds - usual) / usual, 2) if usual else 0.0
         return off, abs(place[0] - count // 2)
 
     return min(middle, key=oddity)[1]
 
 
-def _bars(steps: Sequence[Step], begin: float, span: float) -> Iterator[Bar]:
+def _bars(steps: Sequence[WorkerStep], begin: float, span: float) -> Iterator[Bar]:
     for step in steps:
         if step.ended <= begin or step.began >= begin + span:
             continue

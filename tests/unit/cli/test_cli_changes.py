@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from phalanx.cli.show.changes import MOST_SHARES, MOST_SWITCHES, Changes
-from phalanx.cli.show.words import describe
-from phalanx.observe.events.event_types import Balanced, Settled, Switched
+from phalanx.cli.show.changes import MOST_SHARES, MOST_SWITCHES, ChangeLines
+from phalanx.cli.show.result_lines import describe
+from phalanx.observe.events.event_types import Balanced, SamplesSettled, Switched
 from phalanx.observe.summary.summary import Summary
 
 
@@ -19,14 +19,14 @@ def switched(at: float) -> Switched:
 
 
 def test_each_change_of_shares_once() -> None:
-    changes = Changes()
+    changes = ChangeLines()
     assert changes.line(balanced(0.8, 0.2)) == "shares 80 : 20 (measured speeds)"
     assert changes.line(balanced(0.801, 0.199)) is None
     assert changes.line(balanced(0.7, 0.3)) == "shares 70 : 30 (measured speeds)"
 
 
 def test_only_the_first_few_are_told() -> None:
-    changes = Changes()
+    changes = ChangeLines()
     told = [changes.line(balanced(i / 100, 1 - i / 100)) for i in range(1, 40)]
     lines = [line for line in told if line]
     assert len(lines) == MOST_SHARES + 1 and lines[-1] == "further shares are in the report"
@@ -37,10 +37,14 @@ def test_only_the_first_few_are_told() -> None:
 
 
 def test_what_a_lost_worker_had_is_told() -> None:
-    event = Settled(time=1.0, rank=0, worker=2, epoch=1, trained=96, of_epoch=32, back=43, lost=0)
-    assert Changes().line(event) == "worker 2 is lost: 43 samples that it had go to the others"
-    event = Settled(time=1.0, rank=0, worker=2, epoch=1, trained=96, of_epoch=32, back=0, lost=16)
-    assert "16 of an update that came in part cannot be trained again" in Changes().line(event)
+    event = SamplesSettled(
+        time=1.0, rank=0, worker=2, epoch=1, trained=96, of_epoch=32, back=43, lost=0
+    )
+    assert ChangeLines().line(event) == "worker 2 is lost: 43 samples that it had go to the others"
+    event = SamplesSettled(
+        time=1.0, rank=0, worker=2, epoch=1, trained=96, of_epoch=32, back=0, lost=16
+    )
+    assert "16 of an update that came in part cannot be trained again" in ChangeLines().line(event)
 
 
 def test_the_last_line_says_that_it_was_emulated() -> None:
@@ -51,7 +55,7 @@ def test_the_last_line_says_that_it_was_emulated() -> None:
 
 
 def test_what_is_taken_back_is_said() -> None:
-    changes = Changes()
+    changes = ChangeLines()
     tried = Balanced(
         time=1.0, rank=0, epoch=0, shares=[0.5, 0.5], refused=[0.88, 0.12],
         rate_before=7984.0, rate_after=2359.0,

@@ -67,7 +67,7 @@ def test_the_processor_s_flags_for_bfloat16(
 
 
 def test_a_check_that_breaks_is_a_finding() -> None:
-    def broken() -> checks.Finding:
+    def broken() -> checks.HealthCheck:
         raise RuntimeError("no such file")
 
     assert checks.examine(broken).status == "fail"

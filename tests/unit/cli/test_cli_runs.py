@@ -345,3 +345,25 @@ def test_what_files_say_cannot_steer_the_terminal(house: Shell) -> None:
     for text in (house("stop", NEW).out, house("runs").out, shown):
         assert "done" in text
         assert not set(text) & set("\x1b\x07\x9b")
+
+
+PREPARES = """
+import time
+import torch
+import phalanx
+train, test = phalanx.data.load("digits")
+time.sleep(0.5)
+model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loss = torch.nn.functional.cross_entropy
+phalanx.fit(model, optimizer=optimizer, loss=loss, train=train, epochs=1, batch=500)
+"""
+
+
+def test_what_a_script_does_to_its_data_is_preparation(shell: Shell) -> None:
+    words = ("--strategy", "single", "--launcher", "inprocess", "--json")
+    answer = shell("run", shell.script(PREPARES), *words)
+    phases = answer.json["phases"]
+    assert phases["prepare"] >= 0.5
+    assert phases["read"] > 0 and phases["start"] > 0
+    assert sum(value or 0 for value in phases.values()) <= answer.json["seconds"] + 0.1

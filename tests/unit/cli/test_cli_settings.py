@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from phalanx.cli.request.options import STRATEGY_NAMES
 from phalanx.cli.request.strategy_help import SWITCHES
-from phalanx.cli.request.values import Checkpoints, read_checkpoints, read_rate, read_slow
+from phalanx.cli.request.values import CheckpointTimes, read_checkpoints, read_rate, read_slow
 from phalanx.core.spec import known_strategies, parse_spec
 from phalanx.core.spec.codecs import known_codecs
 
@@ -55,14 +55,14 @@ def test_rates(text: str, rate: float) -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("1", Checkpoints(1)),
-        ("0", Checkpoints(0)),
-        ("10min", Checkpoints(0, 10.0)),
-        ("0.5min,3", Checkpoints(3, 0.5)),
-        ("2h", Checkpoints(0, 120.0)),
+        ("1", CheckpointTimes(1)),
+        ("0", CheckpointTimes(0)),
+        ("10min", CheckpointTimes(0, 10.0)),
+        ("0.5min,3", CheckpointTimes(3, 0.5)),
+        ("2h", CheckpointTimes(0, 120.0)),
     ],
 )
-def test_checkpoint_times(text: str, found: Checkpoints) -> None:
+def test_checkpoint_times(text: str, found: CheckpointTimes) -> None:
     assert read_checkpoints(text, 3) == found
 
 

@@ -12,6 +12,7 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from cli_support import Shell
 from hypothesis import given
 from hypothesis import strategies as st
@@ -162,7 +163,13 @@ def test_the_demo_compares_single_first_with_two_workers(shell: Shell) -> None:
     found = [(x["settings"]["strategy"], len(x["workers"])) for x in answer.json["launches"]]
     assert found == [("single", 1), ("allreduce", 2), ("async", 2), ("switch:at=0.5", 2)]
     script = Path(answer.json["launches"][0]["script"])
-    assert "phalanx.fit(" in script.read_text()
+    assert "phalanx.fit(" in script.read_text() and "Conv2d" in script.read_text()
+
+
+def test_the_demo_ends_with_what_to_do_next(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phalanx.cli.verbs.compare.compare_checked", lambda *_: 0)
+    assert shell("demo").out.splitlines()[-1].strip() == "phalanx compare train.py --workers 2"
+    assert shell("demo", "--json").out == "", "stdout ends with the JSON object of the study"
 
 
 def outcome(strategy: str, seconds: float, workers: int, code: int = 0) -> Outcome:

@@ -10,11 +10,11 @@ import pytest
 from launch_support import make_job, write_script
 from shipping_support import NearLink
 
+from phalanx.core import words
 from phalanx.core.errors import InputError
 from phalanx.core.script.datasets import HOMES, IDX_FILES
 from phalanx.launch.launchers.launcher import Fleet
 from phalanx.launch.shipping.datasets import Datasets, find_datasets
-from phalanx.launch.shipping.project import megabytes
 from phalanx.launch.shipping.send import ignore_progress
 from phalanx.pool.machine import Machine
 
@@ -69,7 +69,7 @@ def test_what_is_cached_here_goes_there_once(place: Place) -> None:
     for name in names:
         assert (there / "mnist" / name).read_bytes() == (place.cache / "mnist" / name).read_bytes()
     assert place.link.sent > size
-    assert place.said == [f"m1: sending mnist ({megabytes(size)}) from {place.cache}"]
+    assert place.said == [f"m1: sending mnist ({words.size(size)}) from {place.cache}"]
     place.link.sent = 0
     assert place.bring() == there
     assert place.link.sent == 0 and len(place.said) == 1

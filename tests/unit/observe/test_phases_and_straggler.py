@@ -12,8 +12,8 @@ from made_runs import CLOCK, WALL, write_run
 
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.observe.events import event_types as ev
-from phalanx.observe.events.strategy_phases import PhaseSteps, Waiting, split_phases
-from phalanx.observe.events.timeline import RankLog, Step, read_ranks
+from phalanx.observe.events.strategy_phases import PhaseSteps, WaitRule, split_phases
+from phalanx.observe.events.timeline import RankLog, WorkerStep, read_ranks
 from phalanx.observe.speedup.straggler import find_straggler
 from phalanx.observe.summary.summary import summarise
 
@@ -37,12 +37,12 @@ def switched(time: float, before: str, after: str) -> ev.Switched:
     )
 
 
-def step(rank: int, began: float, **changes: Any) -> Step:
+def step(rank: int, began: float, **changes: Any) -> WorkerStep:
     values: dict[str, Any] = {
         "epoch": 0, "number": 0, "samples": 8, "input": 0.0, "compute": 0.5, "send": 0.0,
         "wait": 0.0, "reduce": 0.0, "update": 0.0, "settle": 0.0, "staleness": 0, "loss": None,
     }  # fmt: skip
-    return Step(rank=rank, began=began, **(values | changes))
+    return WorkerStep(rank=rank, began=began, **(values | changes))
 
 
 def log(rank: int, *events: ev.Event, steps: int = 0) -> RankLog:
@@ -66,7 +66,7 @@ def test_every_switch_begins_a_phase_also_back_and_by_hand() -> None:
         [2, 2], [2, 2], [3, 3], [3, 3],
     ]  # fmt: skip
     assert [phase.waiting for phase in phases] == [
-        Waiting.LOCKSTEP, Waiting.NOBODY, Waiting.LOCKSTEP, Waiting.BOUNDED,
+        WaitRule.LOCKSTEP, WaitRule.NOBODY, WaitRule.LOCKSTEP, WaitRule.BOUNDED,
     ]  # fmt: skip
 
 
@@ -137,17 +137,19 @@ def test_a_step_of_a_second_optimizer_is_no_round() -> None:
     assert not step(0, 0.0, samples=0, compute=0.2).is_round
 
 
-def phase_of(waiting: Waiting, *ranks: list[Step], teams: tuple[int, ...] = ()) -> PhaseSteps:
+def phase_of(
+    waiting: WaitRule, *ranks: list[WorkerStep], teams: tuple[int, ...] = ()
+) -> PhaseSteps:
     lists = list(ranks)
     teams = teams or (0,) * len(lists)
-    lockstep = waiting is Waiting.LOCKSTEP
+    lockstep = waiting is WaitRule.LOCKSTEP
     return PhaseSteps("made", lockstep, lists, [[] for _ in lists], waiting, teams)
 
 
 def test_at_a_bound_all_waiting_is_for_the_slowest() -> None:
     fast = [step(0, 2.0 * i, compute=0.5, wait=1.5) for i in range(5)]
     slow = [step(1, 2.0 * i, compute=2.0) for i in range(5)]
-    late = find_straggler([phase_of(Waiting.BOUNDED, fast, slow)])
+    late = find_straggler([phase_of(WaitRule.BOUNDED, fast, slow)])
     assert late is not None and (late.rank, late.waiting) == (1, "bounded")
     assert late.seconds == pytest.approx(7.5) and late.cost == pytest.approx(0.75)
     assert late.slower == pytest.approx(4.0)
@@ -156,7 +158,7 @@ def test_at_a_bound_all_waiting_is_for_the_slowest() -> None:
 def test_asynchronous_stragglers_cost_nobody_anything() -> None:
     fast = [step(0, 0.5 * i, wait=0.01) for i in range(8)]
     slow = [step(1, 2.0 * i, compute=2.0) for i in range(2)]
-    late = find_straggler([phase_of(Waiting.NOBODY, fast, slow)])
+    late = find_straggler([phase_of(WaitRule.NOBODY, fast, slow)])
     assert late is not None and (late.rank, late.waiting, late.seconds) == (1, "nobody", 0.0)
 
 
@@ -164,7 +166,7 @@ def test_only_ones_own_team_waits() -> None:
     quick = [[step(rank, 1.0 * i, wait=0.0) for i in range(4)] for rank in range(2)]
     kept = [step(2, 2.0 * i, wait=1.0) for i in range(4)]
     slow = [step(3, 2.0 * i, compute=1.5) for i in range(4)]
-    late = find_straggler([phase_of(Waiting.LOCKSTEP, *quick, kept, slow, teams=(0, 0, 1, 1))])
+    late = find_straggler([phase_of(WaitRule.LOCKSTEP, *quick, kept, slow, teams=(0, 0, 1, 1))])
     assert late is not None and late.rank == 3
     assert late.seconds == pytest.approx(4.0)
 
@@ -174,7 +176,7 @@ def test_slowness_is_measured_at_equal_shares() -> None:
     even = [[step(r, 1.0 * i, compute=0.5 + 0.5 * r) for i in range(4)] for r in range(2)]
     fast = even[0] + [step(0, 10.0 + i, samples=15, compute=0.6) for i in range(20)]
     slow = even[1] + [step(1, 10.0 + i, samples=1, compute=0.6) for i in range(20)]
-    phases = [phase_of(Waiting.LOCKSTEP, fast, slow)]
+    phases = [phase_of(WaitRule.LOCKSTEP, fast, slow)]
     late = find_straggler(phases, balanced=9.0)
     assert late is not None and late.slower == pytest.approx(2.0)
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from phalanx.core.fitting_shares import fitting_shares
 from phalanx.observe.events.event_types import Joined, WorkerLost
 from phalanx.observe.events.step_intervals import Lap, RankWindow, _laps, windows_of
-from phalanx.observe.events.strategy_phases import PhaseSteps, Waiting
-from phalanx.observe.events.timeline import RankLog, Step
+from phalanx.observe.events.strategy_phases import PhaseSteps, WaitRule
+from phalanx.observe.events.timeline import RankLog, WorkerStep
 from phalanx.observe.speedup.from_events import judge
 from phalanx.observe.speedup.speedup import BALANCE, FEWER, Option, Way, Worth, worth
 from phalanx.observe.speedup.speedup_words import GAIN, advise, as_sentence
@@ -52,13 +52,13 @@ def free(paces: Sequence[float], *, link: float = 0.002, laps: int = 40) -> dict
 
 def judged(
     ranks: dict[int, RankWindow],
-    waiting: Waiting = Waiting.LOCKSTEP,
+    waiting: WaitRule = WaitRule.LOCKSTEP,
     *,
     balanced: bool = False,
     places: Sequence[str] | None = None,
 ) -> Worth:
     names = dict(enumerate(places or [f"m{rank + 1}" for rank in ranks]))
-    way = Way(waiting, dict.fromkeys(ranks, 0), waiting is not Waiting.NOBODY, balanced)
+    way = Way(waiting, dict.fromkeys(ranks, 0), waiting is not WaitRule.NOBODY, balanced)
     found = worth(ranks, names, way)
     assert found is not None
     return found
@@ -181,7 +181,7 @@ def test_as_fast_alone_is_said_without_a_recommendation() -> None:
 
 
 def test_asynchronous_speeds_add_up_and_nobody_is_waited_for() -> None:
-    found = judged(free([1e-3, 4e-3]), Waiting.NOBODY)
+    found = judged(free([1e-3, 4e-3]), WaitRule.NOBODY)
     assert found.waiting is None
     rates = [part.samples_per_second for part in found.machines.values()]
     assert found.predicted[0].samples_per_second == pytest.approx(sum(rates))
@@ -217,17 +217,17 @@ def test_fitting_shares_sum_up_and_end_together(
 
 def step(
     rank: int, number: int, *, samples: int = 60, compute: float = 0.25, **more: float
-) -> Step:
+) -> WorkerStep:
     values = {"send": 0.0, "wait": 0.0, "reduce": 0.01, "update": 0.01, "settle": 0.0} | more
-    return Step(
+    return WorkerStep(
         rank=rank, epoch=0, number=number, began=float(number), samples=samples, input=0.0,
         compute=compute, staleness=0, loss=None, **values,
     )  # fmt: skip
 
 
-def in_a_row(steps: Sequence[Step]) -> list[Step]:
+def in_a_row(steps: Sequence[WorkerStep]) -> list[WorkerStep]:
     """Without a pause between them."""
-    found: list[Step] = []
+    found: list[WorkerStep] = []
     for one in steps:
         found.append(one._replace(began=found[-1].ended if found else 0.0))
     return found
@@ -261,7 +261,7 @@ def test_many_short_steps_are_as_good_as_few_long_ones() -> None:
 def test_the_work_between_two_rounds_is_one_lap() -> None:
     steps = [[step(0, i) for i in range(9)]]
     met = [step(0, 6, samples=0, compute=0.0)._replace(began=5.5, wait=0.5)]
-    phase = PhaseSteps("localsgd:every=3", True, steps, [met], Waiting.LOCKSTEP, (0,))
+    phase = PhaseSteps("localsgd:every=3", True, steps, [met], WaitRule.LOCKSTEP, (0,))
     (lap,) = windows_of(phase)[0].laps
     assert lap.samples == 3 * 60
     assert lap.busy == pytest.approx(3 * 0.27)
@@ -270,7 +270,7 @@ def test_the_work_between_two_rounds_is_one_lap() -> None:
 
 def test_what_a_step_itself_costs_is_found_from_unlike_sizes() -> None:
     steps = [step(0, i, samples=n, compute=0.1 + 0.001 * n) for i, n in enumerate([100, 50] * 10)]
-    phase = PhaseSteps("allreduce", True, [in_a_row(steps)], [], Waiting.LOCKSTEP, (0,))
+    phase = PhaseSteps("allreduce", True, [in_a_row(steps)], [], WaitRule.LOCKSTEP, (0,))
     window = windows_of(phase)[0]
     assert window.fixed == pytest.approx(0.1)
     assert window.each == pytest.approx(0.001)
@@ -297,8 +297,8 @@ def test_whatever_the_machines_tell_it_never_fails(data: st.DataObject, strategy
 
 
 def test_what_a_script_does_between_its_steps_is_its_own_work() -> None:
-    def step(epoch: int, number: int, began: float) -> Step:
-        return Step(0, epoch, number, began, 8, 0.0, 0.1, 0.0, 0.0, 0.0, 0.0, 0.0, 0, None)
+    def step(epoch: int, number: int, began: float) -> WorkerStep:
+        return WorkerStep(0, epoch, number, began, 8, 0.0, 0.1, 0.0, 0.0, 0.0, 0.0, 0.0, 0, None)
 
     laps = _laps([step(0, 1, 1.0), step(0, 2, 1.6), step(1, 3, 9.0)], [])
     assert [round(lap.busy, 6) for lap in laps] == [0.1, 0.6, 0.1]

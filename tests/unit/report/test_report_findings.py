@@ -10,6 +10,7 @@ import pytest
 from made_runs import write_run, write_study
 from rich.console import Console
 
+from phalanx.core import words
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.observe.events import event_types as ev
 from phalanx.observe.speedup.straggler import Straggler
@@ -20,7 +21,6 @@ from phalanx.observe.summary.summary_fields import (
     Summary,
     SwitchSummary,
 )
-from phalanx.report import words
 from phalanx.report.findings import (
     balance_sentence,
     findings,

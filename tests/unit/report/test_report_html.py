@@ -193,6 +193,14 @@ def test_a_run_without_accuracy_shows_its_loss(tmp_path: Path) -> None:
     assert "Where the time went" in titles
 
 
+def test_the_phases_of_each_run_are_shown(study: RunPaths) -> None:
+    (found,) = (s for s in make_sections(load_study(study)) if s.title == "Where the time went")
+    (grid,) = found.grids
+    assert grid.head == ("strategy", "start", "read", "prepare", "train", "evaluate")
+    assert [row[0] for row in grid.rows] == ["single", "allreduce", "switch:at=0.5"]
+    assert grid.rows[0][1:4] == ("1.50 s", "100 ms", "–")
+
+
 def test_a_section_is_one_file_and_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

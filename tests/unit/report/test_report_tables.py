@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from made_runs import write_run, write_study
 from rich.console import Console
 
+from phalanx.core import words
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.report import words
 from phalanx.report.load import load_study
 from phalanx.report.tables import print_table, ratio_to_baseline, table_lines
 

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_runs import write_run, write_study
 
+from phalanx.core import words
 from phalanx.observe.summary.summary import summarise
-from phalanx.report import words
-from phalanx.report.comparison import Competitor, decide, worth_distributing
+from phalanx.report.comparison import decide, worth_distributing
 from phalanx.report.load import Spread, load_study
 from phalanx.report.noise import Difference, judge_quality, judge_times
 from phalanx.report.quality import Quality
+from phalanx.report.ranking import Competitor
 from phalanx.report.study_verdict import verdict_on
 
 ACCURACY = Quality("test_accuracy")

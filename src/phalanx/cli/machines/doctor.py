@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from phalanx.cli.request import options as o
 
 if TYPE_CHECKING:
-    from phalanx.cli.machines.doctor_checks import Finding
+    from phalanx.cli.machines.doctor_checks import HealthCheck
     from phalanx.cli.output import Output
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -22,7 +22,7 @@ def doctor(json: o.Json = False) -> int:
     from phalanx.core.errors import DONE, MACHINE_FAILED
 
     out = Output(json)
-    findings: list[Finding] = []
+    findings: list[HealthCheck] = []
     for check in CHECKS:
         findings.append(examine(check))
         _tell(findings[-1], out)
@@ -31,7 +31,7 @@ def doctor(json: o.Json = False) -> int:
     return MACHINE_FAILED if failed else DONE
 
 
-def _tell(finding: Finding, out: Output) -> None:
+def _tell(finding: HealthCheck, out: Output) -> None:
     from rich.text import Text
 
     line = Text(f"{finding.status:<5}", style=STYLES[finding.status])

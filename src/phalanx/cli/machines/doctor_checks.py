@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from phalanx.core import words
+
 CPU_INFO = Path("/proc/cpuinfo")
 LEAST_PYTHON = (3, 11)
 LITTLE_MEMORY = 2 * 1024**3
@@ -24,7 +26,7 @@ ASK_TORCH = (
 
 
 @dataclass(frozen=True)
-class Finding:
+class HealthCheck:
     """``status`` is ok, warn or fail."""
 
     name: str
@@ -33,31 +35,31 @@ class Finding:
     remedy: str = ""
 
 
-Check = Callable[[], Finding]
+Check = Callable[[], HealthCheck]
 
 
-def examine(check: Check) -> Finding:
+def examine(check: Check) -> HealthCheck:
     """A check that breaks is a finding too."""
     try:
         return check()
     except Exception as error:
         name = check.__name__.replace("_", " ")
-        return Finding(name, "fail", f"{type(error).__name__}: {error}", "Report this.")
+        return HealthCheck(name, "fail", f"{type(error).__name__}: {error}", "Report this.")
 
 
-def system() -> Finding:
+def system() -> HealthCheck:
     found = f"{platform.system()} {platform.release()}, {platform.machine()}"
     status = "ok" if sys.platform == "linux" else "warn"
-    return Finding("system", status, found, "Linux is what this version is tested on.")
+    return HealthCheck("system", status, found, "Linux is what this version is tested on.")
 
 
-def python() -> Finding:
+def python() -> HealthCheck:
     status = "ok" if sys.version_info >= LEAST_PYTHON else "fail"
     wanted = ".".join(map(str, LEAST_PYTHON))
-    return Finding("python", status, platform.python_version(), f"Use {wanted} or newer.")
+    return HealthCheck("python", status, platform.python_version(), f"Use {wanted} or newer.")
 
 
-def torch() -> Finding:
+def torch() -> HealthCheck:
     """Imported for real, and what it sees of GPUs."""
     try:
         answer = subprocess.run(
@@ -69,45 +71,45 @@ def torch() -> Finding:
         )
     except subprocess.TimeoutExpired:
         slow = f"did not import within {PATIENCE_SECONDS} s"
-        return Finding("torch", "fail", slow, "Is the disk or the machine overloaded?")
+        return HealthCheck("torch", "fail", slow, "Is the disk or the machine overloaded?")
     except subprocess.CalledProcessError as error:
         last = (error.stderr.strip().splitlines() or ["it does not import"])[-1]
-        return Finding("torch", "fail", last, "Install it: pip install torch")
+        return HealthCheck("torch", "fail", last, "Install it: pip install torch")
     version, has_gpu, names = json.loads(answer.stdout.splitlines()[-1])
-    return Finding("torch", "ok", f"{version}, {', '.join(names) if has_gpu else 'CPU only'}")
+    return HealthCheck("torch", "ok", f"{version}, {', '.join(names) if has_gpu else 'CPU only'}")
 
 
-def cores() -> Finding:
+def cores() -> HealthCheck:
     from phalanx.pool.facts import measure
 
     facts = measure()
     present = os.cpu_count() or facts.cores
     found = f"{facts.cores}" + (f" usable of {present}" if facts.cores < present else "")
     remedy = "Two workers would share one core; a comparison needs two."
-    return Finding("cores", "ok" if facts.cores >= 2 else "warn", found, remedy)
+    return HealthCheck("cores", "ok" if facts.cores >= 2 else "warn", found, remedy)
 
 
-def gpus() -> Finding:
+def gpus() -> HealthCheck:
     from phalanx.pool.facts import measure
 
     facts = measure()
     if facts.gpus > facts.usable_gpus:
         remedy = "The installed torch is a CPU build; pytorch.org has CUDA builds."
-        return Finding("GPUs", "warn", f"{facts.gpus}, of no use to this torch", remedy)
-    return Finding("GPUs", "ok", str(facts.gpus) if facts.gpus else "none")
+        return HealthCheck("GPUs", "warn", f"{facts.gpus}, of no use to this torch", remedy)
+    return HealthCheck("GPUs", "ok", str(facts.gpus) if facts.gpus else "none")
 
 
-def memory() -> Finding:
+def memory() -> HealthCheck:
     import psutil
 
     memory = psutil.virtual_memory()
-    gib = 1024**3
-    found = f"{memory.available / gib:.1f} GiB free of {memory.total / gib:.1f}"
+    free, total = (words.size(n, binary=True) for n in (memory.available, memory.total))
+    found = f"{free} free of {total}"
     status = "ok" if memory.available >= LITTLE_MEMORY else "warn"
-    return Finding("memory", status, found, "Each worker needs about 0.5 GiB besides its data.")
+    return HealthCheck("memory", status, found, "Each worker needs about 0.5 GiB besides its data.")
 
 
-def shared_memory() -> Finding:
+def shared_memory() -> HealthCheck:
     """The segment that two workers would share, made and given back."""
     from phalanx.sync.arena import memfd
 
@@ -115,38 +117,38 @@ def shared_memory() -> Finding:
         os.close(memfd.create(2))
     except (OSError, AttributeError) as error:
         remedy = "Workers cannot share memory here; --launcher inprocess still works."
-        return Finding("shared memory", "fail", str(error), remedy)
-    return Finding("shared memory", "ok", "a segment for two workers was made and freed")
+        return HealthCheck("shared memory", "fail", str(error), remedy)
+    return HealthCheck("shared memory", "ok", "a segment for two workers was made and freed")
 
 
-def bfloat16(cpu_info: Path = CPU_INFO) -> Finding:
+def bfloat16(cpu_info: Path = CPU_INFO) -> HealthCheck:
     """What the processor says about bfloat16; measured speed decides ``--precision auto``."""
     try:
         words = set(cpu_info.read_text().split())
     except OSError:
-        return Finding(
+        return HealthCheck(
             "bfloat16", "warn", "unknown: no /proc/cpuinfo", "--precision auto times it."
         )
     units = [name for name in ("amx_bf16", "avx512_bf16", "bf16", "svebf16") if name in words]
     if not units:
         remedy = "Stay with float32 on this CPU, or let --precision auto time both."
-        return Finding("bfloat16", "warn", "this CPU has no instructions for it", remedy)
-    return Finding("bfloat16", "ok", ", ".join(units))
+        return HealthCheck("bfloat16", "warn", "this CPU has no instructions for it", remedy)
+    return HealthCheck("bfloat16", "ok", ", ".join(units))
 
 
-def run_folder() -> Finding:
+def run_folder() -> HealthCheck:
     from phalanx.core.run_folder.run_paths import runs_home
 
     return _writable("run folder", runs_home(), "Set PHALANX_RUNS to a folder you may write to.")
 
 
-def data_cache() -> Finding:
+def data_cache() -> HealthCheck:
     from phalanx.core.script.datasets import data_home
 
     return _writable("data cache", data_home(), "Set PHALANX_DATA to a folder you may write to.")
 
 
-def _writable(name: str, folder: Path, remedy: str) -> Finding:
+def _writable(name: str, folder: Path, remedy: str) -> HealthCheck:
     """Tried, not asked: permissions do not tell about full disks or read-only mounts."""
     nearest = folder.absolute()
     while not nearest.exists() and nearest != nearest.parent:
@@ -155,9 +157,9 @@ def _writable(name: str, folder: Path, remedy: str) -> Finding:
         with tempfile.TemporaryFile(dir=nearest) as file:
             file.write(b"phalanx")
     except OSError as error:
-        return Finding(name, "fail", f"{folder}: {error.strerror}", remedy)
+        return HealthCheck(name, "fail", f"{folder}: {error.strerror}", remedy)
     made = "" if folder.exists() else " (made when needed)"
-    return Finding(name, "ok", f"{folder}{made}")
+    return HealthCheck(name, "ok", f"{folder}{made}")
 
 
 CHECKS: tuple[Check, ...] = (

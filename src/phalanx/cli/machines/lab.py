@@ -262,13 +262,14 @@ def _as_json(found: Lab) -> dict[str, Any]:
 
 
 def _show(found: Lab, output: Output) -> None:
-    from phalanx.cli.show.lab_words import rate_words, size_words
+    from phalanx.cli.show.lab_words import rate_words
+    from phalanx.core import words
 
     parts = [
         f"lab '{found.name}'",
         f"this host is {found.gateway}",
         f"links {rate_words(found.rate)}",
-        *([f"memory {size_words(found.memory)}"] if found.memory else []),
+        *([f"memory {words.size(found.memory, binary=True)}"] if found.memory else []),
     ]
     output.say(" · ".join(parts), style="bold")
     output.human.print(_table(found), soft_wrap=False)

@@ -1,9 +1,13 @@
-"""The options that verbs share, each said once."""
+"""The options that verbs share, each said once, and the objects that hold them."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -119,6 +123,7 @@ Batches = Annotated[
 BatchPerWorker = Annotated[
     int | None, typer.Option(metavar="N", help="The batch of each worker, instead of --batch.")
 ]
+Repeat = Annotated[int, typer.Option(metavar="N", help="Runs of each; repeat i uses seed + i.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="Seeds Python, NumPy and torch.")]
 PrecisionName = Annotated[
     str, typer.Option("--precision", metavar="NAME", help="auto, float32 or bfloat16.")
@@ -178,3 +183,70 @@ PeerScripts = Annotated[
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print exactly what would be started; start nothing.")
 ]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What ``run``, ``compare`` and ``tune-switch`` share, as typed and in the order of --help."""
+
+    workers: Workers = None
+    pool: PoolFile = None
+    machines: Machines = "all"
+    launcher: LauncherName = "auto"
+    epochs: Epochs = None
+    batch: Batch = None
+    batch_per_worker: BatchPerWorker = None
+    repeat: Repeat = 1
+    seed: Seed = 0
+    precision: PrecisionName = "float32"
+    balance: Balance = "auto"
+    on_nonfinite: OnNonfinite = "skip"
+    slow: Slow = None
+    rate: Rate = None
+    checkpoint_every: CheckpointEvery = "0"
+    keep: Keep = 3
+    data: DataFolder = None
+    ship_limit: ShipLimit = None
+    follow_links: FollowLinks = False
+    detach: Detach = False
+    name: Name = None
+    dry_run: DryRun = False
+    json: Json = False
+
+
+Verb = Callable[..., int]
+
+
+def expanded(*without: str, **defaults: Any) -> Callable[[Verb], Verb]:
+    """For the parser, the fields of a verb's options object are parameters of the verb.
+
+    Fields named in ``without`` are no options of this verb; ``defaults`` are this verb's own. A
+    parameter that has a field's name takes the field's place.
+    """
+
+    def decorate(verb: Verb) -> Verb:
+        own, hints = inspect.signature(verb).parameters, get_type_hints(verb, include_extras=True)
+        holder = next(name for name in own if is_dataclass(hints[name]))
+        kind: Any = hints[holder]
+        shared = {f.name: f.default for f in fields(kind) if f.name not in without} | defaults
+        shown: dict[str, Any] = {}
+        for name, parameter in own.items():
+            shown |= shared if name == holder else {name: parameter.default}
+        hints = get_type_hints(kind, include_extras=True) | hints
+
+        @wraps(verb)
+        def call(**given: Any) -> int:
+            options = kind(**{name: given.pop(name) for name in shared if name not in own})
+            return verb(**given, **{holder: options})
+
+        parameters = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[name]
+            )
+            for name, default in shown.items()
+        ]
+        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        call.__annotations__ = {name: hints[name] for name in shown}
+        return call
+
+    return decorate

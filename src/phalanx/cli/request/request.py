@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from phalanx.cli.request.values import Checkpoints, Emulation, Travel
+from phalanx.cli.request.values import (
+    CheckpointTimes,
+    read_checkpoints,
+    read_rate,
+    read_size,
+    read_slow,
+)
 from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
 
 if TYPE_CHECKING:
+    from phalanx.cli.invocation import Invocation
+    from phalanx.cli.request.options import RunOptions
     from phalanx.core.settings import Balance, OnNonfinite, Precision
     from phalanx.launch.launchers.launcher import Fleet, Job
     from phalanx.plan.plan import Plan
@@ -22,42 +30,22 @@ MOST_SEED = 2**32
 
 
 @dataclass(frozen=True)
-class Options:
-    """The common options of ``run`` and ``compare``, as typed."""
-
-    script: Path
-    words: tuple[str, ...]
-    command: list[str]
-    workers: int | None = None
-    pool: Path | None = None
-    machines: str = "all"
-    launcher: str = "auto"
-    epochs: int | None = None
-    batch_per_worker: int | None = None
-    seed: int = 0
-    precision: str = "float32"
-    name: str | None = None
-    balance: str = "auto"
-    on_nonfinite: str = "skip"
-    emulation: Emulation = field(default_factory=Emulation)
-    checkpoints: Checkpoints = field(default_factory=Checkpoints)
-    travel: Travel = field(default_factory=Travel)
-    module: bool = False
-    """Whether ``script`` is the name of a module, as for ``python -m``."""
-    joins: bool = True
-    """Whether the script has to call Phalanx; one of another framework does not."""
-
-
-@dataclass(frozen=True)
 class Request:
     """Checked options, with the machines they select."""
 
-    options: Options
+    options: RunOptions
     script: Path
+    words: tuple[str, ...]
+    """What stands after ``--``: the script's."""
+    command: list[str]
     machines: list[Machine]
     pool: Pool
-    module: str | None = None
+    module: str | None
     """The script's name, where it was asked for as a module."""
+    slow: tuple[float, ...]
+    rate: float | None
+    checkpoints: CheckpointTimes
+    ship_limit: int | None
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -108,62 +96,88 @@ class Request:
             data=self._data(),
             balance=cast("Balance", options.balance),
             on_nonfinite=cast("OnNonfinite", options.on_nonfinite),
-            slow=speeds_of(options.emulation.slow, plan.workers),
-            rate=options.emulation.rate,
-            checkpoint_epochs=options.checkpoints.epochs,
-            checkpoint_minutes=options.checkpoints.minutes,
-            keep=options.checkpoints.keep,
+            slow=speeds_of(self.slow, plan.workers),
+            rate=self.rate,
+            checkpoint_epochs=self.checkpoints.epochs,
+            checkpoint_minutes=self.checkpoints.minutes,
+            keep=self.checkpoints.keep,
             module=self.module,
         )
         return Job(
             script=self.script,
-            arguments=list(options.words),
+            arguments=list(self.words),
             settings=settings,
             plan=plan,
             launcher=self.launcher,
-            command=options.command,
+            command=self.command,
             fleet=self._fleet(),
         )
 
     def _fleet(self) -> Fleet:
         from phalanx.launch.launchers.launcher import Fleet
 
-        options, travel = self.options, self.options.travel
+        options = self.options
         return Fleet(
             machines=tuple(self.machines),
             pool=options.pool,
             tls=self.pool.tls,
-            data=travel.data,
-            ship_limit=travel.limit,
-            follow_links=travel.follow_links,
-            detach=travel.detach,
+            data=options.data,
+            ship_limit=self.ship_limit,
+            follow_links=options.follow_links,
+            detach=options.detach,
             workers=options.workers,
         )
 
     def _data(self) -> str | None:
         """Where the data are on this machine; the others have paths of their own."""
-        if self.options.travel.data is not None:
-            return str(self.options.travel.data.resolve())
+        if self.options.data is not None:
+            return str(self.options.data.resolve())
         return next((m.data for m in self.machines if m.data and m.is_here), None)
 
 
-def check(options: Options) -> Request:
-    """Refuse whatever can be known to be wrong now, in one line each."""
+def check(
+    options: RunOptions,
+    script: Path,
+    invocation: Invocation,
+    *,
+    module: bool = False,
+    joins: bool = True,
+) -> Request:
+    """Refuse whatever can be known to be wrong now, in one line each.
+
+    ``module``: ``script`` is the name of a module, as for ``python -m``. ``joins``: the script has
+    to call Phalanx, which one of another framework does not.
+    """
     from phalanx.core.script.packages import module_file
     from phalanx.launch.script.script_check import check_script
 
+    slow, rate = read_slow(options.slow), read_rate(options.rate)
+    times = read_checkpoints(options.checkpoint_every, options.keep)
+    ship_limit = read_size("--ship-limit", options.ship_limit)
     _check_numbers(options)
     _check_choices(options)
-    script, module = options.script, None
-    if options.module and not options.joins:
+    if module and not joins:
         raise InputError("-m does not go with --framework", "Name the file of the script.")
-    if options.module:
-        script, module = module_file(str(options.script), Path.cwd())
-    script = check_script(script, joins=options.joins)
+    named = None
+    if module:
+        script, named = module_file(str(script), Path.cwd())
+    script = check_script(script, joins=joins)
     machines, pool = _machines(options)
-    request = Request(options, script, machines, pool, module)
+    request = Request(
+        options=options,
+        script=script,
+        words=invocation.words,
+        command=invocation.command,
+        machines=machines,
+        pool=pool,
+        module=named,
+        slow=slow,
+        rate=rate,
+        checkpoints=times,
+        ship_limit=ship_limit,
+    )
     _check_travel(request)
-    check_speeds(options.emulation.slow, request.workers)
+    check_speeds(slow, request.workers)
     return request
 
 
@@ -217,7 +231,7 @@ def refuse_two_batches(batch: object, batch_per_worker: int | None) -> None:
         )
 
 
-def _check_numbers(options: Options) -> None:
+def _check_numbers(options: RunOptions) -> None:
     check_at_least("--workers", options.workers, 1)
     check_at_least("--epochs", options.epochs, 1)
     check_at_least("--batch-per-worker", options.batch_per_worker, 1)
@@ -226,7 +240,7 @@ def _check_numbers(options: Options) -> None:
         raise InputError(f"--seed {options.seed} is too large", f"Use less than {MOST_SEED}.")
 
 
-def _check_choices(options: Options) -> None:
+def _check_choices(options: RunOptions) -> None:
     from phalanx.core.settings import BALANCES, ON_NONFINITE, PRECISIONS
     from phalanx.launch.launchers.launcher import LAUNCHERS
 
@@ -240,7 +254,7 @@ def _check_choices(options: Options) -> None:
             raise InputError(f"unknown {what} '{value}'", did_you_mean(value, known))
 
 
-def _machines(options: Options) -> tuple[list[Machine], Pool]:
+def _machines(options: RunOptions) -> tuple[list[Machine], Pool]:
     from phalanx.plan.select import select
     from phalanx.pool.blueprint import read_blueprint
     from phalanx.pool.here import this_machine
@@ -255,16 +269,16 @@ def _machines(options: Options) -> tuple[list[Machine], Pool]:
 
 
 def _check_travel(request: Request) -> None:
-    travel, launcher = request.options.travel, request.launcher
+    options, launcher = request.options, request.launcher
     remote = [machine.name for machine in request.machines if not machine.is_here]
     if remote and launcher in ("local", "inprocess"):
         raise InputError(
             f"the launcher '{launcher}' cannot reach {', '.join(remote)}",
             "Leave --launcher out, or select machines with 'host: here'.",
         )
-    if travel.data is not None and not travel.data.is_dir():
-        raise InputError(f"--data {travel.data} is no folder", "Name the folder with the data.")
-    if travel.detach and launcher != "ssh":
+    if options.data is not None and not options.data.is_dir():
+        raise InputError(f"--data {options.data} is no folder", "Name the folder with the data.")
+    if options.detach and launcher != "ssh":
         raise InputError(
             f"--detach does not go with the launcher '{launcher}'",
             "On this machine: nohup phalanx run … &; or --launcher ssh.",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Cell:
+class StudyCell:
     """One run of the matrix."""
 
     strategy: str
@@ -44,21 +44,21 @@ class Cell:
         return ", ".join(parts)
 
 
-def matrix(strategies: list[str], batches: list[int | None], repeat: int) -> list[Cell]:
+def matrix(strategies: list[str], batches: list[int | None], repeat: int) -> list[StudyCell]:
     """Every combination."""
     return alternating([(strategy, OURS, "") for strategy in strategies], batches, repeat)
 
 
 def alternating(
     rows: Sequence[tuple[str, str, str]], batches: Sequence[int | None], repeat: int
-) -> list[Cell]:
+) -> list[StudyCell]:
     """Every row (strategy, system, title) with every batch. Repeats are the outer loop and every
     second one runs backwards, so that a machine that slows down or warms up does not favour
     whoever comes first."""
     cells = []
     for index in range(repeat):
         inner = [
-            Cell(strategy, batch, index, system, title)
+            StudyCell(strategy, batch, index, system, title)
             for batch in batches
             for strategy, system, title in rows
         ]
@@ -101,10 +101,9 @@ class StudyRun:
     def __init__(
         self,
         request: Request,
-        cells: list[Cell],
-        repeat: int,
+        cells: list[StudyCell],
         out: Output,
-        make_job: Callable[[Cell], Job] | None = None,
+        make_job: Callable[[StudyCell], Job] | None = None,
     ) -> None:
         self._out = out
         self._cells = cells
@@ -115,9 +114,9 @@ class StudyRun:
             for c in cells
         ]
         self._name = request.name
-        self._repeat = repeat
+        self._repeat = request.options.repeat
         self._script = str(request.script)
-        self._command = request.options.command
+        self._command = request.command
         self._outcomes: list[Outcome] = []
 
     def names(self) -> list[str]:
@@ -164,7 +163,7 @@ class StudyRun:
     def _run_one(self, study: Study, name: str, job: Job) -> Outcome:
         from phalanx.cli.request.systems import cannot_run, ready
         from phalanx.cli.show.progress import observe
-        from phalanx.cli.show.words import describe
+        from phalanx.cli.show.result_lines import describe
         from phalanx.launch.run.controller import execute
 
         paths = new_run(name)
@@ -238,13 +237,11 @@ def in_question(outcomes: Sequence[Outcome]) -> list[int]:
     return [best, alone[0]] if taken[alone[0]] > most * taken[best] else []
 
 
-def start_of(
-    request: Request, batches: list[int | None], json: bool
-) -> tuple[Output, list[int | None]]:
+def start_of(request: Request, batches: list[int | None]) -> tuple[Output, list[int | None]]:
     """Where a comparison is told, and its global batches."""
     from phalanx.cli.output import Output
 
-    out = Output(json)
+    out = Output(request.options.json)
     for warning in request.warnings:
         out.note(f"warning: {warning}")
     if request.options.batch_per_worker:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from phalanx.cli.output import Output
     from phalanx.cli.request.request import Request
-    from phalanx.cli.request.study import Cell
     from phalanx.core.run_folder.run_paths import RunPaths
     from phalanx.launch.frameworks import Framework
     from phalanx.launch.launchers.launcher import Job
@@ -189,39 +188,3 @@ def cannot_run(job: Job, paths: RunPaths, error: PhalanxError) -> Outcome:
     summary.workers, summary.batch = job.plan.workers, job.settings.batch
     write_whole(paths.summary, summary.to_json() + "\n")
     return Outcome(summary, error, error.exit_code)
-
-
-def compare_systems(
-    request: Request,
-    wanted: Wanted,
-    batches: list[int | None],
-    repeat: int,
-    *,
-    json: bool = False,
-    dry_run: bool = False,
-) -> int:
-    """Every system, the same model, data, batch, seed, epochs and machines; one report."""
-    from phalanx.cli.request.study import StudyRun, show_or_execute, start_of
-
-    out, batches = start_of(request, batches, json)
-
-    def make_job(cell: Cell) -> Job:
-        if cell.system == OURS:
-            return request.job(cell.strategy, cell.batch, repeat=cell.repeat)
-        script = wanted.scripts[cell.system]
-        return framework_job(
-            request, framework_of(cell.system), script, cell.batch, repeat=cell.repeat
-        )
-
-    study = StudyRun(request, cells_of(wanted, batches, repeat), repeat, out, make_job)
-    return show_or_execute(study, out, dry_run)
-
-
-def cells_of(wanted: Wanted, batches: Sequence[int | None], repeat: int) -> list[Cell]:
-    from phalanx.cli.request.study import alternating
-
-    rows = [(system, system, system) for system in wanted.systems]
-    if OURS in wanted.systems:
-        at = wanted.systems.index(OURS)
-        rows[at : at + 1] = [(s, OURS, f"{OURS} {s}") for s in wanted.strategies]
-    return alternating(rows, batches, repeat)

@@ -32,16 +32,10 @@ class Tuning:
     """One search: its study, its runs, its verdict."""
 
     def __init__(
-        self,
-        request: Request,
-        rules: Rules,
-        specs: Specs,
-        metric: str,
-        batch: int | None,
-        out: Output,
+        self, request: Request, rules: Rules, specs: Specs, metric: str, out: Output
     ) -> None:
         self._request, self._rules, self._specs = request, rules, specs
-        self._metric, self._batch, self._out = metric, batch, out
+        self._metric, self._out = metric, out
         self._search = SwitchSearch(rules)
         self._baselines: list[dict[int, float]] = []
         self._epochs = 0
@@ -61,7 +55,7 @@ class Tuning:
     def execute(self) -> int:
         request, rules = self._request, self._rules
         folder = new_run(f"{request.name}-tune-switch")
-        study = Study(folder, request.options.command, str(request.script), rules.seeds)
+        study = Study(folder, request.command, str(request.script), rules.seeds)
         study.write()
         self._out.say(
             f"at most {rules.most_runs} runs; every point once would take "
@@ -85,7 +79,7 @@ class Tuning:
 
     def _run_one(self, study: Study, trial: Trial) -> Outcome:
         from phalanx.cli.show.progress import observe
-        from phalanx.cli.show.words import describe
+        from phalanx.cli.show.result_lines import describe
         from phalanx.launch.run.controller import execute
 
         paths = new_run(self._title(trial))
@@ -132,7 +126,8 @@ class Tuning:
         )
 
     def _job(self, trial: Trial) -> Job:
-        return self._request.job(self._specs.of(trial.point), self._batch, repeat=trial.seed)
+        batch = self._request.options.batch
+        return self._request.job(self._specs.of(trial.point), batch, repeat=trial.seed)
 
     def _title(self, trial: Trial) -> str:
         return f"{self._request.name}-{self._specs.of(trial.point)}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
@@ -18,7 +17,7 @@ _NUMBER = re.compile(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECA
 
 
 @dataclass(frozen=True)
-class Checkpoints:
+class CheckpointTimes:
     """When checkpoints are written, and how many of them are kept."""
 
     epochs: int = 0
@@ -26,37 +25,14 @@ class Checkpoints:
     keep: int = 3
 
 
-@dataclass(frozen=True)
-class Emulation:
-    """What is made slower than it is: workers and the link between them."""
+def read_size(option: str, text: str | None) -> int | None:
+    """``500MB`` as bytes."""
+    from phalanx.pool.machine import read_size as bytes_of
 
-    slow: tuple[float, ...] = ()
-    rate: float | None = None
-
-
-@dataclass(frozen=True)
-class Travel:
-    """What goes to the machines of a run, and whether the command stays with it."""
-
-    data: Path | None = None
-    limit: int | None = None
-    """Bytes of the project folder."""
-    detach: bool = False
-    follow_links: bool = False
-
-
-def read_travel(
-    data: Path | None, limit: str | None, detach: bool = False, follow_links: bool = False
-) -> Travel:
-    size = None if limit is None else _size("--ship-limit", limit)
-    return Travel(data, size, detach, follow_links)
-
-
-def _size(option: str, text: str) -> int:
-    from phalanx.pool.machine import read_size
-
+    if text is None:
+        return None
     try:
-        return int(str(read_size(text)))
+        return int(str(bytes_of(text)))
     except ValueError:
         raise InputError(
             f"{option} must be a size with its unit, not '{text}'", f"For example: {option} 500MB"
@@ -90,11 +66,11 @@ def read_rate(text: str | None) -> float | None:
         known = [name for name in RATE_UNITS if name]
         raise InputError(f"--rate {text}: unknown unit '{unit}'", did_you_mean(unit, known))
     if not LEAST_RATE <= number * RATE_UNITS[unit] < math.inf:
-        raise InputError(f"--rate {text}: nothing would ever arrive", "Use 1kbit or more.")
+        raise InputError(f"--rate {text} is below 1kbit, the minimum", "Try --rate 1mbit.")
     return number * RATE_UNITS[unit]
 
 
-def read_checkpoints(text: str, keep: int) -> Checkpoints:
+def read_checkpoints(text: str, keep: int) -> CheckpointTimes:
     """``1`` (epochs), ``10min``, or both with a comma between."""
     epochs: int | None = None
     minutes: float | None = None
@@ -112,7 +88,7 @@ def read_checkpoints(text: str, keep: int) -> Checkpoints:
         raise InputError(f"--checkpoint-every {text}: no time at all", _EVERY_EXAMPLE)
     if keep < 1:
         raise InputError(f"--keep must be at least 1, not {keep}", "None: --checkpoint-every 0")
-    return Checkpoints(epochs or 0, minutes, keep)
+    return CheckpointTimes(epochs or 0, minutes, keep)
 
 
 _EVERY_EXAMPLE = "For example: --checkpoint-every 1 (epochs), 10min, or 1,10min; 0 is none"

@@ -3,9 +3,15 @@ steps that did not count."""
 
 from __future__ import annotations
 
-from phalanx.observe.events.event_types import Balanced, Event, Refused, Settled, Switched
+from phalanx.core.words import count, seconds
+from phalanx.observe.events.event_types import (
+    Balanced,
+    Event,
+    SamplesSettled,
+    StepRefused,
+    Switched,
+)
 from phalanx.report.findings import shares
-from phalanx.report.words import count, seconds
 
 MOST_SHARES = 3
 MOST_SWITCHES = 6
@@ -13,7 +19,7 @@ MOST_REFUSED = 5
 _REST = "further {} are in the report"
 
 
-class Changes:
+class ChangeLines:
     """Says each change once, and after the first few only that there are more."""
 
     def __init__(self) -> None:
@@ -22,13 +28,13 @@ class Changes:
 
     def line(self, event: Event) -> str | None:
         """What to print about ``event``, if anything."""
-        if isinstance(event, Refused):
+        if isinstance(event, StepRefused):
             self._refused += 1
             told = f"epoch {event.epoch + 1}, step {event.step} skipped: {event.what} is not finite"
             return _few(told, "skipped steps", self._refused, MOST_REFUSED)
         if isinstance(event, Balanced):
             return self._balanced(event)
-        if isinstance(event, Settled):
+        if isinstance(event, SamplesSettled):
             return _settled(event)
         return self._switched(event) if isinstance(event, Switched) else None
 
@@ -51,7 +57,7 @@ class Changes:
         return _few(told, "switches", self._switches, MOST_SWITCHES)
 
 
-def _settled(event: Settled) -> str:
+def _settled(event: SamplesSettled) -> str:
     told = f"worker {event.worker} is lost: {event.back} samples that it had go to the others"
     if event.lost:
         told += f"; {event.lost} of an update that came in part cannot be trained again"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from phalanx.core import words
+
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
@@ -39,8 +41,8 @@ def _cells(visit: Visit) -> list[Text]:
         visit.python or "none",
         (visit.torch or "none").partition("+")[0],
         str(facts.cores),
-        size_words(facts.memory),
-        size_words(facts.disk_free),
+        words.size(facts.memory, digits=2),
+        words.size(facts.disk_free, digits=2),
         str(len(facts.gpus)),
         clock_words(visit.skew),
     ]
@@ -54,7 +56,7 @@ def gpu_lines(check: Check) -> list[str]:
         gpus = visit.facts.gpus if visit.facts else []
         for name in dict.fromkeys(gpu.name for gpu in gpus):
             same = [gpu for gpu in gpus if gpu.name == name]
-            memory = f", {size_words(same[0].memory)} each" if same[0].memory else ""
+            memory = f", {words.size(same[0].memory)} each" if same[0].memory else ""
             lines.append(f"{visit.machine.name}: {len(same)} × {name}{memory}")
     return lines
 
@@ -79,17 +81,6 @@ def _reached_by(check: Check, name: str) -> tuple[str, str]:
     if not knocks or len(shut) == len(knocks):
         return "no other", "red"
     return (f"all but {', '.join(shut)}", "yellow") if shut else ("all others", "green")
-
-
-def size_words(size: int | None) -> str:
-    """Three digits at most: ``23 GB``."""
-    if size is None:
-        return "?"
-    for unit, bytes_each in (("TB", 1e12), ("GB", 1e9)):
-        if size >= bytes_each:
-            number = size / bytes_each
-            return f"{number:.1f} {unit}" if number < 9.95 else f"{number:.0f} {unit}"
-    return f"{size / 1e6:.0f} MB"
 
 
 def clock_words(skew: float | None) -> str:

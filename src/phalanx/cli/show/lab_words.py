@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from phalanx.core import words
+
 if TYPE_CHECKING:
     from phalanx.lab.lab import Lab, LabMachine
 
@@ -16,18 +18,7 @@ def row(lab: Lab, machine: LabMachine) -> list[str]:
         return [share, "-", "-", "-", "-"]
     processes, memory = lab.usage(machine.name)
     received, sent = lab.counters(machine.name)
-    return [share, str(processes), *map(size_words, (memory, received, sent))]
-
-
-def size_words(size: float | None) -> str:
-    """``4 GiB``, with at most three digits."""
-    if size is None:
-        return "?"
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 999.5:
-            return f"{size:.3g} {unit}"
-        size /= 1024
-    return f"{size:.3g} TiB"
+    return [share, str(processes), *(words.size(n, binary=True) for n in (memory, received, sent))]
 
 
 def rate_words(rate: float | None) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from phalanx.core import words
+
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
@@ -85,7 +87,7 @@ def collectives_table(probe: Probe) -> Table:
     from rich.text import Text
 
     sizes = sorted({figures.bytes for figures in probe.collectives})
-    table = _empty_table("", [size_words(size) for size in sizes], gap=1)
+    table = _empty_table("", [words.size(size, binary=True) for size in sizes], gap=1)
     by_name = {
         name: {figures.bytes: figures for figures in group}
         for name, group in groupby(sorted(probe.collectives, key=lambda c: c.name), _name_of)
@@ -171,9 +173,11 @@ def left_out_words(probe: Probe) -> list[str]:
     timed = {figures.bytes for figures in probe.collectives}
     for size in sorted(missing.keys() & timed):
         names = [name.replace("_", "-").replace(".", " ") for name in missing[size]]
-        lines.append(f"{size_words(size)}: {', '.join(names)}")
+        lines.append(f"{words.size(size, binary=True)}: {', '.join(names)}")
     if wholly := sorted(missing.keys() - timed):
-        lines.append(f"{', '.join(map(size_words, wholly))}: all collectives")
+        lines.append(
+            f"{', '.join(words.size(size, binary=True) for size in wholly)}: all collectives"
+        )
     return lines
 
 
@@ -222,11 +226,3 @@ def three(value: float) -> str:
 
 def ratio_words(ratio: float) -> str:
     return f"{ratio:.0f}" if ratio >= 9.95 else f"{ratio:.1f}"
-
-
-def size_words(size: float) -> str:
-    for unit in ("B", "KiB"):
-        if size < 1024:
-            return f"{size:g} {unit}"
-        size /= 1024
-    return f"{size:g} MiB"

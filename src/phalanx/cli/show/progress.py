@@ -13,14 +13,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from phalanx.cli.show.changes import Changes
+from phalanx.cli.show.changes import ChangeLines
 from phalanx.cli.show.progress_state import EpochLine, ProgressState, WorkerState
 from phalanx.cli.show.speedup_lines import LiveWorth
-from phalanx.cli.show.words import clock
 from phalanx.core.terminal import coloured, printable
+from phalanx.core.words import UNKNOWN, clock, count, loss, rough_share, share
 from phalanx.launch.run.observer import Observer
 from phalanx.observe.events.event_types import Event
-from phalanx.report.words import UNKNOWN, count, loss, rough_share, share
 
 if TYPE_CHECKING:
     from phalanx.cli.output import Output
@@ -56,7 +55,7 @@ class _Progress(Observer):
         self._worth: LiveWorth | None = None
         self._told_on = told_on
         self._noted = False
-        self._changes = Changes()
+        self._changes = ChangeLines()
 
     def started(self, launch: Launch) -> None:
         self.state.epochs = launch.settings.epochs

@@ -12,7 +12,7 @@ from phalanx.observe.events.event_types import (
     Joined,
     Logged,
     Planned,
-    Settled,
+    SamplesSettled,
     Steps,
     WorkerLost,
 )
@@ -22,7 +22,7 @@ WINDOW_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Chunk:
+class StepsChunk:
     """One ``Steps`` event, as far as rates need it."""
 
     began: float
@@ -44,7 +44,7 @@ class WorkerState:
     loss: float | None = None
     samples: int = 0
     finished: str = ""
-    recent: deque[Chunk] = field(default_factory=deque)
+    recent: deque[StepsChunk] = field(default_factory=deque)
 
     def take(self, steps: Steps) -> None:
         self.epoch = max(self.epoch, steps.epoch)
@@ -125,7 +125,7 @@ class ProgressState:
             self._worker(event.rank).finished = event.status
         elif isinstance(event, WorkerLost):
             self._worker(event.worker).finished = "lost"
-        elif isinstance(event, Settled):
+        elif isinstance(event, SamplesSettled):
             self._worker(event.worker).samples = event.trained
 
     @property
@@ -245,12 +245,12 @@ class ProgressState:
         return self.workers.setdefault(rank, WorkerState(rank))
 
 
-def _chunk(steps: Steps) -> Chunk:
+def _chunk(steps: Steps) -> StepsChunk:
     columns = (
         steps.input, steps.compute, steps.send, steps.wait, steps.reduce, steps.update, steps.settle
     )  # fmt: skip
     last = sum(column[-1] for column in columns)
-    return Chunk(
+    return StepsChunk(
         began=steps.began[0],
         ended=steps.began[-1] + last,
         samples=sum(steps.samples),

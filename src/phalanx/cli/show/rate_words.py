@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from phalanx.cli.show.check_words import short, size_words
+from phalanx.cli.show.check_words import short
+from phalanx.core import words
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,7 +28,7 @@ def rates_table(probe: Probe) -> Table:
     for title in titles:
         table.add_column(title, justify="left" if title == "device" else "right", no_wrap=True)
     for each in probe.rates:
-        first = [short(each.machine), str(each.cores), size_words(each.memory)]
+        first = [short(each.machine), str(each.cores), words.size(each.memory)]
         for device in each.devices:
             table.add_row(*first, *_cells(device)[: len(titles) - 2])
             first = ["", "", ""]

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.terminal import printable
+from phalanx.core.words import count, loss, seconds, share
 
 if TYPE_CHECKING:
     from phalanx.cli.output import Output
+    from phalanx.observe.summary.summary_fields import Summary
 
 
 def tell_study(paths: RunPaths, out: Output) -> Path:
@@ -37,3 +39,18 @@ def tell_results(paths: RunPaths, out: Output) -> None:
     for remark in verdict.remarks:
         out.human.print(printable(remark), soft_wrap=False)
     out.say()
+
+
+def describe(summary: Summary) -> str:
+    """How a run ended, in one line."""
+    parts = [f"{summary.status}: {summary.strategy}"]
+    if summary.emulated:
+        parts.append(f"emulated ({summary.emulated})")
+    if summary.test_accuracy is not None:
+        parts.append(f"test accuracy {share(summary.test_accuracy)}")
+    elif summary.train_loss is not None:
+        parts.append(f"train loss {loss(summary.train_loss)}")
+    parts.append(seconds(summary.seconds))
+    if summary.samples_per_second is not None:
+        parts.append(f"{count(summary.samples_per_second)} samples/s")
+    return " · ".join(parts)

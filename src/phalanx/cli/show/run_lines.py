@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 from rich.cells import cell_len
 from rich.text import Text
 
-from phalanx.cli.show.words import clock
 from phalanx.core.terminal import printable
-from phalanx.report.words import share
+from phalanx.core.words import clock, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -5,12 +5,12 @@ Nothing is said of a run that is too short to tell; of one that is too uneven, o
 
 from __future__ import annotations
 
+from phalanx.core.words import count, listed, rough_share
 from phalanx.observe.events.event_types import Balanced, Event, Joined, Steps, Switched, WorkerLost
 from phalanx.observe.events.timeline import RankLog
 from phalanx.observe.speedup.from_events import ENOUGH_SECONDS, LONG_ENOUGH, judge
 from phalanx.observe.speedup.speedup import Worth
 from phalanx.observe.speedup.speedup_words import as_sentence
-from phalanx.report.words import count, listed, rough_share
 
 MOST_NAMED = 8
 _FEW = 3

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from phalanx.core import words
 from phalanx.plan.switch_search import BASELINE, SEARCH, SwitchSearch, Trial
-from phalanx.report import words
 
 if TYPE_CHECKING:
     from rich.console import Console

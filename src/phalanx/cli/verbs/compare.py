@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,12 +11,16 @@ from phalanx.cli.request import options as o
 
 if TYPE_CHECKING:
     from phalanx.cli.request.request import Request
+    from phalanx.cli.request.study import StudyCell
+    from phalanx.cli.request.systems import Wanted
     from phalanx.core.spec import Spec
+    from phalanx.launch.launchers.launcher import Job
 
 DEFAULT = "allreduce,async,switch:at=0.5"
 MOST_REPEATS = 1000
 
 
+@o.expanded("detach")
 def compare(
     ctx: typer.Context,
     script: o.Script,
@@ -26,30 +31,9 @@ def compare(
     single: Annotated[
         bool, typer.Option(help="Also train with one process, which the others have to beat.")
     ] = True,
-    workers: o.Workers = None,
-    pool: o.PoolFile = None,
-    machines: o.Machines = "all",
-    launcher: o.LauncherName = "auto",
-    epochs: o.Epochs = None,
+    *,
+    options: o.RunOptions,
     batch: o.Batches = None,
-    batch_per_worker: o.BatchPerWorker = None,
-    repeat: Annotated[
-        int, typer.Option(metavar="N", help="Runs of each; repeat i uses seed + i.")
-    ] = 1,
-    seed: o.Seed = 0,
-    precision: o.PrecisionName = "float32",
-    balance: o.Balance = "auto",
-    on_nonfinite: o.OnNonfinite = "skip",
-    slow: o.Slow = None,
-    rate: o.Rate = None,
-    checkpoint_every: o.CheckpointEvery = "0",
-    keep: o.Keep = 3,
-    data: o.DataFolder = None,
-    ship_limit: o.ShipLimit = None,
-    follow_links: o.FollowLinks = False,
-    name: o.Name = None,
-    dry_run: o.DryRun = False,
-    json: o.Json = False,
 ) -> int:
     """Train SCRIPT with every strategy; say which was best.
 
@@ -57,54 +41,25 @@ def compare(
     the verdict and report.html are about them all. A run that fails is marked, the others go on.
     """
     from phalanx.cli.request.request import (
-        Options,
         check,
         check_at_least,
         check_at_most,
         read_batches,
         refuse_two_batches,
     )
-    from phalanx.cli.request.systems import compare_systems, read_systems
-    from phalanx.cli.request.values import (
-        Emulation,
-        read_checkpoints,
-        read_rate,
-        read_slow,
-        read_travel,
-    )
+    from phalanx.cli.request.systems import read_systems
     from phalanx.core.spec import parse_specs
 
     wanted = read_systems(ctx, systems, peer, strategies, script)
     specs = rows(parse_specs(strategies), single)
-    check_at_least("--repeat", repeat, 1)
-    check_at_most("--repeat", repeat, MOST_REPEATS)
+    check_at_least("--repeat", options.repeat, 1)
+    check_at_most("--repeat", options.repeat, MOST_REPEATS)
     batches = read_batches(batch)
-    refuse_two_batches(batch, batch_per_worker)
-    request = check(
-        Options(
-            script=script,
-            module=module,
-            words=ctx.obj.words,
-            command=ctx.obj.command,
-            workers=workers,
-            pool=pool,
-            machines=machines,
-            launcher=launcher,
-            epochs=epochs,
-            batch_per_worker=batch_per_worker,
-            seed=seed,
-            precision=precision,
-            name=name,
-            balance=balance,
-            on_nonfinite=on_nonfinite,
-            emulation=Emulation(read_slow(slow), read_rate(rate)),
-            checkpoints=read_checkpoints(checkpoint_every, keep),
-            travel=read_travel(data, ship_limit, follow_links=follow_links),
-        )
-    )
+    refuse_two_batches(batch, options.batch_per_worker)
+    request = check(options, script, ctx.obj, module=module)
     if wanted is not None:
-        return compare_systems(request, wanted, batches, repeat, json=json, dry_run=dry_run)
-    return compare_checked(request, specs, batches, repeat, json=json, dry_run=dry_run)
+        return compare_systems(request, wanted, batches)
+    return compare_checked(request, specs, batches)
 
 
 def rows(specs: list[Spec], single: bool) -> list[str]:
@@ -120,20 +75,43 @@ def rows(specs: list[Spec], single: bool) -> list[str]:
     return texts
 
 
-def compare_checked(
-    request: Request,
-    strategies: list[str],
-    batches: list[int | None],
-    repeat: int,
-    *,
-    json: bool = False,
-    dry_run: bool = False,
-) -> int:
+def compare_checked(request: Request, strategies: list[str], batches: list[int | None]) -> int:
     """Everything after the options: also what ``demo`` does."""
     from phalanx.cli.request.study import StudyRun, matrix, show_or_execute, start_of
 
-    out, batches = start_of(request, batches, json)
+    out, batches = start_of(request, batches)
     if request.workers == 1 and strategies != ["single"]:
         out.note("note: one worker has no other to agree with; --workers 2 makes a comparison")
-    study = StudyRun(request, matrix(strategies, batches, repeat), repeat, out)
-    return show_or_execute(study, out, dry_run)
+    cells = matrix(strategies, batches, request.options.repeat)
+    return show_or_execute(StudyRun(request, cells, out), out, request.options.dry_run)
+
+
+def compare_systems(request: Request, wanted: Wanted, batches: list[int | None]) -> int:
+    """Every system, the same model, data, batch, seed, epochs and machines; one report."""
+    from phalanx.cli.request.study import StudyRun, show_or_execute, start_of
+    from phalanx.cli.request.systems import framework_job, framework_of
+    from phalanx.core.settings import OURS
+
+    out, batches = start_of(request, batches)
+
+    def make_job(cell: StudyCell) -> Job:
+        if cell.system == OURS:
+            return request.job(cell.strategy, cell.batch, repeat=cell.repeat)
+        script = wanted.scripts[cell.system]
+        return framework_job(
+            request, framework_of(cell.system), script, cell.batch, repeat=cell.repeat
+        )
+
+    cells = cells_of(wanted, batches, request.options.repeat)
+    return show_or_execute(StudyRun(request, cells, out, make_job), out, request.options.dry_run)
+
+
+def cells_of(wanted: Wanted, batches: Sequence[int | None], repeat: int) -> list[StudyCell]:
+    from phalanx.cli.request.study import alternating
+    from phalanx.core.settings import OURS
+
+    rows = [(system, system, system) for system in wanted.systems]
+    if OURS in wanted.systems:
+        at = wanted.systems.index(OURS)
+        rows[at : at + 1] = [(s, OURS, f"{OURS} {s}") for s in wanted.strategies]
+    return alternating(rows, batches, repeat)

@@ -10,15 +10,21 @@ from phalanx.cli.request import options as o
 
 STRATEGIES = ["single", "allreduce", "async", "switch:at=0.5"]
 WORKERS = 2
+NEXT = """\
+Next, your own script, once it calls phalanx.fit or phalanx.join:
+        phalanx compare train.py --workers 2"""
 
 
 def demo(ctx: typer.Context, dry_run: o.DryRun = False, json: o.Json = False) -> int:
     """Compare four strategies on handwritten digits, here, now."""
-    from phalanx.cli.request.request import Options, check
+    from phalanx.cli.output import Output
+    from phalanx.cli.request.request import check
     from phalanx.cli.verbs.compare import compare_checked
+    from phalanx.core.errors import DONE
 
     script = Path(__file__).parents[2] / "demos" / "digits.py"
-    options = Options(
-        script=script, words=(), command=ctx.obj.command, workers=WORKERS, name="demo"
-    )
-    return compare_checked(check(options), STRATEGIES, [None], 1, json=json, dry_run=dry_run)
+    options = o.RunOptions(workers=WORKERS, name="demo", dry_run=dry_run, json=json)
+    code = compare_checked(check(options, script, ctx.obj), STRATEGIES, [None])
+    if code == DONE and not dry_run:
+        Output(json).say(NEXT)
+    return code

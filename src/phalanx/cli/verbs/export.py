@@ -71,8 +71,8 @@ def export(
 
 
 def _export(
-    find: Callable[[], Source], target: Path, force: bool
-) -> tuple[Source, tuple[int, int]]:
+    find: Callable[[], WeightsSource], target: Path, force: bool
+) -> tuple[WeightsSource, tuple[int, int]]:
     """Again, when the run goes on and has removed the checkpoint meanwhile for a newer one."""
     for _ in range(TRIES - 1):
         source = find()
@@ -86,7 +86,7 @@ def _export(
 
 
 @dataclass(frozen=True)
-class Source:
+class WeightsSource:
     """Where the weights come from, and how they get into a file."""
 
     words: str
@@ -97,13 +97,13 @@ class Source:
         return self.place.exists()
 
 
-def _source(paths: RunPaths, best: bool, checkpoint: int | None, out: Output) -> Source:
+def _source(paths: RunPaths, best: bool, checkpoint: int | None, out: Output) -> WeightsSource:
     if checkpoint is not None:
         return _from_checkpoint(paths, checkpoint, out)
     file = paths.best if best else paths.model
     if file.is_file():
         what = "best weights" if best else "final weights"
-        return Source(f"the {what} of {paths.id}", file, lambda target: _copy(file, target))
+        return WeightsSource(f"the {what} of {paths.id}", file, lambda target: _copy(file, target))
     if not best:
         return _from_checkpoint(paths, None, out)
     from phalanx.train.checkpoint.checkpoint_index import read_best
@@ -119,7 +119,7 @@ def _copy(file: Path, target: Path) -> None:
     shutil.copyfile(file, target)
 
 
-def _from_checkpoint(paths: RunPaths, number: int | None, out: Output) -> Source:
+def _from_checkpoint(paths: RunPaths, number: int | None, out: Output) -> WeightsSource:
     from phalanx.cli.request.checkpoint_choice import find_checkpoint, run_of
     from phalanx.cli.verbs.resume import where
 
@@ -133,7 +133,7 @@ def _from_checkpoint(paths: RunPaths, number: int | None, out: Output) -> Source
         save_file(state_dict(folder, manifest), target)
 
     words = f"checkpoint {manifest.number} of {run_of(folder)} ({where(manifest)})"
-    return Source(words, folder, save)
+    return WeightsSource(words, folder, save)
 
 
 def _check_target(target: Path, force: bool) -> None:

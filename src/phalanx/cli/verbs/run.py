@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from phalanx.launch.run.controller import Outcome
 
 
+@o.expanded("repeat", checkpoint_every="1")
 def run(
     ctx: typer.Context,
     script: o.Script,
@@ -22,28 +23,8 @@ def run(
     strategy: o.Strategy = "allreduce",
     framework: o.FrameworkName = None,
     roles: o.Roles = None,
-    workers: o.Workers = None,
-    pool: o.PoolFile = None,
-    machines: o.Machines = "all",
-    launcher: o.LauncherName = "auto",
-    epochs: o.Epochs = None,
-    batch: o.Batch = None,
-    batch_per_worker: o.BatchPerWorker = None,
-    seed: o.Seed = 0,
-    precision: o.PrecisionName = "float32",
-    balance: o.Balance = "auto",
-    on_nonfinite: o.OnNonfinite = "skip",
-    slow: o.Slow = None,
-    rate: o.Rate = None,
-    checkpoint_every: o.CheckpointEvery = "1",
-    keep: o.Keep = 3,
-    data: o.DataFolder = None,
-    ship_limit: o.ShipLimit = None,
-    follow_links: o.FollowLinks = False,
-    detach: o.Detach = False,
-    name: o.Name = None,
-    dry_run: o.DryRun = False,
-    json: o.Json = False,
+    *,
+    options: o.RunOptions,
 ) -> int:
     """Train SCRIPT with one strategy; show what happens.
 
@@ -51,53 +32,24 @@ def run(
     the run is in its folder, runs/ID, which the last lines name.
     """
     from phalanx.cli.output import Output
-    from phalanx.cli.request.request import Options, check, check_at_least, refuse_two_batches
+    from phalanx.cli.request.request import check, check_at_least, refuse_two_batches
     from phalanx.cli.request.systems import framework_job, read_framework, ready
-    from phalanx.cli.request.values import (
-        Emulation,
-        read_checkpoints,
-        read_rate,
-        read_slow,
-        read_travel,
-    )
     from phalanx.core.spec import parse_spec
 
     spec = parse_spec(strategy)
     foreign = read_framework(ctx, framework, roles, script)
-    check_at_least("--batch", batch, 1)
-    refuse_two_batches(batch, batch_per_worker)
-    request = check(
-        Options(
-            script=script,
-            module=module,
-            words=ctx.obj.words,
-            command=ctx.obj.command,
-            workers=workers,
-            pool=pool,
-            machines=machines,
-            launcher=launcher,
-            epochs=epochs,
-            batch_per_worker=batch_per_worker,
-            seed=seed,
-            precision=precision,
-            name=name,
-            balance=balance,
-            on_nonfinite=on_nonfinite,
-            emulation=Emulation(read_slow(slow), read_rate(rate)),
-            checkpoints=read_checkpoints(checkpoint_every, keep),
-            travel=read_travel(data, ship_limit, detach, follow_links=follow_links),
-            joins=foreign is None,
-        )
-    )
-    out = Output(json)
+    check_at_least("--batch", options.batch, 1)
+    refuse_two_batches(options.batch, options.batch_per_worker)
+    request = check(options, script, ctx.obj, module=module, joins=foreign is None)
+    out = Output(options.json)
     for warning in request.warnings:
         out.note(f"warning: {warning}")
     if foreign is None:
-        job, title = request.job(spec.text, batch), f"{request.name}-{spec.text}"
+        job, title = request.job(spec.text, options.batch), f"{request.name}-{spec.text}"
     else:
-        job = framework_job(request, foreign, request.script, batch)
+        job = framework_job(request, foreign, request.script, options.batch)
         title = f"{request.name}-{foreign.system}"
-    if dry_run:
+    if options.dry_run:
         from phalanx.cli.request.dry_run import show
 
         return show([(title, job)], out)
@@ -139,7 +91,7 @@ def tell_outcome(outcome: Outcome, paths: RunPaths, out: Output) -> int:
 
 
 def _tell(outcome: Outcome, out: Output) -> None:
-    from phalanx.cli.show.words import describe
+    from phalanx.cli.show.result_lines import describe
     from phalanx.report.findings import findings
 
     style = "bold green" if outcome.summary.status == "done" else "bold red"

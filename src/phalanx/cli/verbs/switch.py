@@ -142,8 +142,8 @@ def _wait(paths: RunPaths, events: EventTail, spec: Spec) -> Switched | None:
 
 
 def _told(paths: RunPaths, spec: Spec, switched: Switched | None) -> str:
+    from phalanx.core.words import seconds
     from phalanx.observe.summary.run_status import controller_alive
-    from phalanx.report.words import seconds
 
     if switched is not None:
         return (

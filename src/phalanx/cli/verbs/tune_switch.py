@@ -15,6 +15,7 @@ MOST_GRID = 1000
 MOST_SEEDS = 100
 
 
+@o.expanded("batch_per_worker", "repeat", "on_nonfinite", "checkpoint_every", "keep", "detach")
 def tune_switch(
     ctx: typer.Context,
     script: o.Script,
@@ -31,23 +32,8 @@ def tune_switch(
     ] = "test_accuracy",
     seeds: Annotated[int, typer.Option(metavar="N", help="Runs of every point tried.")] = 1,
     confirm: Annotated[int, typer.Option(metavar="N", help="Fresh seeds that confirm it.")] = 3,
-    workers: o.Workers = None,
-    pool: o.PoolFile = None,
-    machines: o.Machines = "all",
-    launcher: o.LauncherName = "auto",
-    epochs: o.Epochs = None,
-    batch: o.Batch = None,
-    seed: o.Seed = 0,
-    precision: o.PrecisionName = "float32",
-    balance: o.Balance = "auto",
-    slow: o.Slow = None,
-    rate: o.Rate = None,
-    data: o.DataFolder = None,
-    ship_limit: o.ShipLimit = None,
-    follow_links: o.FollowLinks = False,
-    name: o.Name = None,
-    dry_run: o.DryRun = False,
-    json: o.Json = False,
+    *,
+    options: o.RunOptions,
 ) -> int:
     """Find the earliest switch that keeps the accuracy.
 
@@ -56,37 +42,19 @@ def tune_switch(
     that is clearly lost is ended early. All runs are a study, which 'phalanx report' shows.
     """
     from phalanx.cli.output import Output
-    from phalanx.cli.request.request import Options, check, check_at_least
+    from phalanx.cli.request.request import check, check_at_least
     from phalanx.cli.request.tuning import Tuning
     from phalanx.cli.request.tuning_specs import Specs
-    from phalanx.cli.request.values import Emulation, read_rate, read_slow, read_travel
 
     rules = read_rules(tolerance, grid, metric, seeds, confirm)
     specs = Specs.read(from_, to, grid)
-    check_at_least("--batch", batch, 1)
-    request = check(
-        Options(
-            script=script,
-            words=ctx.obj.words,
-            command=ctx.obj.command,
-            workers=workers,
-            pool=pool,
-            machines=machines,
-            launcher=launcher,
-            epochs=epochs,
-            seed=seed,
-            precision=precision,
-            name=name,
-            balance=balance,
-            emulation=Emulation(read_slow(slow), read_rate(rate)),
-            travel=read_travel(data, ship_limit, follow_links=follow_links),
-        )
-    )
-    out = Output(json)
+    check_at_least("--batch", options.batch, 1)
+    request = check(options, script, ctx.obj)
+    out = Output(options.json)
     for warning in request.warnings:
         out.note(f"warning: {warning}")
-    tuning = Tuning(request, rules, specs, metric, batch, out)
-    return tuning.show() if dry_run else tuning.execute()
+    tuning = Tuning(request, rules, specs, metric, out)
+    return tuning.show() if options.dry_run else tuning.execute()
 
 
 def read_rules(tolerance: float, grid: int, metric: str, seeds: int, confirm: int) -> Rules:

@@ -71,11 +71,11 @@ def worker(
 
         serve_shards(seat)
         return 0
-    from phalanx.cli.verbs.worker_run import Start, train
+    from phalanx.cli.verbs.worker_run import WorkerStart, train
 
     title = f"{name or training.stem}-{settings.strategy}-{seat.run[:40]}"
     words = list(ctx.obj.words)
-    return train(Start(seat, settings, training, words, ctx.obj.command, title), out)
+    return train(WorkerStart(seat, settings, training, words, ctx.obj.command, title), out)
 
 
 def _write_key(path: Path, out: Output) -> int:

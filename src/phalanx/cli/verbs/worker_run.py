@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from phalanx.cli.output import Output, write_problem
-from phalanx.cli.show.words import describe
+from phalanx.cli.show.result_lines import describe
 from phalanx.core import context
 from phalanx.core import settings as names
 from phalanx.core.errors import BAD_INPUT, MACHINE_FAILED
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Start:
+class WorkerStart:
     """One process: its seat, and what it is to run."""
 
     seat: Seat
@@ -47,7 +47,7 @@ class Start:
     title: str
 
 
-def train(start: Start, out: Output) -> int:
+def train(start: WorkerStart, out: Output) -> int:
     """Run the script to its end; the exit code of the command."""
     seat = start.seat
     by_hand.stop_in_order()
@@ -72,7 +72,7 @@ def _folder(word: str, title: str) -> RunPaths:
     return paths
 
 
-def _begin(start: Start, paths: RunPaths, out: Output) -> by_hand.Record:
+def _begin(start: WorkerStart, paths: RunPaths, out: Output) -> by_hand.Record:
     seat, settings = start.seat, start.settings
     record = by_hand.Record(_job(start), paths)
     record.begin()
@@ -82,7 +82,7 @@ def _begin(start: Start, paths: RunPaths, out: Output) -> by_hand.Record:
     return record
 
 
-def _job(start: Start) -> Job:
+def _job(start: WorkerStart) -> Job:
     """As the controller would have it, but for the machines, which only the workers know."""
     seat, settings = start.seat, start.settings
     plan = Plan(

@@ -5,6 +5,9 @@ Steps are named lazily, so that launchers need to know nothing about what they d
 
 from __future__ import annotations
 
+import threading
+import time
+
 from phalanx.core.registry import Registry
 
 STARTUP = Registry(
@@ -15,8 +18,17 @@ STARTUP = Registry(
     },
 )
 
+_worker = threading.local()  # workers may be threads of one process
+
 
 def run_startup() -> None:
     """Take every step, in the order of their names."""
     for name in STARTUP.names():
         STARTUP.get(name)()
+    _worker.script_began = time.monotonic()
+
+
+def script_seconds() -> float:
+    """How long this worker's script has been running; 0 where Phalanx did not start it."""
+    now = time.monotonic()
+    return now - getattr(_worker, "script_began", now)

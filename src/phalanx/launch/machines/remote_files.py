@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
+from phalanx.core import words
 from phalanx.core.files import LARGEST_LOG
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.launch.shipping.project import megabytes
 from phalanx.observe.events.event_types import MachineSample
 from phalanx.observe.machines.agent_samples import ToldSample
 
@@ -46,7 +46,7 @@ class Homecoming:
         if len(fresh) < len(rest) and file not in self._cut:
             self._cut.add(file)
             self._say(
-                f"{file} is too long: only its first {megabytes(self._limits[file])} are kept"
+                f"{file} is too long: only its first {words.size(self._limits[file])} are kept"
             )
         if not fresh:
             return

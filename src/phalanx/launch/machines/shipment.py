@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from phalanx.core import words
 from phalanx.launch.frameworks import Framework
 from phalanx.launch.launchers.launcher import Job
 from phalanx.launch.launchers.remote_worker import Seating
@@ -22,7 +23,7 @@ from phalanx.launch.shipping.datasets import Datasets, find_datasets
 from phalanx.launch.shipping.environment import prepare_environment
 from phalanx.launch.shipping.foreign import prepare_foreign
 from phalanx.launch.shipping.manifest import Manifest
-from phalanx.launch.shipping.project import SHIP_LIMIT, megabytes, project_manifest
+from phalanx.launch.shipping.project import SHIP_LIMIT, project_manifest
 from phalanx.launch.shipping.send import read_answer, ship
 from phalanx.launch.shipping.versions import Inspection
 from phalanx.pool.machine import Machine
@@ -107,5 +108,5 @@ class _Telling:
         tenth = 10 * done // total
         if tenth > self._tenth:
             self._tenth = tenth
-            sizes = f"{megabytes(done)} of {megabytes(total)}"
+            sizes = f"{words.size(done)} of {words.size(total)}"
             self._say(f"{machine}: copying the {self._kind}, {sizes}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from phalanx.core import words
 from phalanx.core.errors import InputError
 from phalanx.core.script.datasets import FILES, HOMES, data_home, files_in
 from phalanx.launch.run.say import Say
@@ -16,7 +17,6 @@ from phalanx.launch.script.script_datasets import Needs, needs_of
 from phalanx.launch.shipping.hashes import make_manifest
 from phalanx.launch.shipping.listing import ListedFile, walk
 from phalanx.launch.shipping.manifest import Manifest
-from phalanx.launch.shipping.project import megabytes
 from phalanx.launch.shipping.send import Link, Progress, read_answer, ship
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Datasets:
             if not done:
                 names = ", ".join(sorted(self.here))
                 link.waiting.say(
-                    f"{machine}: sending {names} ({megabytes(total)}) from {self.home}"
+                    f"{machine}: sending {names} ({words.size(total)}) from {self.home}"
                 )
             progress(done, total, machine)
 

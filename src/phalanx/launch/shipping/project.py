@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pathspec
 
+from phalanx.core import words
 from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import runs_home
 from phalanx.core.script.packages import place_of
@@ -89,21 +90,12 @@ def _check_size(root: Path, files: list[ListedFile], limit: int) -> None:
     if size <= limit:
         return
     largest = sorted(files, key=lambda file: file.size, reverse=True)[:3]
-    names = ", ".join(f"{file.path} ({megabytes(file.size)})" for file in largest)
+    names = ", ".join(f"{file.path} ({words.size(file.size)})" for file in largest)
     raise InputError(
-        f"the project {root} has {megabytes(size)}, more than the {megabytes(limit)} that are "
+        f"the project {root} has {words.size(size)}, more than the {words.size(limit)} that are "
         f"sent; the largest: {names}",
         "Leave files out by a .gitignore, send data by --data, or raise --ship-limit.",
     )
-
-
-def megabytes(size: float) -> str:
-    """A size in the unit that suits it."""
-    for unit in ("bytes", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} GB"
 
 
 class Ignored:

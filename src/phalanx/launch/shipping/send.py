@@ -10,10 +10,10 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from phalanx.core import words
 from phalanx.core.errors import InputError, MachineError
 from phalanx.launch.run.progress_notes import Doing, Waiting
 from phalanx.launch.shipping.manifest import Entry, Manifest
-from phalanx.launch.shipping.project import megabytes
 from phalanx.pool.machine import Machine
 
 T = TypeVar("T")
@@ -142,7 +142,7 @@ class Shipment:
         name = self._link.machine.name
         self._progress(0, total, name)
         checked = sum(entry.size for entry, _ in todo)  # also what was there before
-        async with Window(self._link, f"{megabytes(total)} of {self._kind}", checked) as window:
+        async with Window(self._link, f"{words.size(total)} of {self._kind}", checked) as window:
             for entry, offset in todo:
                 async for at, piece in _pieces(self._root / entry.path, entry, offset, window):
                     last = at + len(piece) >= entry.size
@@ -163,7 +163,7 @@ class Shipment:
         return read_answer(self._link, answer, Laid).path
 
     def _words(self) -> str:
-        return f"{megabytes(self._size)} of {self._kind}"
+        return f"{words.size(self._size)} of {self._kind}"
 
     def garbled(self, number: int) -> MachineError:
         path = self._root / self._manifest.entries[number].path

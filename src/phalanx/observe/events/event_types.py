@@ -137,7 +137,7 @@ class Balanced(msgspec.Struct, tag="balanced", frozen=True, kw_only=True):
     """Samples a second in steps with the old shares, and with those that were tried."""
 
 
-class Refused(msgspec.Struct, tag="refused", frozen=True, kw_only=True):
+class StepRefused(msgspec.Struct, tag="refused", frozen=True, kw_only=True):
     """A step was not taken, because numbers were not finite."""
 
     time: float
@@ -163,7 +163,7 @@ class WorkerLost(msgspec.Struct, tag="lost", frozen=True, kw_only=True):
     address: str
 
 
-class Settled(msgspec.Struct, tag="settled", frozen=True, kw_only=True):
+class SamplesSettled(msgspec.Struct, tag="settled", frozen=True, kw_only=True):
     """What became of the samples of a worker that is gone, as the parameter store knows it."""
 
     time: float
@@ -225,9 +225,9 @@ Event = (
     | Logged
     | Switched
     | Balanced
-    | Refused
+    | StepRefused
     | WorkerLost
-    | Settled
+    | SamplesSettled
     | Data
     | Saved
     | Alive

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
-from phalanx.observe.events.strategy_phases import PhaseSteps, Waiting
-from phalanx.observe.events.timeline import Step
+from phalanx.observe.events.strategy_phases import PhaseSteps, WaitRule
+from phalanx.observe.events.timeline import WorkerStep
 
 WARM_UP = 3
 """The first steps of a rank, which load code and fill caches."""
@@ -72,7 +72,7 @@ def windows_of(phase: PhaseSteps, since: int = 0) -> dict[int, RankWindow]:
         laps[rank] = _laps(warm, rounds)
         late[rank] = _laps([s for s in warm if s.number >= since], rounds)
     costs = {rank: _costs(found) for rank, found in laps.items()}
-    if phase.waiting is Waiting.LOCKSTEP:
+    if phase.waiting is WaitRule.LOCKSTEP:
         late = _side_by_side(late, _teams(phase))
     return {
         rank: RankWindow(
@@ -87,7 +87,7 @@ def _teams(phase: PhaseSteps) -> dict[int, int]:
     return {s[0].rank: team for s, team in zip(phase.steps, teams, strict=True) if s}
 
 
-def _laps(steps: Sequence[Step], rounds: Sequence[Step]) -> list[Lap]:
+def _laps(steps: Sequence[WorkerStep], rounds: Sequence[WorkerStep]) -> list[Lap]:
     if not rounds:
         pairs = zip(steps, [None, *steps], strict=False)  # each with the one before it
         return [lap for step, last in pairs if _is_sane(lap := _step(step, last))]
@@ -108,20 +108,20 @@ def _is_sane(lap: Lap) -> bool:
     return lap.samples > 0 and 0.0 < lap.seconds < _LONGEST and min(parts) >= 0.0
 
 
-def _step(step: Step, before: Step | None) -> Lap:
+def _step(step: WorkerStep, before: WorkerStep | None) -> Lap:
     waited, between = step.wait + step.settle, _between(before, step)
     busy = between + step.input + step.compute
     return Lap(step.epoch, step.samples, busy, waited, step.update, between + step.seconds)
 
 
-def _between(before: Step | None, step: Step) -> float:
+def _between(before: WorkerStep | None, step: WorkerStep) -> float:
     """What the script did by itself since its step before: work too, on one machine's clock."""
     if before is None or (before.epoch, before.number + 1) != (step.epoch, step.number):
         return 0.0
     return max(0.0, step.began - before.ended)
 
 
-def _apart(steps: Sequence[Step], met: Step) -> Lap:
+def _apart(steps: Sequence[WorkerStep], met: WorkerStep) -> Lap:
     """Who trains apart also updates apart, so all of it is work of its own."""
     busy = sum(step.seconds for step in steps)
     samples = sum(step.samples for step in steps)

@@ -14,14 +14,14 @@ from enum import Enum
 from phalanx.core.errors import InputError
 from phalanx.core.spec import Phase, parse_spec
 from phalanx.observe.events.event_types import Switched
-from phalanx.observe.events.timeline import RankLog, Step
+from phalanx.observe.events.timeline import RankLog, WorkerStep
 
 _CLOCK_ERROR = 1e-6
 """Durations that are added up miss the clock by less than this."""
 _DEFAULT_GROUP = 2
 
 
-class Waiting(Enum):
+class WaitRule(Enum):
     """Who waits for whom."""
 
     LOCKSTEP = "lockstep"
@@ -37,9 +37,9 @@ class PhaseSteps:
 
     name: str
     lockstep: bool
-    steps: list[list[Step]]
-    rounds: list[list[Step]] = field(default_factory=list)
-    waiting: Waiting = Waiting.NOBODY
+    steps: list[list[WorkerStep]]
+    rounds: list[list[WorkerStep]] = field(default_factory=list)
+    waiting: WaitRule = WaitRule.NOBODY
     teams: tuple[int, ...] = ()
     """The team of each rank."""
 
@@ -73,10 +73,10 @@ def _first_label(strategy: str) -> str:
 
 
 def _cut(
-    steps: Sequence[Step], turns: Sequence[tuple[float, str]], names: Sequence[str]
-) -> list[list[Step]]:
+    steps: Sequence[WorkerStep], turns: Sequence[tuple[float, str]], names: Sequence[str]
+) -> list[list[WorkerStep]]:
     ends = [time for time, _ in turns[1:]]
-    parts: list[list[Step]] = [[] for _ in names]
+    parts: list[list[WorkerStep]] = [[] for _ in names]
     for step in steps:
         # A switch is told when its first step has begun, so that step contains the moment.
         parts[bisect_left(ends, step.ended - _CLOCK_ERROR)].append(step)
@@ -84,16 +84,19 @@ def _cut(
 
 
 def _described(
-    name: str, steps: list[list[Step]], rounds: list[list[Step]], ranks: Sequence[RankLog]
+    name: str,
+    steps: list[list[WorkerStep]],
+    rounds: list[list[WorkerStep]],
+    ranks: Sequence[RankLog],
 ) -> PhaseSteps:
     try:
         phase = parse_spec(name).phases[0]
     except InputError:
         return PhaseSteps(name, False, steps, rounds)
     traits = phase.traits
-    waiting = Waiting.LOCKSTEP if traits.lockstep or traits.grouped else Waiting.NOBODY
-    if waiting is Waiting.NOBODY and traits.balanced:
-        waiting = Waiting.BOUNDED
+    waiting = WaitRule.LOCKSTEP if traits.lockstep or traits.grouped else WaitRule.NOBODY
+    if waiting is WaitRule.NOBODY and traits.balanced:
+        waiting = WaitRule.BOUNDED
     return PhaseSteps(name, traits.lockstep, steps, rounds, waiting, _teams(phase, ranks))
 
 

@@ -11,7 +11,7 @@ from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.observe.events import event_types as ev
 
 
-class Step(NamedTuple):
+class WorkerStep(NamedTuple):
     """One step of one rank; the durations follow each other in the order of the fields."""
 
     rank: int
@@ -56,8 +56,8 @@ class RankLog:
     joins: list[ev.Joined] = field(default_factory=list)
     """One, unless its script trains more than once."""
     plans: list[ev.Planned] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
-    rounds: list[Step] = field(default_factory=list)
+    steps: list[WorkerStep] = field(default_factory=list)
+    rounds: list[WorkerStep] = field(default_factory=list)
     """Where workers that train apart came together: communication, and no step."""
     phases: dict[str, float] = field(default_factory=dict)
     epochs: list[ev.EpochDone] = field(default_factory=list)
@@ -66,12 +66,12 @@ class RankLog:
     balanced: list[ev.Balanced] = field(default_factory=list)
     """Shares that were kept; others were tried and taken back."""
     taken_back: list[ev.Balanced] = field(default_factory=list)
-    refused: list[ev.Refused] = field(default_factory=list)
+    refused: list[ev.StepRefused] = field(default_factory=list)
     lost: list[ev.WorkerLost] = field(default_factory=list)
     """Workers without whom it went on."""
-    settled: list[ev.Settled] = field(default_factory=list)
+    settled: list[ev.SamplesSettled] = field(default_factory=list)
     """What it found of the samples of those."""
-    gone: ev.Settled | None = None
+    gone: ev.SamplesSettled | None = None
     """What another found of this one's, when it was lost."""
     data: list[ev.Data] = field(default_factory=list)
     saved: list[ev.Saved] = field(default_factory=list)
@@ -95,7 +95,7 @@ class RankLog:
         return self.gone.trained + sum(s.samples for s in self.steps if s.began < began)
 
     @property
-    def rows(self) -> list[Step]:
+    def rows(self) -> list[WorkerStep]:
         """Steps and rounds in the order of time."""
         if not self.rounds:
             return self.steps
@@ -117,11 +117,11 @@ class RankLog:
                 self.switches.append(event)
             case ev.Balanced():
                 (self.balanced if event.refused is None else self.taken_back).append(event)
-            case ev.Refused():
+            case ev.StepRefused():
                 self.refused.append(event)
             case ev.WorkerLost():
                 self.lost.append(event)
-            case ev.Settled():
+            case ev.SamplesSettled():
                 self.settled.append(event)
             case ev.Data():
                 self.data.append(event)
@@ -141,14 +141,14 @@ class RankLog:
             self.last_time = max(time, self.last_time or time)
 
 
-def _rows(event: ev.Steps) -> Iterator[Step]:
+def _rows(event: ev.Steps) -> Iterator[WorkerStep]:
     columns = zip(
         event.began, event.samples, event.input, event.compute, event.send, event.wait,
         event.reduce, event.update, event.settle, event.staleness, event.loss,
         strict=False,
     )  # fmt: skip
     for index, column in enumerate(columns):
-        yield Step(event.rank, event.epoch, event.first + index, *column)
+        yield WorkerStep(event.rank, event.epoch, event.first + index, *column)
 
 
 def read_ranks(paths: RunPaths) -> list[RankLog]:

@@ -16,7 +16,7 @@ import msgspec
 
 from phalanx.core.fitting_shares import fitting_shares
 from phalanx.observe.events.step_intervals import Lap, RankWindow
-from phalanx.observe.events.strategy_phases import Waiting
+from phalanx.observe.events.strategy_phases import WaitRule
 
 PARTS = 4
 """An estimate is believed when it holds in each of so many stretches of the time."""
@@ -74,7 +74,7 @@ class Worth(msgspec.Struct, frozen=True, kw_only=True):
 class Way:
     """How the ranks of a run work together."""
 
-    waiting: Waiting
+    waiting: WaitRule
     teams: Mapping[int, int]
     balances: bool
     """The strategy can balance: somebody waits for the slowest."""
@@ -84,7 +84,7 @@ class Way:
     @property
     def whole(self) -> bool:
         """Everyone shares one global batch, so who is left has more to do."""
-        return self.waiting is not Waiting.NOBODY and len(set(self.teams.values())) == 1
+        return self.waiting is not WaitRule.NOBODY and len(set(self.teams.values())) == 1
 
 
 Windows = Mapping[int, RankWindow]
@@ -98,7 +98,7 @@ def worth(ranks: Windows, machines: Mapping[int, str], way: Way) -> Worth | None
     rates = dict.fromkeys(names.values(), 0.0)
     spent = max(_sum_seconds(window.laps) for window in ranks.values())
     for rank, window in ranks.items():
-        own = spent if way.waiting is Waiting.LOCKSTEP else _sum_seconds(window.laps)
+        own = spent if way.waiting is WaitRule.LOCKSTEP else _sum_seconds(window.laps)
         rates[names[rank]] += _sum_samples(window.laps) / own
     whole = sum(rates.values())
     return Worth(
@@ -194,7 +194,7 @@ def _rate(
 
     ``anew``: the batch is shared out among them; ``alone``: they are on one machine.
     """
-    if way.waiting is Waiting.NOBODY or (way.waiting is Waiting.BOUNDED and not anew):
+    if way.waiting is WaitRule.NOBODY or (way.waiting is WaitRule.BOUNDED and not anew):
         return sum(_own_rate(ranks[rank], alone) for rank in kept)
     rate = 0.0
     for team in sorted({way.teams[rank] for rank in kept}):
@@ -229,7 +229,7 @@ def _team_rate(team: Windows, kept: Sequence[int], way: Way, anew: bool, alone: 
         for rank in kept:
             lap = row[rank]
             took[rank] += busy[rank] + lap.update if alone else _own_time(lap, busy[rank])
-    if way.waiting is Waiting.BOUNDED:  # whoever is ahead waits only now and then
+    if way.waiting is WaitRule.BOUNDED:  # whoever is ahead waits only now and then
         seconds = max(took.values())
     return samples / seconds if seconds > 0.0 else 0.0
 
@@ -269,7 +269,7 @@ def _scaled(window: RankWindow, lap: Lap, samples: float) -> float:
 
 def _waited_for(ranks: Windows, names: Mapping[int, str], way: Way) -> WaitedFor | None:
     """Whoever waits least in a meeting was its last; the others waited that much longer for it."""
-    if way.waiting is Waiting.NOBODY:
+    if way.waiting is WaitRule.NOBODY:
         return None
     lost: dict[str, float] = dict.fromkeys(names.values(), 0.0)
     for team in sorted(set(way.teams.values())):

@@ -16,8 +16,8 @@ from statistics import median
 
 import msgspec
 
-from phalanx.observe.events.strategy_phases import PhaseSteps, Waiting
-from phalanx.observe.events.timeline import Step
+from phalanx.observe.events.strategy_phases import PhaseSteps, WaitRule
+from phalanx.observe.events.timeline import WorkerStep
 
 SHARE_OF_COST = 0.03
 """A straggler is worth naming when the others lose at least this share of their time to it,"""
@@ -55,7 +55,7 @@ class _Tally:
     cost: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     """Seconds that others waited, by the rank they waited for."""
 
-    def add(self, row: Sequence[Step]) -> None:
+    def add(self, row: Sequence[WorkerStep]) -> None:
         late = max(row, key=lambda step: step.ready)
         self.meetings += 1
         self.last[late.rank] += 1
@@ -70,10 +70,10 @@ def find_straggler(phases: Sequence[PhaseSteps], balanced: float | None = None) 
         return None
     slowest = max(paces, key=lambda rank: paces[rank])
     for phase in phases:
-        if phase.waiting is Waiting.LOCKSTEP:
+        if phase.waiting is WaitRule.LOCKSTEP:
             for row in _meetings(phase):
                 tally.add(row)
-        elif phase.waiting is Waiting.BOUNDED:
+        elif phase.waiting is WaitRule.BOUNDED:
             tally.cost[slowest] += _waited(phase, slowest)
     waiting = _strictest(phases).value
     last = max(sorted(tally.last), key=lambda rank: tally.last[rank], default=slowest)
@@ -124,7 +124,7 @@ def _paces(phases: Sequence[PhaseSteps], balanced: float | None) -> dict[int, fl
     return {rank: pace for rank in sorted(equal) if (pace := median(equal[rank])) > 0.0}
 
 
-def _meetings(phase: PhaseSteps) -> Iterator[tuple[Step, ...]]:
+def _meetings(phase: PhaseSteps) -> Iterator[tuple[WorkerStep, ...]]:
     """What the workers of a team did together, one row of each.
 
     Counted from the start of each epoch: after asynchronous phases the ranks' numbers differ, and
@@ -139,8 +139,8 @@ def _meetings(phase: PhaseSteps) -> Iterator[tuple[Step, ...]]:
                 yield from zip(*(part.get(epoch, []) for part in parts), strict=False)
 
 
-def _by_epoch(rows: Sequence[Step]) -> dict[int, list[Step]]:
-    found: dict[int, list[Step]] = defaultdict(list)
+def _by_epoch(rows: Sequence[WorkerStep]) -> dict[int, list[WorkerStep]]:
+    found: dict[int, list[WorkerStep]] = defaultdict(list)
     for row in rows:
         found[row.epoch].append(row)
     return dict(found)
@@ -156,7 +156,7 @@ def _spent(phases: Sequence[PhaseSteps], rank: int) -> float:
     return sum(row.seconds for part in rows for row in part if row.rank != rank)
 
 
-def _strictest(phases: Sequence[PhaseSteps]) -> Waiting:
+def _strictest(phases: Sequence[PhaseSteps]) -> WaitRule:
     found = {phase.waiting for phase in phases if any(phase.steps)}
-    order = (Waiting.LOCKSTEP, Waiting.BOUNDED, Waiting.NOBODY)
-    return next((waiting for waiting in order if waiting in found), Waiting.NOBODY)
+    order = (WaitRule.LOCKSTEP, WaitRule.BOUNDED, WaitRule.NOBODY)
+    return next((waiting for waiting in order if waiting in found), WaitRule.NOBODY)

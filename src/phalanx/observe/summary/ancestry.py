@@ -13,14 +13,14 @@ MOST_GENERATIONS = 32
 
 
 @dataclass(frozen=True)
-class Source:
+class ResumeSource:
     """A checkpoint of another run."""
 
     paths: RunPaths
     checkpoint: int
 
 
-def source_of(paths: RunPaths, resumes: str | None) -> Source | None:
+def source_of(paths: RunPaths, resumes: str | None) -> ResumeSource | None:
     """Where the run in ``paths`` goes on from, if that folder still lies beside it."""
     found = re.fullmatch(r"(.+), checkpoint (\d+)", resumes or "")
     parent = beside(paths, found[1]) if found else None
@@ -28,7 +28,7 @@ def source_of(paths: RunPaths, resumes: str | None) -> Source | None:
         return None
     if not parent.folder.is_dir() or parent.folder == paths.folder:
         return None
-    return Source(parent, int(found[2]))
+    return ResumeSource(parent, int(found[2]))
 
 
 def went_on(earlier: Sequence[Row], own: Sequence[Row], seconds: float) -> list[Row]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from phalanx.observe.events.event_types import EpochDone, Settled
+from phalanx.observe.events.event_types import EpochDone, SamplesSettled
 from phalanx.observe.events.timeline import RankLog
 
 Row = dict[str, float | int | None]
@@ -35,7 +35,7 @@ def make_history(ranks: Sequence[RankLog], began: float | None) -> list[Row]:
     ]
 
 
-def _part_of(event: Settled) -> EpochDone:
+def _part_of(event: SamplesSettled) -> EpochDone:
     """What a lost worker had trained of its last epoch."""
     return EpochDone(
         time=event.time,

@@ -1,4 +1,4 @@
-"""What a summary needs of a run's small JSON files, read forgivingly.
+"""The files of a run as a summary needs them, read forgivingly.
 
 A run may have been stopped before a file was written, or while it was: whatever is missing or
 broken reads as "unknown". The full structures belong to the rooms that write them.
@@ -7,6 +7,7 @@ broken reads as "unknown". The full structures belong to the rooms that write th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,7 +16,8 @@ import msgspec
 from phalanx.core.files import read_bounded, read_lines
 from phalanx.core.run_folder.run_paths import RunPaths, beside
 from phalanx.core.settings import OURS, RunSettings
-from phalanx.observe.events.event_types import MachineSample
+from phalanx.observe.events.event_types import Joined, MachineSample
+from phalanx.observe.events.timeline import RankLog, read_ranks
 
 
 class SlotRecord(msgspec.Struct, kw_only=True):
@@ -111,3 +113,43 @@ def _samples(path: Path) -> Iterator[MachineSample]:
                 yield decoder.decode(line)
         except (msgspec.DecodeError, RecursionError):
             continue
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """Everything that was read of one run."""
+
+    paths: RunPaths
+    plan: PlanRecord
+    launch: LaunchRecord
+    settings: RunSettings | None
+    ranks: list[RankLog]
+    samples: dict[str, list[MachineSample]]
+
+    @property
+    def joined(self) -> list[Joined]:
+        return [log.joined for log in self.ranks if log.joined]
+
+    @property
+    def strategy(self) -> str | None:
+        if self.settings:
+            return self.settings.strategy
+        return self.plan.strategy or (self.joined[0].strategy if self.joined else None)
+
+    @property
+    def workers(self) -> int | None:
+        told = self.plan.workers or len(self.launch.workers) or len(self.ranks)
+        return (self.joined[0].workers if self.joined else told) or None
+
+
+def read_run(paths: RunPaths) -> RunFiles:
+    """Read the files of a run, whichever of them exist."""
+    launch = read_record(paths.launch, LaunchRecord) or LaunchRecord()
+    return RunFiles(
+        paths=paths,
+        plan=read_record(paths.plan, PlanRecord) or PlanRecord(),
+        launch=launch,
+        settings=launch.settings,
+        ranks=read_ranks(paths),
+        samples=read_samples(paths),
+    )

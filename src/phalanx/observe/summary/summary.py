@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.core.settings import OURS, RunSettings, describe_emulation
-from phalanx.observe.events.event_types import Joined, MachineSample, Saved
+from phalanx.core.settings import OURS, describe_emulation
+from phalanx.observe.events.event_types import Saved
 from phalanx.observe.events.strategy_phases import split_phases
-from phalanx.observe.events.timeline import RankLog, read_ranks
+from phalanx.observe.events.timeline import RankLog
 from phalanx.observe.machines.resources import network_bytes, use_of, use_together, used_by_others
 from phalanx.observe.speedup.from_events import judge
 from phalanx.observe.summary import history as hist
-from phalanx.observe.summary.ancestry import MOST_GENERATIONS, Source, source_of, went_on
-from phalanx.observe.summary.run_records import LaunchRecord, PlanRecord, read_record, read_samples
+from phalanx.observe.summary.ancestry import MOST_GENERATIONS, ResumeSource, source_of, went_on
+from phalanx.observe.summary.run_records import RunFiles, read_record, read_run
 from phalanx.observe.summary.run_status import RUNNING, status_of, written_exit_codes
 from phalanx.observe.summary.summary_fields import (
     CheckpointSummary,
@@ -37,46 +36,6 @@ FIRST = 16
 """Steps that were not taken, each with its reason."""
 NEWEST = 64
 """Checkpoints whose moments are told."""
-
-
-@dataclass(frozen=True)
-class RunFiles:
-    """Everything that was read of one run."""
-
-    paths: RunPaths
-    plan: PlanRecord
-    launch: LaunchRecord
-    settings: RunSettings | None
-    ranks: list[RankLog]
-    samples: dict[str, list[MachineSample]]
-
-    @property
-    def joined(self) -> list[Joined]:
-        return [log.joined for log in self.ranks if log.joined]
-
-    @property
-    def strategy(self) -> str | None:
-        if self.settings:
-            return self.settings.strategy
-        return self.plan.strategy or (self.joined[0].strategy if self.joined else None)
-
-    @property
-    def workers(self) -> int | None:
-        told = self.plan.workers or len(self.launch.workers) or len(self.ranks)
-        return (self.joined[0].workers if self.joined else told) or None
-
-
-def read_run(paths: RunPaths) -> RunFiles:
-    """Read the files of a run, whichever of them exist."""
-    launch = read_record(paths.launch, LaunchRecord) or LaunchRecord()
-    return RunFiles(
-        paths=paths,
-        plan=read_record(paths.plan, PlanRecord) or PlanRecord(),
-        launch=launch,
-        settings=launch.settings,
-        ranks=read_ranks(paths),
-        samples=read_samples(paths),
-    )
 
 
 def read_summary(paths: RunPaths) -> Summary | None:
@@ -221,7 +180,7 @@ def _add_earlier(summary: Summary, run: RunFiles, generation: int) -> float:
     return seconds
 
 
-def _parent(source: Source, generation: int) -> Summary | None:
+def _parent(source: ResumeSource, generation: int) -> Summary | None:
     written = read_summary(source.paths)
     if written is not None and written.status != RUNNING:
         return written
@@ -230,7 +189,7 @@ def _parent(source: Source, generation: int) -> Summary | None:
     return summarise_files(read_run(source.paths), generation=generation + 1)
 
 
-def _seconds_until(source: Source, parent: Summary) -> float:
+def _seconds_until(source: ResumeSource, parent: Summary) -> float:
     known = parent.checkpoint_seconds.get(source.checkpoint)
     return known if known is not None else hist.last_value(parent.history, "seconds") or 0.0
 

@@ -41,8 +41,11 @@ class Phases(msgspec.Struct, kw_only=True):
     """Seconds of each phase: the slowest worker's."""
 
     start: float | None = None
+    """From the launch to the first step, without the script's own work before it joins."""
     read: float | None = None
+    """In ``phalanx.data.load``."""
     prepare: float | None = None
+    """What else the script does before it joins: preprocessing, as a rule."""
     train: float | None = None
     evaluate: float | None = None
 

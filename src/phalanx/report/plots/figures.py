@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from phalanx.report.load import Group, StudyData
+from phalanx.report.load import RunGroup, StudyData
 from phalanx.report.plots.drawing import (
     INK,
     colours,
@@ -20,7 +20,7 @@ from phalanx.report.plots.drawing import (
     legend_height,
     new_figure,
 )
-from phalanx.report.windows import Window
+from phalanx.report.windows import TimelineWindow
 
 TIME_PARTS = ("input", "compute", "communicate", "wait", "update")
 TIME_COLOURS = {
@@ -112,7 +112,7 @@ def time_split(study: StudyData) -> Figure:
     return figure
 
 
-def step_timelines(windows: Sequence[tuple[Group, Window]], span: float) -> Figure:
+def step_timelines(windows: Sequence[tuple[RunGroup, TimelineWindow]], span: float) -> Figure:
     """What every worker did in the same short span of time, one panel per strategy."""
     lanes = [max(1, len(window.lanes)) for _, window in windows]
     with house_style():
@@ -135,7 +135,7 @@ def _patch(part: str) -> Patch:
     return Patch(color=TIME_COLOURS[part], label=part)
 
 
-def _lanes(axes: Axes, window: Window) -> None:
+def _lanes(axes: Axes, window: TimelineWindow) -> None:
     for row, (_, bars) in enumerate(window.lanes):
         for part in TIME_PARTS:
             spans = [(1000 * b.start, 1000 * b.seconds) for b in bars if b.part == part]
@@ -149,7 +149,7 @@ def _lanes(axes: Axes, window: Window) -> None:
     axes.grid(axis="y", visible=False)
 
 
-def staleness_bars(study: StudyData, groups: Sequence[Group]) -> Figure:
+def staleness_bars(study: StudyData, groups: Sequence[RunGroup]) -> Figure:
     """How many foreign updates came between a worker's pull and its push."""
     colour = colours([group.label for group in study.groups])
     with house_style():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from phalanx.core.registry import Registry
 from phalanx.report.load import StudyData
-from phalanx.report.tables import Cell
+from phalanx.report.tables import TableCell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,7 +49,7 @@ class Grid:
     """A table. A row begins with its name; its cells are plain text or :class:`Cell`."""
 
     head: tuple[str, ...]
-    rows: tuple[tuple[str | Cell, ...], ...]
+    rows: tuple[tuple[str | TableCell, ...], ...]
     note: str = ""
 
 

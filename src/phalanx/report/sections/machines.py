@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from phalanx.core import words
 from phalanx.observe.summary.summary_fields import MachineSummary, Range
-from phalanx.report import words
 from phalanx.report.findings import of_group, worth_sentence
 from phalanx.report.load import StudyData
 from phalanx.report.sections import Grid, Plot, Section
@@ -14,7 +14,7 @@ CAPTION = (
     "The whole machine, all its cores and other programs included, once a second from the start "
     "of the launch. A CPU that is not full while workers wait is the price of waiting."
 )
-Cell = Callable[[MachineSummary], str]
+TableCell = Callable[[MachineSummary], str]
 
 
 def section(study: StudyData) -> Section | None:
@@ -46,11 +46,11 @@ def _grid(study: StudyData) -> Grid:
     )
 
 
-def _is_filled(column: tuple[str, Cell], machines: list[MachineSummary]) -> bool:
+def _is_filled(column: tuple[str, TableCell], machines: list[MachineSummary]) -> bool:
     return any(column[1](machine) != words.UNKNOWN for machine in machines)
 
 
-def _of(name: str, how: str, write: Callable[[float], str]) -> Cell:
+def _of(name: str, how: str, write: Callable[[float], str]) -> TableCell:
     def cell(machine: MachineSummary) -> str:
         use: Range = getattr(machine.resources, name)
         value: float | None = getattr(use, how)
@@ -67,7 +67,7 @@ def _pace(value: float) -> str:
     return f"{words.size(value)}/s"
 
 
-def _columns() -> Iterator[tuple[str, Cell]]:
+def _columns() -> Iterator[tuple[str, TableCell]]:
     yield "workers", lambda m: str(m.workers)
     yield "samples", lambda m: words.count(m.contribution)
     yield "CPU mean", _of("cpu_percent", "avg", _percent)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from phalanx.report import words
+from phalanx.core import words
 from phalanx.report.load import StudyData
 from phalanx.report.sections import Section
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from phalanx.report.findings import nonfinite_sentence, of_group
 from phalanx.report.load import StudyData
 from phalanx.report.sections import Grid, Section
-from phalanx.report.tables import Cell, table_lines
+from phalanx.report.tables import TableCell, table_lines
 
 
 def section(study: StudyData) -> Section | None:
@@ -15,7 +15,7 @@ def section(study: StudyData) -> Section | None:
     lines = [line for line in table_lines(study) if line.name != "emulated" or several_kinds]
     if not lines:
         return None
-    rows: tuple[tuple[str | Cell, ...], ...] = tuple(
+    rows: tuple[tuple[str | TableCell, ...], ...] = tuple(
         (group.label, *(line.cells[i] for line in lines)) for i, group in enumerate(study.groups)
     )
     several = len(study.groups) > 1

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from phalanx.report import words
+from phalanx.core import words
 from phalanx.report.findings import of_group, shown_switches, switch_sentence
-from phalanx.report.load import Group, StudyData
+from phalanx.report.load import RunGroup, StudyData
 from phalanx.report.sections import Grid, Section
 
 HEAD = ("strategy", "switch", "at epoch", "from", "to", "pause")
@@ -24,7 +24,7 @@ def section(study: StudyData) -> Section | None:
     return Section("Switches", 450, lines=lines, grids=(Grid(HEAD, rows, note),))
 
 
-def _rows(group: Group) -> Iterator[tuple[str, ...]]:
+def _rows(group: RunGroup) -> Iterator[tuple[str, ...]]:
     switches = group.shown.summary.switches
     shown, hidden = shown_switches(switches)
     for index, switch in enumerate(shown):

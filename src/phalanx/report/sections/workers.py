@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from phalanx.report import words
+from phalanx.core import words
 from phalanx.report.findings import balance_sentence, of_group, shares, straggler_sentence
-from phalanx.report.load import Group, StudyData
+from phalanx.report.load import RunGroup, StudyData
 from phalanx.report.sections import Grid, Section
 
 HEAD = ("strategy", "worker", "machine", "device", "threads", "steps", "samples", "share",
@@ -34,7 +34,7 @@ def section(study: StudyData) -> Section | None:
     return Section("Workers", 700, lines=told, grids=(Grid(HEAD, rows),))
 
 
-def _straggler(group: Group) -> Iterator[tuple[str, ...]]:
+def _straggler(group: RunGroup) -> Iterator[tuple[str, ...]]:
     summary = group.shown.summary
     late, balance = summary.straggler, summary.balance
     if late is None:
@@ -52,7 +52,7 @@ def _straggler(group: Group) -> Iterator[tuple[str, ...]]:
     )
 
 
-def _rows(group: Group) -> Iterator[tuple[str, ...]]:
+def _rows(group: RunGroup) -> Iterator[tuple[str, ...]]:
     for worker in group.shown.summary.per_worker:
         stale = worker.mean_staleness
         yield (
@@ -71,7 +71,7 @@ def _rows(group: Group) -> Iterator[tuple[str, ...]]:
         )
 
 
-def _told_of(group: Group, study: StudyData) -> Iterator[str]:
+def _told_of(group: RunGroup, study: StudyData) -> Iterator[str]:
     """The true straggler, named, and what balance did about it."""
     summary = group.shown.summary
     for sentence in (straggler_sentence(summary), balance_sentence(summary)):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from phalanx.core.errors import NotFinite, PeerLost
-from phalanx.observe.events.event_types import Refused
+from phalanx.observe.events.event_types import StepRefused
 from phalanx.sync.state.gradient_values import are_finite
 from phalanx.sync.strategies.strategy import Timing
 from phalanx.train.loop.engine import Engine
@@ -69,7 +69,7 @@ class NonFinite:
     def _tell(self, words: str, whose: Sequence[int]) -> None:
         stopwatch, rank = self._stopwatch, self._environment.rank
         stopwatch.writer.emit(
-            Refused(
+            StepRefused(
                 time=stopwatch.clock.now(), rank=rank, epoch=stopwatch.epoch, step=self._steps,
                 what=words, workers=list(whose),
             )

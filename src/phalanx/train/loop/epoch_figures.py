@@ -122,7 +122,7 @@ class Figures:
     def tell_settled(self, found: SettledSamples) -> None:
         """Its samples are trained by the others; those that cannot be are said."""
         self._writer.emit(
-            events.Settled(
+            events.SamplesSettled(
                 time=self._clock.now(),
                 rank=self._environment.rank,
                 worker=found.worker,

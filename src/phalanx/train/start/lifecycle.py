@@ -21,6 +21,7 @@ import torch
 import phalanx
 from phalanx.core import stopping
 from phalanx.core.errors import SCRIPT_FAILED, PeerLost, RunStopped, has_lost_a_machine
+from phalanx.core.script.startup import script_seconds
 from phalanx.data.load import LOADED
 from phalanx.observe.events.emit import EventWriter
 from phalanx.observe.events.event_types import Data, Finished, Joined, PhaseDone
@@ -43,7 +44,7 @@ class Lifetime:
         self.on_exit: Callable[[], None] | None = None
         """How a script that left its loop early, and then ended well, is finished."""
         self._environment, self._writer, self._clock = environment, writer, clock
-        self._began = clock.now()
+        self._began, self._script = clock.now(), script_seconds()
         self._train = self._evaluate = 0.0
         self.stops_in_order = False
         """Whether there is somebody to tell, or something to save, before this worker ends."""
@@ -65,9 +66,10 @@ class Lifetime:
         if not getattr(_told, "started", False):
             _told.started = True
             read = sum(r.seconds for r in LOADED if r.thread == threading.get_ident())
-            started = environment.started or self._began
-            self._phase("start", max(0.0, self._began - started - read))
-        self._phase("prepare", now - self._began)
+            launched = environment.started or self._began
+            # What the script does before it joins is about its data: the rest is our start.
+            self._phase("start", max(0.0, now - launched - self._script))
+            self._phase("prepare", max(0.0, self._script - read))
         self._writer.emit(
             Joined(
                 time=now,

@@ -14,12 +14,12 @@ from typing import Any, Protocol
 
 import msgspec
 
+from phalanx.core import words
 from phalanx.core.errors import MachineError, PhalanxError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.machines.in_thread import in_thread
 from phalanx.launch.shipping.home.checkpoints import at_home, place, split_off
 from phalanx.launch.shipping.home.incoming import Incoming, Received, shown
-from phalanx.launch.shipping.project import megabytes
 from phalanx.launch.shipping.send import Link, read_answer
 
 COLLECT_SECONDS = 300.0
@@ -98,7 +98,7 @@ async def _collect(link: TellingLink, incoming: Incoming, have: Sequence[str]) -
         incoming,
         "collect",
         timeout=COLLECT_SECONDS,
-        doing=lambda: f"bringing its results home, {megabytes(incoming.bytes)} so far",
+        doing=lambda: f"bringing its results home, {words.size(incoming.bytes)} so far",
         have=have,
     )
     names = msgspec.convert(answer.get("refused", []), list[str])
@@ -111,7 +111,7 @@ async def take_checkpoint(link: TellingLink, incoming: Incoming, name: str) -> d
         incoming,
         "checkpoint",
         timeout=COLLECT_SECONDS,
-        doing=lambda: f"bringing a checkpoint home, {megabytes(incoming.bytes)} so far",
+        doing=lambda: f"bringing a checkpoint home, {words.size(incoming.bytes)} so far",
         checkpoint=name,
     )
 
@@ -232,7 +232,7 @@ async def clean_up(link: Link) -> list[str]:
 
 
 def _new_files(new: NewFiles) -> str:
-    files = [f"{shown(path)} ({megabytes(size)})" for path, size in new.files]
+    files = [f"{shown(path)} ({words.size(size)})" for path, size in new.files]
     word = "new file" if new.count == 1 else "new files"
     return f"{new.count} {word} in {shown(new.path)}: {_some(files, new.count)}"
 

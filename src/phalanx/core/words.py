@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers, sizes and times as people read them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 UNKNOWN = "–"
 _UNIT = re.compile(
-    r"(?<=\d) (?=(?:%|ms|min|s|h|B|[kMG]B|[kMG]?bit/s|points|samples|epochs?|times|workers?)"
+    r"(?<=\d) (?=(?:%|ms|min|s|h|B|[kMGT]B|[kMG]?bit/s|points|samples|epochs?|times|workers?)"
     r"(?![A-Za-z]))"
 )
 
@@ -29,6 +29,15 @@ def seconds(value: float | None) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600}:{whole % 3600 // 60:02d}:{whole % 60:02d} h"
+
+
+def clock(duration: float | None) -> str:
+    """``0:07``, ``12:30``, ``1:02:03``."""
+    if duration is None:
+        return UNKNOWN
+    minutes, second = divmod(max(0, round(duration)), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
 
 
 def share(value: float | None) -> str:
@@ -62,15 +71,17 @@ def points(value: float) -> str:
     return f"{100 * value:.2f} points"
 
 
-def size(value: float | None) -> str:
-    """Bytes."""
+def size(value: float | None, *, binary: bool = False, digits: int = 3) -> str:
+    """Bytes: ``1.52 GB``, or ``4 GiB`` of what comes in powers of two."""
     if value is None:
         return UNKNOWN
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000 or unit == "GB":
+    units = ("B", "KiB", "MiB", "GiB", "TiB") if binary else ("B", "kB", "MB", "GB", "TB")
+    unit = units[0]
+    for unit in units:
+        if value < 999.5 or unit == units[-1]:
             break
-        value /= 1000
-    return f"{value:.3g} {unit}" if value < 1000 else f"{value:,.0f} {unit}"
+        value /= 1024 if binary else 1000
+    return f"{value:,.0f} {unit}" if value >= 10 ** (digits - 1) else f"{value:.{digits}g} {unit}"
 
 
 def span(low: str, high: str) -> str:

@@ -1,0 +1,184 @@
+"""A run that goes on: what it was, what shall be different, and the job that this comes to."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from phalanx.cli.request import options as o
+
+if TYPE_CHECKING:
+    from phalanx.cli.invocation import Invocation
+    from phalanx.cli.request.request import Request
+    from phalanx.core.run_folder.run_paths import RunPaths
+    from phalanx.core.settings import RunSettings
+    from phalanx.launch.launchers.launcher import Fleet, Job, Launch
+    from phalanx.train.checkpoint.checkpoint_manifest import Manifest
+
+SUFFIX = "-resumed"
+Same = "Instead of the run's."
+Text = str | None
+Number = int | None
+
+
+@dataclass(frozen=True)
+class ResumeOptions:
+    """As typed; ``None`` is as it was."""
+
+    strategy: o.NewStrategy = None
+    workers: Annotated[Number, typer.Option(metavar="N", help=Same)] = None
+    epochs: Annotated[Number, typer.Option(metavar="N", help="In all, " + Same.lower())] = None
+    batch: Annotated[Number, typer.Option(metavar="N", help=Same)] = None
+    checkpoint: Annotated[
+        Number,
+        typer.Option(metavar="NUMBER", help="Which one. Default: the newest that is whole."),
+    ] = None
+    launcher: Annotated[Text, typer.Option(metavar="NAME", help=Same)] = None
+    pool: Annotated[Path | None, typer.Option("--pool", metavar="FILE", help=Same)] = None
+    machines: Annotated[Text, typer.Option(metavar="SELECTION", help=Same)] = None
+    balance: Annotated[Text, typer.Option(metavar="NAME", help=Same)] = None
+    on_nonfinite: Annotated[Text, typer.Option(metavar="WHAT", help=Same)] = None
+    slow: Annotated[Text, typer.Option(metavar="F,F,…", help=Same)] = None
+    rate: Annotated[Text, typer.Option(metavar="RATE", help=Same)] = None
+    checkpoint_every: Annotated[Text, typer.Option(metavar="N", help=Same)] = None
+    keep: Annotated[Number, typer.Option(metavar="N", help=Same)] = None
+    name: Annotated[
+        Text, typer.Option(metavar="NAME", help="Part of its id. Default: the run's.")
+    ] = None
+    trust: Annotated[
+        bool,
+        typer.Option("--trust", help="Also if the folder was made elsewhere, or by others."),
+    ] = False
+    follow_links: o.FollowLinks = False
+    dry_run: o.DryRun = False
+    json: o.Json = False
+
+    def settings(self, before: RunSettings) -> dict[str, Any]:
+        """The settings that were given here, by their names."""
+        from phalanx.cli.request.values import read_checkpoints, read_rate, read_slow
+
+        names = ("strategy", "epochs", "batch", "balance", "on_nonfinite")
+        given = {name: getattr(self, name) for name in names}
+        given |= {"slow": list(read_slow(self.slow)) or None, "rate": read_rate(self.rate)}
+        found = {name: value for name, value in given.items() if value is not None}
+        if self.checkpoint_every is not None or self.keep is not None:
+            keep = before.keep if self.keep is None else self.keep
+            times = read_checkpoints(self.checkpoint_every or "0", keep)
+            found["keep"] = times.keep
+            if self.checkpoint_every is not None:
+                found |= {"checkpoint_epochs": times.epochs, "checkpoint_minutes": times.minutes}
+        return found
+
+
+@dataclass(frozen=True)
+class Past:
+    """What the run was that is gone on with."""
+
+    paths: RunPaths
+    launch: Launch
+    workers: int
+    selection: str
+    machines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """The run as it was, and what shall be different."""
+
+    past: Past
+    options: ResumeOptions
+
+    def strategy(self, manifest: Manifest) -> str:
+        """Without --strategy the last one, which a switch may have changed."""
+        from phalanx.core.spec import parse_spec
+
+        asked = self.options.strategy
+        return parse_spec(manifest.strategy if asked is None else asked).text
+
+    def title(self, manifest: Manifest) -> str:
+        return f"{self.options.name or _name_of(self.past)}-{self.strategy(manifest)}{SUFFIX}"
+
+    def request(self, invocation: Invocation) -> Request:
+        """Checked like a new run's."""
+        from phalanx.cli.request.request import check
+
+        launch, asked = self.past.launch, self.options
+        settings, wanted = launch.settings, asked.settings(launch.settings)
+        _check_script_is_there(self.past)
+        options = o.RunOptions(
+            workers=self._workers(),
+            pool=asked.pool or (Path(launch.pool) if launch.pool else None),
+            machines=asked.machines or ("all" if asked.pool else self.past.selection),
+            launcher=asked.launcher or ("auto" if launch.pool or asked.pool else launch.launcher),
+            epochs=asked.epochs,
+            seed=settings.seed,
+            precision=settings.precision,
+            balance=wanted.get("balance", settings.balance),
+            on_nonfinite=wanted.get("on_nonfinite", settings.on_nonfinite),
+            slow=asked.slow,
+            follow_links=asked.follow_links,
+        )
+        request = check(options, Path(launch.script), invocation)
+        return replace(request, words=tuple(launch.arguments))
+
+    def _workers(self) -> int | None:
+        """As many as before, unless it goes on with other machines: then as they have room."""
+        asked = self.options
+        if asked.workers is None and (asked.machines or asked.pool):
+            return None
+        return self.past.workers if asked.workers is None else asked.workers
+
+    def job(self, request: Request, checkpoint: Path, manifest: Manifest) -> Job:
+        import msgspec
+
+        from phalanx.cli.request.checkpoint_choice import run_of
+        from phalanx.cli.request.request import speeds_of
+
+        wanted = self.options.settings(self.past.launch.settings)
+        settings = msgspec.structs.replace(self.past.launch.settings, **wanted)
+        if settings.batch_per_worker is not None:
+            # The global batch is what the mathematics depend on: other workers do not change it.
+            batch = wanted.get("batch", manifest.batch)
+            settings = msgspec.structs.replace(settings, batch=batch, batch_per_worker=None)
+        job = request.job(self.strategy(manifest), settings.batch)
+        settings = msgspec.structs.replace(
+            settings,
+            strategy=self.strategy(manifest),
+            slow=speeds_of(settings.slow or (), job.plan.workers),
+            data=job.settings.data or settings.data,
+            resume=str(checkpoint.resolve()),
+        )
+        source = f"{run_of(checkpoint)}, checkpoint {manifest.number}"
+        return replace(job, settings=settings, resumes=source, fleet=_fleet(job, settings))
+
+
+def _fleet(job: Job, settings: RunSettings) -> Fleet:
+    """What ``--data`` sent to the machines is sent again, which it need not be if it is there."""
+    if settings.data is None or settings.data in {m.data for m in job.fleet.machines}:
+        return job.fleet
+    return replace(job.fleet, data=Path(settings.data))
+
+
+def _check_script_is_there(past: Past) -> None:
+    from phalanx.core.errors import InputError
+
+    script = Path(past.launch.script)
+    if script.is_file():
+        return
+    where = "Is this the folder in which the run was started?" if not script.is_absolute() else ""
+    copy = past.paths.source / script.name
+    kept = f"A copy is kept: {copy}" if copy.is_file() else ""
+    raise InputError(f"the script '{script}' is gone", " ".join(w for w in (where, kept) if w))
+
+
+def _name_of(past: Past) -> str:
+    """The name that the run was given: its id without moment, strategy and suffix."""
+    from phalanx.core.run_folder.run_paths import slug
+
+    name = re.sub(r"^\d{8}-\d{6}-", "", past.paths.id)
+    name = re.sub(rf"{SUFFIX}(-\d+)?$", "", name)
+    return name.removesuffix(f"-{slug(past.launch.settings.strategy)}")
