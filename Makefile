@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-slow test-hosts test-ssh check format bench bench-hosts accuracy clean
+.PHONY: demo test test-slow test-hosts test-ssh check docs format bench bench-hosts accuracy clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -44,6 +44,12 @@ check: $(READY) ## format, lint, types, import order, links
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python tests/check_links.py
+
+docs: $(READY) ## the documentation as a site, in build/site; every link checked
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python tests/check_links.py
+	$(BIN)/mkdocs build --quiet --strict
+	@echo build/site/index.html
 
 format: $(READY) ## rewrite the code in the project's format
 	$(BIN)/ruff format .
