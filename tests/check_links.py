@@ -29,6 +29,7 @@ ITEM = re.compile(r"^(?:[-*+]|\d+\.)\s")
 ARCHITECTURE = "docs/explanation/architecture.md"
 SOURCE = "src/phalanx"
 NAMED = re.compile(r"(?<![\w./-])(?:[\w.-]+/)+(?:\w+\.py)?(?![\w/])")
+CODE = re.compile(r"(?<![\w./-])(?:src/phalanx/)?(?:[a-z_]+/)+\w+\.py(?!\w)")
 OF_A_RUN = ("runs/", "events/", "remote/")
 """Folders that are named in the architecture and are not of the source."""
 
@@ -149,6 +150,18 @@ def named_files(root: Path) -> Iterator[str]:
             yield f"{ARCHITECTURE}: {name} is not named"
 
 
+def lost_files(root: Path) -> Iterator[str]:
+    """Source files and tests that some page names, in `code`, and the tree has not."""
+    tops = tuple(f"{path.name}/" for path in (root / SOURCE).iterdir() if path.is_dir())
+    for path in documents(root):
+        for number, line in prose(path):
+            for name in CODE.findall(line):
+                if not name.startswith(("src/", "tests/", *tops)):
+                    continue
+                if not (root / SOURCE / name).exists() and not (root / name).exists():
+                    yield f"{path.relative_to(root)}:{number}: there is no {name}"
+
+
 def check(root: Path) -> list[str]:
     broken = []
     for path in documents(root):
@@ -162,7 +175,7 @@ def check(root: Path) -> list[str]:
 
 def main() -> int:
     root = Path(__file__).resolve().parent.parent
-    broken = [*check(root), *layout(root), *named_files(root)]
+    broken = [*check(root), *layout(root), *named_files(root), *lost_files(root)]
     print(
         "\n".join(broken)
         or f"{len(documents(root))} documents, every link and path leads somewhere"

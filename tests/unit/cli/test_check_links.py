@@ -92,3 +92,5 @@ def test_layout_and_architecture_are_those_of_the_tree(checker: ModuleType, tmp_
         "there is no sync/gone.py",
         "plan/ is not named",
     ]
+    (gone,) = checker.lost_files(tmp_path)
+    assert gone == "docs/explanation/architecture.md:1: there is no sync/gone.py"
