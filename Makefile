@@ -48,7 +48,7 @@ check: $(READY) ## format, lint, types, import order, links
 docs: $(READY) ## the documentation as a site, in build/site; every link checked
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/python tests/check_links.py
-	$(BIN)/mkdocs build --quiet --strict
+	$(BIN)/mkdocs build --strict
 	@echo build/site/index.html
 
 format: $(READY) ## rewrite the code in the project's format
