@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-slow test-hosts test-ssh check docs format bench bench-hosts accuracy clean
+.PHONY: demo test test-slow test-hosts test-ssh check format bench bench-hosts accuracy clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -45,6 +45,7 @@ check: $(READY) ## format, lint, types, import order, links
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python tests/check_links.py
 
+.PHONY: docs
 docs: $(READY) ## the documentation as a site, in build/site; every link checked
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/python tests/check_links.py
