@@ -45,6 +45,13 @@ check: $(READY) ## format, lint, types, import order, links
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python tests/check_links.py
 
+.PHONY: docs
+docs: $(READY) ## the documentation as a site, in build/site; every link checked
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python tests/check_links.py
+	$(BIN)/mkdocs build --strict
+	@echo build/site/index.html
+
 format: $(READY) ## rewrite the code in the project's format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .

@@ -1,7 +1,9 @@
-"""Relative links and anchors of the documentation lead somewhere: ``python tests/check_links.py``.
+"""The documentation is true of the tree: ``python tests/check_links.py``.
 
-Looks at README.md, CONTRIBUTING.md, CHANGELOG.md and docs/**/*.md; prints ``file:line: what is
-broken`` and exits 1 if anything is.
+Looks at README.md, CONTRIBUTING.md, CHANGELOG.md and docs/**/*.md: relative links and anchors lead
+somewhere, lists are set off (or the site shows none), the layout in CONTRIBUTING.md names every
+folder of the source and no other, and the files named in architecture.md exist. Prints
+``file:line: what is broken`` and exits 1 if anything is.
 """
 
 from __future__ import annotations
@@ -23,6 +25,13 @@ HTML = re.compile(r"<(?:a|img|source)\b[^>]*?\b(?:href|src|srcset)=[\"']([^\"'\s
 HTML_ANCHOR = re.compile(r"<[a-z]+\b[^>]*?\b(?:id|name)=[\"']([^\"']+)", re.IGNORECASE)
 HEADING = re.compile(r"^ {0,3}#{1,6}\s+(.*?)\s*#*\s*$")
 FENCE = re.compile(r"^\s*(```+|~~~+)")
+ITEM = re.compile(r"^(?:[-*+]|\d+\.)\s")
+ARCHITECTURE = "docs/explanation/architecture.md"
+SOURCE = "src/phalanx"
+NAMED = re.compile(r"(?<![\w./-])(?:[\w.-]+/)+(?:\w+\.py)?(?![\w/])")
+CODE = re.compile(r"(?<![\w./-])(?:src/phalanx/)?(?:[a-z_]+/)+\w+\.py(?!\w)")
+OF_A_RUN = ("runs/", "events/", "remote/")
+"""Folders that are named in the architecture and are not of the source."""
 
 
 def documents(root: Path) -> list[Path]:
@@ -91,19 +100,86 @@ def problem(root: Path, source: Path, link: str) -> str | None:
     return None
 
 
+def hidden_lists(path: Path) -> Iterator[tuple[int, str]]:
+    """Lists that follow a paragraph at once: the site takes them for a part of it."""
+    before, inside = "", False
+    for number, line in prose(path):
+        if ITEM.match(line):
+            if before.strip() and not inside:
+                yield number, "a list needs an empty line before it"
+            inside = True
+        elif not line.strip():
+            inside = False
+        before = line
+
+
+def rooms(root: Path) -> set[str]:
+    source = root / SOURCE
+    return {f"{path.parent.relative_to(source)}/" for path in source.glob("*/**/__init__.py")}
+
+
+def layout(root: Path) -> Iterator[str]:
+    """Folders that CONTRIBUTING.md names and the source has not, or the other way round."""
+    text = (root / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    block = text.partition("## Layout")[2].partition(f"{SOURCE}/\n")[2].partition("```")[0]
+    named: set[str] = set()
+    top = ""
+    for line in block.splitlines():
+        if line.startswith("    "):
+            named.update(f"{top}{name}" for name in line.split())
+        elif line.startswith("  "):
+            top = line.split()[0]
+            named.add(top)
+        elif not (root / line.split()[0]).is_dir():
+            yield f"CONTRIBUTING.md: there is no folder {line.split()[0]}"
+    for name in sorted(named ^ rooms(root)):
+        what = "is not in the layout" if name in rooms(root) else "is in the layout only"
+        yield f"CONTRIBUTING.md: {SOURCE}/{name} {what}"
+
+
+def named_files(root: Path) -> Iterator[str]:
+    """Files and folders that the architecture names and the tree has not; rooms it leaves out."""
+    text = (root / ARCHITECTURE).read_text(encoding="utf-8")
+    without_links = re.sub(r"\]\([^)]*\)", "]", text)
+    named = {name for name in NAMED.findall(without_links) if not name.startswith(OF_A_RUN)}
+    for name in sorted(named):
+        if not (root / SOURCE / name).exists() and not (root / name).exists():
+            yield f"{ARCHITECTURE}: there is no {name}"
+    for name in sorted(rooms(root) - named):
+        if not any(other.startswith(name) for other in rooms(root) - {name}):
+            yield f"{ARCHITECTURE}: {name} is not named"
+
+
+def lost_files(root: Path) -> Iterator[str]:
+    """Source files and tests that some page names, in `code`, and the tree has not."""
+    tops = tuple(f"{path.name}/" for path in (root / SOURCE).iterdir() if path.is_dir())
+    for path in documents(root):
+        for number, line in prose(path):
+            for name in CODE.findall(line):
+                if not name.startswith(("src/", "tests/", *tops)):
+                    continue
+                if not (root / SOURCE / name).exists() and not (root / name).exists():
+                    yield f"{path.relative_to(root)}:{number}: there is no {name}"
+
+
 def check(root: Path) -> list[str]:
     broken = []
     for path in documents(root):
         for number, link in links(path):
             if why := problem(root, path, link):
                 broken.append(f"{path.relative_to(root)}:{number}: {why}")
+        for number, why in hidden_lists(path):
+            broken.append(f"{path.relative_to(root)}:{number}: {why}")
     return broken
 
 
 def main() -> int:
     root = Path(__file__).resolve().parent.parent
-    broken = check(root)
-    print("\n".join(broken) or f"{len(documents(root))} documents, every link leads somewhere")
+    broken = [*check(root), *layout(root), *named_files(root), *lost_files(root)]
+    print(
+        "\n".join(broken)
+        or f"{len(documents(root))} documents, every link and path leads somewhere"
+    )
     return 1 if broken else 0
 
 

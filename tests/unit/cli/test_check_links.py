@@ -65,3 +65,32 @@ def test_a_broken_link_is_named_with_its_line(
     write(tmp_path, f"# Title\n\n{line}\n")
     (broken,) = checker.check(tmp_path)
     assert broken.startswith("README.md:3: ")
+
+
+def test_a_list_that_the_site_would_not_show_is_named(checker: ModuleType, tmp_path: Path) -> None:
+    write(tmp_path, "# Title\n\nSome words:\n- a list\n")
+    (broken,) = checker.check(tmp_path)
+    assert broken.startswith("README.md:4: ")
+
+
+def test_layout_and_architecture_are_those_of_the_tree(checker: ModuleType, tmp_path: Path) -> None:
+    for room in ("core", "sync", "sync/arena", "plan"):
+        (tmp_path / "src/phalanx" / room).mkdir(parents=True)
+        (tmp_path / "src/phalanx" / room / "__init__.py").touch()
+    layout = (
+        "## Layout\n```\nsrc/phalanx/\n  core/  words\n    spec/\n  sync/  more\n    arena/\n```\n"
+    )
+    (tmp_path / "CONTRIBUTING.md").write_text(layout)
+    (tmp_path / "docs/explanation").mkdir(parents=True)
+    page = "`core/`, `sync/arena/`, `sync/gone.py`, [a link](../other/)\n"
+    (tmp_path / "docs/explanation/architecture.md").write_text(page)
+    assert [line.split("phalanx/")[1] for line in checker.layout(tmp_path)] == [
+        "core/spec/ is in the layout only",
+        "plan/ is not in the layout",
+    ]
+    assert [line.split(": ")[1] for line in checker.named_files(tmp_path)] == [
+        "there is no sync/gone.py",
+        "plan/ is not named",
+    ]
+    (gone,) = checker.lost_files(tmp_path)
+    assert gone == "docs/explanation/architecture.md:1: there is no sync/gone.py"
