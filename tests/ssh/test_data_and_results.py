@@ -96,6 +96,7 @@ def test_two_gigabytes_travel_once(bench: Bench, data: Path) -> None:
     assert third < 0.005 * SIZE
 
 
+@pytest.mark.machines
 def test_weights_come_home_and_other_files_are_kept(bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "small").mkdir()
     (tmp_path / "small" / "part").write_bytes(b"data")
