@@ -102,7 +102,7 @@ phalanx.fit(m, optimizer=torch.optim.SGD(m.parameters(), lr=0.1), loss=torch.nn.
 @pytest.mark.parametrize(
     ("text", "words", "message"),
     [
-        (FIT.format(samples=2, batch=8), ["--workers", "2"], "more than the 2 samples"),
+        (FIT.format(samples=1, batch=8), ["--workers", "2"], "more than the 1 sample"),
         (FIT.format(samples=20, batch=2), IN_PROCESS, "batch of 2 is smaller than the 3"),
         (
             "import phalanx\nif False: phalanx.fit()\n",

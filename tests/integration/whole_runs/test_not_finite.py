@@ -20,13 +20,25 @@ for step, (part,) in enumerate(run.batches((x,), batch=8)):
     run.backward(model(part).mean() * bad)
     run.step()
 """
+IN_PROCESS = ("--launcher", "inprocess")
+"""One import of torch instead of two; the last case shows the same with processes."""
 
 
 @pytest.mark.parametrize(
     ("rate", "words", "code", "line"),
     [
-        ("0.1", (), 0, "Not finite: 1 step was skipped, in epoch 1 (the loss of worker 1)."),
-        ("0.1", ("--on-nonfinite", "stop"), 1, "a step was not finite, the last at step 4"),
+        (
+            "0.1",
+            IN_PROCESS,
+            0,
+            "Not finite: 1 step was skipped, in epoch 1 (the loss of worker 1).",
+        ),
+        (
+            "0.1",
+            (*IN_PROCESS, "--on-nonfinite", "stop"),
+            1,
+            "a step was not finite, the last at step 4",
+        ),
         ("3e38", (), 1, "at the end of training the weights are not finite"),
     ],
 )

@@ -85,6 +85,7 @@ def test_another_strategy_and_another_number_of_workers(short: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_resumed_run_without_checkpoints_goes_on_from_where_it_began(short: Path) -> None:
     words = ("--checkpoint", "1", "--checkpoint-every", "0", "--name", "bare")
     bare = phalanx("resume", "short", *words, cwd=short)

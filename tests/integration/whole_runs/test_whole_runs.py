@@ -64,6 +64,7 @@ def test_compare_tells_who_won(tmp_path: Path, script: Path) -> None:
     assert "http://" not in report.replace("http://www.w3.org", "")
 
 
+@pytest.mark.slow  # test_killed_runs compares the bytes of two runs as well
 def test_a_synchronous_run_repeats_bit_for_bit(tmp_path: Path, script: Path) -> None:
     found = []
     for _ in range(2):
