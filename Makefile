@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-slow test-hosts test-ssh check format bench bench-hosts accuracy clean
+.PHONY: demo test test-slow test-machines test-hosts test-ssh check format bench bench-hosts accuracy clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -20,15 +20,18 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY) ## compare four strategies on handwritten digits, here, now
 	$(BIN)/phalanx demo
 
-# The contract suite is threads: it runs beside the units. Shells let jobs in the background ignore
-# Ctrl-C, which other tests send. Whole runs come last and alone, because they measure rates.
+# Files are shared out among processes in the order of the folders: the long ones come first.
+PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
+
 test: $(READY) ## the test suite
-	@$(BIN)/pytest tests/contract tests/gpu & contract=$$!; \
-	$(BIN)/pytest tests/unit; units=$$?; wait $$contract && exit $$units
-	$(BIN)/pytest tests/e2e tests/faults
+	$(BIN)/pytest $(PARALLEL)
 
 test-slow: $(READY) ## the tests that take minutes
 	$(BIN)/pytest -m slow --timeout 1200 --ignore tests/ssh --ignore tests/hosts
+
+# Needs root, iproute2 util-linux openssh-server openssl procps, and 4 GB of disk for TensorFlow.
+test-machines: $(READY) ## one run over real SSH for each capability (root; about ten minutes)
+	$(BIN)/pytest tests/ssh -m machines --timeout 600 -rs
 
 # Needs root, and these packages of Debian: iproute2 util-linux openssh-server openmpi-bin
 test-hosts: $(READY) ## what crosses hosts, on emulated machines (root; about an hour)
@@ -38,12 +41,13 @@ test-hosts: $(READY) ## what crosses hosts, on emulated machines (root; about an
 test-ssh: $(READY) ## runs on emulated machines over real SSH (root; about half an hour)
 	$(BIN)/pytest tests/ssh -m slow --timeout 1500
 
-check: $(READY) ## format, lint, types, import order, links
+check: $(READY) ## format, lint, types, import order, links, sizes
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python tests/check_links.py
+	$(BIN)/python tests/check_house.py
 
 .PHONY: docs
 docs: $(READY) ## the documentation as a site, in build/site; every link checked

@@ -1,5 +1,5 @@
-"""The house stays light: ``python tests/check_house.py`` prints one line per measure, exits 1 if one
-is over its limit, and lists what is.
+"""The house stays light: ``python tests/check_house.py`` prints one line per measure, lists what is
+over its limit, and exits 1 if anything is.
 
 Source files per folder, lines per file and function, names that stand twice, import circles (also
 those of ``TYPE_CHECKING``), what a local worker imports, callbacks set by assignment, source lines.
@@ -133,13 +133,8 @@ def circles(limit: int) -> Iterator[str]:
 
 def local_worker(limit: int) -> Iterator[str]:
     """What a worker of a local ``allreduce`` imports."""
-    ended = subprocess.run(
-        [sys.executable, "-c", LOCAL_WORKER],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    words = [sys.executable, "-c", LOCAL_WORKER]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
     found = [name.removeprefix("phalanx").lstrip(".") for name in ended.stdout.split()]
     if len(found) > limit:
         yield f"{len(found)} modules"
@@ -174,6 +169,14 @@ def lines(limit: int) -> Iterator[str]:
         yield f"{count} source lines"
 
 
+def unit_folders(limit: int) -> Iterator[str]:
+    """Unit tests mirror the source: the tests of a folder lie at its place below tests/unit."""
+    tests = ROOT / "tests" / "unit"
+    for folder in sorted({path.parent.relative_to(tests) for path in tests.rglob("*.py")}):
+        if not (SOURCE / folder).is_dir():
+            yield f"tests/unit/{folder}: there is no src/phalanx/{folder}"
+
+
 MEASURES = {
     "source files in a folder": (crowded_folders, 15),
     "lines of a file": (long_files, 300),
@@ -182,6 +185,7 @@ MEASURES = {
     "import circles": (circles, 0),
     "modules of a local worker": (local_worker, 130),
     "callbacks set by assignment": (callbacks, 0),
+    "folders of tests/unit that the source does not have": (unit_folders, 0),
     "source lines": (lines, 54_400),
 }
 

@@ -84,6 +84,9 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     ).to(memory_format=torch.channels_last),
 }
 
+VARIED = ("sometimes-unused", "two-types")
+"""Tried with every option and codec; the others, in the quick suite, with plain strategies."""
+
 
 def _train(
     folder: Path,
@@ -108,8 +111,14 @@ def _train(
     return as_ranks(workers, folder, work, RunSettings(strategy=strategy))
 
 
-@pytest.mark.parametrize("strategy", [*EVERY, "switch:at=0.5"])
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize(
+    ("kind", "strategy"),
+    [
+        pytest.param(kind, spec, marks=() if spec in NAMES or kind in VARIED else pytest.mark.slow)
+        for kind in MODELS
+        for spec in (*EVERY, "switch:at=0.5")
+    ],
+)
 def test_workers_end_with_one_model_that_learnt(tmp_path: Path, kind: str, strategy: str) -> None:
     models = _train(tmp_path, 3, strategy, MODELS[kind])
     first = models[0].state_dict()

@@ -53,7 +53,7 @@ def test_a_lockstep_run_stopped_in_mid_epoch_ends_where_an_unbroken_one_ends(
         assert_identical(resumed.state(rank), unbroken.state(rank))
 
 
-@pytest.mark.parametrize("at", [5, 12, 20])
+@pytest.mark.parametrize("at", [12, *(pytest.param(at, marks=pytest.mark.slow) for at in (5, 20))])
 @pytest.mark.parametrize(
     ("coded", "between"),
     [

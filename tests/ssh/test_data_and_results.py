@@ -28,9 +28,10 @@ from safetensors.torch import save_file
 import phalanx
 
 model = nn.Linear(4, 2)
+train = torch.randn(64, 4), torch.randint(2, (64,))  # before join, after which workers draw apart
 run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
 for epoch in run.epochs(1):
-    for x, y in run.batches((torch.randn(64, 4), torch.randint(2, (64,))), batch=32):
+    for x, y in run.batches(train, batch=32):
         run.backward(nn.functional.cross_entropy(model(x), y))
         run.step()
 for path in sorted(Path(run.data).iterdir()):
@@ -96,6 +97,7 @@ def test_two_gigabytes_travel_once(bench: Bench, data: Path) -> None:
     assert third < 0.005 * SIZE
 
 
+@pytest.mark.machines
 def test_weights_come_home_and_other_files_are_kept(bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "small").mkdir()
     (tmp_path / "small" / "part").write_bytes(b"data")

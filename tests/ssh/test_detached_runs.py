@@ -61,6 +61,7 @@ def test_samples_of_the_time_alone_come_home_once(bench: Bench) -> None:
         assert min(gaps) > 0 and max(gaps) < MOST_GAP, gaps
 
 
+@pytest.mark.machines
 def test_a_run_that_ended_alone_has_all_its_samples(bench: Bench) -> None:
     detach(bench, epochs=30)
     holds(lambda: not any("train.py" in args for args in _all_processes(bench)), 120)

@@ -106,7 +106,7 @@ def test_cut_off_under_asynchrony(bench: Bench, strategy: str) -> None:
     assert bench.summary()["exit_codes"] == [0, None]
 
 
-@pytest.mark.parametrize("which", ["guardian", "agent"])
+@pytest.mark.parametrize("which", ["guardian", pytest.param("agent", marks=pytest.mark.machines)])
 def test_agent_killed(bench: Bench, which: str) -> None:
     running = bench.train()
     running.until(GOING)
@@ -119,6 +119,7 @@ def test_agent_killed(bench: Bench, which: str) -> None:
     assert bench.summary()["exit_codes"][0] in (3, 143), "lost another, or was told to stop by it"
 
 
+@pytest.mark.machines
 def test_worker_killed(bench: Bench) -> None:
     running = bench.train()
     running.until(GOING)

@@ -8,32 +8,37 @@ from pathlib import Path
 
 import pytest
 from lab_machines import MakeLab, lab
+from made_mnist import make_mnist
 from ssh_runs import Bench, Running, kill_in, nothing_left, processes, told
 
 from phalanx.lab.lab import Lab
+from phalanx.launch.frameworks.framework import MIRRORED, TENSORFLOW, Framework
+from phalanx.launch.frameworks.peer_environments import TENSORFLOW_PACKAGES, environment_for
 
 pytestmark = pytest.mark.slow
 __all__ = ["lab"]
 EXAMPLES = Path(__file__).parents[2] / "examples"
-DATA = Path("~/.cache/phalanx/datasets/mnist").expanduser()
 LONG = 900.0
 """Seconds: TensorFlow on few cores, started several times at once."""
 
 
 @pytest.fixture(scope="module")
 def machines(lab: MakeLab) -> Iterator[Lab]:
-    if not DATA.is_dir():
-        pytest.skip("MNIST is not in the cache")
     yield lab(4)
+
+
+@pytest.fixture(scope="module")
+def tensorflow() -> None:
+    """An environment with TensorFlow, made before machines look for it and would make their own."""
+    words = Framework(name=TENSORFLOW, system=MIRRORED, requirements=list(TENSORFLOW_PACKAGES))
+    environment_for(words, print)
 
 
 def foreign(bench: Bench, example: str, framework: str, names: str, *words: str) -> Running:
     """An example as it is, in a project of its own."""
     shutil.copy(EXAMPLES / example, bench.project)
     data = bench.folder / "data"
-    data.mkdir(exist_ok=True)
-    for file in DATA.glob("*.gz"):
-        shutil.copy(file, data)
+    make_mnist(data, zipped=True)
     common = ["--pool", str(bench.pool), "--machines", names, "--data", str(data)]
     return bench.start("run", example, "--framework", framework, *common, *words)
 
@@ -44,6 +49,7 @@ def kill_a_worker(bench: Bench, machine: str, script: str) -> None:
     kill_in(bench.lab, machine, found[-1])
 
 
+@pytest.mark.machines
 def test_plain_ddp_with_one_and_two_workers(bench: Bench) -> None:
     ended = foreign(bench, "plain_ddp.py", "torch", "m1,m2", "--workers", "3").end(LONG)
     told(ended, nothing_left(bench.lab, "m1", "m2"))
@@ -82,6 +88,8 @@ def test_plain_ddp_on_a_machine_that_is_cut_off(
     assert "m2 has not answered" in ended.words
 
 
+@pytest.mark.machines
+@pytest.mark.usefixtures("tensorflow")
 def test_keras_script_of_reference_a_on_three_machines(bench: Bench) -> None:
     example = "reference_a_keras.py"
     bench.pool = bench.blueprint(m4={"gpus": 1})
@@ -95,6 +103,7 @@ def test_keras_script_of_reference_a_on_three_machines(bench: Bench) -> None:
     assert "Epoch 3/3" in ended.words
 
 
+@pytest.mark.usefixtures("tensorflow")
 def test_keras_script_of_which_a_worker_is_killed(bench: Bench) -> None:
     running = foreign(bench, "reference_a_keras.py", "tensorflow", "m1,m2")
     running.until(r"Epoch 1/3", LONG)
@@ -106,6 +115,7 @@ def test_keras_script_of_which_a_worker_is_killed(bench: Bench) -> None:
     assert bench.summary()["exit_codes"][1] == -9
 
 
+@pytest.mark.usefixtures("tensorflow")
 def test_parameter_server_with_a_chief(bench: Bench) -> None:
     ended = foreign(bench, "parameter_server_keras.py", "tensorflow", "all").end(LONG)
     told(ended, nothing_left(bench.lab, "m1", "m2", "m3", "m4"))
@@ -116,6 +126,7 @@ def test_parameter_server_with_a_chief(bench: Bench) -> None:
     assert None not in summary["exit_codes"]
 
 
+@pytest.mark.usefixtures("tensorflow")
 def test_parameter_server_of_which_the_server_is_killed(bench: Bench) -> None:
     running = foreign(bench, "parameter_server_keras.py", "tensorflow", "all")
     running.until(r"Epoch 1/2", LONG)

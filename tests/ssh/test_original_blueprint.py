@@ -54,7 +54,7 @@ def test_a_file_that_others_can_read_is_refused(bench: Bench) -> None:
     assert not bench.runs.exists()
 
 
-@pytest.mark.parametrize("selection", ["gpus", "energy"])
+@pytest.mark.parametrize("selection", ["gpus", pytest.param("energy", marks=pytest.mark.machines)])
 def test_the_password_opens_the_machines_and_appears_nowhere(bench: Bench, selection: str) -> None:
     running = bench.train(machines=selection, epochs=2000)
     running.until(r"epoch\s+2/", 180)

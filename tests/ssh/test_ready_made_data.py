@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from lab_machines import lab, run_in
+from made_mnist import make_mnist
 from ssh_runs import Bench, nothing_left
 
 from phalanx.core.script.datasets import IDX_FILES
 
 pytestmark = pytest.mark.slow
 __all__ = ["lab"]
-IMAGES = (4000, 1000)
 LOADS = """
 import os, torch, phalanx
 from torch import nn
@@ -40,24 +38,11 @@ dist.destroy_process_group()
 """
 
 
-def put(folder: Path) -> None:
-    """Noise in MNIST's format, small."""
-    folder.mkdir(parents=True)
-    for name in IDX_FILES:
-        count = IMAGES[name.startswith("t10k")]
-        if "images" in name:
-            head, size = struct.pack(">4B3I", 0, 0, 8, 3, count, 28, 28), count * 784
-        else:
-            head, size = struct.pack(">4BI", 0, 0, 8, 1, count), count
-        values = os.urandom(size) if "images" in name else bytes(n % 10 for n in range(size))
-        (folder / name).write_bytes(head + values)
-
-
 @pytest.fixture
 def cache(bench: Bench, tmp_path: Path) -> Iterator[Path]:
     (bench.project / "loads.py").write_text(LOADS)
     (bench.project / "sibling.py").write_text(SIBLING)
-    put(tmp_path / "cache" / "mnist")
+    make_mnist(tmp_path / "cache" / "mnist")
     yield tmp_path / "cache"
     for machine in ("m1", "m2"):
         run_in(bench.lab, machine, ["rm", "-rf", "/run/home/.cache"])

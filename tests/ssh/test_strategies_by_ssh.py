@@ -21,7 +21,8 @@ from phalanx.lab.lab import Lab
 pytestmark = pytest.mark.slow
 __all__ = ["lab"]
 STRATEGIES = (
-    "allreduce", "async", "ssp:bound=3", "localsgd:every=8", "groups:size=2", "switch:at=0.5",
+    pytest.param("allreduce", marks=pytest.mark.machines),
+    "async", "ssp:bound=3", "localsgd:every=8", "groups:size=2", "switch:at=0.5",
 )  # fmt: skip
 BAND = 0.03
 """Of the test accuracy: 360 digits, of which 11 are 3 %."""

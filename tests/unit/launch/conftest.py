@@ -1,9 +1,3 @@
-from __future__ import annotations
+from launch_support import without_torch
 
-import pytest
-from launch_support import start_without_torch
-
-
-@pytest.fixture(autouse=True)
-def _without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    start_without_torch(monkeypatch)
+__all__ = ["without_torch"]

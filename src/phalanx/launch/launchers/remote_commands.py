@@ -92,7 +92,12 @@ async def _foreign(job: Job, framework: Framework, root: Path, members: Sequence
             run_folder=member.seat.run_folder,
             data=member.seat.data or member.seat.datasets,
             variables=dataset_variables(member.seat),
-            before=(member.seat.python, "-I", "-S", f"{member.seat.code}/phalanx/launch/tied.py"),
+            before=(
+                member.seat.python,
+                "-I",
+                "-S",
+                f"{member.seat.code}/phalanx/launch/worker/process_binding.py",
+            ),
         )
         for member in members
     }

@@ -1,0 +1,3 @@
+from cli_support import shell
+
+__all__ = ["shell"]

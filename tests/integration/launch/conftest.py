@@ -1,0 +1,3 @@
+from launch_support import without_torch
+
+__all__ = ["without_torch"]

@@ -1,0 +1,27 @@
+"""Noise in MNIST's format: small, and there without a network."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import struct
+from pathlib import Path
+
+from phalanx.core.script.datasets import IDX_FILES
+
+IMAGES = (4000, 1000)
+
+
+def make_mnist(folder: Path, *, zipped: bool = False) -> None:
+    folder.mkdir(parents=True)
+    for name in IDX_FILES:
+        count = IMAGES[name.startswith("t10k")]
+        if "images" in name:
+            content = struct.pack(">4B3I", 0, 0, 8, 3, count, 28, 28) + os.urandom(count * 784)
+        else:
+            labels = bytes(n % 10 for n in range(count))
+            content = struct.pack(">4BI", 0, 0, 8, 1, count) + labels
+        if zipped:
+            (folder / f"{name}.gz").write_bytes(gzip.compress(content, 1))
+        else:
+            (folder / name).write_bytes(content)

@@ -1,1 +1,0 @@
-"""Its presence puts this folder on the import path, so that tests share ``made_runs``."""

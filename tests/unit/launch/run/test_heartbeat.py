@@ -1,0 +1,98 @@
+"""A worker that is stopped makes the others wait: somebody has to be told."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from launch_support import Recorder, make_job, start_without_torch, write_script
+from test_event_tail import _finished, _joined
+
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.launch.run import heartbeat as silence
+from phalanx.launch.run.controller import execute
+from phalanx.launch.run.heartbeat import LIMIT, Silence
+from phalanx.observe.events.event_types import Alive, WorkerLost
+
+STOPS = """
+from phalanx.observe.events import emit
+emit.SIGN_OF_LIFE = 0.25
+writer = emit.EventWriter(paths.events_of(rank), rank)
+join()
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGSTOP)
+    (paths.files / "back").touch()
+while not (paths.files / "back").exists():
+    time.sleep(0.05)
+time.sleep(1.0)  # so that both give a sign of life
+writer.close()
+finish()
+"""
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_silence_is_told_once_and_so_is_its_end() -> None:
+    clock = Clock()
+    silence = Silence(clock)
+    silence.take(_joined())
+    told = []
+    for clock.now in (LIMIT - 1, LIMIT, LIMIT + 1, LIMIT + 99):
+        told.append(len(list(silence.news())))
+    assert told == [0, 1, 0, 0]
+    clock.now = 200.0
+    silence.take(Alive(rank=0))
+    assert list(silence.news()) == ["worker 0 on here is back after 200 s"]
+    clock.now += LIMIT
+    assert len(list(silence.news())) == 1, "the next silence is another"
+
+
+@pytest.mark.parametrize(
+    "end", [_finished(), WorkerLost(time=0.0, rank=1, worker=0, machine="here", address="")]
+)
+def test_nobody_waits_for_a_sign_of_those_who_are_done_or_lost(
+    end: silence.Finished | WorkerLost,
+) -> None:
+    clock = Clock()
+    silence = Silence(clock)
+    silence.take(_joined())
+    silence.take(end)
+    silence.take(Alive(rank=0))
+    clock.now = 2 * LIMIT
+    assert list(silence.news()) == []
+
+
+class Waker(Recorder):
+    """Lets a stopped worker go on as soon as it is told of it."""
+
+    def __init__(self, files: Path) -> None:
+        super().__init__()
+        self._files = files
+        self.told: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.told.append(text)
+        if "not been heard of" in text:
+            os.kill(int((self._files / "pid-1").read_text()), signal.SIGCONT)
+
+
+def test_a_stopped_worker_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start_without_torch(monkeypatch)
+    monkeypatch.setattr(silence, "LIMIT", 1.5)
+    paths = RunPaths(tmp_path / "run").make()
+    waker = Waker(paths.files)
+    outcome = execute(make_job(write_script(tmp_path, STOPS), 2), paths, waker)
+    assert outcome.exit_code == 0
+    told = [re.sub(r"\d+ s", "N s", text) for text in waker.told]
+    assert told == [
+        "worker 1 on here has not been heard of for N s: stopped, short of memory, or stuck",
+        "worker 1 on here is back after N s",
+    ]
