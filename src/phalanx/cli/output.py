@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Output:
-    """With ``--json`` people are told on stderr, and stdout ends with one JSON object."""
+    """With ``--json`` text goes to stderr, and stdout ends with one JSON object."""
 
     def __init__(self, json: bool) -> None:
         from phalanx.cli.console import CleanConsole

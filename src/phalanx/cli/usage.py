@@ -1,7 +1,7 @@
 """Usage errors in our own words: what is wrong, and the nearest thing that is right.
 
-The parser's exceptions are told by their attributes, because where their classes live depends on
-the installed version of typer.
+The parser's exceptions are recognised by their attributes, because where their classes live
+depends on the installed version of typer.
 """
 
 from __future__ import annotations

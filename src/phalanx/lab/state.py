@@ -95,7 +95,7 @@ def write(state: LabState, home: Path = HOME) -> None:
 
 
 def claim(name: str, home: Path = HOME) -> Path:
-    """The new folder of a lab, which nobody else can have."""
+    """The new folder of a lab, which no other lab can have."""
     folder = folder_of(name, home)
     try:
         folder.mkdir(mode=0o700)

@@ -1,6 +1,6 @@
 """Whether two measurements differ, or only seem to.
 
-Repeated runs are told apart when their ranges do not overlap and their medians are further apart
+Repeated runs are distinguished when their ranges do not overlap and their medians are further apart
 than either range is wide. Runs that were not repeated are judged by what identical runs are known
 to do: below :data:`NOISE` nothing can be said, below :data:`TENTATIVE` it is said with a caution.
 """

@@ -27,7 +27,7 @@ class Competitor:
 
 @dataclass(frozen=True)
 class Ranking:
-    """The front-runner, those that cannot be told from it, and the nearest that can."""
+    """The front-runner, those that noise cannot tell from it, and the nearest that can."""
 
     front: tuple[Competitor, ...]
     rival: Competitor | None

@@ -85,7 +85,7 @@ WRONG = [
     (["switch", "asink"], "'asink'", "'async'"),
     (["resume"], "no runs", "phalanx demo"),
     (["export"], "no runs", "phalanx demo"),
-    (["export", "--best", "--checkpoint", "1"], "two answers", "one of them"),
+    (["export", "--best", "--checkpoint", "1"], "cannot be combined", "one of them"),
     (["run", "tran.py"], "no script 'tran.py'", "train.py"),
     (["run", "plain.py"], "no phalanx.fit or phalanx.join", "phalanx.fit("),
     (["run", "train.py", "--pool", "none.yaml"], "none.yaml", ""),

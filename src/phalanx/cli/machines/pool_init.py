@@ -140,7 +140,7 @@ def _show(visits: Sequence[Visit], out: Path, output: Output, told: Collection[s
 
 
 def _problems(visits: Sequence[Visit], output: Output, told: Collection[str]) -> None:
-    """Those that looking at host keys has not told of already."""
+    """Those that the look at host keys has not shown already."""
     for visit in visits:
         if visit.error is not None and visit.machine.name not in told:
             output.problem(visit.error)

@@ -18,7 +18,7 @@ def find_checkpoint(
 ) -> tuple[Path, Manifest]:
     """The newest one that is whole, or the one of this ``number``.
 
-    ``fetch``: machines that may still have one are asked, if the run was left alone.
+    ``fetch``: machines that may still have one are asked, if the run has no controller any more.
     """
     from phalanx.train.checkpoint import checkpoint_index as shelf
     from phalanx.train.checkpoint.checkpoint_manifest import folder_name
@@ -89,7 +89,7 @@ def _is_one_missing(paths: RunPaths) -> bool:
 
 
 def _with_silent(error: InputError, silent: dict[str, str]) -> InputError:
-    """Whether there is none nobody knows, unless all machines have answered."""
+    """That there is none is certain only if all machines have answered."""
     if not silent:
         return error
     names = ", ".join(silent)

@@ -54,7 +54,7 @@ def alternating(
 ) -> list[StudyCell]:
     """Every row (strategy, system, title) with every batch. Repeats are the outer loop and every
     second one runs backwards, so that a machine that slows down or warms up does not favour
-    whoever comes first."""
+    the first row."""
     cells = []
     for index in range(repeat):
         inner = [
@@ -188,7 +188,7 @@ class StudyRun:
 
         report = None
         if stopped:
-            # Drawing takes seconds, and whoever stops a study wants to be gone.
+            # Drawing takes seconds, and a user who stops a study does not want to wait.
             if study.runs:
                 tell_results(study.paths, self._out)
             self._out.say(f"stopped  {study.paths.folder}")
@@ -238,7 +238,7 @@ def in_question(outcomes: Sequence[Outcome]) -> list[int]:
 
 
 def start_of(request: Request, batches: list[int | None]) -> tuple[Output, list[int | None]]:
-    """Where a comparison is told, and its global batches."""
+    """Where a comparison is printed, and its global batches."""
     from phalanx.cli.output import Output
 
     out = Output(request.options.json)

@@ -1,4 +1,4 @@
-"""What changes while a run trains, told in a few lines: batch shares, the strategy,
+"""What changes while a run trains, in a few lines: batch shares, the strategy,
 steps that did not count."""
 
 from __future__ import annotations

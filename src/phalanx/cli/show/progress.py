@@ -47,7 +47,7 @@ def observe(out: Output, title: str, *, worth: bool = False) -> Iterator[Observe
 
 
 class _Progress(Observer):
-    """What both displays share: the state, and the notes told once."""
+    """What both displays share: the state, and the notes shown once."""
 
     def __init__(self, told_on: Console, worth: bool) -> None:
         self.state = ProgressState()

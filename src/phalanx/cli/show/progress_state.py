@@ -163,7 +163,7 @@ class ProgressState:
         return self.elapsed * (1 - share) / here if here > 0 else None
 
     def finished_epochs(self, *, ended: bool = False) -> list[EpochLine]:
-        """Epochs that are over and were not told before; all of them once the run has ended."""
+        """Epochs that are over and were not shown before; all of them once the run has ended."""
         lines = []
         while self._is_over(self._told, ended):
             if self._told in self._done:
@@ -175,7 +175,7 @@ class ProgressState:
         newest = max((*self._done, *self._values), default=-1)
         if epoch > newest:
             return False
-        # Whoever evaluates an epoch logs it before ending the next one.
+        # The worker that evaluates an epoch logs it before ending the next one.
         if ended or epoch < self._everyone_past():
             return True
         ended_by = {part.rank for part in self._done.get(epoch, ())}

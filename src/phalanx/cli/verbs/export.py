@@ -46,7 +46,7 @@ def export(
     from phalanx.cli.request.find_run import single_run
 
     if best and checkpoint is not None:
-        raise InputError("--best and --checkpoint are two answers", "Give one of them.")
+        raise InputError("--best and --checkpoint cannot be combined", "Give one of them.")
     out = Output(json)
     paths = single_run(run, "export")
     target = output or Path(f"{paths.id}{'-best' if best else ''}.safetensors")

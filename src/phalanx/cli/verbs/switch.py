@@ -71,7 +71,9 @@ def _find(name: str | None) -> RunPaths:
         return paths
     if paths.detached.exists():
         remedy = f"First, in another terminal: phalanx attach {paths.id}"
-        raise InputError(f"'{paths.id}' is detached: no controller would pass it on", remedy)
+        raise InputError(
+            f"'{paths.id}' is detached: it has no controller to pass the switch on", remedy
+        )
     remedy = f"Go on with it: phalanx resume {paths.id} --strategy SPEC"
     raise InputError(f"'{paths.id}' is not running", remedy)
 

@@ -32,13 +32,13 @@ class LineTail:
             return []
         self._offset += len(data)
         *lines, self._partial = (self._partial + data).split(b"\n")
-        if len(self._partial) > _CHUNK:  # a line without end: told in parts, not split again
+        if len(self._partial) > _CHUNK:  # a line without end: passed on in parts, not split again
             lines.append(self._partial)
             self._partial = b""
         return lines
 
     def drain(self) -> list[bytes]:
-        """All that is left, a last line without newline included: nobody writes any more."""
+        """All that is left, a last line without newline included: no process writes any more."""
         lines: list[bytes] = []
         self._skip_a_flood()
         before = -1
@@ -51,7 +51,7 @@ class LineTail:
         return lines
 
     def _skip_a_flood(self) -> None:
-        """At the end nobody is made to wait for megabytes: the file itself has them all."""
+        """At the end the user is not made to wait for megabytes: the file itself has them all."""
         try:
             size = self.path.stat().st_size
         except OSError:

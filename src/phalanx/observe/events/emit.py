@@ -27,7 +27,7 @@ StepRow = tuple[
 
 
 class EventWriter:
-    """``path`` is ``None`` where nobody listens: then everything is dropped."""
+    """``path`` is ``None`` where no one reads: then everything is dropped."""
 
     def __init__(self, path: Path | None, rank: int) -> None:
         self._rank = rank

@@ -178,7 +178,7 @@ class SamplesSettled(msgspec.Struct, tag="settled", frozen=True, kw_only=True):
     back: int
     """Samples that the others train instead."""
     lost: int
-    """Samples that nobody trains: of an update that came in part, or before its step."""
+    """Samples that no worker trains: of an update that came in part, or before its step."""
 
 
 class Data(msgspec.Struct, tag="data", frozen=True, kw_only=True):

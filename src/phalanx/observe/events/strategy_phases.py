@@ -27,7 +27,7 @@ class WaitRule(Enum):
     LOCKSTEP = "lockstep"
     """Everyone of a team, in every step or round, for its last."""
     BOUNDED = "bounded"
-    """Whoever is too far ahead, for the slowest."""
+    """Workers that are too far ahead, for the slowest."""
     NOBODY = "nobody"
 
 
@@ -78,7 +78,7 @@ def _cut(
     ends = [time for time, _ in turns[1:]]
     parts: list[list[WorkerStep]] = [[] for _ in names]
     for step in steps:
-        # A switch is told when its first step has begun, so that step contains the moment.
+        # A switch is reported when its first step has begun, so that step contains the moment.
         parts[bisect_left(ends, step.ended - _CLOCK_ERROR)].append(step)
     return parts
 
@@ -101,7 +101,7 @@ def _described(
 
 
 def _teams(phase: Phase, ranks: Sequence[RankLog]) -> tuple[int, ...]:
-    """As far as the files tell: groups by speed are found while training, so nobody is blamed."""
+    """As far as the files tell: groups by speed are found while training, so none is blamed."""
     if not phase.traits.grouped:
         return (0,) * len(ranks)
     by = phase.options.get("by", "rank")

@@ -61,7 +61,7 @@ def _with_words(found: Worth, lost: dict[str, float], settled: bool) -> Worth:
 
 
 def _lost(ranks: Sequence[RankLog]) -> dict[int, WorkerLost]:
-    """By rank. Whoever is lost itself does not tell: cut off, it has lost all the others."""
+    """By rank. A lost worker's own word does not count: cut off, it has lost all the others."""
     found: dict[int, WorkerLost] = {}
     for log in ranks:
         if log.rank not in found:

@@ -67,7 +67,7 @@ class Worth(msgspec.Struct, frozen=True, kw_only=True):
     lost: dict[str, float] = {}
     """Who is gone, with its samples a second until then; all else is about who is left."""
     advice: str | None = None
-    """In words; null when it cannot be told."""
+    """In words; null when it is not known."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def _rate(
 
 
 def _own_rate(window: RankWindow, alone: bool) -> float:
-    """Of a worker that waits for nobody."""
+    """Of a worker that waits for no other."""
     seconds = sum(lap.busy + lap.update if alone else lap.seconds for lap in window.laps)
     return _sum_samples(window.laps) / seconds if seconds > 0.0 else 0.0
 
@@ -229,7 +229,7 @@ def _team_rate(team: Windows, kept: Sequence[int], way: Way, anew: bool, alone: 
         for rank in kept:
             lap = row[rank]
             took[rank] += busy[rank] + lap.update if alone else _own_time(lap, busy[rank])
-    if way.waiting is WaitRule.BOUNDED:  # whoever is ahead waits only now and then
+    if way.waiting is WaitRule.BOUNDED:  # those ahead wait only now and then
         seconds = max(took.values())
     return samples / seconds if seconds > 0.0 else 0.0
 
@@ -239,7 +239,7 @@ def _own_time(lap: Lap, busy: float) -> float:
 
 
 def _after(row: Mapping[int, Lap], kept: Sequence[int], alone: bool) -> float:
-    """What followed when the last was ready: nobody waited for a machine any more."""
+    """What followed when the last was ready: no worker waited for a machine any more."""
     if alone:
         return max(row[rank].update for rank in kept)
     whole = max(lap.seconds for lap in row.values())
@@ -268,7 +268,7 @@ def _scaled(window: RankWindow, lap: Lap, samples: float) -> float:
 
 
 def _waited_for(ranks: Windows, names: Mapping[int, str], way: Way) -> WaitedFor | None:
-    """Whoever waits least in a meeting was its last; the others waited that much longer for it."""
+    """Who waits least in a meeting was its last; the others waited that much longer for it."""
     if way.waiting is WaitRule.NOBODY:
         return None
     lost: dict[str, float] = dict.fromkeys(names.values(), 0.0)

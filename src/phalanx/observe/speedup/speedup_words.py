@@ -1,4 +1,4 @@
-"""Whether fewer machines would be faster, in one sentence; nothing where it cannot be told."""
+"""Whether fewer machines would be faster, in one sentence; nothing where it is not known."""
 
 from __future__ import annotations
 

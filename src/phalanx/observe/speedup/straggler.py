@@ -3,7 +3,7 @@
 In lockstep everyone waits for the last gradient. The worker that is last is not the one that
 waits long but the one that waits least, so blame is read from the moment each gradient was
 ready, before any barrier. Workers that train apart are last when they come to a round last; where
-nobody may be too far ahead, all waiting is for the slowest; asynchronous workers wait for nobody,
+no worker may be too far ahead, all waiting is for the slowest; asynchronous workers wait for none,
 so a slow one costs only what it does not do itself.
 """
 
@@ -45,7 +45,7 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     slower: float | None = None
     """Its time per sample (input and compute) as a multiple of the others' median."""
     waiting: str = "lockstep"
-    """Who waits: ``lockstep``, ``bounded`` (only whoever is too far ahead) or ``nobody``."""
+    """Who waits: ``lockstep``, ``bounded`` (only those too far ahead) or ``nobody``."""
 
 
 @dataclass

@@ -33,7 +33,7 @@ def hold(paths: RunPaths) -> Iterator[None]:
     scratch = paths.controller.with_name(f".controller-{os.getpid()}.part")
     scratch.unlink(missing_ok=True)
     with scratch.open("x", encoding="utf-8") as file:
-        # Locked before it has its name, so that whoever finds it finds it locked.
+        # Locked before it has its name, so that a process that finds it finds it locked.
         with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         file.write(json.dumps(me) + "\n")

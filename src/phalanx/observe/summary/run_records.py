@@ -62,7 +62,7 @@ class LaunchRecord(msgspec.Struct, kw_only=True):
 
 
 class ControllerRecord(msgspec.Struct, kw_only=True):
-    """``controller.json``: the process that runs this, told apart from a later one of its id."""
+    """``controller.json``: the process that runs this; ``created`` tells a later one of its id."""
 
     pid: int = 0
     created: float = 0.0

@@ -1,4 +1,4 @@
-"""Whether a run is running, done, failed, stopped or lost, told from its files."""
+"""Whether a run is running, done, failed, stopped or lost, as its files show."""
 
 from __future__ import annotations
 

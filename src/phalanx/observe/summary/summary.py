@@ -35,7 +35,7 @@ __all__ = ["Summary", "summarise"]
 FIRST = 16
 """Steps that were not taken, each with its reason."""
 NEWEST = 64
-"""Checkpoints whose moments are told."""
+"""Checkpoints whose moments are listed."""
 
 
 def read_summary(paths: RunPaths) -> Summary | None:
@@ -52,7 +52,7 @@ def summarise(
     status: str | None = None,
     exit_codes: Sequence[int | None] | None = None,
 ) -> Summary:
-    """The summary of the run in ``paths``; ``status`` is told by whoever ended it, if known."""
+    """The summary of the run in ``paths``; ``status`` as the controller knows it, if one does."""
     return summarise_files(read_run(paths), status=status, exit_codes=exit_codes)
 
 

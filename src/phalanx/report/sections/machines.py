@@ -32,7 +32,7 @@ def section(study: StudyData) -> Section | None:
 
 
 def _grid(study: StudyData) -> Grid:
-    """One row per machine (and strategy, of several); columns that nobody fills are left out."""
+    """One row per machine (and strategy, of several); columns without any value are left out."""
     several = len(study.groups) > 1
     rows = [(g.label, m) for g in study.groups for m in g.shown.summary.machines]
     columns = [column for column in COLUMNS if _is_filled(column, [m for _, m in rows])]

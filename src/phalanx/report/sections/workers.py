@@ -18,7 +18,7 @@ STRAGGLERS_NOTE = (
     "others', before shares changed. Under asynchronous strategies no one waits for it."
 )
 MOST_TOLD = 2
-"""Strategies whose stragglers are told in sentences; of more there is a table."""
+"""Strategies whose stragglers are described in sentences; of more there is a table."""
 
 
 def section(study: StudyData) -> Section | None:
