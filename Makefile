@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+# Empty is off: hundreds of processes would compile the same modules again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-slow test-machines test-hosts test-ssh check format bench bench-hosts accuracy clean
 .DEFAULT_GOAL := help
