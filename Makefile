@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+# Empty is off: hundreds of processes would compile the same modules again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-slow test-machines test-hosts test-ssh check format bench bench-hosts accuracy clean
 .DEFAULT_GOAL := help
@@ -20,8 +22,9 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY) ## compare four strategies on handwritten digits, here, now
 	$(BIN)/phalanx demo
 
-# Files are shared out among processes in the order of the folders: the long ones come first.
-PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
+# Three processes on two cores: many tests wait for others. Files are shared out in the order of
+# the folders, so that the long ones come first.
+PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 test: $(READY) ## the test suite
 	$(BIN)/pytest $(PARALLEL)

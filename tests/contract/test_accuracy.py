@@ -8,7 +8,7 @@ import pytest
 import torch
 from devices import on_device
 from ranks import as_ranks
-from strategy_cases import EVERY
+from strategy_cases import EVERY, quick
 from torch import nn
 
 import phalanx
@@ -36,7 +36,7 @@ def _accuracy(folder: Path, strategy: str, workers: int) -> float:
     return float(found[0])
 
 
-@pytest.mark.parametrize("strategy", ["single", *EVERY])
+@pytest.mark.parametrize("strategy", ["single", *quick(EVERY)])
 def test_the_accuracy_is_in_the_band(tmp_path: Path, strategy: str) -> None:
     low, high = BAND
     assert low <= _accuracy(tmp_path, strategy, 1 if strategy == "single" else 3) <= high

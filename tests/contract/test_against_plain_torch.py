@@ -142,7 +142,7 @@ def _assert_alike(found: list[Outcome]) -> None:
             assert torch.equal(outcome.weights[name], value), name
 
 
-@examples(24)
+@examples(16)
 @given(script=SCRIPTS)
 def test_trains_as_in_plain_torch(tmp_path_factory: Folders, script: Script) -> None:
     _hold_against_plain_torch(script, tmp_path_factory)

@@ -15,7 +15,7 @@ if HOSTS:
     SPEEDS = [1.0, 0.5, 1.0, 0.3]  # there time is real, and steps are long enough anyhow
 
 
-@pytest.mark.parametrize("workers", [2, 3, 4])
+@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize("strategy", [*EVERY, *SWITCHED])
 def test_each_sample_once_with_slow_workers(tmp_path: Path, strategy: str, workers: int) -> None:
     slow = {"slow": SPEEDS[:workers], "balance": "auto"}

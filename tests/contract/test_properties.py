@@ -122,7 +122,7 @@ def _lead(strategy: Strategy) -> int:
     return 0 if gate._steps[gate._rank] == AWAY else gate._clocks().lead(gate._rank)
 
 
-@examples(60)
+@examples(40)
 @given(_pushing(BOUNDS))
 def test_nobody_computes_beyond_the_bound_of_ssp(pushing: Pushing) -> None:
     leads: list[int] = []
@@ -130,7 +130,7 @@ def test_nobody_computes_beyond_the_bound_of_ssp(pushing: Pushing) -> None:
     assert max(leads, default=0) <= int(parse_spec(pushing.spec).phases[0].options["bound"])
 
 
-@examples(60)
+@examples(40)
 @given(_pushing(RANGES))
 def test_dssp_stays_within_its_range(pushing: Pushing) -> None:
     options = parse_spec(pushing.spec).phases[0].options
@@ -145,7 +145,7 @@ def test_dssp_stays_within_its_range(pushing: Pushing) -> None:
     replace(pushing, watch=watch).run()
 
 
-@examples(60)
+@examples(40)
 @given(_pushing(BOUNDS | RANGES | st.just("ssp:overlap=yes")))
 def test_no_gradient_is_of_parameters_older_than_the_bound_allows(pushing: Pushing) -> None:
     """Nor after a rest. Anybody else is at most a bound behind this worker when it takes its
@@ -168,7 +168,7 @@ def _two_optimizers(draw: st.DrawFn) -> tuple[str, list[list[int]], list[float],
     return spec, orders, speeds, draw(SEEDS)
 
 
-@examples(60)
+@examples(40)
 @given(_two_optimizers())
 def test_workers_that_step_two_optimizers_unlike_do_not_block_each_other(
     setting: tuple[str, list[list[int]], list[float], int],
@@ -268,7 +268,7 @@ def test_nobody_waits_for_a_worker_that_has_left(spec: str) -> None:
     scripted(2, work)
 
 
-@examples(60)
+@examples(40)
 @given(
     _pushing(
         st.sampled_from([s for s in FREE if "+" not in s and "by=" not in s]) | BOUNDS | RANGES
@@ -309,7 +309,7 @@ def _setting(draw: st.DrawFn, least: int = 1) -> dict[str, Any]:
     return {"workers": workers, "seed": draw(SEEDS), "settings": {"slow": slow}}
 
 
-@examples(40)
+@examples(30)
 @given(st.sampled_from([*EVERY, "async@0.5/bsp", "localsgd@0.5/groups"]), st.data(), st.booleans())
 def test_every_sample_once_and_nobody_waits_for_ever(
     spec: str, data: st.DataObject, balanced: bool

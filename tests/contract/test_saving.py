@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from ranks import as_ranks
-from strategy_cases import EVERY, LOCKSTEP
+from strategy_cases import EVERY, LOCKSTEP, quick
 from torch import Tensor, nn
 from training import Training, adam, assert_identical, momentum
 
@@ -99,7 +99,7 @@ def test_gradients_that_accumulate_are_not_lost_when_stopped(
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("spec", ["single", *LOCKSTEP])
+@pytest.mark.parametrize("spec", ["single", *quick(LOCKSTEP)])
 def test_a_checkpoint_after_an_epoch_is_of_the_whole_epoch(
     tmp_path: Path, spec: str, accumulate: int
 ) -> None:
@@ -112,7 +112,7 @@ def test_a_checkpoint_after_an_epoch_is_of_the_whole_epoch(
     assert_identical(resumed.state(), unbroken.state())
 
 
-@pytest.mark.parametrize("spec", EVERY)
+@pytest.mark.parametrize("spec", quick(EVERY))
 def test_what_is_restored_is_what_was_saved_and_no_sample_is_lost(
     tmp_path: Path, spec: str
 ) -> None:
@@ -131,7 +131,7 @@ def _assert_restored(found: dict[str, Tensor], saved: dict[str, Tensor]) -> None
     assert any(name.startswith("o0.exp_avg") and bool(v.any()) for name, v in found.items())
 
 
-@pytest.mark.parametrize("spec", EVERY)
+@pytest.mark.parametrize("spec", quick(EVERY))
 def test_another_number_of_workers_and_another_strategy_begin_with_the_same_parameters(
     tmp_path: Path, spec: str
 ) -> None:

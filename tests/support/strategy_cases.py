@@ -5,6 +5,10 @@ A strategy that a plug-in registers is among them by its name alone.
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from phalanx.core.spec import known_strategies, parse_spec
 
 OPTIONS = [
@@ -30,6 +34,11 @@ UNCODED = [*NAMES, *OPTIONS]
 EVERY = [*UNCODED, *CODED]
 STORE = ["allreduce", "bsp", "async", "ssp", "dssp", "groups"]
 """Those that keep one optimizer state for all, so that a switch between them changes nothing."""
+
+
+def quick(specs: list[str]) -> list[Any]:
+    """Those with options only in the slow suite: for tests that train long, or multiply cases."""
+    return [pytest.param(s, marks=pytest.mark.slow if s in OPTIONS else ()) for s in specs]
 
 
 def is_lockstep(spec: str) -> bool:

@@ -78,6 +78,7 @@ def test_a_script_that_raises_shows_its_traceback_once(tmp_path: Path) -> None:
     assert "Traceback" not in ended.stdout
 
 
+@pytest.mark.slow  # test_controller shows it of scripts without torch
 def test_one_rank_that_raises_is_named(tmp_path: Path) -> None:
     text = ENDLESS.replace(
         "phalanx.fit(", "import os\nif os.environ['PHALANX_RANK'] == '1': 1 / 0\nphalanx.fit("
@@ -102,7 +103,7 @@ phalanx.fit(m, optimizer=torch.optim.SGD(m.parameters(), lr=0.1), loss=torch.nn.
 @pytest.mark.parametrize(
     ("text", "words", "message"),
     [
-        (FIT.format(samples=1, batch=8), ["--workers", "2"], "more than the 1 sample"),
+        (FIT.format(samples=2, batch=8), IN_PROCESS, "more than the 2 samples"),
         (FIT.format(samples=20, batch=2), IN_PROCESS, "batch of 2 is smaller than the 3"),
         (
             "import phalanx\nif False: phalanx.fit()\n",

@@ -241,6 +241,7 @@ def _fill(disk: Path) -> None:
         pass
 
 
+@pytest.mark.slow  # test_checkpoint_faults fills the disk of a training in this process
 def test_a_run_on_a_full_disk_goes_on_and_can_be_resumed(
     tmp_path: Path, small_disk: Path, undisturbed: Undisturbed
 ) -> None:
