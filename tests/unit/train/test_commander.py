@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.train.checkpoint.checkpointing import Checkpoints
+from phalanx.train.checkpoint.checkpointing import Checkpointer
 from phalanx.train.control.command_cells import Kind
-from phalanx.train.control.command_poller import LOOK_SECONDS, Commander
+from phalanx.train.control.command_poller import LOOK_SECONDS, CommandPoller
 from phalanx.train.start.environment import Environment
 
 
@@ -23,7 +23,7 @@ class Clock:
         return self.time
 
 
-class Never(Checkpoints):
+class Never(Checkpointer):
     """No checkpoint is ever due."""
 
     def __init__(self) -> None:
@@ -33,9 +33,9 @@ class Never(Checkpoints):
         return False
 
 
-def _commander(folder: Path, workers: int = 2) -> Commander:
+def _commander(folder: Path, workers: int = 2) -> CommandPoller:
     environment = Environment(workers=workers, paths=RunPaths(folder))
-    return Commander(environment, Clock(), Never())
+    return CommandPoller(environment, Clock(), Never())
 
 
 def _ask(folder: Path, number: int, spec: str) -> None:

@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 
 from phalanx.core.spec import parse_spec
-from phalanx.train.control.balancing import TICK_SECONDS, Watch
+from phalanx.train.control.balancing import TICK_SECONDS, SpeedWatch
 from phalanx.train.control.control import Control
 from phalanx.train.control.rendezvous import BUSY, FIGURES, SAMPLES, SPEED, STEPS, WHOLE
 
 BATCH = 300.0
 
 
-def watching(workers: int, strategy: str = "ssp") -> Watch:
+def watching(workers: int, strategy: str = "ssp") -> SpeedWatch:
     spec = parse_spec(strategy)
-    watch = Watch(workers, balance=True)
+    watch = SpeedWatch(workers, balance=True)
     watch.enter(spec.phases[0], spec, False)
     return watch
 
 
-def step(figures: np.ndarray, watch: Watch, each: list[float], seconds: float) -> None:
+def step(figures: np.ndarray, watch: SpeedWatch, each: list[float], seconds: float) -> None:
     """Every worker that is left does its share; ``each`` is what a sample costs it."""
     for rank, cost in enumerate(each):
         samples = watch.shares[rank] * BATCH

@@ -8,14 +8,14 @@ from scripted import scripted
 from phalanx.core.errors import InputError
 from phalanx.core.spec import parse_spec
 from phalanx.sync.arena.memory_arena import ThreadArena
-from phalanx.train.control.balancing import LOOK_EVERY, Watch
+from phalanx.train.control.balancing import LOOK_EVERY, SpeedWatch
 from phalanx.train.control.command_cells import Kind
-from phalanx.train.control.rendezvous import EVALUATE, SAVE, Meeting
+from phalanx.train.control.rendezvous import EVALUATE, SAVE, Rendezvous
 
 
 def test_workers_that_mean_different_things() -> None:
     def work(rank: int, arena: ThreadArena) -> None:
-        Meeting(arena, arena.circle(range(2)), range(2)).meet(SAVE if rank else EVALUATE)
+        Rendezvous(arena, arena.circle(range(2)), range(2)).meet(SAVE if rank else EVALUATE)
 
     with pytest.raises(InputError, match="went different ways"):
         scripted(2, work)
@@ -24,7 +24,7 @@ def test_workers_that_mean_different_things() -> None:
 def test_a_verdict_that_was_lost_to_another_command_is_given_again() -> None:
     spec = parse_spec("switch:on=straggler")
     phase, now = spec.phases[0], 0.0
-    watch = Watch(2, balance=False)
+    watch = SpeedWatch(2, balance=False)
     watch.enter(phase, spec, False)
 
     def verdict(speed: float) -> Kind | None:

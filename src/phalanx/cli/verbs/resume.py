@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from phalanx.core.run_folder.run_paths import RunPaths
     from phalanx.core.settings import RunSettings
     from phalanx.launch.launchers.launcher import Fleet, Job, Launch
-    from phalanx.train.checkpoint.checkpoint_manifest import Manifest
+    from phalanx.train.checkpoint.checkpoint_manifest import CheckpointManifest
 
 SUFFIX = "-resumed"
 MOST_SHOWN = 200  # characters of a command line
@@ -98,7 +98,7 @@ def resume(
     return execute_and_tell(title, job, out)
 
 
-def where(manifest: Manifest) -> str:
+def where(manifest: CheckpointManifest) -> str:
     """``after epoch 2`` or ``epoch 3, 41 %``: how far the training had come."""
     if manifest.position >= manifest.samples:
         return f"after epoch {manifest.epoch + 1}"
@@ -129,13 +129,13 @@ class Resumption:
     name: str | None
     follow_links: bool
 
-    def strategy(self, manifest: Manifest) -> str:
+    def strategy(self, manifest: CheckpointManifest) -> str:
         """What it was trained with last, which a switch may have changed, if not told otherwise."""
         from phalanx.core.spec import parse_spec
 
         return parse_spec(self.wanted.get("strategy", manifest.strategy)).text
 
-    def title(self, manifest: Manifest) -> str:
+    def title(self, manifest: CheckpointManifest) -> str:
         return f"{self.name or _name_of(self.past)}-{self.strategy(manifest)}{SUFFIX}"
 
     def request(self, command: list[str]) -> Request:
@@ -170,7 +170,7 @@ class Resumption:
             return None
         return self.past.workers if self.workers is None else self.workers
 
-    def job(self, request: Request, checkpoint: Path, manifest: Manifest) -> Job:
+    def job(self, request: Request, checkpoint: Path, manifest: CheckpointManifest) -> Job:
         import msgspec
 
         from phalanx.cli.request.checkpoint_choice import run_of
@@ -257,7 +257,7 @@ def _check_can_go_on(past: Past, there_is_more: bool) -> None:
         raise InputError(f"'{name}' is done", "Train it for longer: --epochs N (in all).")
 
 
-def _check_there_is_more(epochs: int | None, manifest: Manifest) -> None:
+def _check_there_is_more(epochs: int | None, manifest: CheckpointManifest) -> None:
     from phalanx.core.errors import InputError
 
     if epochs is None or manifest.epoch * manifest.samples + manifest.position < (

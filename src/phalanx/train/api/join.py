@@ -26,12 +26,12 @@ from phalanx.train.api.precision import Trial, choose
 from phalanx.train.api.run import Run
 from phalanx.train.checkpoint.checkpointing import Resumed, Trained
 from phalanx.train.checkpoint.kept_state import Keeper
-from phalanx.train.loop.course import Course
+from phalanx.train.loop.schedule import Schedule
 from phalanx.train.loop.shared_engine import make_engine
 from phalanx.train.loop.stopwatch import Stopwatch
 from phalanx.train.loop.warmup import warm_up
 from phalanx.train.start.environment import Environment, detect
-from phalanx.train.start.lifecycle import Lifetime
+from phalanx.train.start.lifecycle import Lifecycle
 from phalanx.train.start.seed import CommonSeed
 
 BUFFER_POLICIES = ("auto", "average", "first")
@@ -81,7 +81,7 @@ def join_with(
     clock = environment.clock
     paths = environment.paths
     writer = EventWriter(paths.events_of(environment.rank) if paths else None, environment.rank)
-    lifetime = Lifetime(environment, writer, clock)
+    lifetime = Lifecycle(environment, writer, clock)
     found, opts, spec = as_models(models), as_optimizers(optimizers), _spec(environment)
     if environment.workers > 1:
         check_apart(opts)
@@ -117,7 +117,7 @@ def join_with(
         parameters=count_parameters(found),
         notes=notes,
     )
-    course, stopwatch = Course(engine, spec, start), Stopwatch(clock, writer)
+    course, stopwatch = Schedule(engine, spec, start), Stopwatch(clock, writer)
     run = Run(environment, trained, course, precision, stopwatch, lifetime, resumed, loss=loss)
     if environment.workers > 1:
         seeds.own(environment.rank)

@@ -20,9 +20,9 @@ from phalanx.train.api import gathered_values as gathered
 from phalanx.train.api.metrics import Metric, whole_set
 from phalanx.train.api.model_calls import Forward, call_model
 from phalanx.train.api.precision import autocast
-from phalanx.train.checkpoint.checkpointing import Checkpoints, Resumed, Trained
+from phalanx.train.checkpoint.checkpointing import Checkpointer, Resumed, Trained
 from phalanx.train.checkpoint.kept_state import Keeper
-from phalanx.train.control.command_poller import Commander
+from phalanx.train.control.command_poller import CommandPoller
 from phalanx.train.control.rendezvous import EPOCH_DONE
 from phalanx.train.guards.carried_state import CarriedState
 from phalanx.train.guards.grad_scaler import Scaling
@@ -30,17 +30,17 @@ from phalanx.train.guards.gradient_reads import GradientReads
 from phalanx.train.guards.loss_kind import LossWatch, check_factors, watch_backward
 from phalanx.train.guards.nonfinite import SOUND, NonFinite, bad_weights
 from phalanx.train.guards.same_data import SameData
-from phalanx.train.guards.step_guard import OwnSteps
-from phalanx.train.loop.course import Course, check_fixed
+from phalanx.train.guards.step_guard import StepGuard
 from phalanx.train.loop.engine import NEVER, Engine
 from phalanx.train.loop.epoch_figures import Figures
 from phalanx.train.loop.evaluation import Evaluator, Means, Question
-from phalanx.train.loop.gradient_weight import Weighing
+from phalanx.train.loop.gradient_weight import GradientWeight
 from phalanx.train.loop.passes import Pass, batch_of, check_sizes, new_pass
-from phalanx.train.loop.rate_schedules import Schedules
+from phalanx.train.loop.rate_schedules import RateSchedules
+from phalanx.train.loop.schedule import Schedule, check_fixed
 from phalanx.train.loop.stopwatch import Stopwatch
 from phalanx.train.start.environment import Environment, between_machines
-from phalanx.train.start.lifecycle import Lifetime
+from phalanx.train.start.lifecycle import Lifecycle
 
 
 class Run:
@@ -50,10 +50,10 @@ class Run:
         self,
         environment: Environment,
         trained: Trained,
-        course: Course,
+        course: Schedule,
         precision: str,
         stopwatch: Stopwatch,
-        lifetime: Lifetime,
+        lifetime: Lifecycle,
         resumed: Resumed | None = None,
         *,
         loss: str = "mean",
@@ -64,24 +64,24 @@ class Run:
         self._stopwatch, self._lifetime = stopwatch, lifetime
         self._writer, self._clock = stopwatch.writer, stopwatch.clock
         self._evaluator = Evaluator(self.engine, self.device, self._channels_last)
-        self._checkpoints = Checkpoints(environment, trained, course, stopwatch)
+        self._checkpoints = Checkpointer(environment, trained, course, stopwatch)
         self._figures = Figures(
             environment, self._models, stopwatch, lifetime,
             self._evaluator, self._checkpoints, resumed,
         )  # fmt: skip
         self.history = self._figures.history
         self._sums = loss == "sum"
-        self._weighing = Weighing(self._optimizers, sums=self._sums)
+        self._weighing = GradientWeight(self._optimizers, sums=self._sums)
         self._checkpoints.pending = self._weighing.export_state
         self._ours = Inside()
         """Inside, it is not the script that steps, saves, loads or reads gradients."""
-        self._own_steps = OwnSteps(self._optimizers, self.engine, self._ours)
+        self._own_steps = StepGuard(self._optimizers, self.engine, self._ours)
         self._reads = GradientReads(
             self.engine, self._models, self._optimizers, self._weighing, self._ours
         )
         self._losses, self._in_batch, self._looked = LossWatch(), False, False
         watch_backward(self._see_backward)
-        self._schedules = Schedules(self.engine, self._optimizers)
+        self._schedules = RateSchedules(self.engine, self._optimizers)
         self._clip: float | None = None
         self._epochs: int | None = None
         self._epoch = self._passes = 0
@@ -93,7 +93,7 @@ class Run:
         speed would look like that of the asking. The exchange would wait for it anyway."""
         self.on_finish: Callable[[], None] = lambda: None
         self._readers: dict[tuple[int, int], tuple[Any, Any, Reader]] = {}
-        self.engine.watcher = Commander(environment, self._clock, self._checkpoints).look
+        self.engine.watcher = CommandPoller(environment, self._clock, self._checkpoints).look
         self.engine.on_shares = self._figures.tell_shares
         self._nonfinite = NonFinite(environment, self.engine, stopwatch)
         self._scaling = Scaling(self._optimizers, self.step, self._nonfinite)

@@ -22,7 +22,7 @@ from phalanx.sync.reduce.finite import are_finite
 from phalanx.sync.state.optimizer_state import State
 from phalanx.train.checkpoint.buffer_state import frozen, names_of
 from phalanx.train.checkpoint.checkpoint_index import next_number, verified
-from phalanx.train.checkpoint.checkpoint_manifest import Manifest, OptimizerLayout
+from phalanx.train.checkpoint.checkpoint_manifest import CheckpointManifest, OptimizerLayout
 from phalanx.train.checkpoint.kept_state import (
     Keeper,
     groups_of,
@@ -36,9 +36,9 @@ from phalanx.train.checkpoint.named_tensors import describe
 from phalanx.train.checkpoint.tensor_files import load
 from phalanx.train.checkpoint.writer import Writer
 from phalanx.train.loop.best_model import BestSoFar
-from phalanx.train.loop.course import Course, Start
 from phalanx.train.loop.engine import Engine
 from phalanx.train.loop.passes import Pass
+from phalanx.train.loop.schedule import ResumePoint, Schedule
 from phalanx.train.loop.stopwatch import Stopwatch
 from phalanx.train.start.environment import Environment
 
@@ -92,7 +92,7 @@ class Resumed:
 
     def __init__(self, path: Path, rank: int, workers: int, strategy: str) -> None:
         self._path = path
-        self.manifest: Manifest = verified(path)
+        self.manifest: CheckpointManifest = verified(path)
         self.shared = load(path, self.manifest, None)
         known = self.manifest.phase < len(parse_spec(strategy).phases)
         self.same_spec = self.manifest.strategy == strategy and known
@@ -106,11 +106,11 @@ class Resumed:
         return _count(self.manifest.other.get("training"), 0)
 
     @property
-    def start(self) -> Start:
+    def start(self) -> ResumePoint:
         saved = self.manifest
         first_pass = _count(saved.other.get("first_pass"), saved.pass_number)
         phase = saved.phase if self.same_spec else 0  # another spec's phases are others
-        return Start(saved.epoch, saved.pass_number, saved.position, phase, first_pass)
+        return ResumePoint(saved.epoch, saved.pass_number, saved.position, phase, first_pass)
 
     @property
     def best(self) -> BestSoFar | None:
@@ -205,11 +205,11 @@ def _shapes(optimizers: Sequence[OptimizerLayout]) -> list[Any]:
     ]
 
 
-class Checkpoints:
+class Checkpointer:
     """Takes them; does nothing in a run without a folder, or without being asked to."""
 
     def __init__(
-        self, environment: Environment, trained: Trained, course: Course, stopwatch: Stopwatch
+        self, environment: Environment, trained: Trained, course: Schedule, stopwatch: Stopwatch
     ) -> None:
         self._trained, self._course, self._stopwatch = trained, course, stopwatch
         self._settings = environment.settings
@@ -273,7 +273,7 @@ class Checkpoints:
         )
         self._tell()
 
-    def _manifest(self, current: Pass, shared: State) -> Manifest:
+    def _manifest(self, current: Pass, shared: State) -> CheckpointManifest:
         trained, course = self._trained, self._course
         other: Mapping[str, Any] = {
             "groups": [
@@ -287,7 +287,7 @@ class Checkpoints:
             "training": trained.training,
             **(self.figures() if self.figures else {}),
         }
-        return Manifest(
+        return CheckpointManifest(
             number=self._last,
             wall=time.time(),
             strategy=course.spec.text,

@@ -26,8 +26,8 @@ from phalanx.train.checkpoint.checkpoint_manifest import (
     MANIFEST,
     SHARED,
     BestRecord,
+    CheckpointManifest,
     FileRecord,
-    Manifest,
     delivery_note,
     failure_note,
     folder_name,
@@ -50,7 +50,7 @@ class _Job:
     number: int
     private: Mapping[str, Tensor]
     shared: Mapping[str, Tensor]
-    manifest: Manifest | None
+    manifest: CheckpointManifest | None
 
 
 class Writer:
@@ -102,7 +102,7 @@ class Writer:
         self,
         number: int,
         private: Mapping[str, Tensor],
-        manifest: Manifest | None = None,
+        manifest: CheckpointManifest | None = None,
         shared: Mapping[str, Tensor] | None = None,
     ) -> None:
         """Write this worker's part in the background. The tensors must not change meanwhile.
@@ -230,7 +230,7 @@ class Writer:
         note.unlink()
         return record
 
-    def _publish(self, partial: Path, manifest: Manifest) -> None:
+    def _publish(self, partial: Path, manifest: CheckpointManifest) -> None:
         write_durably(partial / MANIFEST, msgspec.json.encode(manifest), self._steps)
         self._name(partial, manifest.number)
         self._tidy(lambda: self._take_note(manifest.number))

@@ -22,7 +22,7 @@ FREE_SETTLING = 3
 """Ticks until new shares show where workers may be some steps apart."""
 
 
-class Watch:
+class SpeedWatch:
     """What one worker makes of everybody's speeds. All see the same, so all decide the same."""
 
     def __init__(self, workers: int, *, balance: bool) -> None:

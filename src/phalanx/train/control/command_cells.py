@@ -35,7 +35,7 @@ class Command:
     spec: str = ""
 
 
-class Board:
+class CommandCells:
     def __init__(self, arena: Arena) -> None:
         told = arena.region("board.figures", arena.workers * len(FIGURES), torch.float64)
         self.figures = told.view(arena.workers, -1).numpy()

@@ -9,9 +9,9 @@ import msgspec
 from phalanx.core.errors import InputError
 from phalanx.core.spec import parse_spec
 from phalanx.sync.arena.clock import Clock
-from phalanx.train.checkpoint.checkpointing import Checkpoints
+from phalanx.train.checkpoint.checkpointing import Checkpointer
 from phalanx.train.control.command_cells import TEXT, Command, Kind
-from phalanx.train.loop.course import say_refused
+from phalanx.train.loop.schedule import say_refused
 from phalanx.train.start.environment import Environment
 
 LOOK_SECONDS = 0.25
@@ -27,10 +27,10 @@ class _Request(msgspec.Struct):
     spec: str
 
 
-class Commander:
+class CommandPoller:
     """For the first worker; looks at most four times a second."""
 
-    def __init__(self, environment: Environment, clock: Clock, checkpoints: Checkpoints) -> None:
+    def __init__(self, environment: Environment, clock: Clock, checkpoints: Checkpointer) -> None:
         self._path = environment.paths.switch if environment.paths else None
         self._clock, self._checkpoints = clock, checkpoints
         self._looked = clock.now()

@@ -14,10 +14,10 @@ from phalanx.core.spec import Spec
 from phalanx.sync.arena.arena import Arena
 from phalanx.sync.policy.balance import Change
 from phalanx.sync.policy.leases import SharedClaims
-from phalanx.train.control.balancing import LOOK_EVERY, Watch
-from phalanx.train.control.command_cells import Board, Command, Kind
-from phalanx.train.control.rendezvous import BUSY, CUT, SAMPLES, SPEED, STEPS, WHOLE, Meeting
-from phalanx.train.loop.stage import Stage
+from phalanx.train.control.balancing import LOOK_EVERY, SpeedWatch
+from phalanx.train.control.command_cells import Command, CommandCells, Kind
+from phalanx.train.control.rendezvous import BUSY, CUT, SAMPLES, SPEED, STEPS, WHOLE, Rendezvous
+from phalanx.train.loop.active_phase import ActivePhase
 
 Watcher = Callable[[], Command | None]
 
@@ -28,15 +28,15 @@ class Control:
     def __init__(
         self,
         arena: Arena,
-        meeting: Meeting,
+        meeting: Rendezvous,
         claims: SharedClaims,
         tell: Callable[[Change], None],
         *,
         balance: bool,
     ) -> None:
         self._arena, self._meeting, self._claims, self._tell = arena, meeting, claims, tell
-        self.watch = Watch(arena.workers, balance=balance)
-        self._board = Board(arena)
+        self.watch = SpeedWatch(arena.workers, balance=balance)
+        self._board = CommandCells(arena)
         self._taken = self._heard = 0
         self._rebalanced = False
         self.fixed = False
@@ -62,13 +62,13 @@ class Control:
 
     # -- phases ------------------------------------------------------------------------------
 
-    def enter(self, stage: Stage, spec: Spec, *, regroup: bool) -> None:
+    def enter(self, stage: ActivePhase, spec: Spec, *, regroup: bool) -> None:
         self._lockstep = stage.lockstep
         by_speed = stage.phase.options.get("by") == "speed" and not regroup
         self.watch.enter(stage.phase, spec, by_speed)
         self._share_out()
 
-    def follow(self, stage: Stage, spec: Spec) -> None:
+    def follow(self, stage: ActivePhase, spec: Spec) -> None:
         """The same phase under another spec: it may be watched otherwise."""
         self.watch.follow(stage.phase, spec)
         self._share_out()

@@ -43,7 +43,7 @@ samples, the seconds of its own work, and those with the exchange and all waitin
 Hear = Callable[[Any, int], None]
 
 
-class Meeting:
+class Rendezvous:
     """One per team of a training; its memory is new each time."""
 
     def __init__(self, arena: Arena, circle: Circle, members: Sequence[int]) -> None:
@@ -130,7 +130,7 @@ def _word(intent: int) -> str:
     return _WORDS.get(intent, "updates the parameters")
 
 
-class Options:
+class OptimizerDigest:
     """A number that differs where learning rates, momentum and the like do."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:

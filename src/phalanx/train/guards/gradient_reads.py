@@ -12,7 +12,7 @@ from phalanx.core.errors import InputError
 from phalanx.core.inside import Inside
 from phalanx.sync.state.gradients import stop_watching, watch_reads
 from phalanx.train.loop.engine import Engine
-from phalanx.train.loop.gradient_weight import Weighing
+from phalanx.train.loop.gradient_weight import GradientWeight
 
 
 class GradientReads:
@@ -23,7 +23,7 @@ class GradientReads:
         engine: Engine,
         models: Sequence[nn.Module],
         optimizers: Sequence[torch.optim.Optimizer],
-        weighing: Weighing,
+        weighing: GradientWeight,
         ours: Inside,
     ) -> None:
         self._engine, self._models, self._optimizers = engine, models, optimizers

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-import phalanx
 from phalanx.core.errors import InputError
 from phalanx.data.fingerprint import PARTS, PLACES, Print, fingerprint, first_difference, places_of
 from phalanx.data.reader import Reader
@@ -23,7 +22,7 @@ from phalanx.train.loop.engine import Engine
 
 SETS = 4
 """Of each worker, the newest sets that others can compare with."""
-_OURS = str(Path(phalanx.__file__).parent)
+_OURS = str(Path(__file__).parents[2])
 
 
 class SameData:

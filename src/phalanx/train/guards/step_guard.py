@@ -13,7 +13,7 @@ from phalanx.core.inside import Inside
 from phalanx.train.loop.engine import Engine
 
 
-class OwnSteps:
+class StepGuard:
     """Refuses steps that are not ours, and keeps ``state_dict`` true."""
 
     def __init__(

@@ -24,7 +24,7 @@ from phalanx.sync.strategies.strategy import Timing
 from phalanx.train.checkpoint.buffer_state import load_buffers, named_buffers
 from phalanx.train.checkpoint.whole_state import Captured, part_of
 from phalanx.train.control.command_cells import Command, Kind
-from phalanx.train.loop.emulation import Emulation
+from phalanx.train.loop.emulation import SpeedEmulation
 
 NEVER = 2**62
 
@@ -57,7 +57,7 @@ class Engine:
         models: Sequence[nn.Module],
         optimizers: Sequence[torch.optim.Optimizer],
         clock: Clock,
-        emulation: Emulation | None = None,
+        emulation: SpeedEmulation | None = None,
     ) -> None:
         self._models, self._users = list(models), list(optimizers)
         self._clock, self._emulation = clock, emulation

@@ -26,13 +26,13 @@ from phalanx.sync.arena.remote.coordinator_messages import Lost
 from phalanx.sync.policy.balance import Change
 from phalanx.sync.policy.samples_in_hand import Settled
 from phalanx.train.api.metrics import is_classification, logits_of
-from phalanx.train.checkpoint.checkpointing import Checkpoints, History, Resumed
+from phalanx.train.checkpoint.checkpointing import Checkpointer, History, Resumed
 from phalanx.train.loop.best_model import Best
 from phalanx.train.loop.evaluation import Evaluator
 from phalanx.train.loop.passes import Pass
 from phalanx.train.loop.stopwatch import Stopwatch
 from phalanx.train.start.environment import Environment
-from phalanx.train.start.lifecycle import Lifetime
+from phalanx.train.start.lifecycle import Lifecycle
 
 
 class Figures:
@@ -41,9 +41,9 @@ class Figures:
         environment: Environment,
         models: Sequence[nn.Module],
         stopwatch: Stopwatch,
-        lifetime: Lifetime,
+        lifetime: Lifecycle,
         evaluator: Evaluator,
-        checkpoints: Checkpoints,
+        checkpoints: Checkpointer,
         resumed: Resumed | None,
     ) -> None:
         self.history: History = resumed.history if resumed else []

@@ -26,7 +26,7 @@ from phalanx.train.loop.engine import Engine
 NEXT_TO_NOTHING = 2.0**-40
 
 
-class Weighing:
+class GradientWeight:
     """The measure of the gradients in hand, for each optimizer."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer], *, sums: bool = False) -> None:

@@ -42,12 +42,12 @@ from phalanx.train.control.rendezvous import (
     SAVE,
     SWITCH,
     UNFREEZE,
-    Meeting,
-    Options,
+    OptimizerDigest,
+    Rendezvous,
 )
+from phalanx.train.loop.active_phase import ActivePhase, PhaseFactory
 from phalanx.train.loop.emulation import emulation_of
 from phalanx.train.loop.engine import Engine, Snapshot
-from phalanx.train.loop.stage import Makings, Stage
 
 
 class SharedEngine(Engine):
@@ -67,14 +67,14 @@ class SharedEngine(Engine):
         self.background, self.goes_ahead = not arena.scripted, arena.hosts is not None
         emulation = emulation_of(chosen, arena.rank, arena)
         super().__init__(models, optimizers, clock, emulation)
-        self._options = Options(self._users)
+        self._options = OptimizerDigest(self._users)
         self._made = 0
         self._lay_out()
         broadcast(arena, _untrained(models, self._replicas))
         self._buffers = SharedBuffers(arena, models, buffers)
         self._claims = SharedClaims(arena)
         self._claims.least = 2 if _normalise_batches(models) else 1
-        self._meeting = Meeting(arena, arena.circle(range(self.workers)), range(self.workers))
+        self._meeting = Rendezvous(arena, arena.circle(range(self.workers)), range(self.workers))
         self._control = Control(
             arena, self._meeting, self._claims, self._tell_shares, balance=chosen.balance == "auto"
         )
@@ -82,12 +82,12 @@ class SharedEngine(Engine):
         """Samples that this worker has had in this training, and those it has stepped with."""
         self._arrived = arena.region("arrived", self.workers, torch.float64).numpy()
         wire = Wire(None, chosen.rate, arena.sleep, chosen.seed * 64 + self.rank)
-        self._makings = Makings(
+        self._makings = PhaseFactory(
             arena, clock, self._replicas, self._shared, self._meeting,
             chosen.divide_rate, wire, machine,
         )  # fmt: skip
         self._gathering: Gathering | None = None
-        self._stages: dict[tuple[str, tuple[float, ...]], Stage] = {}
+        self._stages: dict[tuple[str, tuple[float, ...]], ActivePhase] = {}
         self._staged = 0
         for phase in spec.phases:
             self._stage_of(phase, regroup=False)
@@ -106,7 +106,7 @@ class SharedEngine(Engine):
 
     # -- stages ------------------------------------------------------------------------------
 
-    def _stage_of(self, phase: Phase, *, regroup: bool) -> Stage:
+    def _stage_of(self, phase: Phase, *, regroup: bool) -> ActivePhase:
         """The stage of ``phase``: made once, and used again when training comes back to it."""
         by_speed = phase.options.get("by") == "speed"
         speeds = tuple(self._control.speeds) if by_speed else ()
@@ -116,7 +116,7 @@ class SharedEngine(Engine):
             self._staged += 1
         return self._stages[key]
 
-    def _begin(self, stage: Stage, spec: Spec, *, regroup: bool = False) -> None:
+    def _begin(self, stage: ActivePhase, spec: Spec, *, regroup: bool = False) -> None:
         self._stage, self.lockstep = stage, stage.lockstep
         if isinstance(self._arena, Mirror):
             self._arena.in_step = stage.lockstep  # all come here after the same barriers

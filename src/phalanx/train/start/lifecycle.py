@@ -18,9 +18,9 @@ from types import FrameType
 
 import torch
 
-import phalanx
 from phalanx.core import stopping
 from phalanx.core.errors import SCRIPT_FAILED, PeerLost, RunStopped, has_lost_a_machine
+from phalanx.core.version import __version__
 from phalanx.data.load import LOADED
 from phalanx.observe.events.emit import EventWriter
 from phalanx.observe.events.event_types import Data, Finished, Joined, PhaseDone
@@ -30,7 +30,7 @@ from phalanx.train.start.environment import Environment
 _told = threading.local()  # what this worker has told already: a script may train several times
 
 
-class Lifetime:
+class Lifecycle:
     """Emits the events around training: joined, the phases, finished."""
 
     def __init__(self, environment: Environment, writer: EventWriter, clock: Clock) -> None:
@@ -84,7 +84,7 @@ class Lifetime:
                 parameters=parameters,
                 seed=environment.settings.seed,
                 versions={
-                    "phalanx": phalanx.__version__,
+                    "phalanx": __version__,
                     "torch": str(torch.__version__),
                     "python": platform.python_version(),
                 },

@@ -20,16 +20,16 @@ from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.shared_state import SharedState
 from phalanx.sync.store.admission_gate import Gates
 from phalanx.sync.strategies.strategy import Strategy, StrategyContext
-from phalanx.train.control.rendezvous import Meeting
+from phalanx.train.control.rendezvous import Rendezvous
 
 DEFAULT_GROUP = 2
 
 
 @dataclass(frozen=True)
-class Stage:
+class ActivePhase:
     phase: Phase
     team: Team
-    meeting: Meeting
+    meeting: Rendezvous
     strategies: list[Strategy]
 
     @cached_property
@@ -49,19 +49,19 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Makings:
+class PhaseFactory:
     """What stages are made of."""
 
     arena: Arena
     clock: Clock
     replicas: list[Replica]
     shared: list[SharedState]
-    meeting: Meeting
+    meeting: Rendezvous
     divide_rate: bool
     wire: Wire
     machine: str
 
-    def stage(self, phase: Phase, number: int, speeds: Sequence[float]) -> Stage:
+    def stage(self, phase: Phase, number: int, speeds: Sequence[float]) -> ActivePhase:
         """Collective; ``number`` tells apart the memory of several stages."""
         team, meeting = self._team(phase, speeds)
         sources = team.teams if phase.traits.grouped else self.arena.workers
@@ -75,14 +75,16 @@ class Makings:
             )
             for i, (replica, shared) in enumerate(zip(self.replicas, self.shared, strict=True))
         ]  # fmt: skip
-        return Stage(phase, team, meeting, [kind(context, **phase.options) for context in contexts])
+        return ActivePhase(
+            phase, team, meeting, [kind(context, **phase.options) for context in contexts]
+        )
 
-    def _team(self, phase: Phase, speeds: Sequence[float]) -> tuple[Team, Meeting]:
+    def _team(self, phase: Phase, speeds: Sequence[float]) -> tuple[Team, Rendezvous]:
         if not phase.traits.grouped:
             team = everyone(self.arena)
             return dataclasses.replace(team, meet=self.meeting.wait), self.meeting
         team = team_of(self.arena, self._groups(phase, speeds))
-        meeting = Meeting(self.arena, team.circle, team.members)
+        meeting = Rendezvous(self.arena, team.circle, team.members)
         return dataclasses.replace(team, meet=meeting.wait), meeting
 
     def _groups(self, phase: Phase, speeds: Sequence[float]) -> list[tuple[int, ...]]:

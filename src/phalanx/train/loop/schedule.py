@@ -30,7 +30,7 @@ Source = Iterator[tuple[Lease, Any]]
 
 
 @dataclass(frozen=True)
-class Start:
+class ResumePoint:
     """Where a resumed run goes on."""
 
     epoch: int
@@ -41,8 +41,8 @@ class Start:
     """The number of the first pass of that epoch."""
 
 
-class Course:
-    def __init__(self, engine: Engine, spec: Spec, start: Start | None) -> None:
+class Schedule:
+    def __init__(self, engine: Engine, spec: Spec, start: ResumePoint | None) -> None:
         self.engine, self.spec = engine, spec
         self.epochs: int | None = None
         self.first_pass = 0
@@ -63,8 +63,8 @@ class Course:
             self.phase, self._detour = start.phase, spec.on_straggler and start.phase == 1
 
     @property
-    def start(self) -> Start:
-        return self._start or Start(0, 0, 0)
+    def start(self) -> ResumePoint:
+        return self._start or ResumePoint(0, 0, 0)
 
     def through(
         self, current: Pass, device: torch.device, *, channels_last: bool
