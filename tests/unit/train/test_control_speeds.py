@@ -30,7 +30,7 @@ def step(figures: np.ndarray, watch: SpeedWatch, each: list[float], seconds: flo
 
 
 def test_who_is_gone_gets_no_more_of_the_work() -> None:
-    """What it wrote stays on the board for good; those who are left slow down beside it."""
+    """What it wrote stays in the cells for good; those who are left slow down beside it."""
     figures, watch, lost = np.zeros((3, len(FIGURES))), watching(3), {2}
     for _ in range(5):
         step(figures, watch, [0.001] * 3, 0.1)
@@ -39,9 +39,9 @@ def test_who_is_gone_gets_no_more_of_the_work() -> None:
         step(figures[:2], watch, [0.003, 0.002], 0.1)
         watch.new_shares(figures, lost)
     assert watch.shares[2] <= 1 / 3 + 0.05
-    board = SimpleNamespace(figures=figures)
+    cells = SimpleNamespace(figures=figures)
     figures[:, SPEED] = 900.0
-    control = SimpleNamespace(_board=board, _arena=SimpleNamespace(lost=lost))
+    control = SimpleNamespace(_cells=cells, _arena=SimpleNamespace(lost=lost))
     read = Control.speeds.fget
     assert read is not None and read(control) == [900.0, 900.0, 0.0]
 

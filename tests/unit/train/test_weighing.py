@@ -6,7 +6,7 @@ import torch
 
 from phalanx.data.ledger import lease_of
 from phalanx.sync.arena.clock import MonotonicClock
-from phalanx.train.loop.engine import Engine
+from phalanx.train.engine.engine import Engine
 from phalanx.train.loop.gradient_weight import NEXT_TO_NOTHING, GradientWeight
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from phalanx.core.spec import Phase, Spec
 from phalanx.sync.policy.balance import Balancer, Change, Meter, Tick
 from phalanx.sync.policy.straggler_policy import StragglerPolicy
-from phalanx.train.control.command_cells import Command, Kind
+from phalanx.train.control.directives import Directive, Leave, Regroup, Return
 from phalanx.train.control.rendezvous import BUSY, SAMPLES, STEPS, WHOLE
 
 LOOK_EVERY = 4  # steps, at least, between observations of the policies
@@ -58,7 +58,7 @@ class SpeedWatch:
             self._policy = None
         elif self._policy is None:
             self._policy = StragglerPolicy(self._workers)
-        if self._policy is not None:  # its last verdict may have been lost to another command
+        if self._policy is not None:  # its last verdict may have been lost to another directive
             self._policy.away = phase.label != spec.phases[0].label
 
     def _share_anew(self, phase: Phase) -> None:
@@ -94,7 +94,7 @@ class SpeedWatch:
             self.decided.append(change)
         return True
 
-    def verdict(self, speeds: Iterable[float], now: float) -> Command | None:
+    def verdict(self, speeds: Iterable[float], now: float) -> Directive | None:
         """What the policies want, asked once a step."""
         self._steps += 1
         if self._steps < self._next_look or now - self._looked < LOOK_SECONDS:
@@ -103,11 +103,11 @@ class SpeedWatch:
         speeds = [float(speed) for speed in speeds]
         if self._regroups and all(speed > 0.0 for speed in speeds) and self._steps >= KNOWN_AFTER:
             self._regroups = False
-            return Command(Kind.REGROUP)
+            return Regroup()
         if self._policy is not None:
             verdict = self._policy.observe(speeds, now)
             if verdict is not None:
-                return Command(Kind.LEAVE if verdict == "leave" else Kind.RETURN)
+                return Leave() if verdict == "leave" else Return()
         return None
 
 

@@ -11,7 +11,7 @@ from torch.utils.hooks import RemovableHandle
 from phalanx.core.errors import InputError
 from phalanx.core.inside import Inside
 from phalanx.sync.state.gradients import stop_watching, watch_reads
-from phalanx.train.loop.engine import Engine
+from phalanx.train.engine.engine import Engine
 from phalanx.train.loop.gradient_weight import GradientWeight
 
 
@@ -23,11 +23,11 @@ class GradientReads:
         engine: Engine,
         models: Sequence[nn.Module],
         optimizers: Sequence[torch.optim.Optimizer],
-        weighing: GradientWeight,
+        weight: GradientWeight,
         ours: Inside,
     ) -> None:
         self._engine, self._models, self._optimizers = engine, models, optimizers
-        self._weighing, self._ours = weighing, ours
+        self._weight, self._ours = weight, ours
         self._owners: dict[int, int] = {}
         """The optimizer of each parameter."""
         self._hooked: dict[int, tuple[int, RemovableHandle]] = {}
@@ -50,10 +50,10 @@ class GradientReads:
         if self._ours or self._engine.parties == 1:
             return
         index = self._owners.get(id(parameter))
-        if index in self._weighing.agreed:
+        if index in self._weight.agreed:
             return
         with self._ours:
-            if self._engine.follow_parameters():
+            if self._engine.optimizers.follow_parameters():
                 self.watch()
                 index = self._owners.get(id(parameter))
             if index is None:
@@ -62,8 +62,8 @@ class GradientReads:
                     "it differs from worker to worker",
                     "Freeze it (requires_grad_(False)), or read and clip only what is trained.",
                 )
-            self._engine.share_gradients(index, *self._weighing.of_step(index))
-        self._weighing.agreed.add(index)
+            self._engine.exchange.share_gradients(index, *self._weight.of_step(index))
+        self._weight.agreed.add(index)
         self._listen(index)
 
     def _listen(self, index: int) -> None:
@@ -71,7 +71,7 @@ class GradientReads:
         for parameter in _parameters(self._optimizers[index]):
             if id(parameter) not in self._hooked and parameter.requires_grad:
                 hook = parameter.register_post_accumulate_grad_hook(
-                    lambda _: self._weighing.touched(index)
+                    lambda _: self._weight.touched(index)
                 )
                 self._hooked[id(parameter)] = index, hook
 

@@ -10,16 +10,19 @@ import torch
 
 from phalanx.core.errors import InputError
 from phalanx.core.inside import Inside
-from phalanx.train.loop.engine import Engine
+from phalanx.train.engine.script_optimizers import ScriptOptimizers
 
 
 class StepGuard:
     """Refuses steps that are not ours, and keeps ``state_dict`` true."""
 
     def __init__(
-        self, optimizers: Sequence[torch.optim.Optimizer], engine: Engine, ours: Inside
+        self,
+        optimizers: Sequence[torch.optim.Optimizer],
+        shared: ScriptOptimizers,
+        ours: Inside,
     ) -> None:
-        self._ours, self._engine = ours, engine
+        self._ours, self._shared = ours, shared
         self._hooks = [o.register_step_pre_hook(self._check) for o in optimizers]
         for index, optimizer in enumerate(optimizers):
             self._hooks.append(optimizer.register_state_dict_pre_hook(partial(self._ask, index)))
@@ -41,8 +44,8 @@ class StepGuard:
 
     def _ask(self, index: int, *_: Any) -> None:
         if not self._ours:
-            self._engine.write_optimizer(index)
+            self._shared.write(index)
 
     def _load(self, index: int, *_: Any) -> None:
         if not self._ours:
-            self._engine.read_optimizer(index)
+            self._shared.read(index)

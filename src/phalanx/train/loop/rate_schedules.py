@@ -17,7 +17,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from phalanx.data.ledger import Lease
-from phalanx.train.loop.engine import Engine
+from phalanx.train.engine.engine import Engine
 from phalanx.train.loop.passes import Pass
 
 _RUNS: weakref.WeakKeyDictionary[torch.optim.Optimizer, RateSchedules] = weakref.WeakKeyDictionary()
