@@ -20,8 +20,8 @@ import torch
 from benchmarks.harness import alternate, report, spread
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.sync.arena.clock import MonotonicClock
+from phalanx.sync.connect.connecting import connect
 from phalanx.sync.connect.handshake import Introduction
-from phalanx.sync.connect.listener import connect
 from phalanx.sync.state.replica import Masks, Replica
 from phalanx.sync.store.remote.store_client import StoreClient
 from phalanx.sync.store.remote.store_messages import STORE

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
+settings.register_profile("phalanx", deadline=None)  # several processes share the cores
+settings.load_profile("phalanx")
 
 
 @pytest.fixture(autouse=True)

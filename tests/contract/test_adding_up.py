@@ -105,9 +105,9 @@ def test_what_servers_apply_and_what_workers_owe_are_all_gradients(
         free, given = _strategy(run), torch.zeros(60)
         encode = free._store.encode
 
-        def watched(outbox: Any) -> int:
-            given.add_(outbox.flats[0])
-            count: int = encode(outbox)
+        def watched(buffers: Any) -> int:
+            given.add_(buffers.flats[0])
+            count: int = encode(buffers)
             return count
 
         free._store.encode = watched

@@ -11,7 +11,7 @@ from strategy_cases import FREE
 from torch import Tensor, nn
 
 import phalanx
-from phalanx.core.advice import advice_on
+from phalanx.core.context import advice_on
 from phalanx.core.errors import InputError, PeerLost
 from phalanx.core.settings import RunSettings
 from phalanx.train.guards.carried_state import CarriedState

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import phalanx
 from phalanx.core.errors import InputError, PeerLost
 from phalanx.core.settings import RunSettings
-from phalanx.sync.state import gathering
+from phalanx.sync.state import windows
 from phalanx.train.api.run import Run
 
 SAMPLES = 37
@@ -84,8 +84,8 @@ def test_a_metric_of_the_whole_set(tmp_path: Path, strategy: str, workers: int) 
 def test_values_of_all_workers(
     tmp_path: Path, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gathering, "WINDOW", 64)  # so that even these travel in parts
-    monkeypatch.setattr(gathering, "BETWEEN_HOSTS", 64)
+    monkeypatch.setattr(windows, "GATHERED_BYTES", 64)  # so that even these travel in parts
+    monkeypatch.setattr(windows, "BETWEEN_HOSTS", 64)
 
     def work(rank: int) -> list[Any]:
         torch.manual_seed(0)

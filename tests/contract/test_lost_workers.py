@@ -30,7 +30,7 @@ from phalanx.data.ledger import Applied, Segment
 from phalanx.observe.summary.summary import summarise
 from phalanx.sync.arena.memory_arena import ThreadArena
 from phalanx.sync.connect.channel import Channel
-from phalanx.sync.policy.leases import SharedClaims
+from phalanx.sync.policy.leases import SharedLeases
 from phalanx.sync.policy.samples_in_hand import GivenOut
 
 WORKERS, SAMPLES, BATCH, EPOCHS = 3, 120, 12, 3
@@ -84,7 +84,7 @@ def test_what_a_lost_worker_had_in_hand_is_trained_by_the_others(data: st.DataOb
 
     def work(rank: int, arena: ThreadArena) -> None:
         arena.lost = lost  # type: ignore[misc,assignment]
-        claims = SharedClaims(arena)
+        claims = SharedLeases(arena)
         claims.given = handed = GivenOut(arena)
         arena.barrier()
         left, late = deaths.get(rank, (1 << 30, False))
@@ -125,7 +125,7 @@ def _die(rank: int, arena: ThreadArena, lost: set[int]) -> None:
 def test_what_the_store_has_in_part_is_counted_and_not_given_back() -> None:
     def work(rank: int, arena: ThreadArena) -> Any:
         arena.lost = {1}  # type: ignore[misc,assignment]
-        claims = SharedClaims(arena)
+        claims = SharedLeases(arena)
         claims.given = handed = GivenOut(arena)
         arena.barrier()
         if rank == 1:
@@ -149,7 +149,7 @@ def test_what_an_earlier_store_has_is_not_given_back() -> None:
 
     def work(rank: int, arena: ThreadArena) -> Any:
         arena.lost = {1}  # type: ignore[misc,assignment]
-        claims = SharedClaims(arena)
+        claims = SharedLeases(arena)
         claims.given = handed = GivenOut(arena)
         arena.barrier()
         if rank == 1:
@@ -169,7 +169,7 @@ def test_what_an_earlier_store_has_is_not_given_back() -> None:
 
 def test_who_has_no_more_batches_does_not_wait_for_one_who_waits_for_it() -> None:
     def work(rank: int, arena: ThreadArena) -> None:
-        claims = SharedClaims(arena)
+        claims = SharedLeases(arena)
         claims.given = handed = GivenOut(arena)
         arena.barrier()
         if rank == 1:

@@ -30,8 +30,7 @@ from phalanx.sync.reduce.team import everyone, team_of
 from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.shared_state import SharedState
 from phalanx.sync.store.admission import AWAY
-from phalanx.sync.store.admission_gate import Gates
-from phalanx.sync.strategies.strategy import Strategy, StrategyContext
+from phalanx.sync.strategies.strategy import Gates, Strategy, StrategyContext
 
 SIZE = 150  # numbers: enough for a shard for each of eight workers
 TOLERANCE = 1e-5

@@ -20,10 +20,10 @@ from phalanx.core.spec import parse_spec
 from phalanx.observe.events.event_types import Joined, Switched, read_events
 from phalanx.train.checkpoint import checkpoint_index as shelf
 from phalanx.train.checkpoint.resuming import Resumed
-from phalanx.train.control.directives import Leave, Return, Save
+from phalanx.train.control.directives import Leave, Return, SaveCheckpoint
 from phalanx.train.loop.best_model import BestSoFar
 
-SAVE = Save()
+SAVE = SaveCheckpoint()
 OPTIMIZERS = {"momentum": momentum, "adam": adam}
 
 

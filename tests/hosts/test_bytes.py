@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 from counting_script import BATCH, WIDTH
+from wire_bytes import gradient_bytes
 from worker_runs import start_workers
 
 from phalanx.lab.lab import Lab
 from phalanx.sync.collective.algorithms import butterfly, direct, ring, tree
 from phalanx.sync.state.layout import make_layout
-from phalanx.sync.store.remote.store_description import gradient_bytes
 
 SCRIPT = Path(__file__).with_name("counting_script.py")
 STEPS, FIRST, LAST = 44, 4, 32  # whole rounds of strategies that meet every 4 steps

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from ssh_runs import Bench, Ended, Running, kill_in, nothing_left, processes, told
 
-from phalanx.core.cache import cache_home
+from phalanx.core.files import cache_home
 
 pytestmark = pytest.mark.slow
 EXAMPLES = Path(__file__).parents[2] / "examples"

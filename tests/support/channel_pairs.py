@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.sync.connect.channel import Channel
-from phalanx.sync.connect.listener import Listener, connect
+from phalanx.sync.connect.connecting import connect
+from phalanx.sync.connect.listener import Listener
 
 WAIT_SECONDS = 20.0
 

@@ -18,10 +18,10 @@ from typing import Any
 
 from phalanx.core.errors import PhalanxError
 from phalanx.core.run_folder.run_key import RunKey
-from phalanx.sync.arena.remote.coordinator import Home
-from phalanx.sync.arena.remote.coordinator_messages import HOME, Hello
+from phalanx.sync.arena.remote.coordinator import Coordinator
+from phalanx.sync.arena.remote.coordinator_messages import COORDINATOR, Ending, Hello
 from phalanx.sync.arena.remote.membership import become_worker, greet
-from phalanx.sync.arena.remote.remote_arena import Mirror
+from phalanx.sync.arena.remote.remote_arena import RemoteArena
 from phalanx.sync.connect.listener import Listener
 from phalanx.sync.store.remote.servers import Server
 from phalanx.sync.store.remote.store_process import ServerProcess
@@ -95,7 +95,7 @@ def server_at(place: Place) -> Server:
 def _stand_for(
     server: Server, places: Sequence[Place], port: int, workers: int, over: threading.Event
 ) -> None:
-    """Be the process that serves, as the home sees it."""
+    """Be the process that serves, as the coordinator sees it."""
     places[-1].enter()
     hello = Hello(
         workers, workers + 1, server.machine, server.address, server.port, "apart", serves=True
@@ -105,16 +105,16 @@ def _stand_for(
     channel.close()
 
 
-def _leave(arena: Mirror, *, in_good_order: bool) -> None:
+def _leave(arena: RemoteArena, *, in_good_order: bool) -> None:
     """What the end of a process does; hundreds of workers come and go in this one."""
     hosts = arena.hosts
     assert hosts is not None
-    doorman = hosts._access.doorman
-    for close in (hosts.close, doorman.close, doorman._listener.close):
+    dispatcher = hosts._access.dispatcher
+    for close in (hosts.close, dispatcher.close, dispatcher._listener.close):
         with suppress(PhalanxError, OSError):
             close()
     with suppress(PhalanxError, OSError):
-        arena.close(in_good_order=in_good_order)
+        arena.close(Ending.FINISHED if in_good_order else Ending.VANISHED)
 
 
 @contextmanager
@@ -141,7 +141,7 @@ def _forgotten_after() -> Iterator[None]:
 @_forgotten_after()
 def as_hosts(
     where: Sequence[int],
-    work: Callable[[int, Mirror], Any],
+    work: Callable[[int, RemoteArena], Any],
     places: Sequence[Place] | None = None,
 ) -> list[Any]:
     """``work(rank, arena)`` on every rank; ``where[rank]`` is its host."""
@@ -155,9 +155,9 @@ def as_hosts(
 
     def keep_home() -> None:
         places[where[0]].enter()
-        homes.append(Listener(places[where[0]].address, key, name=HOME))
+        homes.append(Listener(places[where[0]].address, key, name=COORDINATOR))
         ready.set()
-        Home(homes[0], workers + 1).serve(going_on=lambda: not over.is_set())
+        Coordinator(homes[0], workers + 1).serve(going_on=lambda: not over.is_set())
 
     def live(rank: int) -> None:
         place, arena, killed = places[where[rank]], None, False

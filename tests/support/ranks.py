@@ -18,7 +18,7 @@ from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
 from phalanx.observe.events.emit import EventWriter
 from phalanx.sync.arena.memory_arena import Hub
-from phalanx.sync.arena.remote.remote_arena import Mirror
+from phalanx.sync.arena.remote.remote_arena import RemoteArena
 from phalanx.train.loop import assembly
 
 
@@ -67,9 +67,9 @@ def folder_on(folder: Path, host: int) -> Path:
 class _Seat:
     """Stands where a hub does: it knows one rank's arena."""
 
-    only: Mirror
+    only: RemoteArena
 
-    def arena(self, rank: int) -> Mirror:
+    def arena(self, rank: int) -> RemoteArena:
         return self.only
 
 

@@ -8,20 +8,22 @@ that its siblings share.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """The variables of one worker thread, and the hub (``sync.transport.memory.Hub``)."""
+    """The variables of one worker thread, and the hub (``sync.arena.memory_arena.Hub``)."""
 
     environment: Mapping[str, str]
     hub: Any
 
 
 _local = threading.local()
+Adviser = Callable[[BaseException], str]
+_advisers: dict[int, Adviser] = {}
 
 
 def enter(context: WorkerContext) -> None:
@@ -37,3 +39,14 @@ def leave() -> None:
 def current() -> WorkerContext | None:
     """The context of the calling thread, or ``None`` in an ordinary process."""
     return getattr(_local, "context", None)
+
+
+def be_advised_by(adviser: Adviser) -> None:
+    """Of errors in this thread; the newest adviser is asked."""
+    _advisers[threading.get_ident()] = adviser
+
+
+def advice_on(error: BaseException) -> str:
+    """What may be said beside an error of the script's own."""
+    adviser = _advisers.get(threading.get_ident())
+    return adviser(error) if adviser is not None else ""

@@ -35,7 +35,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
     data = content.encode() if isinstance(content, str) else content
     scratch = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
-        # Only ever a new file, under a name that nobody could have put a link at.
+        # Only ever a new file, under a name where no link can have been put.
         with scratch.open("xb") as file:
             file.write(data)
         scratch.replace(path)
@@ -96,3 +96,9 @@ def read_lines(path: Path, most: int = LARGEST_LOG) -> Iterator[bytes | None]:
                 yield None
         if left <= 0 and file.read(1):
             yield None
+
+
+def cache_home() -> Path:
+    """Where this machine keeps what can be made again."""
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser() / "phalanx"

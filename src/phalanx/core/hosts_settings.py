@@ -1,4 +1,4 @@
-"""The variables by which a worker finds those on other machines, whoever started them."""
+"""The variables by which a worker finds those on other machines, whatever started them."""
 
 from __future__ import annotations
 
@@ -22,3 +22,8 @@ EPOCHS = "PHALANX_EPOCHS"
 BATCH = "PHALANX_BATCH"
 SEED = "PHALANX_SEED"
 PRECISION = "PHALANX_PRECISION"
+
+
+def endpoint(address: str, port: int) -> str:
+    """``address:port``; an address of IPv6 in brackets, so that its colons are its own."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

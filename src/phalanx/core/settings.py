@@ -18,7 +18,7 @@ ON_NONFINITE = ("skip", "stop")
 OURS = "phalanx"
 """The name of this system, among others that do the same job."""
 
-# The environment of a worker (ours; other launchers' variables are mapped in train/environment).
+# The environment of a worker (ours; other launchers' variables are mapped in train/start).
 RANK = "PHALANX_RANK"
 WORKERS = "PHALANX_WORKERS"
 RUN_FOLDER = "PHALANX_RUN"
@@ -35,7 +35,7 @@ DATASETS = "PHALANX_DATASETS"  # ready-made data sets that the controller sent, 
 SKEW = "PHALANX_SKEW"  # seconds that this machine's wall clock is ahead of the controller's
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")  # others' variables
 HASHING = "PYTHONHASHSEED"  # Python's variable: the order of sets depends on it
-GRACE = "PHALANX_GRACE"  # seconds between being told to stop (SIGTERM) and being killed
+GRACE = "PHALANX_GRACE"  # seconds between SIGTERM and being killed
 
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,3 +75,26 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     @staticmethod
     def from_json(text: str) -> RunSettings:
         return msgspec.json.decode(text, type=RunSettings)
+
+
+def smaller_is_better(name: str) -> bool:
+    """Of a figure that a script logs, as far as its name says what it means."""
+    return any(word in name.lower() for word in ("loss", "error", "perplexity"))
+
+
+_UNITS = ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s"))
+
+
+def describe_emulation(chosen: RunSettings, machines: bool = False) -> str | None:
+    """``speeds 1, 1, 0.25; 100 Mbit/s``, or ``None`` where all is as it is."""
+    words = ["lab machines"] if machines else []
+    if chosen.slow and any(speed != 1.0 for speed in chosen.slow):
+        words.append("speeds " + ", ".join(f"{speed:g}" for speed in chosen.slow))
+    if chosen.rate is not None:
+        words.append(_rate(chosen.rate))
+    return "; ".join(words) or None
+
+
+def _rate(bits: float) -> str:
+    size, unit = next((u for u in _UNITS if bits >= u[0]), _UNITS[-1])
+    return f"{bits / size:g} {unit}"

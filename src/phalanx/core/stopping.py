@@ -1,12 +1,9 @@
-"""Whether this process was told to stop: what fails afterwards fails because of that.
+"""Whether this process was asked to stop: what fails afterwards fails because of that.
 
 A plain flag, because signal handlers set it: they must not take locks.
 """
 
 from __future__ import annotations
-
-WORDS = "it was asked to stop"
-"""What a process that ends before the others tells them, so that nobody takes it for lost."""
 
 _asked = False
 

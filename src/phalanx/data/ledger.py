@@ -88,10 +88,10 @@ def split(total: int, shares: Sequence[float]) -> list[int]:
 
 
 def split_among_all(total: int, shares: Sequence[float], least: int = 1) -> list[int]:
-    """Like :func:`split`, but nobody is left with less than ``least`` where there are enough.
+    """Like :func:`split`, but no part is smaller than ``least`` where there are enough.
 
     Who has none is never measured again, and would stay without. Where there are too few for all,
-    nobody has a part that is smaller than ``least`` but for a batch that is.
+    no part is smaller than ``least``, except of a batch that is.
     """
     ends, workers = split(total, shares), len(shares)
     if total < workers * least:
@@ -154,7 +154,7 @@ def claim(
 ) -> tuple[Counter, Lease | None]:
     """Take the next ``want`` samples of ``segment``; ``None`` when they are all given out.
 
-    Nobody is left with fewer than ``least``, if there are as many.
+    No part has fewer than ``least``, if there are as many.
 
     Tickets grow from segment to segment, and a worker enters one only after the one before has
     been given out completely: so one counter is enough, and an old ticket means "finished".
@@ -203,7 +203,7 @@ class Applied:
 
 def untrained(given: Sequence[Given], applied: Applied) -> tuple[int, int]:
     """Of what a lost worker was ``given``, oldest first: how many leases at the end of it others
-    have to train, and how many samples nobody can, because they are in a part of the store."""
+    have to train, and how many samples cannot be, because they are in a part of the store."""
     back = sum(one.total > applied.begun for one in given)
     in_part = sum(one.samples for one in given if applied.whole < one.total <= applied.begun)
     return back, in_part
@@ -214,3 +214,18 @@ def cut(counter: Counter) -> Counter | None:
     if counter.ticket < 0 or counter.position >= counter.end:
         return None
     return Counter(counter.ticket, counter.position, counter.end, counter.ticket)
+
+
+@dataclass(frozen=True)
+class SettledSamples:
+    """What became of the samples that a lost worker was given."""
+
+    worker: int
+    trained: int
+    """Samples that its updates hold, of all that it was given in this training."""
+    of_pass: int
+    """The same, of the pass under way."""
+    back: int
+    """Samples that go to the others."""
+    lost: int
+    """Samples that do not: part of an update, or gradients that waited for their step."""

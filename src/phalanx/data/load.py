@@ -47,7 +47,7 @@ class Loaded(NamedTuple):
 
 @dataclass(frozen=True)
 class LoadRecord:
-    """One call of :func:`load`, for whoever observes the run."""
+    """One call of :func:`load`, for the record of the run."""
 
     name: str
     samples: int

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from phalanx.core.fitting_shares import fitting_shares
 from phalanx.observe.events.event_types import Joined, WorkerLost
 from phalanx.observe.events.step_intervals import Lap, RankWindow, _laps, windows_of
 from phalanx.observe.events.strategy_phases import PhaseSteps, Waiting
 from phalanx.observe.events.timeline import RankLog, Step
-from phalanx.observe.speedup.fitting_shares import fitting_shares
 from phalanx.observe.speedup.from_events import judge
 from phalanx.observe.speedup.speedup import BALANCE, FEWER, Option, Way, Worth, worth
 from phalanx.observe.speedup.speedup_words import GAIN, advise, as_sentence

@@ -8,7 +8,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.core.figures import smaller_is_better
+from phalanx.core.settings import smaller_is_better
 from phalanx.plan.switch_search import (
     BASELINE,
     CONFIRM,

@@ -92,7 +92,7 @@ def tune_switch(
 def read_rules(tolerance: float, grid: int, metric: str, seeds: int, confirm: int) -> Rules:
     from phalanx.cli.request.request import check_at_least, check_at_most
     from phalanx.core.errors import InputError
-    from phalanx.core.figures import smaller_is_better
+    from phalanx.core.settings import smaller_is_better
     from phalanx.plan.switch_search import Rules
 
     if not 0 <= tolerance < float("inf"):

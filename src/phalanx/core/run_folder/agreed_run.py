@@ -1,6 +1,6 @@
-"""One run folder for processes that nobody started together, agreed on through the file system.
+"""One run folder for processes that were not started together, agreed on through the file system.
 
-A cluster's launcher starts each process by itself. Whoever of them comes first makes the folder;
+A cluster's launcher starts each process by itself. The first of them makes the folder;
 the others, on this machine or on any that shares the file system, find it by a word that they all
 know. The word may have been used before (launchers number from the start again): as long as one
 process of a run lives it holds a lock, so a word without a lock is free to be used anew.
@@ -55,7 +55,7 @@ def _found_or_made(record: Path, title: str) -> RunPaths:
         paths = made
     else:
         paths = RunPaths(runs_home() / slug(os.pread(file, 4096, 0).decode(errors="replace")))
-    # Nobody else asks meanwhile: the gate is ours. That a lock is changed in two steps is harmless.
+    # No other process asks meanwhile: the gate is ours. Changing the lock in two steps is harmless.
     fcntl.flock(file, fcntl.LOCK_SH)
     return paths.make()
 

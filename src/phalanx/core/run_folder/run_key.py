@@ -1,4 +1,4 @@
-"""The key of one run: who has it belongs to the run, nobody else does."""
+"""The key of one run: only processes that have it belong to the run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RunKey:
             ) from None
 
     def text(self) -> str:
-        """64 hexadecimal digits, to be handed over where nobody else reads."""
+        """64 hexadecimal digits, to be handed over in private."""
         return self._secret.hex()
 
     def secret(self) -> bytes:

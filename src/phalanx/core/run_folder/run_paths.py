@@ -49,12 +49,12 @@ class RunPaths:
 
     @property
     def signature(self) -> Path:
-        """Proves that this user wrote ``launch.json``, see ``core/trust.py``."""
+        """Proves that this user wrote ``launch.json``, see ``trust.py``."""
         return self.folder / "launch.sig"
 
     @property
     def controller(self) -> Path:
-        """Who runs this: ``{"pid": …, "created": …}``; gone or dead means nobody does."""
+        """Who runs this: ``{"pid": …, "created": …}``; no process: no controller."""
         return self.folder / "controller.json"
 
     @property

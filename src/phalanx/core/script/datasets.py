@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from phalanx.core.cache import cache_home
+from phalanx.core.files import cache_home
 from phalanx.core.settings import DATA
 
 UNCHECKED_VARIABLE = "PHALANX_DATA_UNCHECKED"

@@ -39,11 +39,11 @@ def missing_package(error: ModuleNotFoundError) -> MachineError | None:
 
 def tell_missing(error: ModuleNotFoundError) -> int:
     """Of a worker: left where its controller looks for last words; the exit code."""
-    told = missing_package(error)
-    if told is None:
+    found = missing_package(error)
+    if found is None:
         raise error
     folder, rank = os.environ.get("PHALANX_RUN"), os.environ.get("PHALANX_RANK")
-    print(told, file=sys.stderr, flush=True)
+    print(found, file=sys.stderr, flush=True)
     if folder and rank:
-        (Path(folder) / "logs" / f"rank-{rank}.traceback").write_text(f"{told}\n")
-    return told.exit_code
+        (Path(folder) / "logs" / f"rank-{rank}.traceback").write_text(f"{found}\n")
+    return found.exit_code

@@ -10,7 +10,7 @@ from phalanx.core.errors import InputError
 
 
 @dataclass(frozen=True)
-class Place:
+class ScriptPlace:
     """Where a script stands among modules; ``package`` is empty for one that stands alone."""
 
     package: str
@@ -22,18 +22,18 @@ class Place:
         return ModuleSpec(f"{self.package}.{script.stem}", None, origin=str(script))
 
 
-def place_of(script: Path, module: str | None = None) -> Place:
+def place_of(script: Path, module: str | None = None) -> ScriptPlace:
     """``module``: the name that it was asked for by; else the ``__init__.py`` files beside it."""
     folder = script.absolute().parent
     if module is not None:
         for _ in range(module.count(".")):
             folder = folder.parent
-        return Place(module.rpartition(".")[0], folder)
+        return ScriptPlace(module.rpartition(".")[0], folder)
     names: list[str] = []
     while (folder / "__init__.py").is_file() and folder.name.isidentifier():
         names.insert(0, folder.name)
         folder = folder.parent
-    return Place(".".join(names), folder)
+    return ScriptPlace(".".join(names), folder)
 
 
 def module_file(name: str, folder: Path) -> tuple[Path, str]:

@@ -44,7 +44,7 @@ def parse(source: bytes) -> ast.Module | None:
 def imported_files(tree: ast.AST, file: Path, folders: Sequence[Path]) -> Iterator[Path]:
     """The files that importing ``file`` leads to next, as far as they lie in ``folders``.
 
-    Relative imports start from the file's own folder. Phalanx itself is nobody's script.
+    Relative imports start from the file's own folder. Phalanx itself is no part of a script.
     """
     for dots, name in _imported(tree):
         if dots:

@@ -1,6 +1,6 @@
 """What a worker process does before the user's script runs, once it is tied down and pinned.
 
-Steps are named lazily, so that whoever starts workers needs to know nothing about what they do.
+Steps are named lazily, so that launchers need to know nothing about what they do.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from phalanx.core.cache import cache_home
 from phalanx.core.errors import InputError, MachineError
+from phalanx.core.files import cache_home
 from phalanx.core.registry import did_you_mean
 from phalanx.core.settings import OURS
 from phalanx.launch.frameworks.framework import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 
-from phalanx.core.addresses import endpoint
+from phalanx.core.hosts_settings import endpoint
 from phalanx.launch.frameworks.framework import (
     CHIEF,
     MIRRORED,

@@ -12,7 +12,7 @@ import msgspec
 
 from phalanx.core import hosts_settings as hosts
 from phalanx.core import settings
-from phalanx.core.addresses import endpoint
+from phalanx.core.hosts_settings import endpoint
 from phalanx.core.run_folder.run_key import KEY_VARIABLE, RunKey
 from phalanx.core.script.datasets import UNCHECKED_VARIABLE, unchecked
 from phalanx.launch.launchers.launcher import (

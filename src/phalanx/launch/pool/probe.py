@@ -55,7 +55,7 @@ class Prober:
         self._machines, self._budget, self._tls, self._say = machines, budget, tls, say
         self._key = RunKey.new()
         self._workers: dict[str, RunningCommand] = {}
-        self._peers: dict[str, m.Peer] = {}
+        self._peers: dict[str, m.ProbePeer] = {}
         self._links: list[LinkFigures] = []
         self._rates: list[MachineRates] = []
         self._collectives: list[CollectiveFigures] = []
@@ -113,11 +113,11 @@ class Prober:
         address = (worker.machine.address or worker.address or own).strip("[]")
         computing = MACHINE_SECONDS * len(self._machines)
         life = START_SECONDS + computing + self._budget + 10 * GRACE_SECONDS
-        orders = m.Orders(self._key.text(), address, self._tls, life)
+        orders = m.ProbeOrders(self._key.text(), address, self._tls, life)
         answer = await self._ask_one(name, orders, START_SECONDS)
         if isinstance(answer, m.Ready):
-            self._peers[name] = m.Peer(name, address, answer.port)
-        elif isinstance(answer, m.Problem):
+            self._peers[name] = m.ProbePeer(name, address, answer.port)
+        elif isinstance(answer, m.ProbeProblem):
             self._lose(name, f"{name}: {answer.cause}", answer.remedy)
 
     async def _measure_machines(self) -> None:
@@ -132,7 +132,7 @@ class Prober:
         for name, answer in answers.items():
             if isinstance(answer, m.MachineFigures):
                 self._rates.append(_rates(name, answer))
-            elif isinstance(answer, m.Problem):
+            elif isinstance(answer, m.ProbeProblem):
                 self._note([name], f"{name}: {answer.cause}", answer.remedy)
 
     async def _measure_pairs(self) -> None:
@@ -159,7 +159,7 @@ class Prober:
                 assert isinstance(figures, m.PairFigures)
                 self._links.append(LinkFigures(source, target, figures.latency, figures.bandwidth))
             return
-        problem = next((a for a in found if isinstance(a, m.Problem)), None)
+        problem = next((a for a in found if isinstance(a, m.ProbeProblem)), None)
         if problem and set(pair) <= self._workers.keys():
             self._note(pair, f"{pair[0]} – {pair[1]}: {problem.cause}", _OPEN_PORTS)
 
@@ -193,9 +193,9 @@ class Prober:
         }
         answers = await self._ask(requests, OPENING_SECONDS + GRACE_SECONDS)
         for name, answer in answers.items():
-            if isinstance(answer, m.Problem):
+            if isinstance(answer, m.ProbeProblem):
                 self._note([name], f"{name}: {answer.cause}", _OPEN_PORTS)
-        return all(isinstance(answers.get(name), m.Done) for name in names)
+        return all(isinstance(answers.get(name), m.ProbeDone) for name in names)
 
     async def _time(self, schedule: Schedule, name: str, size: int, repeats: int) -> bool:
         """Whether there is a figure; a collective that does not end in time ends the probe."""
@@ -222,7 +222,7 @@ class Prober:
         return {name: answer for name, answer in zip(names, answers, strict=True) if answer}
 
     async def _ask_one(
-        self, name: str, request: m.Request | m.Orders, limit: float
+        self, name: str, request: m.Request | m.ProbeOrders, limit: float
     ) -> m.Answer | None:
         worker = self._workers[name]
         await worker.write(m.encode(request) + b"\n")

@@ -9,7 +9,7 @@ from statistics import median
 
 from phalanx.pool.measured import CollectiveFigures
 from phalanx.sync.collective.choose import MOST_DIRECT
-from phalanx.sync.collective.cost import COSTS, MESSAGE_SECONDS, Link
+from phalanx.sync.collective.cost import COSTS, MESSAGE_SECONDS, LinkSpeed
 
 SIZES = (64, 4 << 10, 64 << 10, 1 << 20, 16 << 20)
 """Bytes of the collectives that are timed."""
@@ -44,13 +44,13 @@ def names_for(participants: int) -> list[str]:
     return [name for name in NAMES if direct or name != "all_reduce.direct"]
 
 
-def model_of(latency: float, bandwidth: float) -> Link:
+def model_of(latency: float, bandwidth: float) -> LinkSpeed:
     """The link of the cost formulas, from a measured round trip.
 
     Half a round trip contains the handling of one message, which formulas count apart.
     """
     overhead = min(MESSAGE_SECONDS, latency / 2)
-    return Link(latency - overhead, bandwidth, overhead)
+    return LinkSpeed(latency - overhead, bandwidth, overhead)
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Schedule:
     """
 
     participants: int
-    link: Link
+    link: LinkSpeed
     sizes: Sequence[int] = SIZES
     _beyond: dict[str, float] = field(default_factory=dict)
 

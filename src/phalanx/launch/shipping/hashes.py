@@ -11,9 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from phalanx.core.cache import cache_home
 from phalanx.core.errors import InputError
-from phalanx.core.files import write_whole
+from phalanx.core.files import cache_home, write_whole
 from phalanx.launch.shipping.listing import ListedFile
 from phalanx.launch.shipping.manifest import Entry, Manifest
 

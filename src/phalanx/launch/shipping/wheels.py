@@ -14,8 +14,8 @@ import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from phalanx.core.cache import cache_home
 from phalanx.core.errors import MachineError
+from phalanx.core.files import cache_home
 from phalanx.launch.machines.in_thread import in_thread
 from phalanx.launch.shipping.hashes import make_manifest
 from phalanx.launch.shipping.listing import walk

@@ -13,8 +13,6 @@ import time
 from pathlib import Path
 from types import ModuleType
 
-from phalanx.core.script.missing_packages import tell_missing
-
 try:
     from phalanx.core import settings
     from phalanx.core.run_folder.run_paths import RunPaths
@@ -22,6 +20,8 @@ try:
     from phalanx.launch.worker.process_binding import tie
     from phalanx.launch.worker.script_runner import import_folders, main_module, run_script
 except ModuleNotFoundError as error:
+    from phalanx.core.script.missing_packages import tell_missing
+
     sys.exit(tell_missing(error))
 
 _LAST_WORDS = 5.0
@@ -33,6 +33,8 @@ def main() -> int:
     try:
         run_startup()
     except ModuleNotFoundError as error:
+        from phalanx.core.script.missing_packages import tell_missing
+
         return tell_missing(error)
     script, arguments = sys.argv[1], sys.argv[2:]
     rank = int(os.environ[settings.RANK])

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from phalanx.core import stopping
-from phalanx.core.advice import advice_on
+from phalanx.core.context import advice_on
 from phalanx.core.errors import (
     SCRIPT_FAILED,
     InputError,
@@ -23,7 +23,6 @@ from phalanx.core.errors import (
     PeerLost,
     RunStopped,
 )
-from phalanx.core.script.missing_packages import missing_package
 from phalanx.core.script.packages import place_of
 
 STOPPED_CODE = 143
@@ -69,9 +68,12 @@ def run_script(main: ModuleType, traceback_file: Path) -> int:
         _write(traceback_file, str(error) + "\n")
         return error.exit_code
     except BaseException as error:
-        if isinstance(error, ModuleNotFoundError) and (told := missing_package(error)):
-            _write(traceback_file, f"{told}\n")
-            return told.exit_code
+        if isinstance(error, ModuleNotFoundError):
+            from phalanx.core.script.missing_packages import missing_package
+
+            if told := missing_package(error):
+                _write(traceback_file, f"{told}\n")
+                return told.exit_code
         _write(traceback_file, users_traceback(error) + advice_on(error))
         return SCRIPT_FAILED
     # A script that leaves its loop is not told by an exception that its training has failed.

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.core.settings import OURS, RunSettings
+from phalanx.core.settings import OURS, RunSettings, describe_emulation
 from phalanx.observe.events.event_types import Joined, MachineSample, Saved
 from phalanx.observe.events.strategy_phases import split_phases
 from phalanx.observe.events.timeline import RankLog, read_ranks
-from phalanx.observe.machines.emulated import describe_emulation
 from phalanx.observe.machines.resources import network_bytes, use_of, use_together, used_by_others
 from phalanx.observe.speedup.from_events import judge
 from phalanx.observe.summary import history as hist

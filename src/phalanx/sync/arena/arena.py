@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from torch import Tensor
 
 from phalanx.sync.arena.clock import Clock
 
 if TYPE_CHECKING:
-    from phalanx.sync.arena.remote.hosts import Hosts
+    from phalanx.sync.collective.algorithms.torch_dist import TorchDist
+    from phalanx.sync.collective.collective import Collective
+    from phalanx.sync.connect.channel import Channel
 
 LEFT = (
     "another worker has left while this one waits for it",
@@ -31,11 +36,99 @@ class Lock(Protocol):
     def __exit__(self, *_: Any) -> None: ...
 
 
+class Locks(IntEnum):
+    """Who owns which lock, by its number. Shards take turns in ``SHARDS`` from ``FIRST_SHARD``."""
+
+    CLAIMS = 0
+    EVALUATION = 1
+    BEST = 2
+    STOP = 3
+    GATE = 4
+    DATA = 5
+    FIRST_SHARD = 8
+    SHARDS = 48
+
+
+def shard_lock(shard: int) -> int:
+    """The lock of ``shard``; with very many shards, some share one."""
+    return Locks.FIRST_SHARD + shard % Locks.SHARDS
+
+
 class Circle(Protocol):
     """Some of the workers, who wait for each other."""
 
     def wait(self, gone: Callable[[], bool] | None = None) -> None:
         """Like :meth:`Arena.barrier`, among the members only."""
+
+
+@dataclass(frozen=True)
+class LostWorker:
+    """A worker of another machine that is gone."""
+
+    rank: int
+    machine: str
+    address: str
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Which way sums go between hosts, as the strategy's options say; ``None`` is the default."""
+
+    kind: str | None = None
+    through: str | None = None
+    """``links`` (our own connections), ``gloo`` or ``nccl``."""
+    device: torch.device | None = None
+    """The GPU that NCCL uses."""
+
+
+class Droppable(Protocol):
+    def drop(self) -> None:
+        """The servers forget this store."""
+
+
+class Hosts(Protocol):
+    """The machines of a training, as one worker sees them (``remote.hosts``).
+
+    A host is a machine whose workers share memory. Each has a leader: its first worker.
+    """
+
+    machine: str
+    name: str
+    here: tuple[int, ...]
+    """The workers of this host; their places are their ranks in its arena."""
+    stores: list[Droppable]
+    """Those of the training under way."""
+
+    def local(self, ranks: Iterable[int]) -> list[int]:
+        """Those of ``ranks`` that are on this host, by their places there."""
+
+    def leaders(self, ranks: Iterable[int]) -> list[int]:
+        """For each host that has some of ``ranks``, the first of those."""
+
+    def collective(
+        self, tag: str, ranks: Iterable[int], topology: Topology | None = None
+    ) -> Collective | TorchDist | None:
+        """Of the leaders among ``ranks``, of which this worker is one; ``None`` if it is alone."""
+
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+        """From the first host to all others; leaders only."""
+
+    def channels_to_servers(self, count: int | None) -> list[Channel]:
+        """Connections to the parameter servers, which this host's workers share. Collective."""
+
+    def channels_with_first(self) -> dict[int, Channel]:
+        """Between the first worker and each on another machine, by rank. Collective."""
+
+    def midway(self, host: Arena, servers: int) -> Tensor:
+        """Of each connection to a server: whether a message is under way. One for all stores."""
+
+    def new_name(self) -> str:
+        """For something that all workers make together: they make such things in one order."""
+
+    def forget(self) -> None:
+        """A training is over, for all: its links and stores are not needed any more."""
+
+    def close(self) -> None: ...
 
 
 class Arena(Protocol):
@@ -59,6 +152,12 @@ class Arena(Protocol):
     @property
     def lost(self) -> Collection[int]:
         """Workers that are gone, and without whom the others go on."""
+
+    def watch_losses(self, survives: Callable[[LostWorker], bool]) -> None:
+        """When a worker of another machine is gone, ``survives`` says whether this one goes on."""
+
+    in_step: bool
+    """Whether all workers pass the same barriers, so that a few of them can meet directly."""
 
     scripted: bool
     """Whether time is scripted: then only one worker runs at a time, and no thread beside it."""
@@ -84,7 +183,7 @@ class Arena(Protocol):
         """
 
     def lock(self, index: int) -> Lock:
-        """Lock number ``index`` (see ``Locks``)."""
+        """Lock number ``index`` (see :class:`Locks`)."""
 
     def circle(self, members: Sequence[int]) -> Circle:
         """The barrier of ``members``, of which this worker is one. A worker waits in one circle
@@ -97,7 +196,7 @@ class Arena(Protocol):
         """
 
     def wake(self) -> None:
-        """Something that others may wait for has changed. Cheap when nobody waits."""
+        """Something that others may wait for has changed. Cheap when no worker waits."""
 
     def sleep(self, seconds: float) -> None:
         """Let ``seconds`` of :attr:`pace` pass: to emulate slow workers and wires."""

@@ -1,10 +1,10 @@
 """One worker thread runs at a time, and who is next is decided in scripted time, from a seed.
 
-Every rank has a virtual time, which passes only when it sleeps or takes a lock. The baton goes to
+Every rank has a virtual time, which passes only when it sleeps or takes a lock. The turn goes to
 the runnable rank that is earliest; a seeded generator breaks ties. The wall clock plays no part,
-so a run in which threads only wait for each other through the baton repeats exactly.
+so a run in which threads only wait for each other through the scheduler repeats exactly.
 
-All state belongs to whoever holds the baton, so there is nothing to lock but the first arrivals.
+All state belongs to the rank whose turn it is, so there is nothing to lock but the first arrivals.
 """
 
 from __future__ import annotations
@@ -46,12 +46,13 @@ class _Slot:
     def open(self) -> None:
         try:
             self.gate.release()
-        except RuntimeError:  # open already: an abort opens all gates, whoever waits there
+        except RuntimeError:  # open already: an abort opens all gates
             return
 
 
-class Baton:
-    """``enter`` and ``leave`` frame the life of a rank's thread; all else needs the baton."""
+class DeterministicScheduler:
+    """``enter`` and ``leave`` frame the life of a rank's thread; all else is for the
+    rank whose turn it is."""
 
     def __init__(self, ranks: int, seed: int) -> None:
         self.aborted = False
@@ -109,7 +110,7 @@ class Baton:
         self._threads.pop(threading.get_ident(), None)
 
     def abort(self) -> None:
-        """Void: whoever waits, or asks for anything from now on, is told that a peer is lost."""
+        """End it: waiting and every later call raise that a peer is lost."""
         self.aborted = True
         for slot in self._slots:
             slot.open()
@@ -125,7 +126,7 @@ class Baton:
         slot.time += max(0.0, seconds)
         first = self._runnable[0][0] if self._runnable else self._look_at
         if slot.time < first and slot.time < self._look_at:
-            return  # nobody comes before this one
+            return  # this one is the next
         self._push(slot)
         self._switch(slot)
 
@@ -151,7 +152,7 @@ class Baton:
         self.block(rank, self._awaiting, "waits to be admitted", gone)
 
     def wake(self) -> None:
-        """Resume all who await. A thread that takes no turns leaves it to whoever runs."""
+        """Resume all who await. A thread that takes no turns leaves it to the one that runs."""
         if self.me() is None:
             self._knocked = True
         elif self._awaiting:
@@ -222,7 +223,7 @@ class Baton:
                 self._free(slot)
 
     def _untangle(self) -> None:
-        """Nobody can run: whoever is left waits for ever, and is told so."""
+        """No rank can run: those that wait would do so for ever, and get an error."""
         blocked = [slot for slot in self._slots if slot.waits is not None]
         if not blocked:
             return

@@ -49,7 +49,7 @@ def wake_cell(rank: int) -> int:
 
 
 def pair_cell(sender: int, receiver: int) -> int:
-    """For circles: counts what ``sender`` has told ``receiver``.
+    """For circles: counts what ``sender`` has signalled to ``receiver``.
 
     One for each pair, because a worker may already be in its next circle, with others, while a
     partner is still in its last one: a common cell would take their word for the partner's.

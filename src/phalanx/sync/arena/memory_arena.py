@@ -1,9 +1,9 @@
 """An arena for workers that are threads of one process: for debuggers, tests and exact repeats.
 
 The threads take turns (``deterministic_scheduler``), so a run repeats bit
-for bit from its seed, asynchronous ones included. A thread that is nobody's worker (one that
+for bit from its seed, asynchronous ones included. A thread that is no worker's (one that
 reads ahead, say) may take locks, sleep, and wake others; it does so in real time, without the
-baton, and what depends on it need not repeat.
+scheduler, and what depends on it need not repeat.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 import torch
 
 from phalanx.core.errors import InputError, PeerLost
-from phalanx.sync.arena.arena import LEFT
-from phalanx.sync.arena.deterministic_scheduler import SLICE_SECONDS, Baton, Gone
+from phalanx.sync.arena.arena import LEFT, LostWorker
+from phalanx.sync.arena.deterministic_scheduler import SLICE_SECONDS, DeterministicScheduler, Gone
 
 PAUSE_SECONDS = 0.001
 LOCK_SECONDS = 1e-5
@@ -40,7 +40,7 @@ class Hub:
 
     def __init__(self, workers: int, seed: int = 0) -> None:
         self.workers = workers
-        self.baton = Baton(workers, seed)
+        self.scheduler = DeterministicScheduler(workers, seed)
         self._arrived: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
         self._regions: dict[int, torch.Tensor] = {}
         self._locks: dict[int, ThreadLock] = {}
@@ -53,39 +53,39 @@ class Hub:
     def turn(self, rank: int) -> Iterator[None]:
         """The life of the calling thread as ``rank``; it begins when all ranks have come.
 
-        Nobody else runs except while this one waits inside the arena. If it fails, the others
+        No other rank runs except while this one waits inside the arena. If it fails, the others
         give up as soon as they ask the arena for anything.
         """
-        self.baton.enter(rank)
+        self.scheduler.enter(rank)
         try:
             yield
         except BaseException:
             self.abort()
             raise
         finally:
-            self.baton.leave(rank)
+            self.scheduler.leave(rank)
 
     @property
     def aborted(self) -> bool:
-        return self.baton.aborted
+        return self.scheduler.aborted
 
     def abort(self) -> None:
-        """A thread has failed: whoever waits for it gives up."""
-        self.baton.abort()
+        """A thread has failed: those that wait for it give up."""
+        self.scheduler.abort()
 
     def meet(self, rank: int, members: tuple[int, ...], words: str, gone: Gone | None) -> None:
         """Wait for ``members``; all go on at the time of the last arrival."""
-        self.baton.check()
-        if self.baton.me() != rank:
+        self.scheduler.check()
+        if self.scheduler.me() != rank:
             raise RuntimeError(f"only rank {rank} itself can wait here, inside Hub.turn({rank})")
         arrived = self._arrived[members]
         if len(arrived) + 1 < len(members):
-            self.baton.block(rank, arrived, words, gone)
+            self.scheduler.block(rank, arrived, words, gone)
             return
         others = sorted(arrived)
         arrived.clear()
-        self.baton.resume(others)
-        self.baton.sleep(rank, 0.0)
+        self.scheduler.resume(others)
+        self.scheduler.sleep(rank, 0.0)
 
     def region(self, number: int, count: int, dtype: torch.dtype) -> torch.Tensor:
         if number not in self._regions:
@@ -100,7 +100,7 @@ class Hub:
 
     def lock(self, index: int) -> ThreadLock:
         if index not in self._locks:
-            self._locks.setdefault(index, ThreadLock(self.baton, index))
+            self._locks.setdefault(index, ThreadLock(self.scheduler, index))
         return self._locks[index]
 
 
@@ -108,25 +108,25 @@ class Hub:
 class ThreadLock:
     """Excludes ranks, which wait for it in virtual time, and other threads, in real time."""
 
-    baton: Baton
+    scheduler: DeterministicScheduler
     index: int
     _taken: threading.Lock = field(default_factory=threading.Lock)
     _holder: int | None = None
     _waiting: list[int] = field(default_factory=list)
 
     def acquire(self, blocking: bool = True) -> bool:
-        self.baton.check()
-        rank = self.baton.me()
+        self.scheduler.check()
+        rank = self.scheduler.me()
         if rank is None:
             return self._acquire_for_real(blocking)
-        self.baton.sleep(rank, -math.log1p(-self.baton.chance()) * LOCK_SECONDS)
+        self.scheduler.sleep(rank, -math.log1p(-self.scheduler.chance()) * LOCK_SECONDS)
         while not self._taken.acquire(blocking=False):
             if not blocking:
                 return False
             if self._holder is None:  # a thread without turns has it, and needs no turn to end
                 self._acquire_for_real(True)
                 break
-            self.baton.block(rank, self._waiting, f"waits for lock {self.index}")
+            self.scheduler.block(rank, self._waiting, f"waits for lock {self.index}")
         self._holder = rank
         return True
 
@@ -134,16 +134,16 @@ class ThreadLock:
         if not blocking:
             return self._taken.acquire(blocking=False)
         while not self._taken.acquire(timeout=SLICE_SECONDS):
-            self.baton.check()
+            self.scheduler.check()
         return True
 
     def release(self) -> None:
         self._holder = None
         self._taken.release()
-        # After a thread without turns, whoever was resumed before it came still takes the lock.
-        if self._waiting and self.baton.me() is not None and not self.baton.aborted:
-            chosen = int(self.baton.chance() * len(self._waiting))
-            self.baton.resume([self._waiting.pop(chosen)])
+        # After a thread without turns, a rank that was resumed before it still takes the lock.
+        if self._waiting and self.scheduler.me() is not None and not self.scheduler.aborted:
+            chosen = int(self.scheduler.chance() * len(self._waiting))
+            self.scheduler.resume([self._waiting.pop(chosen)])
 
     def __enter__(self) -> None:
         self.acquire()
@@ -156,11 +156,11 @@ class ThreadLock:
 class VirtualClock:
     """The virtual time of one rank."""
 
-    baton: Baton
+    scheduler: DeterministicScheduler
     rank: int
 
     def now(self) -> float:
-        return self.baton.time(self.rank)
+        return self.scheduler.time(self.rank)
 
 
 @dataclass(frozen=True)
@@ -179,13 +179,14 @@ class ThreadArena:
 
     scripted = True
     hosts = None
+    in_step = False
     lost = ()
 
     def __init__(self, hub: Hub, rank: int, workers: int) -> None:
         self.host = self
         self.hub, self.rank, self.workers = hub, rank, workers
-        self.pace = VirtualClock(hub.baton, rank)
-        self._baton, self._everyone = hub.baton, tuple(range(workers))
+        self.pace = VirtualClock(hub.scheduler, rank)
+        self._scheduler, self._everyone = hub.scheduler, tuple(range(workers))
         self._asked = 0
 
     def region(self, name: str, count: int, dtype: torch.dtype) -> torch.Tensor:
@@ -199,6 +200,9 @@ class ThreadArena:
             self.hub.forget()
         self.barrier()
 
+    def watch_losses(self, survives: Callable[[LostWorker], bool]) -> None:
+        """A thread that fails ends them all."""
+
     def barrier(self, gone: Gone | None = None) -> None:
         self.hub.meet(self.rank, self._everyone, "in a barrier", gone)
 
@@ -208,27 +212,27 @@ class ThreadArena:
         return ThreadCircle(self.hub, self.rank, tuple(sorted(members)))
 
     def lock(self, index: int) -> ThreadLock:
-        self._baton.check()
+        self._scheduler.check()
         return self.hub.lock(index)
 
     def await_(self, ready: Callable[[], bool], gone: Gone | None = None) -> None:
-        self._baton.check()
+        self._scheduler.check()
         while not ready():
             if self._mine():
-                self._baton.await_(self.rank, gone)
+                self._scheduler.await_(self.rank, gone)
             elif gone is not None and gone():
                 raise PeerLost(*LEFT)
             else:
                 self.pause()
 
     def wake(self) -> None:
-        self._baton.wake()
+        self._scheduler.wake()
 
     def sleep(self, seconds: float) -> None:
         if self._mine():
-            self._baton.sleep(self.rank, seconds)
+            self._scheduler.sleep(self.rank, seconds)
         else:
-            self._baton.check()
+            self._scheduler.check()
             time.sleep(seconds)
 
     def pause(self) -> None:
@@ -236,4 +240,4 @@ class ThreadArena:
 
     def _mine(self) -> bool:
         """Whether the calling thread is this rank's own."""
-        return self._baton.me() == self.rank
+        return self._scheduler.me() == self.rank

@@ -14,7 +14,7 @@ import torch
 
 from phalanx.core.errors import InputError, PeerLost
 from phalanx.sync.arena import memfd
-from phalanx.sync.arena.arena import LEFT
+from phalanx.sync.arena.arena import LEFT, LostWorker
 from phalanx.sync.arena.clock import MonotonicClock
 
 SPIN_SECONDS = 50e-6  # longer would burn the cores and quota of other workers
@@ -30,7 +30,7 @@ _CLOCK_MONOTONIC = 1
 
 
 def _timed(library: ctypes.CDLL, by_clock: str, otherwise: str) -> Callable[[ctypes.c_void_p], int]:
-    """A wait for a slice of time, by the clock that nobody sets.
+    """A wait for a slice of time, by the clock that is never set.
 
     Where the C library has no such function (glibc before 2.30) it is the wall clock: setting that
     back would prolong the wait.
@@ -96,13 +96,14 @@ class ShmArena:
 
     scripted = False
     hosts = None
+    in_step = False
     lost = ()
 
     def __init__(self, descriptor: int, rank: int, workers: int) -> None:
         self.host = self
         self.watch: Callable[[], None] | None = None
         """Called by a worker that waits long: raises where there are other hosts and one of them
-        is gone, which nobody in this memory could tell."""
+        is gone, which this memory does not show."""
         self.rank, self.workers = rank, workers
         self.pace = MonotonicClock()
         self._descriptor = descriptor
@@ -214,6 +215,9 @@ class ShmArena:
     def _slept(self, cell: ctypes.c_void_p) -> bool:
         """Sleep for a slice; whether ``cell`` was posted."""
         return self._sem_wait(cell) == 0
+
+    def watch_losses(self, survives: Callable[[LostWorker], bool]) -> None:
+        """Where memory is shared all end together."""
 
     def lock(self, index: int) -> _Lock:
         return self._locks[index]

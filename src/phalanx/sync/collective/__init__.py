@@ -1,1 +1,3 @@
-"""Collectives between hosts: one algorithm per file, all on the small ``Links`` protocol."""
+"""Collectives between hosts: what they cost, which one is chosen, on the small ``Links`` protocol.
+Uses ``connect`` alone.
+"""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from phalanx.core.errors import InputError
-from phalanx.sync.collective.cost import ALL_REDUCE, Link
+from phalanx.sync.collective.cost import ALL_REDUCE, LinkSpeed
 
 USUAL_LATENCY = 100e-6
 USUAL_BANDWIDTH = 125e6
-"""Those of an ordinary wired network of 1 Gbit/s, where nobody has measured."""
+"""Those of an ordinary wired network of 1 Gbit/s, where nothing was measured."""
 
 MOST_DIRECT = 8
 """More participants than this, all sending to one port at once, overrun the buffers of ordinary
@@ -31,6 +31,6 @@ def choose(
         return topology
     if size <= 2:
         return "direct"
-    link = Link(latency or USUAL_LATENCY, bandwidth or USUAL_BANDWIDTH)
+    link = LinkSpeed(latency or USUAL_LATENCY, bandwidth or USUAL_BANDWIDTH)
     names = [name for name in ALL_REDUCE if name != "direct" or size <= MOST_DIRECT]
     return min(names, key=lambda name: ALL_REDUCE[name](size, bytes).seconds(link))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
@@ -15,6 +17,7 @@ from phalanx.sync.collective.links import Links
 
 PACKED = 64 << 10
 """Several tensors that are no larger than this together travel as one: rounds cost more."""
+LATENCY_ROUNDS = 7
 
 ALGORITHMS: dict[str, Callable[[Links, Tensor], None]] = {
     "direct": direct.all_reduce,
@@ -112,3 +115,23 @@ class Collective:
     def _reduce(self, flat: Tensor) -> None:
         name = self.topology(flat.numel() * flat.element_size())
         ALGORITHMS[name](self.links, flat)
+
+
+def measured_latency(links: Links) -> float | None:
+    """Of one message, in seconds; of two participants nothing depends on it.
+
+    Everybody sends to the next and receives from the one before; the mean over participants is
+    what all use, because a participant with another topology would wait for ever.
+    """
+    if links.size <= 2:
+        return None
+    out, into = torch.zeros(1), torch.zeros(1)
+    took = []
+    for _ in range(LATENCY_ROUNDS):
+        began = time.perf_counter()
+        after, before = (links.rank + 1) % links.size, (links.rank - 1) % links.size
+        links.exchange(after, out, before, into)
+        took.append(time.perf_counter() - began)
+    total = torch.tensor([statistics.median(took)], dtype=torch.float64)
+    tree.all_reduce(links, total)
+    return float(total) / links.size

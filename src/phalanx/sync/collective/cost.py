@@ -16,7 +16,7 @@ MESSAGE_SECONDS = 20e-6
 
 
 @dataclass(frozen=True)
-class Link:
+class LinkSpeed:
     """Seconds to the other side, bytes per second in each direction."""
 
     latency: float
@@ -32,7 +32,7 @@ class Cost:
     messages: int
     bytes: float
 
-    def seconds(self, link: Link) -> float:
+    def seconds(self, link: LinkSpeed) -> float:
         return (
             link.latency * self.rounds + link.overhead * self.messages + self.bytes / link.bandwidth
         )
@@ -107,6 +107,6 @@ COSTS: dict[str, Callable[[int, float], Cost]] = {
 """By collective, and topology where there are several: ``COSTS[name](size, count_bytes)``."""
 
 
-def seconds(name: str, size: int, count_bytes: float, link: Link) -> float:
+def seconds(name: str, size: int, count_bytes: float, link: LinkSpeed) -> float:
     """The predicted time of collective ``name`` (a key of :data:`COSTS`)."""
     return COSTS[name](size, count_bytes).seconds(link)

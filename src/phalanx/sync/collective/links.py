@@ -20,10 +20,10 @@ from torch import Tensor
 from phalanx.core.errors import PeerLost
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.sync.connect.channel import Channel
-from phalanx.sync.connect.channel import exchange as exchange_channels
-from phalanx.sync.connect.dispatcher import Doorman
+from phalanx.sync.connect.connecting import connect
+from phalanx.sync.connect.dispatcher import Dispatcher
+from phalanx.sync.connect.duplex import exchange as exchange_channels
 from phalanx.sync.connect.handshake import Introduction
-from phalanx.sync.connect.listener import connect
 from phalanx.sync.connect.payloads import BLOCK, MAX_PAYLOAD, encode_header, make_room, rest_length
 
 Flat = Tensor | memoryview
@@ -217,7 +217,7 @@ class ChannelLinks(Links):
 def open_links(
     rank: int,
     addresses: Sequence[tuple[str, int]],
-    doorman: Doorman,
+    dispatcher: Dispatcher,
     key: RunKey,
     tag: str,
     *,
@@ -236,7 +236,7 @@ def open_links(
     """
     names = tuple(names or (f"{address}:{port}" for address, port in addresses))
     channels = open_channels(
-        rank, addresses, doorman, key, tag, source=source, tls=tls, timeout=timeout, names=names
+        rank, addresses, dispatcher, key, tag, source=source, tls=tls, timeout=timeout, names=names
     )
     return ChannelLinks(rank, channels, names, timeout=patience, max_payload=max_payload)
 
@@ -244,7 +244,7 @@ def open_links(
 def open_channels(
     rank: int,
     addresses: Sequence[tuple[str, int]],
-    doorman: Doorman,
+    dispatcher: Dispatcher,
     key: RunKey,
     tag: str,
     *,
@@ -265,7 +265,7 @@ def open_channels(
                     address, port, key, caller, tls=tls, timeout=left, source=source
                 )
         for peer in range(rank + 1, len(addresses)):
-            channels[peer] = doorman.expect(Introduction(tag, peer, rank), deadline, names[peer])
+            channels[peer] = dispatcher.expect(Introduction(tag, peer, rank), deadline, names[peer])
     except BaseException:
         for channel in channels.values():
             channel.close()

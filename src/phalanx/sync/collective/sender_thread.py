@@ -14,7 +14,7 @@ packets, this took 8 ms of a backward pass of 21 at 1 Gbit/s."""
 CLOSE_SECONDS = 1.0
 
 
-class Pump:
+class SenderThread:
     """``move`` does what goes without waiting, and says whether there may be more; it is never
     called while the owner holds ``lock``."""
 
@@ -28,7 +28,7 @@ class Pump:
     def begin(self) -> None:
         """There is something to move, until ``rest``."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="phalanx-pump", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="phalanx-sender", daemon=True)
             self._thread.start()
         self._wanted.set()
 

@@ -18,10 +18,7 @@ from typing import ClassVar
 
 from phalanx.core.errors import MachineLost
 from phalanx.sync.connect import liveness
-from phalanx.sync.connect.duplex import exchange as exchange
 from phalanx.sync.connect.handshake import Introduction
-from phalanx.sync.connect.raw_buffers import Buffer as Buffer
-from phalanx.sync.connect.raw_buffers import as_bytes, drop_first
 
 MAX_HEADER = 1 << 20
 MAX_PAYLOAD = 1 << 36
@@ -30,8 +27,13 @@ BULK_BYTES = 1 << 16
 MAX_PIECES = 1000
 _PREFIX = struct.Struct("<IQ")
 CLOSED_HERE = "this side closed the connection"
-CLOSED = "it closed the connection"
 _REMEDY = "See its log, and whether its machine and link are up."
+
+Buffer = bytes | bytearray | memoryview
+
+
+class ConnectionEnded(MachineLost):
+    """The other side closed the connection, and did not break down."""
 
 
 class Channel:
@@ -50,7 +52,7 @@ class Channel:
         """What the side that connected said of itself, where this one answered."""
         self.max_payload = MAX_PAYLOAD
         self._connection = connection
-        self._watch = liveness.Watch(connection)
+        self._watch = liveness.LinkWatch(connection)
         self._prefix = memoryview(bytearray(_PREFIX.size))
         self._unread = 0
         self._bulk = False
@@ -168,7 +170,7 @@ class Channel:
             except OSError as error:
                 raise self.lost(reason(error)) from None
             if not count:
-                raise self.lost(CLOSED)
+                raise self.closed()
             return count
 
     def poll_events(self, sending: bool, receiving: bool) -> int:
@@ -176,7 +178,7 @@ class Channel:
         return (select.POLLOUT if sending else 0) | (select.POLLIN if receiving else 0)
 
     def expect_bulk(self, size: int) -> None:
-        """Be told that so much is sent at once that the peer's kernel may not hold it."""
+        """Prepare for so much at once that the peer's kernel may not hold it."""
         if size > BULK_BYTES and not self._bulk:
             self._bulk = True
             liveness.allow_slow_reader(self._connection)
@@ -206,6 +208,10 @@ class Channel:
         """The error that says that this peer is gone."""
         return MachineLost(f"{self.peer} is gone ({why})", _REMEDY)
 
+    def closed(self) -> ConnectionEnded:
+        """The error that says that this peer has closed the connection."""
+        return ConnectionEnded(f"{self.peer} is gone (it closed the connection)", _REMEDY)
+
     def _take(self, count: int) -> None:
         if count > self._unread:
             raise self.lost(f"{count} bytes were expected, it sent {self._unread}")
@@ -221,3 +227,19 @@ def reason(error: OSError) -> str:
     if error.errno == errno.EBADF:
         return CLOSED_HERE
     return (error.strerror or str(error)).lower()
+
+
+def as_bytes(buffer: Buffer) -> memoryview:
+    """The raw bytes of ``buffer``, not copied."""
+    view = memoryview(buffer)
+    # An empty view of several dimensions cannot be cast.
+    return view.cast("B") if view.nbytes else memoryview(b"")
+
+
+def drop_first(views: list[memoryview], count: int) -> None:
+    """Take the first ``count`` bytes off ``views``."""
+    while count:
+        if count < len(views[0]):
+            views[0] = views[0][count:]
+            return
+        count -= len(views.pop(0))

@@ -1,16 +1,16 @@
-"""Connects to a listener and proves the run's key to it."""
+"""Connects to a listener and proves the run's key to it. Listens on one address, never on all."""
 
 from __future__ import annotations
 
 import errno
+import ipaddress
 import random
 import socket
 import time
 
-from phalanx.core.addresses import endpoint
 from phalanx.core.errors import InputError, MachineLost
+from phalanx.core.hosts_settings import endpoint
 from phalanx.core.run_folder.run_key import RunKey
-from phalanx.sync.connect.bind_addresses import resolve
 from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.handshake import (
     PLAIN_GREETING,
@@ -26,6 +26,7 @@ from phalanx.sync.connect.handshake import (
 MAX_REFUSED_PROOFS = 4
 _REST_SECONDS = 0.05
 _LONGEST_REST_SECONDS = 1.0
+SocketAddress = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
 _NO_PURPOSE = Introduction()
 _NEVER = (errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM, errno.EAFNOSUPPORT, errno.EINVAL)
 
@@ -41,7 +42,7 @@ def connect(
     source: str | None = None,
     name: str | None = None,
 ) -> Channel:
-    """A channel to the listener at ``address``; tries again until ``timeout`` if nobody is there.
+    """A channel to the listener at ``address``; tries again until ``timeout`` if there is none yet.
 
     ``source`` is the address of this machine to connect from, so that the network is not guessed.
     ``name`` is the listener's, if it has one of its own.
@@ -86,7 +87,7 @@ def _connect_once(
             connection.bind(resolve(source, 0)[1])
         connection.connect(where)
         if connection.getsockname() == connection.getpeername():
-            # Nobody listens, and the kernel picked that very port for our own end.
+            # Nothing listens, and the kernel picked that very port for our own end.
             raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
         binding = caller.prove(connection, peer, timeout)
         if caller.greeting == PLAIN_GREETING:
@@ -109,3 +110,38 @@ def _impossible(peer: str, source: str | None, error: OSError) -> InputError:
         f"Cannot connect to {peer}{start}: {error.strerror}.",
         "The address to connect from has to be one of this machine's.",
     )
+
+
+def resolve(address: str, port: int) -> tuple[socket.AddressFamily, SocketAddress]:
+    """The family and socket address of ``address`` (a number or a name)."""
+    try:
+        found = socket.getaddrinfo(address or "?", port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        raise InputError(
+            f"No address is known for {address!r}.", "Write the machine's address as a number."
+        ) from None
+    family, _, _, _, where = found[0]
+    return family, where
+
+
+def listening(address: str, port: int, backlog: int) -> socket.socket:
+    """A socket that listens on ``address`` only and never blocks."""
+    family, where = resolve(address, port)
+    if ipaddress.ip_address(str(where[0]).partition("%")[0]).is_unspecified:
+        raise InputError(
+            f"{address} would let everybody in who reaches any network of this machine.",
+            "Listen on the machine's address in the pool, or on 127.0.0.1.",
+        )
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(where)
+        made.listen(backlog)
+    except OSError as error:
+        made.close()
+        raise InputError(
+            f"Cannot listen on {address} port {port}: {error.strerror}.",
+            "The address has to be one of this machine's, and the port free.",
+        ) from None
+    made.setblocking(False)
+    return made

@@ -1,4 +1,4 @@
-"""Who is at the door: hands accepted channels to whoever expects that participant.
+"""Hands accepted channels to the code that expects that participant.
 
 A process has one listener and may open several groups of links over it (everybody, its team), each
 with a tag of its own. Channels arrive in any order, so those for somebody else are kept for a
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import dataclass
 
 from phalanx.core.errors import MachineLost
+from phalanx.core.run_folder.run_key import RunKey
 from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.handshake import Introduction
 from phalanx.sync.connect.listener import Listener
@@ -20,8 +22,8 @@ KEPT_SECONDS = 60.0
 _LOOK_SECONDS = 0.1
 
 
-class Doorman:
-    """The one who accepts from ``listener``; may be asked by several threads."""
+class Dispatcher:
+    """Accepts from ``listener``; may be asked by several threads."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -39,7 +41,7 @@ class Doorman:
                     f"{name} did not connect in time",
                     "See its log: it may have failed, or cannot reach this address.",
                 )
-            self._answer_the_door()
+            self._accept_one()
 
     def close(self) -> None:
         """Drop those who still wait. The listener stays its owner's."""
@@ -53,7 +55,7 @@ class Doorman:
             found = self._waiting.pop(caller, None)
         return found[0] if found else None
 
-    def _answer_the_door(self) -> None:
+    def _accept_one(self) -> None:
         """Take in one channel, if one comes soon. One thread does so, the others look again."""
         if not self._door.acquire(timeout=_LOOK_SECONDS):
             return
@@ -75,3 +77,14 @@ class Doorman:
             self._waiting[caller] = (channel, now)
         for gone in filter(None, dropped):
             gone[0].close()
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What a process needs to reach the others and to be reached."""
+
+    key: RunKey
+    address: str
+    """Of this machine, from the pool: what is listened on and connected from."""
+    dispatcher: Dispatcher
+    tls: bool = False

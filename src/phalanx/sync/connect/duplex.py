@@ -6,14 +6,9 @@ import select
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from phalanx.sync.connect import liveness
-from phalanx.sync.connect.raw_buffers import as_bytes, drop_first
-
-if TYPE_CHECKING:
-    from phalanx.sync.connect.channel import Channel
-    from phalanx.sync.connect.raw_buffers import Buffer
+from phalanx.sync.connect.channel import Buffer, Channel, as_bytes, drop_first
 
 
 class _Flow(ABC):

@@ -17,13 +17,12 @@ import time
 from collections import deque
 from collections.abc import Iterable
 
-from phalanx.core.addresses import endpoint
+from phalanx.core.hosts_settings import endpoint
 from phalanx.core.run_folder.run_key import RunKey
-from phalanx.sync.connect.bind_addresses import listening
 from phalanx.sync.connect.channel import Channel
-from phalanx.sync.connect.connecting import connect as connect
+from phalanx.sync.connect.connecting import listening
 from phalanx.sync.connect.lobby import Lobby
-from phalanx.sync.connect.pending_connection import Guest, House
+from phalanx.sync.connect.pending_connection import ListenerIdentity, PendingConnection
 
 BACKLOG = 512
 _REST_SECONDS = 0.05
@@ -49,10 +48,10 @@ class Listener:
         """
         self._socket = listening(address, port, backlog)
         self.port: int = self._socket.getsockname()[1]
-        self._house = House(key, name or endpoint(address, self.port), tls)
+        self._identity = ListenerIdentity(key, name or endpoint(address, self.port), tls)
         self._selector = selectors.DefaultSelector()
         self._lobby = Lobby()
-        self._pending = self._lobby.guests
+        self._pending = self._lobby.pending
         self.expect_from([address, *members])
         self._arrived: deque[Channel] = deque()
         self._ready = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -86,7 +85,7 @@ class Listener:
         return self._ready
 
     def close(self) -> None:
-        """Stop listening; channels that nobody accepted are closed."""
+        """Stop listening; channels that were not accepted are closed."""
         if self._closed:
             return
         self._closed = True
@@ -108,13 +107,13 @@ class Listener:
         finally:
             self._selector.close()
             self._socket.close()
-            for guest in self._pending.values():
-                guest.connection.close()
+            for pending in self._pending.values():
+                pending.connection.close()
 
     def _pause(self) -> float | None:
-        """Until the oldest guest is late (all have the same time, so it is the first of them)."""
-        for guest in self._pending.values():
-            return max(0.0, guest.deadline - time.monotonic())
+        """Until the oldest connection is late (all get the same time, so it is the first)."""
+        for pending in self._pending.values():
+            return max(0.0, pending.deadline - time.monotonic())
         return None
 
     def _handle(self, number: int) -> None:
@@ -139,22 +138,22 @@ class Listener:
 
     def _greet(self, connection: socket.socket, source: str) -> None:
         try:
-            guest = Guest(connection, self._house, source)
-            self._selector.register(connection, guest.events)
+            pending = PendingConnection(connection, self._identity, source)
+            self._selector.register(connection, pending.events)
         except OSError:
             connection.close()
         else:
-            self._pending[connection.fileno()] = guest
+            self._pending[connection.fileno()] = pending
 
     def _advance(self, number: int) -> None:
-        guest = self._pending[number]
+        pending = self._pending[number]
         try:
-            channel = guest.advance()
+            channel = pending.advance()
         except OSError:
             self._drop(number)
             return
         if channel is None:
-            self._selector.modify(number, guest.events)
+            self._selector.modify(number, pending.events)
             return
         del self._pending[number]
         self._selector.unregister(number)
@@ -172,5 +171,5 @@ class Listener:
 
     def _drop_late(self) -> None:
         now = time.monotonic()
-        for number in [n for n, guest in self._pending.items() if guest.deadline <= now]:
+        for number in [n for n, pending in self._pending.items() if pending.deadline <= now]:
             self._turn_away(number)

@@ -3,7 +3,7 @@
 The kernel asks idle connections every second (keepalive). While bytes are under way it does not,
 and ``TCP_USER_TIMEOUT`` cannot stand in for it where much is sent: the kernel also counts the time
 in which the peer lives but does not read yet, and would drop a worker that computes for long. So
-whoever waits looks at the connection once a second.
+a process that waits looks at the connection once a second.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def prepare(connection: socket.socket) -> None:
 
 
 def allow_slow_reader(connection: socket.socket) -> None:
-    """Do not drop a peer that lives but lets much wait: from now on only ``Watch`` judges."""
+    """Do not drop a peer that lives but lets much wait: from now on only ``LinkWatch`` judges."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)
 
 
-class Watch:
+class LinkWatch:
     """Judges one connection by two looks in a row, so that an answer under way is not missed."""
 
     def __init__(self, connection: socket.socket) -> None:

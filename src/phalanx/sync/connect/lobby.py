@@ -1,4 +1,4 @@
-"""Who waits at a listener without having proved anything, and who has to go when it is full.
+"""Connections that have proved nothing yet, and which of them is closed when there are too many.
 
 Addresses of the run's own machines have places of their own, which others cannot take. Everybody
 else shares ``MAX_PENDING``, a source at most ``QUOTA`` of them. When all are taken, one of the
@@ -13,7 +13,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable
 
-from phalanx.sync.connect.pending_connection import Guest
+from phalanx.sync.connect.pending_connection import PendingConnection
 
 MAX_PENDING = 128
 QUOTA = 32
@@ -25,7 +25,7 @@ class Lobby:
     """By the number of their connection."""
 
     def __init__(self) -> None:
-        self.guests: dict[int, Guest] = {}
+        self.pending: dict[int, PendingConnection] = {}
         self._members: frozenset[str] = frozenset()
 
     def reserve(self, addresses: Iterable[str]) -> None:
@@ -41,7 +41,7 @@ class Lobby:
 
     def who_goes(self, source: str) -> int | None:
         """The one that makes room for another of ``source``; ``None`` while there is room."""
-        waiting = {n: g.source for n, g in self.guests.items() if not g.proved}
+        waiting = {n: g.source for n, g in self.pending.items() if not g.proved}
         same = [number for number, other in waiting.items() if other == source]
         if source in self._members:
             return random.choice(same) if len(same) >= MEMBER_QUOTA else None
@@ -52,7 +52,7 @@ class Lobby:
 
     def anybody(self) -> int | None:
         """The one that goes where nothing else is left to give."""
-        return _one_of_the_most({n: g.source for n, g in self.guests.items() if not g.proved})
+        return _one_of_the_most({n: g.source for n, g in self.pending.items() if not g.proved})
 
 
 def _one_of_the_most(waiting: dict[int, str]) -> int | None:

@@ -9,7 +9,7 @@ import ssl
 import struct
 from dataclasses import dataclass
 
-from phalanx.core.addresses import endpoint
+from phalanx.core.hosts_settings import endpoint
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.handshake import PLAIN_GREETING, TLS_GREETING, ServerHandshake
@@ -18,7 +18,7 @@ _AT_ONCE = struct.pack("ii", 1, 0)
 
 
 @dataclass(frozen=True)
-class House:
+class ListenerIdentity:
     """What a listener is to those who come: its key, its name, and whether it speaks TLS."""
 
     key: RunKey
@@ -26,18 +26,18 @@ class House:
     tls: bool
 
 
-class Guest:
+class PendingConnection:
     """Never blocks; every failure is an ``OSError``, and to the other side just an end."""
 
-    def __init__(self, connection: socket.socket, house: House, source: str) -> None:
+    def __init__(self, connection: socket.socket, listener: ListenerIdentity, source: str) -> None:
         self.connection = connection
         self.source = source
         """Whose quota it is under."""
         self.proved = False
         self.events = selectors.EVENT_READ
-        self._house = house
-        greeting = TLS_GREETING if house.tls else PLAIN_GREETING
-        self._proof = ServerHandshake(connection, house.key, greeting, house.name)
+        self._listener = listener
+        greeting = TLS_GREETING if listener.tls else PLAIN_GREETING
+        self._proof = ServerHandshake(connection, listener.key, greeting, listener.name)
         self.deadline = self._proof.deadline
         self._secured: ssl.SSLSocket | None = None
 
@@ -47,11 +47,11 @@ class Guest:
             if not self._proof.advance():
                 return None
             self.proved = True
-            if not self._house.tls:
+            if not self._listener.tls:
                 return self._channel(Channel(self.connection, describe(self.connection)))
             from phalanx.sync.connect.tls import Identity
 
-            identity = Identity(self._house.key, self._proof.binding)
+            identity = Identity(self._listener.key, self._proof.binding)
             self._secured = identity.wrap(self.connection, server=True)
             self.connection = self._secured
         return self._secure(self._secured)

@@ -143,7 +143,7 @@ class TlsChannel(Channel):
                 raise self.lost(reason(error)) from None
             else:
                 if not count:
-                    raise self.lost("it closed the connection")
+                    raise self.closed()
                 return count
             if not wait:
                 return 0
@@ -155,7 +155,7 @@ class TlsChannel(Channel):
 
     def close(self) -> None:
         """End the connection."""
-        # A socket that is shut down forgets its TLS first: nobody may use it at that moment.
+        # A socket that is shut down forgets its TLS first: it must not be in use at that moment.
         with self._turn:
             super().close()
 

@@ -15,21 +15,21 @@ vary, so one measurement proves nothing, and a small share must not make its wor
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from phalanx.observe.speedup.fitting_shares import fitting_shares
+from phalanx.sync.policy.share_proposal import (
+    Proposal,
+    Tick,
+    faster,
+    fixed_cost,
+    propose,
+    quartiles,
+)
 
-WORTH_TRYING = 1.05
-"""Shares are tried when the steps should become faster by this."""
 WORTH_KEEPING = 1.02
-LARGEST = 2.0
-"""No share is more than doubled or halved at once."""
-FLOOR = 50
-"""No share is below 1 / (FLOOR * workers): a slow worker keeps a little, to be measured again."""
 FEWEST, WINDOW = 6, 12
 """Ticks that a proposal is made from."""
 LOOK_EVERY = 2
@@ -41,10 +41,9 @@ FIRST_PAUSE, LONGEST_PAUSE = 16, 1024
 """Ticks without a trial after one that failed; doubled each time."""
 LASTING = 8
 """A change that held for so many times the pause was worth following."""
-FIXED_MOST = 0.75
 
 
-class Meter:
+class SpeedMeter:
     """The speed of one worker: the median of its last steps, which ignores a hiccup."""
 
     def __init__(self, window: int = 10) -> None:
@@ -62,19 +61,7 @@ class Meter:
 
 
 @dataclass(frozen=True)
-class Tick:
-    """A step of all workers, or a few short ones together."""
-
-    sizes: Sequence[float]
-    """Samples of each worker in a step; 0: it made none, and nothing is known of it."""
-    busy: Sequence[float]
-    """Seconds that each took to be ready with them: reading and computing, never waiting."""
-    pace: float
-    """Seconds of all workers together per sample, with whatever they waited."""
-
-
-@dataclass(frozen=True)
-class Change:
+class ShareChange:
     """The shares from now on, and, where that is decided, what was found out about them."""
 
     shares: list[float]
@@ -85,90 +72,7 @@ class Change:
     """Samples a second of all with the old shares, and with those that were tried."""
 
 
-@dataclass(frozen=True)
-class Proposal:
-    shares: list[float]
-    gain: float
-    """How many times as fast the steps should become."""
-
-
-def propose(
-    ticks: Sequence[Tick], shares: Sequence[float], fixed: Sequence[float]
-) -> Proposal | None:
-    """Shares with which all would be ready together; ``None`` where the evidence is too small.
-
-    ``fixed`` is what a step costs each worker whatever its size, as far as it is known.
-    """
-    known = [r for r in range(len(shares)) if all(tick.sizes[r] > 0.0 for tick in ticks)]
-    if len(known) < 2:
-        return None
-    low, high = zip(*(_quartiles([tick.busy[r] for tick in ticks]) for r in known), strict=True)
-    if max(low) <= min(high):  # all may be equally fast
-        return None
-    level = (max(low) + min(high)) / 2
-    # As near to the others as its quartiles allow: only what is beyond them is evidence.
-    times = [min(max(level, a), b) for a, b in zip(low, high, strict=True)]
-    lap = statistics.median(tick.pace * sum(tick.sizes) for tick in ticks)
-    if _gain(lap, max(times) - min(times)) < WORTH_TRYING:  # nothing could come to more
-        return None
-    sizes = [statistics.median(tick.sizes[r] for tick in ticks) for r in known]
-    base = [min(fixed[r], FIXED_MOST * t) for r, t in zip(known, times, strict=True)]
-    each = [(t - a) / n for t, a, n in zip(times, base, sizes, strict=True)]
-    wanted = fitting_shares(list(zip(base, each, strict=True)), sum(sizes))
-    found, batch = list(shares), sum(sizes) / sum(shares[r] for r in known)
-    for rank, now, then in zip(known, sizes, wanted, strict=True):  # as it was: shares are rounded
-        found[rank] = min(max(then, now / LARGEST), now * LARGEST) / batch
-    found = _whole(found)
-    later = [a + b * batch * found[r] for r, a, b in zip(known, base, each, strict=True)]
-    gain = _gain(lap, max(times) - max(later))
-    return Proposal(found, gain) if gain >= WORTH_TRYING else None
-
-
-def _gain(lap: float, saved: float) -> float:
-    return lap / (lap - saved) if saved < lap else math.inf
-
-
-def fixed_cost(
-    small: tuple[float, float, float], large: tuple[float, float, float]
-) -> float | None:
-    """What a step costs at least at any size; ``None`` where the two sizes are too alike.
-
-    From a size and the quartiles of its seconds, and a larger one. Rather too little than too
-    much: with too little, shares come to rest in more rounds; with too much they go too far.
-    """
-    (n, short, _), (m, _, long) = small, large
-    if n <= 0.0 or m < 1.2 * n:
-        return None
-    each = min(max((long - short) / (m - n), 0.0), long / m)
-    return max(0.0, short - each * n)
-
-
-def faster(new: Sequence[float], old: Sequence[float]) -> float:
-    """How often a value of ``new`` is below one of ``old``: 1 always, 0.5 where they are alike."""
-    wins = sum((a < b) + (a == b) / 2 for a in new for b in old)
-    return wins / (len(new) * len(old))
-
-
-def _quartiles(values: Sequence[float]) -> tuple[float, float]:
-    ordered = sorted(values)
-    return ordered[len(ordered) // 4], ordered[-1 - len(ordered) // 4]
-
-
-def _whole(shares: Sequence[float]) -> list[float]:
-    """Scaled to a sum of 1, none below the floor; the others give what that takes."""
-    floor = 1.0 / (FLOOR * len(shares))
-    raised: set[int] = set()
-    while True:
-        whole = sum(share for rank, share in enumerate(shares) if rank not in raised)
-        rest = 1.0 - floor * len(raised)
-        found = [floor if r in raised else rest * s / whole for r, s in enumerate(shares)]
-        low = {rank for rank, share in enumerate(found) if share < floor}
-        if not low:
-            return found
-        raised |= low
-
-
-class Trial:
+class ShareTrial:
     """Old and new shares in turn, the new ones first."""
 
     def __init__(self, proposal: Proposal, old: Sequence[float]) -> None:
@@ -212,15 +116,15 @@ class Trial:
             found.append(known if cost is None else cost)
         return found
 
-    def change(self, shares: Sequence[float]) -> Change:
+    def change(self, shares: Sequence[float]) -> ShareChange:
         new, old = (1.0 / statistics.median(t.pace for t in ticks) for ticks in self.ticks)
-        return Change(list(shares), True, self.proposal.shares, old, new)
+        return ShareChange(list(shares), True, self.proposal.shares, old, new)
 
 
 def _typical(ticks: Sequence[Tick], rank: int) -> tuple[float, float, float]:
     """A worker's samples in a step, and the quartiles of what they took."""
     size = statistics.median(tick.sizes[rank] for tick in ticks)
-    return (size, *_quartiles([tick.busy[rank] for tick in ticks]))
+    return (size, *quartiles([tick.busy[rank] for tick in ticks]))
 
 
 class _Patience:
@@ -258,13 +162,13 @@ class Balancer:
         self._settling = self._skip = settling
         self._window: deque[Tick] = deque(maxlen=WINDOW)
         self._fixed = [0.0] * workers
-        self._trial: Trial | None = None
+        self._trial: ShareTrial | None = None
         self._age = 0
         """Ticks since the last change that was kept."""
         # Unequal shares have to be worth it, so going back is never held up by going astray.
         self._patience = {True: _Patience(), False: _Patience()}
 
-    def observe(self, tick: Tick) -> Change | None:
+    def observe(self, tick: Tick) -> ShareChange | None:
         """Other shares from now on, or ``None`` to go on as before."""
         self._age += 1
         if self._skip:
@@ -281,10 +185,10 @@ class Balancer:
         found = self._not_past_equal(found) if found else None
         if found is None or not self._patience[self._evens_out(found)].allows(found):
             return None
-        self._trial = Trial(found, self.shares)
-        return self._use(Change(self._trial.shares))
+        self._trial = ShareTrial(found, self.shares)
+        return self._use(ShareChange(self._trial.shares))
 
-    def _use(self, change: Change) -> Change:
+    def _use(self, change: ShareChange) -> ShareChange:
         if change.shares != self.shares:
             self._skip = self._settling
             self._window.clear()
@@ -301,12 +205,12 @@ class Balancer:
     def _evens_out(self, found: Proposal) -> bool:
         return _unevenness(found.shares) < _unevenness(self.shares)
 
-    def _try(self, trial: Trial, tick: Tick) -> Change | None:
+    def _try(self, trial: ShareTrial, tick: Tick) -> ShareChange | None:
         if not trial.add(tick):
             return None
         verdict = trial.verdict()
         if verdict is None:
-            return self._use(Change(trial.shares))
+            return self._use(ShareChange(trial.shares))
         self._trial, self._fixed = None, trial.fixed(self._fixed)
         evens_out = self._evens_out(trial.proposal)
         if not verdict:

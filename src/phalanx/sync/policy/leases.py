@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
 from phalanx.data.ledger import Counter, Lease, Segment, claim, cut, lease_of, split_among_all
-from phalanx.sync.arena.arena import Arena
-from phalanx.sync.arena.locks import Locks
-from phalanx.sync.policy.samples_in_hand import GivenOut
+from phalanx.sync.arena.arena import Arena, Locks
+
+if TYPE_CHECKING:
+    from phalanx.sync.policy.samples_in_hand import GivenOut
 
 RING = 64
 """Chunks of a team that its fastest member may be ahead of its slowest."""
@@ -19,7 +21,7 @@ _TICKET, _NUMBER, _START, _WANT, _WHOLE, _FIRST_SHARE = range(6)
 _NUMBERS = 1 << 32  # that one ticket may use
 
 
-class SharedClaims:
+class SharedLeases:
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
         self.least = 1
@@ -30,7 +32,7 @@ class SharedClaims:
         rings = arena.region("team claims", arena.workers * RING * width, torch.int64)
         self._rings = rings.view(arena.workers, RING, width).numpy()
         self._taken = arena.region("team taken", arena.workers, torch.int64).numpy()
-        self.given = None if arena.hosts is None else GivenOut(arena)
+        self.given = None if arena.hosts is None else _given_out(arena)
         """Where a worker can be lost and the others go on: what each has in hand."""
         if arena.rank == 0:
             self._cells[:] = (-1, 0, 0, -1)
@@ -53,7 +55,7 @@ class SharedClaims:
         """Several chunks for one way to the counter; none when all are given out.
 
         Between machines that way takes a good part of a step. Towards the end of the segment it
-        is one at a time, so that nobody is left with several while the others wait.
+        is one at a time, so that no worker has several left while the others wait.
         """
         found: list[Lease] = []
         assert self.given is not None
@@ -152,3 +154,9 @@ def _part(cell: list[int], index: int) -> Lease | None:
         return None
     first, last = cell[_FIRST_SHARE + 2 * index :][:2]
     return lease_of(cell[_START], first, last, cell[_WHOLE], cell[_WANT])
+
+
+def _given_out(arena: Arena) -> GivenOut:
+    from phalanx.sync.policy.samples_in_hand import GivenOut
+
+    return GivenOut(arena)

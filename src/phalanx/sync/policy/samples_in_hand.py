@@ -2,22 +2,20 @@
 
 Between machines workers write down here what they claim, and whether they still have some of a
 ticket. What a lost worker has trained is decided by the store (see ``Strategy.fence``): the rest
-stays in its row, for whoever comes to the end of the ticket to take.
+stays in its row, for the first worker that comes to the end of the ticket.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from phalanx.core.errors import InputError
-from phalanx.data.ledger import Applied, Given, Lease, untrained
-from phalanx.sync.arena.arena import Arena
-from phalanx.sync.arena.locks import Locks
+from phalanx.data.ledger import Applied, Given, Lease, SettledSamples, untrained
+from phalanx.sync.arena.arena import Arena, Locks
 
 RING = 64
 """Leases of a worker that are remembered: more than it claims ahead, and gathers for one step."""
@@ -27,21 +25,6 @@ _WIDTH = 12
 _NOTHING = -1
 Fence = Callable[[int], Applied | None]
 """How far the updates of that worker, which is lost, have come (see ``Strategy.fence``)."""
-
-
-@dataclass(frozen=True)
-class Settled:
-    """What became of the samples that a lost worker was given."""
-
-    worker: int
-    trained: int
-    """Samples that its updates hold, of all that it was given in this training."""
-    of_pass: int
-    """The same, of the pass under way."""
-    back: int
-    """Samples that go to the others."""
-    lost: int
-    """Samples that do not: part of an update, or gradients that waited for their step."""
 
 
 class GivenOut:
@@ -105,7 +88,7 @@ class GivenOut:
         return bool(busy != _NOTHING and self._rows[rank, _WAITS] == busy)
 
     def over(self, ticket: int) -> bool:
-        """Nobody has samples of ``ticket`` in hand. Once true it stays so."""
+        """No worker has samples of ``ticket`` in hand. Once true it stays so."""
         return not bool((self._rows[:, _BUSY] == ticket).any())
 
     def has_back(self, ticket: int) -> bool:
@@ -114,8 +97,8 @@ class GivenOut:
         there = (rows[:, _SETTLED] == 1) & (rows[:, _BUSY] == ticket)
         return bool(there.any())
 
-    def wait(self, ticket: int, fence: Fence) -> Iterator[Settled]:
-        """Until nobody has samples of ``ticket`` in hand, or there are some to take; what is
+    def wait(self, ticket: int, fence: Fence) -> Iterator[SettledSamples]:
+        """Until no worker has samples of ``ticket`` in hand, or there are some to take; what is
         settled of lost workers meanwhile."""
 
         def is_news() -> bool:
@@ -137,17 +120,17 @@ class GivenOut:
         found = ((self._rows[:, _BUSY] == ticket) & (self._rows[:, _MEETS] == 1)).nonzero()[0]
         return next((int(rank) for rank in found if rank not in self._arena.lost), None)
 
-    def settle_all(self, fence: Fence) -> Iterator[Settled]:
+    def settle_all(self, fence: Fence) -> Iterator[SettledSamples]:
         """Of all lost workers of whom no other worker has."""
         found = (self._settle(rank, fence(rank)) for rank in self._unsettled())
         yield from (settled for settled in found if settled is not None)
 
     def _unsettled(self) -> list[int]:
-        """Workers that are lost, and of whose samples nobody has decided yet."""
+        """Workers that are lost, and of whose samples nothing is decided yet."""
         lost = list(self._arena.lost)  # another thread may just hear of one more
         return [r for r in lost if self._rows[r, _COUNT] and not self._rows[r, _SETTLED]]
 
-    def _settle(self, rank: int, applied: Applied | None) -> Settled | None:
+    def _settle(self, rank: int, applied: Applied | None) -> SettledSamples | None:
         """Decide by what the store has ``applied``; ``None`` when another worker has."""
         with self._arena.lock(Locks.CLAIMS):
             row = self._rows[rank]
@@ -170,7 +153,7 @@ class GivenOut:
             samples = sum(one.samples for one in here[len(here) - back :])
             trained = total - samples - lost - forgot - carried
             of_pass = max(0, trained - int(row[_BASE])) if busy else 0
-            found = Settled(rank, trained, of_pass, samples, lost + forgot + carried)
+            found = SettledSamples(rank, trained, of_pass, samples, lost + forgot + carried)
         self._arena.wake()
         return found
 

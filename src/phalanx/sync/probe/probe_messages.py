@@ -16,7 +16,7 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
     """One line."""
 
 
-class Orders(Message, frozen=True, tag="orders"):
+class ProbeOrders(Message, frozen=True, tag="orders"):
     """Where to listen, and for how long to live at most."""
 
     key: str
@@ -25,7 +25,7 @@ class Orders(Message, frozen=True, tag="orders"):
     seconds: float
 
 
-class Peer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ProbePeer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     address: str
     port: int
@@ -36,7 +36,7 @@ class MeasurePair(Message, frozen=True, tag="pair"):
 
     group: str
     rank: int
-    peers: list[Peer]
+    peers: list[ProbePeer]
     seconds: float
     opening: float
 
@@ -46,7 +46,7 @@ class OpenMesh(Message, frozen=True, tag="mesh"):
 
     group: str
     rank: int
-    peers: list[Peer]
+    peers: list[ProbePeer]
     opening: float
 
 
@@ -66,7 +66,7 @@ class Ready(Message, frozen=True, tag="ready"):
     port: int
 
 
-class Done(Message, frozen=True, tag="done"):
+class ProbeDone(Message, frozen=True, tag="done"):
     """It did its part, and the figures are another's."""
 
 
@@ -102,15 +102,15 @@ class MachineFigures(Message, frozen=True, tag="machine_figures"):
     energy: list[str]
 
 
-class Problem(Message, frozen=True, tag="problem"):
+class ProbeProblem(Message, frozen=True, tag="problem"):
     cause: str
     remedy: str = ""
 
 
 Request = MeasureMachine | MeasurePair | OpenMesh | TimeCollective
-Answer = Ready | Done | MachineFigures | PairFigures | Timed | Problem
+Answer = Ready | ProbeDone | MachineFigures | PairFigures | Timed | ProbeProblem
 
 encode = msgspec.json.encode
-orders_decoder = msgspec.json.Decoder(Orders)
+orders_decoder = msgspec.json.Decoder(ProbeOrders)
 request_decoder: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
 answer_decoder: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.sync.collective.links import ChannelLinks, open_links
-from phalanx.sync.connect.dispatcher import Doorman
+from phalanx.sync.connect.dispatcher import Dispatcher
 from phalanx.sync.probe import probe_compute, probing
 from phalanx.sync.probe import probe_messages as m
 
@@ -12,11 +12,11 @@ LATENCY_SHARE = 0.3
 """Of a pair's time; the rest is for the two directions."""
 
 
-class Part:
+class ProbeParticipant:
     """Keeps the mesh that collectives run on; pairs get connections of their own."""
 
-    def __init__(self, doorman: Doorman, key: RunKey, address: str, tls: bool) -> None:
-        self._doorman, self._key = doorman, key
+    def __init__(self, dispatcher: Dispatcher, key: RunKey, address: str, tls: bool) -> None:
+        self._dispatcher, self._key = dispatcher, key
         self._address, self._tls = address, tls
         self._mesh: ChannelLinks | None = None
 
@@ -30,7 +30,7 @@ class Part:
             if self._mesh is not None:
                 self._mesh.close()
             self._mesh = self._open(request)
-            return m.Done()
+            return m.ProbeDone()
         return self._time(request)
 
     def _measure_pair(self, request: m.MeasurePair) -> m.Answer:
@@ -45,7 +45,9 @@ class Part:
 
     def _time(self, request: m.TimeCollective) -> m.Answer:
         if self._mesh is None or request.name not in probing.COLLECTIVES:
-            return m.Problem(f"there is no '{request.name}' to measure", "Update Phalanx there.")
+            return m.ProbeProblem(
+                f"there is no '{request.name}' to measure", "Update Phalanx there."
+            )
         count = min(request.bytes, m.LARGEST)
         return m.Timed(probing.time_collective(self._mesh, request.name, count, request.repeats))
 
@@ -53,7 +55,7 @@ class Part:
         return open_links(
             request.rank,
             [(peer.address, peer.port) for peer in request.peers],
-            self._doorman,
+            self._dispatcher,
             self._key,
             request.group,
             source=self._address,

@@ -1,6 +1,6 @@
 """``python -m phalanx.sync.probe.probe_worker``: one machine's part in a probe of links.
 
-It is told what to do by lines of JSON on its standard input, which keeps the key out of process
+It reads its orders from lines of JSON on its standard input, which keeps the key out of process
 lists, and answers by lines on its standard output. It ends when its input does, whatever it is
 doing, and at the latest when its time is over.
 """
@@ -37,34 +37,34 @@ def main() -> int:
     try:
         _serve(orders, key, lines)
     except PhalanxError as error:
-        _say(m.Problem(error.cause, error.remedy))
+        _say(m.ProbeProblem(error.cause, error.remedy))
     except msgspec.MsgspecError:
         print("a line of standard input is no request", file=sys.stderr)
         return BAD_ORDERS
     return 0
 
 
-def _serve(orders: m.Orders, key: RunKey, lines: queue.SimpleQueue[bytes]) -> None:
+def _serve(orders: m.ProbeOrders, key: RunKey, lines: queue.SimpleQueue[bytes]) -> None:
     import torch
 
-    from phalanx.sync.connect.dispatcher import Doorman
+    from phalanx.sync.connect.dispatcher import Dispatcher
     from phalanx.sync.connect.listener import Listener
-    from phalanx.sync.probe.probe_part import Part
+    from phalanx.sync.probe.probe_part import ProbeParticipant
 
     torch.set_num_threads(1)
     listener = Listener(orders.address, key, tls=orders.tls)
-    part = Part(Doorman(listener), key, orders.address, orders.tls)
+    part = ProbeParticipant(Dispatcher(listener), key, orders.address, orders.tls)
     _say(m.Ready(listener.port))
     while True:
         request = m.request_decoder.decode(lines.get())
         try:
             _say(part.answer(request))
         except PhalanxError as error:
-            _say(m.Problem(error.cause, error.remedy))
+            _say(m.ProbeProblem(error.cause, error.remedy))
 
 
 def _read_input(lines: queue.SimpleQueue[bytes]) -> None:
-    """Whoever started this process is gone when its input ends: nobody waits for figures."""
+    """When its input ends the process that started it is gone, and the figures are not needed."""
     while line := sys.stdin.buffer.readline(LINE_LIMIT):
         lines.put(line)
     os._exit(0)

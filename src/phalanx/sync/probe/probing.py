@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 
 from phalanx.sync.collective.algorithms import tree
-from phalanx.sync.collective.algorithms.all_to_all import all_to_all
-from phalanx.sync.collective.algorithms.gather import gather
-from phalanx.sync.collective.algorithms.scatter import scatter
+from phalanx.sync.collective.algorithms.gather import all_to_all, gather, scatter
 from phalanx.sync.collective.collective import ALGORITHMS
 from phalanx.sync.collective.links import Links
 
@@ -128,7 +126,7 @@ def _pieces(memory: memoryview, size: int) -> list[memoryview]:
 
 
 def barrier(links: Links) -> None:
-    """Nobody goes on before all are here.
+    """A barrier: returns when all are here.
 
     By dissemination: Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization",
     International Journal of Parallel Programming 17 (1988).

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from phalanx.sync.arena.arena import Topology
 from phalanx.sync.codec.codec import Payload
 from phalanx.sync.codec.make import make_codec, parts_of
-from phalanx.sync.collective.algorithms.ahead import AheadSum
 from phalanx.sync.reduce.early_gradients import cuts_of
-from phalanx.sync.reduce.finite import are_finite
-from phalanx.sync.reduce.topology import Path
+from phalanx.sync.state.gradient_values import are_finite
 from phalanx.sync.state.layout import reshard
 from phalanx.sync.strategies.strategy import StrategyContext
+
+if TYPE_CHECKING:
+    from phalanx.sync.collective.algorithms.ahead import AheadSum
 
 NOT_FINITE = -1
 """Instead of a host's messages: a codec may hide it, and would remember it."""
@@ -35,17 +38,19 @@ class Summing:
         sums: list[Tensor],
         *,
         leads: bool,
-        path: Path | None = None,
+        topology: Topology | None = None,
     ) -> None:
         hosts, team, self._shared = context.arena.hosts, context.team, context.shared
         assert hosts is not None
         layouts = [reshard(n, 1) for n in context.replica.layouts]
         self._sums, self._mine = sums, [r for r in team.members if r in hosts.here]
         tag = f"{context.tag}.{team.members[0]}"
-        self._collective = hosts.collective(tag, team.members, path or Path()) if leads else None
+        self._collective = (
+            hosts.collective(tag, team.members, topology or Topology()) if leads else None
+        )
         streams = [(f"host.{i}", n, 0, sums[i]) for i, n in enumerate(layouts)]
-        self.sender = context.wire.sender(streams if self._collective else [])
-        codec = context.wire.codec
+        self.sender = context.encoding.sender(streams if self._collective else [])
+        codec = context.encoding.codec
         self._decoders = [make_codec(codec, parts_of(n, 0), 0) for n in layouts] if codec else []
         self._scratch = [torch.empty_like(flat) for flat in sums] if codec else []
         self.ahead: AheadSum | None = None

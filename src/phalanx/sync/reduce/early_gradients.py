@@ -2,26 +2,29 @@
 
 What has gone cannot be called back, and until its step a script may do to a gradient what it
 likes: add another pass, clip it, drop it. So at the step what has gone is compared with what is
-there. Where they differ everybody is told, throws away what came, and exchanges once more.
+there. Where they differ all hosts throw away what came, and exchange once more.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from phalanx.core.errors import PeerLost
-from phalanx.sync.collective.algorithms.ahead import AheadSum
 from phalanx.sync.state.gradients import Scale, get_grad
-from phalanx.sync.state.layout import Layout, Place
+from phalanx.sync.state.layout import Layout, ParameterPlace
+
+if TYPE_CHECKING:
+    from phalanx.sync.collective.algorithms.ahead import AheadSum
 
 LEAST = 256 << 10
 """Bytes of a piece, at least: what the hooks and the thread cost is more than smaller ones save."""
 REST = 100
-"""Steps without going ahead after it was in vain: whoever does so once, does it at each step."""
+"""Steps without going ahead after it was in vain: scripts do the same at each step."""
 
 _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
@@ -103,7 +106,7 @@ class EarlyGradients:
         taken = self._first < len(self._places)
         return self._places[self._first].start if taken else self._flat.numel()
 
-    def _has_gone(self, place: Place) -> bool:
+    def _has_gone(self, place: ParameterPlace) -> bool:
         return place.end > self._gone
 
     def distrust(self) -> None:
@@ -135,7 +138,7 @@ class EarlyGradients:
         size = gradient.numel() * gradient.element_size()
         return not _memcmp(sent, gradient.data_ptr(), size)
 
-    def _lies_like(self, gradient: Tensor, place: Place) -> bool:
+    def _lies_like(self, gradient: Tensor, place: ParameterPlace) -> bool:
         """Whether the gradient's bytes are those of the flat buffer, in the same order."""
         return (
             gradient.layout == torch.strided

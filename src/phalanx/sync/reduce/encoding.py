@@ -1,4 +1,4 @@
-"""What lies between a worker and whoever takes its gradients: a codec, and a rate.
+"""What happens to gradients on their way from a worker: a codec, and a rate.
 
 On one host both are about honesty rather than need: memory takes whole gradients at full speed.
 A codec changes them exactly as it would between hosts and its bytes are counted; an emulated
@@ -10,15 +10,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from phalanx.core.spec.codecs import CodecSpec
-from phalanx.sync.codec.codec import Payload
-from phalanx.sync.codec.feedback import Compressor
-from phalanx.sync.codec.make import make_compressor, parts_of
 from phalanx.sync.state.layout import Layout
 from phalanx.sync.state.shared_state import SharedState
+
+if TYPE_CHECKING:
+    from phalanx.sync.codec.codec import Payload
+    from phalanx.sync.codec.feedback import Compressor
 
 State = dict[str, Tensor]
 Stream = tuple[str, Layout, int, Tensor]
@@ -26,7 +28,7 @@ Stream = tuple[str, Layout, int, Tensor]
 
 
 @dataclass(frozen=True)
-class Wire:
+class Encoding:
     """Given to a strategy; makes a :class:`Sender` for each stream of tensors it sends."""
 
     codec: CodecSpec | None = None
@@ -41,6 +43,8 @@ class Wire:
         """``visit`` gives each stay in a phase random numbers of its own."""
         if self.codec is None:
             return None
+        from phalanx.sync.codec.make import make_compressor, parts_of  # most runs have no codec
+
         name, layout, shard, tensor = stream
         digest = hashlib.sha256(f"{self.seed} {name} {visit}".encode()).digest()
         seed = int.from_bytes(digest[:6], "big")
@@ -56,12 +60,12 @@ class Wire:
 class Sender:
     """Sends the same tensors again and again."""
 
-    def __init__(self, wire: Wire, streams: Sequence[Stream]) -> None:
-        self._wire, self._given = wire, streams
+    def __init__(self, encoding: Encoding, streams: Sequence[Stream]) -> None:
+        self._encoding, self._given = encoding, streams
         self._start(0)
 
     def _start(self, visit: int) -> None:
-        self._streams = [(s[0], s[3], self._wire.compressor(s, visit)) for s in self._given]
+        self._streams = [(s[0], s[3], self._encoding.compressor(s, visit)) for s in self._given]
         self._plain = sum(t.numel() * t.itemsize for _, t, c in self._streams if c is None)
         self._coded = [(tensor, c) for _, tensor, c in self._streams if c is not None]
 
@@ -73,7 +77,7 @@ class Sender:
     def begin(self, shared: SharedState) -> None:
         """A clean start, as a run that is resumed later has it too: nothing that is left of an
         earlier stay in this phase counts. The steps done so far tell the stays apart."""
-        if self._wire.codec is not None:
+        if self._encoding.codec is not None:
             counts = (float(n.max()) for steps in shared.steps for n in steps if n.numel())
             self._start(int(max(counts, default=0.0)))
 
@@ -87,11 +91,13 @@ class Sender:
     def send(self) -> int:
         """The tensors become what the receivers see; returns the bytes that takes."""
         count = self._plain + sum(c.compress(tensor).nbytes for tensor, c in self._coded)
-        self._wire.take_time(count)
+        self._encoding.take_time(count)
         return count
 
     def encode(self) -> list[Payload]:
         """The messages themselves, for a real wire; the tensors become what receivers see."""
+        from phalanx.sync.codec.codec import Payload
+
         return [
             Payload((tensor,)) if compressor is None else compressor.compress(tensor)
             for _, tensor, compressor in self._streams

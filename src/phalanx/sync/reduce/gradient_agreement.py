@@ -9,7 +9,7 @@ from torch import Tensor
 
 from phalanx.sync.reduce.reducer import Reducer
 from phalanx.sync.state.gradients import get_grad, set_grad
-from phalanx.sync.state.layout import Place
+from phalanx.sync.state.layout import ParameterPlace
 from phalanx.sync.strategies.strategy import StrategyContext
 
 
@@ -18,8 +18,8 @@ class GradientAgreement:
     script reads is what one process would have."""
 
     def __init__(self, context: StrategyContext) -> None:
-        wire = dataclasses.replace(context.wire, codec=None)
-        plain = dataclasses.replace(context, wire=wire, tag=f"{context.tag}.agreed")
+        encoding = dataclasses.replace(context.encoding, codec=None)
+        plain = dataclasses.replace(context, encoding=encoding, tag=f"{context.tag}.agreed")
         self._reducer, self._replica = Reducer(plain), context.replica
         self._team = context.team
 
@@ -42,7 +42,7 @@ class GradientAgreement:
         self._team.barrier()  # the rows are free again
 
 
-def _write(parameter: Tensor, place: Place, whole: Tensor) -> None:
+def _write(parameter: Tensor, place: ParameterPlace, whole: Tensor) -> None:
     gradient, value = get_grad(parameter), place.view(whole)
     if gradient is None or gradient.requires_grad:
         set_grad(parameter, value.clone().to(parameter.device))

@@ -1,8 +1,8 @@
 """Reduce-scatter within a team: each member sums some slices of all members' gradients.
 
 It is the first half of the all-reduce of Rabenseifner, "Optimization of collective reduction
-operations" (2004). In shared memory a member shows its gradient in a row of its own, and whoever
-owns a slice adds up that slice of all rows, in the order of the members. A team that spans
+operations" (2004). In shared memory a member shows its gradient in a row of its own, and the
+owner of a slice adds up that slice of all rows, in the order of the members. A team that spans
 several hosts does so on each of them; then one member per host exchanges the sums with the other
 hosts, in the row that was its own.
 """
@@ -10,21 +10,23 @@ hosts, in the row that was its own.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from phalanx.sync.arena.arena import Topology
 from phalanx.sync.reduce.adding import adding
-from phalanx.sync.reduce.between_hosts import Summing
-from phalanx.sync.reduce.clipping import clip_factor
-from phalanx.sync.reduce.early_gradients import EarlyGradients
-from phalanx.sync.reduce.finite import are_finite, total
 from phalanx.sync.reduce.team import circle_of
-from phalanx.sync.reduce.topology import Path
+from phalanx.sync.state.gradient_values import are_finite, clip_factor, total
 from phalanx.sync.state.gradients import get_grad
 from phalanx.sync.state.layout import Layout
 from phalanx.sync.state.replica import NOBODY, Masks
 from phalanx.sync.strategies.strategy import StrategyContext
+
+if TYPE_CHECKING:
+    from phalanx.sync.reduce.between_hosts import Summing
+    from phalanx.sync.reduce.early_gradients import EarlyGradients
 
 
 class Reducer:
@@ -34,7 +36,7 @@ class Reducer:
     """
 
     def __init__(
-        self, context: StrategyContext, *, across: bool = True, path: Path | None = None
+        self, context: StrategyContext, *, across: bool = True, topology: Topology | None = None
     ) -> None:
         self._replica, self._shared = context.replica, context.shared
         self._team, host, hosts = context.team, context.arena.host, context.arena.hosts
@@ -64,27 +66,34 @@ class Reducer:
         ]
         whole = self._team.size == context.arena.workers
         self._rows = slice(None) if whole else list(self._team.members)
-        self._summing = (
-            Summing(context, self.sums, leads=self.leads, path=path) if across and hosts else None
-        )
+        self._summing = self._sum_between_hosts(context, topology) if across and hosts else None
         self._early = self._going_early()
-        self.sender = self._summing.sender if self._summing else context.wire.sender(self._sent())
+        self.sender = (
+            self._summing.sender if self._summing else context.encoding.sender(self._sent())
+        )
         self.bytes_sent = 0
         """Of the last offer, and of what went to other hosts."""
-        self._coded = context.wire.codec is not None
+        self._coded = context.encoding.codec is not None
         self._looks_first = self._coded or not across
         """A codec would remember what is not finite; and what others sum, others have to check."""
         self._flats: list[Tensor] | None = None
         self.refused: tuple[int, ...] | None = None
         """Whose gradients were not finite, if what was reduced is not: see ``Timing``."""
 
+    def _sum_between_hosts(self, context: StrategyContext, topology: Topology | None) -> Summing:
+        from phalanx.sync.reduce.between_hosts import Summing
+
+        return Summing(context, self.sums, leads=self.leads, topology=topology)
+
     def _going_early(self) -> EarlyGradients | None:
-        """Where nobody else of this host adds to what goes to the others."""
+        """Where no other worker of this host adds to what goes to the others."""
         ahead = self._summing.ahead if self._summing else None
         if ahead is None or not ahead.can_begin_early:
             return None
         if len(self._local) > 1 or self._replica.staging.away:
             return None
+        from phalanx.sync.reduce.early_gradients import EarlyGradients
+
         return EarlyGradients(
             self._replica.layouts[0], self._replica.parameters[0], self.sums[0], ahead,
             self._replica.scale,

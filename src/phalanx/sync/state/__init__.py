@@ -1,1 +1,3 @@
-"""What is trained, in flat memory: layouts, replicas, shared and optimizer state, gradients."""
+"""What is trained, in flat memory: layouts, replicas, shared and optimizer state, gradients. Uses
+``arena`` alone.
+"""

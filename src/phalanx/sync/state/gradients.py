@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 _grad: Any = torch.Tensor.grad
 get_grad: Callable[[Tensor], Tensor | None] = _grad.__get__
-"""This worker's own ``.grad``, whoever watches it."""
+"""This worker's own ``.grad``, also where reads are watched."""
 set_grad: Callable[[Tensor, Tensor | None], None] = _grad.__set__
 
 OnRead = Callable[[Tensor], None]

@@ -15,7 +15,7 @@ ALIGN = 16  # elements: shards begin on a cache line for float32 and wider
 
 
 @dataclass(frozen=True)
-class Place:
+class ParameterPlace:
     """Where one parameter lies in its flat buffer."""
 
     start: int
@@ -53,7 +53,7 @@ class Layout:
 
     dtype: torch.dtype
     size: int
-    places: tuple[Place, ...]
+    places: tuple[ParameterPlace, ...]
     shards: tuple[tuple[Piece, ...], ...]
 
     def bounds(self, shard: int) -> tuple[int, int]:
@@ -101,7 +101,7 @@ def reshard(layout: Layout, shards: int) -> Layout:
     return replace(layout, shards=_cut(layout.places, layout.size, shards))
 
 
-def _cut(places: Sequence[Place], size: int, shards: int) -> tuple[tuple[Piece, ...], ...]:
+def _cut(places: Sequence[ParameterPlace], size: int, shards: int) -> tuple[tuple[Piece, ...], ...]:
     cut = -(-size // shards)
     cut = -(-cut // ALIGN) * ALIGN
     return tuple(
@@ -109,14 +109,14 @@ def _cut(places: Sequence[Place], size: int, shards: int) -> tuple[tuple[Piece, 
     )
 
 
-def _place(parameter: Tensor, group: int, at: int) -> Place:
+def _place(parameter: Tensor, group: int, at: int) -> ParameterPlace:
     if parameter.layout != torch.strided:
         raise InputError("a parameter is sparse", "Use dense parameters.")
     dense = torch.empty_like(parameter, memory_format=torch.preserve_format, device="meta")
-    return Place(at, at + parameter.numel(), group, parameter.shape, dense.stride())
+    return ParameterPlace(at, at + parameter.numel(), group, parameter.shape, dense.stride())
 
 
-def _pieces(places: Sequence[Place], low: int, high: int) -> tuple[Piece, ...]:
+def _pieces(places: Sequence[ParameterPlace], low: int, high: int) -> tuple[Piece, ...]:
     return tuple(
         Piece(i, max(p.start, low), min(p.end, high), p.group)
         for i, p in enumerate(places)

@@ -10,9 +10,16 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from phalanx.core.errors import InputError
-from phalanx.sync.reduce.finite import total
+from phalanx.sync.state.gradient_values import total
 from phalanx.sync.state.gradients import Scale, get_grad, set_grad
-from phalanx.sync.state.layout import Layout, Place, by_dtype, make_layout, reshard, trainable
+from phalanx.sync.state.layout import (
+    Layout,
+    ParameterPlace,
+    by_dtype,
+    make_layout,
+    reshard,
+    trainable,
+)
 from phalanx.sync.state.staging import StagedCollector, Staging
 
 NOBODY: Collection[int] = frozenset()
@@ -72,8 +79,8 @@ class Replica:
         return [torch.empty(n.size, dtype=n.dtype, device=self.device) for n in self.layouts]
 
     def listen(self, indices: Collection[int], take: Callable[[int], None]) -> None:
-        """``take`` is told when one of these parameters of the first layout has its gradient, while
-        the backward pass goes on; whoever was told before is not any more."""
+        """``take`` is called when one of these parameters of the first layout has its gradient,
+        while the backward pass goes on; it replaces an earlier one."""
         self.stop_listening()
         for index in indices:
             parameter = self.parameters[0][index]
@@ -199,14 +206,14 @@ def _halves(shard: Tensor) -> tuple[Tensor, Tensor]:
     return shard[:half], shard[len(shard) - half :]
 
 
-def _shaped(place: Place, targets: list[tuple[int, int, Tensor]]) -> Tensor | None:
+def _shaped(place: ParameterPlace, targets: list[tuple[int, int, Tensor]]) -> Tensor | None:
     """The one target of a parameter in the parameter's own shape."""
     if len(targets) != 1:
         return None
     return targets[0][2].as_strided(place.shape, place.stride)
 
 
-def _flat(gradient: Tensor, place: Place) -> Tensor:
+def _flat(gradient: Tensor, place: ParameterPlace) -> Tensor:
     """The gradient's numbers in the order of the flat buffer."""
     if gradient.stride() != place.stride:
         ordered = torch.empty_strided(

@@ -2,7 +2,7 @@
 
 An element-wise optimizer treats every number alike, so it can run on any slice of the
 parameters. Its state (momentum and the like, one value per parameter element) lies in flat
-*slots* beside the parameters, so that whoever holds the shard can go on with the next update:
+*slots* beside the parameters, so that the next update can be made by any holder of the shard:
 this worker, another one, or another strategy after a switch.
 """
 
@@ -143,7 +143,7 @@ class ShardOptimizer:
         self._gradient: Tensor | None = None
 
     def update(self, gradient: Tensor, used: bytes | None, rate_factor: float = 1.0) -> None:
-        """Apply ``gradient`` (of this shard); parameters that nobody ``used`` are passed over."""
+        """Apply ``gradient`` (of this shard); parameters that were not ``used`` are passed over."""
         if not self._pieces:
             return
         self._arrange(gradient, used)

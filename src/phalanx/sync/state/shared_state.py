@@ -89,7 +89,7 @@ class SharedState:
         self._share_first_weights()
 
     def _pin(self) -> None:
-        """What a device reads and writes. Not what threads share: nobody would unpin it."""
+        """What a device reads and writes. Not what threads share: it would stay pinned."""
         if not self.arena.scripted:
             own = [rows[self.arena.host.rank] for rows in self.gradients]
             self.replica.staging.pin([*self.parameters, *own])

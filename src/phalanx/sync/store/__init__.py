@@ -1,4 +1,4 @@
 """The parameter store of one host: versions, admission of workers, pushes.
 
-Its form over the network is in ``remote``.
+Uses ``arena``, ``state`` and ``reduce``. Its form over the network is in ``remote``.
 """

@@ -3,7 +3,7 @@
 One store serves them all; they differ only in how far a worker may be ahead of the slowest.
 The caller keeps the clocks and the grants, asks :meth:`Rule.decide` once after each push, stores
 the answer, and lets the worker go on when :meth:`Rule.admits` says so. The worker with the lowest
-clock is always admitted, so nobody can wait for ever.
+clock is always admitted, so no wait is for ever.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 AWAY = 2**62
-"""The clock of a worker that rests: nobody waits for it."""
+"""The clock of a worker that rests: the others do not wait for it."""
 
 HORIZON = 64
 """How many of its own pushes DSSP looks ahead; guesses about later ones are worth nothing."""
@@ -49,7 +49,7 @@ class Rule(Protocol):
 
 
 class Free:
-    """Nobody waits for anybody (``async``)."""
+    """No worker waits for another (``async``)."""
 
     def admits(self, rank: int, clocks: Clocks) -> bool:
         return True
@@ -168,7 +168,7 @@ def rejoin(rank: int, steps: Sequence[int], last: int = 0, newest: int = 0) -> i
     """The clock of a worker that comes back from ``AWAY``, where it had done ``last`` steps.
 
     Never below those who are present: a returning worker must not hold them up for the steps
-    that it has missed. Where nobody is, ``newest`` counts, the highest clock there has been: the
+    that it has missed. Where there are none, ``newest`` counts, the highest clock so far: the
     others come back too, and must not wait for this one until it has caught up.
     """
     own = last if steps[rank] >= AWAY else steps[rank]

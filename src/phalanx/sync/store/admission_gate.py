@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from phalanx.sync.arena.arena import Arena
-from phalanx.sync.arena.locks import Locks
+from phalanx.sync.arena.arena import Arena, Locks
 from phalanx.sync.store.admission import AWAY, Clocks, Rule, rejoin
 
 
@@ -24,7 +23,7 @@ class Party(Protocol):
         """Copy the newest parameters."""
 
 
-class Gate:
+class AdmissionGate:
     """A worker's clock counts its pushes. It goes on when the rule admits it.
 
     All optimizers of a worker share one clock: with one for each, two workers could wait for each
@@ -78,7 +77,7 @@ class Gate:
         return True
 
     def before_push(self) -> None:
-        """In lockstep nobody changes parameters that another has still to take."""
+        """In lockstep parameters do not change while another worker has still to take them."""
         if self._lockstep:
             self._arena.await_(self._all_pulled, self._gone)
 
@@ -100,13 +99,13 @@ class Gate:
 
     def pulled(self) -> None:
         if self.away:
-            return  # nobody waits for what a resting worker takes
+            return  # the others do not wait for a resting worker
         self._pulled[self._rank] = self._own
         if self._lockstep:
             self._arena.wake()
 
     def rest(self) -> None:
-        """Nobody waits for this worker until it enters again."""
+        """The others do not wait for this worker until it enters again."""
         self._steps[self._rank] = self._pulled[self._rank] = AWAY
         self._arena.wake()
 
@@ -139,15 +138,3 @@ class Gate:
 
     def _all_pulled(self) -> bool:
         return bool(self._present(self._pulled).min() >= self._own)
-
-
-class Gates:
-    """The gate of a stage: made by the first of its optimizers, shared by all."""
-
-    def __init__(self) -> None:
-        self._gate: Gate | None = None
-
-    def shared(self, make: Callable[[], Gate]) -> Gate:
-        if self._gate is None:
-            self._gate = make()
-        return self._gate

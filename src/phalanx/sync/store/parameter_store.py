@@ -14,19 +14,18 @@ from phalanx.sync.reduce.reducer import Reducer
 from phalanx.sync.state.replica import Masks
 from phalanx.sync.state.shard_optimizer import ELEMENTWISE
 from phalanx.sync.state.shared_state import State
-from phalanx.sync.store.push_buffers import Outbox
-from phalanx.sync.store.remote.remote_store import RemoteStore
-from phalanx.sync.store.shared_store import Store
+from phalanx.sync.store.push_buffers import PushBuffers
+from phalanx.sync.store.shared_store import SharedStore
 from phalanx.sync.strategies.strategy import StrategyContext, Timing
 
 
 class ParameterStore(Protocol):
     """One worker's access to the store, wherever that is."""
 
-    def outbox(self) -> Outbox:
+    def make_buffers(self) -> PushBuffers:
         """Memory for gradients to push."""
 
-    def encode(self, outbox: Outbox) -> int:
+    def encode(self, buffers: PushBuffers) -> int:
         """What is pushed next becomes what the store sees; returns its bytes, if none are sent
         for real."""
 
@@ -39,9 +38,9 @@ class ParameterStore(Protocol):
     def fetch_slots(self) -> None:
         """The optimizer's state in the shared state becomes what the store has now."""
 
-    def push_outbox(
+    def push_buffers(
         self,
-        outbox: Outbox,
+        buffers: PushBuffers,
         used: Masks,
         rate_factor: float,
         timing: Timing,
@@ -78,7 +77,9 @@ class ParameterStore(Protocol):
 def make_store(context: StrategyContext, servers: int | None = None) -> ParameterStore:
     refuse_whole(context)
     if context.arena.hosts is None:
-        return Store(context)
+        return SharedStore(context)
+    from phalanx.sync.store.remote.remote_store import RemoteStore
+
     return RemoteStore(context, servers)
 
 

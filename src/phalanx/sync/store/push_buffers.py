@@ -8,17 +8,16 @@ import torch
 from torch import Tensor
 
 from phalanx.sync.codec.codec import Payload
-from phalanx.sync.reduce.clipping import clip_factor
-from phalanx.sync.reduce.encoding import Wire
-from phalanx.sync.reduce.finite import are_finite
+from phalanx.sync.reduce.encoding import Encoding
+from phalanx.sync.state.gradient_values import are_finite, clip_factor
 from phalanx.sync.state.layout import Layout
 from phalanx.sync.state.replica import Masks, Replica
 
 
-class Outbox:
+class PushBuffers:
     """``flats`` hold what is pushed, whole; ``gradients[layout][shard]`` are its parts."""
 
-    def __init__(self, replica: Replica, layouts: Sequence[Layout], wire: Wire) -> None:
+    def __init__(self, replica: Replica, layouts: Sequence[Layout], encoding: Encoding) -> None:
         shards = range(len(layouts[0].shards))
         self.flats = [replica.staging.host_buffer(n.size, n.dtype) for n in layouts]
         self.gradients = [
@@ -26,7 +25,7 @@ class Outbox:
             for flat, layout in zip(self.flats, layouts, strict=True)
         ]
         self._collectors = replica.collector(self.gradients, layouts)
-        self.sender = wire.sender(
+        self.sender = encoding.sender(
             [
                 (f"{i}.{shard}", layout, shard, self.gradients[i][shard])
                 for shard in shards

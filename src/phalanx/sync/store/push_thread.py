@@ -1,4 +1,4 @@
-"""Who carries a push: the worker itself, or a thread beside it while the next step computes."""
+"""Who makes a push: the worker itself, or a thread beside it while the next step computes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 Job = Callable[[], None]
 
 
-class Courier(Protocol):
+class Pusher(Protocol):
     def carry(self, job: Job) -> None:
         """Do ``job``, now or soon."""
 
@@ -20,7 +20,7 @@ class Courier(Protocol):
         """Return when the last job is done."""
 
 
-class AtOnce:
+class PushAtOnce:
     """The worker itself: a push is over when ``carry`` returns."""
 
     def carry(self, job: Job) -> None:
@@ -30,7 +30,7 @@ class AtOnce:
         pass
 
 
-class Beside:
+class PushThread:
     """A thread: the next step computes on parameters without this worker's last push.
 
     On a GPU in a stream of its own: in that of the training a copy would wait for the step, with
@@ -55,7 +55,7 @@ class Beside:
             done.result()
 
 
-class Later:
+class PushLater:
     """The same order without a thread, so that a scripted run can be repeated."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Later:
             job()
 
 
-def make_courier(overlap: bool, device: torch.device, *, scripted: bool) -> Courier:
+def make_pusher(overlap: bool, device: torch.device, *, scripted: bool) -> Pusher:
     if not overlap:
-        return AtOnce()
-    return Later() if scripted else Beside(device)
+        return PushAtOnce()
+    return PushLater() if scripted else PushThread(device)

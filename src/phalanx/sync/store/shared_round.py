@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from phalanx.sync.arena.locks import Locks, shard_lock
-from phalanx.sync.reduce.clipping import clip_factor
-from phalanx.sync.reduce.finite import are_finite
-from phalanx.sync.store.shared_store import Store
+from phalanx.sync.arena.arena import Locks, shard_lock
+from phalanx.sync.state.gradient_values import are_finite, clip_factor
+from phalanx.sync.store.shared_store import SharedStore
 from phalanx.sync.strategies.strategy import StrategyContext, Timing
 
 
@@ -17,7 +16,7 @@ class SharedRound:
     def __init__(self, context: StrategyContext) -> None:
         self._replica, self._shared = context.replica, context.shared
         self._arena, self._clock = context.arena, context.clock
-        self._store = Store(context)
+        self._store = SharedStore(context)
         layouts, shards = self._replica.layouts, self._arena.workers
         self._rows = [  # [layout][shard][rank]
             [[g[slice(*n.bounds(s))] for g in gradients] for s in range(shards)]
@@ -27,7 +26,7 @@ class SharedRound:
         self._sums = [[rows[0] for rows in shard] for shard in self._rows]
         self._collectors = self._replica.collector(mine)
         self._mine = [gradients[self._arena.rank] for gradients in self._shared.gradients]
-        self.sender = context.wire.sender(
+        self.sender = context.encoding.sender(
             [
                 (f"{i}.{s}", layout, s, mine[i][s])
                 for i, layout in enumerate(layouts)

@@ -1,7 +1,7 @@
 """One versioned store of parameters in shards, which workers update in turn.
 
-On one host the store is memory that all workers share, so there is no server process: whoever
-pushes locks a shard and runs the optimizer on it. Every push is applied exactly once, whatever
+On one host the store is memory that all workers share, so there is no server process: a worker
+that pushes locks a shard and runs the optimizer on it. Every push is applied exactly once, whatever
 the order (Li et al., "Scaling distributed machine learning with the parameter server", 2014).
 """
 
@@ -13,11 +13,11 @@ from typing import Protocol
 from torch import Tensor
 
 from phalanx.data.ledger import Applied
-from phalanx.sync.arena.locks import shard_lock
+from phalanx.sync.arena.arena import shard_lock
 from phalanx.sync.reduce.reducer import Reducer
 from phalanx.sync.state.replica import Masks
 from phalanx.sync.state.shared_state import State
-from phalanx.sync.store.push_buffers import Outbox
+from phalanx.sync.store.push_buffers import PushBuffers
 from phalanx.sync.strategies.strategy import StrategyContext, Timing
 
 
@@ -27,13 +27,13 @@ class ByShard(Protocol):
     def __getitem__(self, shard: int, /) -> Tensor: ...
 
 
-class Store:
+class SharedStore:
     """The shards in shared memory. ``gradients[layout][shard]`` is what a worker pushes."""
 
     def __init__(self, context: StrategyContext) -> None:
         self._arena, self._shared, self._clock = context.arena, context.shared, context.clock
         self._staging = context.replica.staging
-        self._replica, self._wire = context.replica, context.wire
+        self._replica, self._encoding = context.replica, context.encoding
         layouts, self._shards = context.replica.layouts, context.arena.workers
         self._bounds = [[n.bounds(shard) for shard in range(self._shards)] for n in layouts]
         self._optimizers = [
@@ -45,12 +45,12 @@ class Store:
         """Workers begin with different shards, so as not to meet."""
         self._seen = [0] * self._shards
 
-    def outbox(self) -> Outbox:
-        return Outbox(self._replica, self._replica.layouts, self._wire)
+    def make_buffers(self) -> PushBuffers:
+        return PushBuffers(self._replica, self._replica.layouts, self._encoding)
 
-    def encode(self, outbox: Outbox) -> int:
+    def encode(self, buffers: PushBuffers) -> int:
         """What is pushed next becomes what the store sees; returns the bytes of that."""
-        return outbox.sender.send()
+        return buffers.sender.send()
 
     def begin(self) -> None:
         """The shared state is the store: there is nothing to hand over."""
@@ -61,19 +61,19 @@ class Store:
     def fetch_slots(self) -> None:
         """They are there."""
 
-    def push_outbox(
+    def push_buffers(
         self,
-        outbox: Outbox,
+        buffers: PushBuffers,
         used: Masks,
         rate_factor: float,
         timing: Timing,
         pull: Sequence[Tensor] | None = None,
     ) -> None:
         """Update all shards with what was encoded; ``pull`` takes the new parameters."""
-        self.push(outbox.gradients, used, rate_factor, timing, pull=pull or ())
+        self.push(buffers.gradients, used, rate_factor, timing, pull=pull or ())
 
     def fence(self, rank: int) -> Applied | None:
-        """On one host nobody goes on without another."""
+        """On one host no worker goes on without another."""
         return None
 
     def push_for(self, reducer: Reducer) -> None:
@@ -160,7 +160,7 @@ class Store:
         return versions
 
     def pull(self, into: Sequence[Tensor]) -> None:
-        """Copy every shard, each as a whole that nobody is updating."""
+        """Copy every shard, none while it is being updated."""
         for shard in self.order:
             with self._arena.lock(shard_lock(shard)):
                 self._seen[shard] = int(self._shared.versions[shard])

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from phalanx.sync.arena.arena import Topology
 from phalanx.sync.reduce.reducer import Reducer
-from phalanx.sync.reduce.topology import Path
 from phalanx.sync.state.gradients import set_grad
 from phalanx.sync.state.replica import Masks
 from phalanx.sync.state.shared_state import State
@@ -29,8 +29,8 @@ class AllReduce(TeamStrategy):
         through: str | None = None,
     ) -> None:
         super().__init__(context)
-        path = Path(topology, through, self._replica.device)
-        self._reducer = Reducer(context, path=path)
+        chosen = Topology(topology, through, self._replica.device)
+        self._reducer = Reducer(context, topology=chosen)
         if self._shared.elementwise:
             layouts, shard = len(self._replica.layouts), self._host.rank
             self._optimizers = [self._shared.optimizer_of(i, shard) for i in range(layouts)]
@@ -62,7 +62,7 @@ class AllReduce(TeamStrategy):
     @property
     def steps_agreed(self) -> bool:
         """A codec makes something else of a gradient on its way: then it has to go it."""
-        return self._context.wire.codec is None
+        return self._context.encoding.codec is None
 
     def step_agreed(self) -> Timing:
         met = self._clock.now()

@@ -1,4 +1,4 @@
-"""Bounded staleness: asynchronous, but nobody runs far ahead of the slowest.
+"""Bounded staleness: asynchronous, but no worker runs far ahead of the slowest.
 
 SSP: Ho et al., "More effective distributed ML via a stale synchronous parallel parameter server"
 (2013). DSSP, which chooses the bound at run time: Zhao et al., "Dynamic stale synchronous
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from phalanx.sync.state.replica import Masks
 from phalanx.sync.store.admission import Dynamic, Rule, Stale
-from phalanx.sync.store.admission_gate import Gate
+from phalanx.sync.store.admission_gate import AdmissionGate
 from phalanx.sync.strategies.asynchronous import Asynchronous
 from phalanx.sync.strategies.strategy import StrategyContext, Timing
 
@@ -31,13 +31,13 @@ class Bounded(Asynchronous):
         super().__init__(context, overlap, servers)
         tag, gone = f"{context.tag}.gate", context.gone
         self._gate = context.gates.shared(
-            lambda: Gate(self._arena, rule, tag, lockstep=lockstep, gone=gone)
+            lambda: AdmissionGate(self._arena, rule, tag, lockstep=lockstep, gone=gone)
         )
         self._gate.parties.append(self)
         self._taken: list[int] = []
 
     def arrive(self) -> None:
-        """Before it computes: whoever is done sooner must not take it for one that rests.
+        """Before it computes: one that is done sooner must not take it for a resting worker.
 
         What it took before a rest can be of any age.
         """
@@ -54,7 +54,7 @@ class Bounded(Asynchronous):
         self._gate.before_push()
         timing.wait += now() - asked
         if used is not None:
-            self._store.push_outbox(self._outbox, used, self._rate_factor, timing)
+            self._store.push_buffers(self._buffers, used, self._rate_factor, timing)
         self._gate.pushed()
         pushed = now()
         self._gate.wait()

@@ -2,27 +2,29 @@
 
 Valiant, "A bridging model for parallel computation" (1990); the synchronous mode of parameter
 servers. Unlike ``allreduce`` no worker has a slice of its own: the store sums what was pushed, in
-the order of the ranks, and updates it, while others are still pushing. On one host whoever
-completes a shard does so; between hosts each host pushes what its workers have summed.
+the order of the ranks, and updates it, while others are still pushing. On one host the worker
+that completes a shard does so; between hosts each host pushes what its workers have summed.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from phalanx.sync.state.shared_state import State
 from phalanx.sync.store.parameter_store import refuse_whole
-from phalanx.sync.store.remote.remote_round import RemoteRound
 from phalanx.sync.store.shared_round import SharedRound
 from phalanx.sync.strategies.strategy import StrategyContext, Timing
 from phalanx.sync.strategies.team_strategy import TeamStrategy
+
+if TYPE_CHECKING:
+    from phalanx.sync.store.remote.remote_round import RemoteRound
 
 
 class BulkSynchronous(TeamStrategy):
     def __init__(self, context: StrategyContext, servers: int | None = None) -> None:
         super().__init__(context)
         refuse_whole(context)
-        self._round: SharedRound | RemoteRound = (
-            SharedRound(context) if context.arena.hosts is None else RemoteRound(context, servers)
-        )
+        self._round = _round_of(context, servers)
 
     def begin(self) -> None:
         self._round.begin()
@@ -54,3 +56,11 @@ class BulkSynchronous(TeamStrategy):
 
     def import_private(self, state: State) -> None:
         self._round.sender.import_state(state)
+
+
+def _round_of(context: StrategyContext, servers: int | None) -> SharedRound | RemoteRound:
+    if context.arena.hosts is None:
+        return SharedRound(context)
+    from phalanx.sync.store.remote.remote_round import RemoteRound
+
+    return RemoteRound(context, servers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from phalanx.data.ledger import Applied
-from phalanx.sync.arena.locks import shard_lock
+from phalanx.sync.arena.arena import shard_lock
 from phalanx.sync.state.shared_state import State
 from phalanx.sync.strategies.strategy import StrategyContext, Timing
 
@@ -76,7 +76,7 @@ class SharedStrategy:
 
     def snapshot(self, flats: list[torch.Tensor]) -> None:
         for shard in range(self._host.workers):
-            with self._host.lock(shard_lock(shard)):  # each shard as nobody is updating it
+            with self._host.lock(shard_lock(shard)):  # no shard is read while it is updated
                 for flat, values, layout in zip(
                     flats, self._shared.parameters, self._replica.layouts, strict=True
                 ):

@@ -5,8 +5,18 @@ from __future__ import annotations
 import torch
 
 from phalanx.sync.arena.clock import Clock
-from phalanx.sync.reduce.finite import are_finite
+from phalanx.sync.state.gradient_values import are_finite
 from phalanx.sync.state.gradients import get_grad, set_grad
+from phalanx.sync.state.optimizer_state import (
+    State,
+    export_tensors,
+    load_tensors,
+    read_slot,
+    read_steps,
+    write_slots,
+)
+from phalanx.sync.state.replica import Replica
+from phalanx.sync.state.shard_optimizer import discover_slots, is_elementwise
 from phalanx.sync.strategies.strategy import Timing
 
 
@@ -31,3 +41,31 @@ class Single:
         for parameter in parameters:  # zero_grad, without its wrappers
             set_grad(parameter, None)
         return Timing(update=self._clock.now() - ready, refused=None if finite else (0,))
+
+
+def export_alone(replica: Replica) -> State:
+    """What :meth:`SharedState.export_whole` would give."""
+    flats = [torch.empty(n.size, dtype=n.dtype) for n in replica.layouts]
+    replica.copy_out(flats)
+    state = {f"parameters.{i}": flat for i, flat in enumerate(flats)}
+    if not is_elementwise(replica.optimizer):
+        return state | {k: v.clone() for k, v in export_tensors(replica).items()}
+    names = discover_slots(replica.optimizer)
+    for name in names.flat:
+        state |= {f"{name}.{i}": flat for i, flat in enumerate(read_slot(replica, name))}
+    for i, steps in enumerate(read_steps(replica, names.flat)):
+        state[f"steps.{i}"] = torch.tensor(steps, dtype=torch.float64)
+    return state
+
+
+@torch.no_grad()
+def import_alone(replica: Replica, state: State) -> None:
+    for i, (layout, parameters) in enumerate(zip(replica.layouts, replica.parameters, strict=True)):
+        for place, parameter in zip(layout.places, parameters, strict=True):
+            parameter.copy_(place.view(state[f"parameters.{i}"]))
+    if not is_elementwise(replica.optimizer):
+        load_tensors(replica, state)
+        return
+    names, layouts = discover_slots(replica.optimizer), range(len(replica.layouts))
+    slots = [{n: state[f"{n}.{i}"] for n in names.flat if f"{n}.{i}" in state} for i in layouts]
+    write_slots(replica, slots, [state[f"steps.{i}"].tolist() for i in layouts], names.scalar)

@@ -1,27 +1,29 @@
 """What a strategy is: how workers agree on the next parameters.
 
 A strategy is given everything it touches: the replica (this worker's parameters and gradients),
-the shared state, the arena to wait in, its team, the wire, the clock. It never opens a socket or
-reads the time by itself, so the same code runs between processes, between threads, and in
-scripted time.
+the shared state, the arena to wait in, its team, the encoding of what it sends, the clock. It
+never opens a socket or reads the time by itself, so the same code runs between processes, between
+threads, and in scripted time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
 from phalanx.data.ledger import Applied
 from phalanx.sync.arena.arena import Arena
 from phalanx.sync.arena.clock import Clock
-from phalanx.sync.reduce.encoding import Wire
+from phalanx.sync.reduce.encoding import Encoding
 from phalanx.sync.reduce.team import Team
 from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.shared_state import SharedState, State
-from phalanx.sync.store.admission_gate import Gates
+
+if TYPE_CHECKING:
+    from phalanx.sync.store.admission_gate import AdmissionGate
 
 
 @dataclass
@@ -40,6 +42,18 @@ class Timing:
     sum of all) were not finite. The same for all that step together."""
 
 
+class Gates:
+    """The gate of a stage: made by the first of its optimizers, shared by all."""
+
+    def __init__(self) -> None:
+        self._gate: AdmissionGate | None = None
+
+    def shared(self, make: Callable[[], AdmissionGate]) -> AdmissionGate:
+        if self._gate is None:
+            self._gate = make()
+        return self._gate
+
+
 @dataclass(frozen=True)
 class StrategyContext:
     """What a strategy is given to work with."""
@@ -50,7 +64,7 @@ class StrategyContext:
     clock: Clock
     team: Team
     rate_divisor: float = 1.0
-    wire: Wire = field(default_factory=Wire)
+    encoding: Encoding = field(default_factory=Encoding)
     tag: str = ""
     """Tells apart the memory of several optimizers and phases."""
     gates: Gates = field(default_factory=Gates)
@@ -100,17 +114,17 @@ class Strategy(Protocol):
     def fence(self, rank: int) -> Applied | None:
         """A worker is lost: how far what it gave has come. Nothing more of it is taken.
 
-        ``None`` where nobody can know.
+        ``None`` where that cannot be known.
         """
 
     def agree(self) -> Timing:
         """Local strategies: bring the workers' parameters together. Collective."""
 
     def rest(self) -> None:
-        """This worker gives nothing for a while: nobody is to wait for it."""
+        """This worker gives nothing for a while: the others do not wait for it."""
 
     def lose(self, rank: int) -> None:
-        """A worker is gone: nobody is to wait for it. Called between steps or in a wait."""
+        """A worker is gone: the others do not wait for it. Called between steps or in a wait."""
 
     def refresh(self) -> None:
         """Take the newest parameters, without giving anything."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import TYPE_CHECKING
 
-from phalanx.sync.reduce.gradient_agreement import GradientAgreement
 from phalanx.sync.strategies.shared_strategy import SharedStrategy
 from phalanx.sync.strategies.strategy import StrategyContext, Timing
+
+if TYPE_CHECKING:
+    from phalanx.sync.reduce.gradient_agreement import GradientAgreement
 
 
 class TeamStrategy(SharedStrategy):
@@ -39,6 +42,8 @@ class TeamStrategy(SharedStrategy):
     def share_gradients(self, weight: float) -> None:
         self.distrust()
         if self._agreement is None:
+            from phalanx.sync.reduce.gradient_agreement import GradientAgreement
+
             self._agreement = GradientAgreement(self._context)
         self._agreement.share(weight)
 

@@ -99,9 +99,7 @@ def fit(
     loss = loss or own_loss
     _check(batch, accumulate, clip, patience, metrics or {})
     batch = batch or getattr(train, "batch_size", None) or 128
-    held: Any = None
-    if validation is not None:
-        train, held = hold_out(train, validation)
+    train, held = hold_out(train, validation)
     kind = "sum" if getattr(loss, "reduction", "mean") == "sum" else "mean"
     trial = trial_step(model, loss, train, batch, forward)
     run = join_with(model, optimizer, trial=trial, loss=kind)

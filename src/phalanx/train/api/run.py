@@ -16,8 +16,8 @@ from phalanx.train.api.model_calls import Forward, call_model
 from phalanx.train.api.precision import autocast
 from phalanx.train.checkpoint.kept_state import Keeper
 from phalanx.train.loop.evaluation import Means, Question
+from phalanx.train.loop.stretches import WorkerParts
 from phalanx.train.loop.training_loop import TrainingLoop
-from phalanx.train.loop.worker_parts import WorkerParts
 
 
 class Run:
@@ -25,25 +25,15 @@ class Run:
 
     def __init__(self, parts: WorkerParts, loop: TrainingLoop) -> None:
         self.environment, self.engine = parts.environment, parts.trained.engine
+        self.rank, self.workers = parts.environment.rank, parts.environment.workers
+        self.device = parts.environment.device
         self.precision, self.history = parts.precision, parts.trained.history
         self._parts, self._loop = parts, loop
         self._steps, self._figures, self._weight = parts.steps, parts.figures, parts.trained.weight
 
     @property
-    def rank(self) -> int:
-        return self.environment.rank
-
-    @property
-    def workers(self) -> int:
-        return self.environment.workers
-
-    @property
     def is_first(self) -> bool:
         return self.rank == 0
-
-    @property
-    def device(self) -> torch.device:
-        return self.environment.device
 
     @property
     def total_epochs(self) -> int | None:
@@ -81,8 +71,6 @@ class Run:
     def autocast(self) -> AbstractContextManager[object]:
         """Compute in the run's precision inside this block."""
         return autocast(self.precision, self.device)
-
-    # -- training ----------------------------------------------------------------------------
 
     def epochs(self, count: int) -> Iterator[int]:
         """The epochs to train, from 0; ``--epochs`` wins over ``count``."""
@@ -129,8 +117,6 @@ class Run:
     def finish(self, *, collective: bool = True) -> None:
         """Training is over: the model has its final weights in ordinary tensors."""
         self._loop.finish(collective=collective)
-
-    # -- evaluation and results --------------------------------------------------------------
 
     def evaluate(
         self,

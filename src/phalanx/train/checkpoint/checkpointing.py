@@ -7,29 +7,31 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
 from torch import Tensor, nn
 
 from phalanx.observe.events.event_types import Saved
-from phalanx.sync.reduce.finite import are_finite
+from phalanx.sync.state.gradient_values import are_finite
 from phalanx.sync.state.optimizer_state import State
 from phalanx.train.checkpoint.buffer_state import frozen, names_of
-from phalanx.train.checkpoint.checkpoint_index import next_number
-from phalanx.train.checkpoint.checkpoint_manifest import CheckpointManifest, OptimizerLayout
 from phalanx.train.checkpoint.kept_state import Keeper, groups_of, pack, random_state
-from phalanx.train.checkpoint.named_tensors import describe
-from phalanx.train.checkpoint.writer import Writer
 from phalanx.train.control.command_poller import CheckpointTimer
 from phalanx.train.engine.engine import Engine
 from phalanx.train.loop.best_model import Best
 from phalanx.train.loop.gradient_weight import GradientWeight
 from phalanx.train.loop.passes import Pass
-from phalanx.train.loop.schedule import Schedule
+from phalanx.train.loop.schedule import TrainingSchedule
 from phalanx.train.loop.stopwatch import Stopwatch
 from phalanx.train.start.environment import Environment, saves_checkpoints
+
+if TYPE_CHECKING:
+    from phalanx.train.checkpoint.checkpoint_manifest import CheckpointManifest, OptimizerLayout
+    from phalanx.train.checkpoint.writer import Writer
+
+# What reads and writes files is imported where it is called: most runs save no checkpoints.
 
 LAST_WRITE_SECONDS = 120.0
 
@@ -53,6 +55,9 @@ class Trained:
     """What the script keeps with its run."""
 
     def layouts(self) -> list[OptimizerLayout]:
+        from phalanx.train.checkpoint.checkpoint_manifest import OptimizerLayout
+        from phalanx.train.checkpoint.named_tensors import describe
+
         names = names_of(self.models)
         return [
             OptimizerLayout(
@@ -88,7 +93,7 @@ class Checkpointer:
         self,
         environment: Environment,
         trained: Trained,
-        schedule: Schedule,
+        schedule: TrainingSchedule,
         stopwatch: Stopwatch,
         timer: CheckpointTimer,
     ) -> None:
@@ -100,6 +105,9 @@ class Checkpointer:
         self._told, self._problems = "", 0
         if environment.paths is None or not saves_checkpoints(environment):
             return
+        from phalanx.train.checkpoint.checkpoint_index import next_number
+        from phalanx.train.checkpoint.writer import Writer
+
         folder, engine = environment.paths.checkpoints, trained.engine
         cell, far = engine.region("checkpoint", 2, torch.int64), engine.channels_with_first()
         if self._rank == 0:
@@ -144,6 +152,8 @@ class Checkpointer:
         self._tell()
 
     def _manifest(self, current: Pass, shared: State) -> CheckpointManifest:
+        from phalanx.train.checkpoint.checkpoint_manifest import CheckpointManifest
+
         trained, schedule = self._trained, self._schedule
         best = trained.best.so_far()
         other: Mapping[str, Any] = {

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from phalanx.core.errors import InputError
-from phalanx.sync.state.layout import Layout, Place
+from phalanx.sync.state.layout import Layout, ParameterPlace
 from phalanx.train.checkpoint.checkpoint_manifest import CheckpointManifest, FlatLayout, PlaceRecord
 from phalanx.train.checkpoint.tensor_files import load
 
@@ -91,7 +91,7 @@ def _view(record: PlaceRecord, flat: Tensor) -> Tensor:
     ):
         raise InputError(f"the place of '{_title(record)}' in the checkpoint is damaged", REMEDY)
     shape, stride = torch.Size(record.shape), tuple(record.stride)
-    return Place(record.start, record.end, record.group, shape, stride).view(flat)
+    return ParameterPlace(record.start, record.end, record.group, shape, stride).view(flat)
 
 
 def _title(record: PlaceRecord) -> str:

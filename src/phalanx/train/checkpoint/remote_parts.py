@@ -13,15 +13,18 @@ import mmap
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from torch import Tensor
 
 from phalanx.core.errors import PeerLost
-from phalanx.sync.connect.channel import Channel
 from phalanx.train.checkpoint.checkpoint_manifest import MANIFEST, RANK_FILE, SHARED, FileRecord
 from phalanx.train.checkpoint.disk import Steps, durable, unwatched
 from phalanx.train.checkpoint.tensor_files import CHUNK, file_parts
+
+if TYPE_CHECKING:
+    from phalanx.sync.connect.channel import Channel
 
 
 class NoParcel(Exception):  # noqa: N818  (what happened, not what went wrong here)

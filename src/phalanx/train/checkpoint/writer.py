@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from torch import Tensor
 
 from phalanx.core.errors import PeerLost
 from phalanx.core.files import write_whole
-from phalanx.sync.connect.channel import Channel
 from phalanx.train.checkpoint import checkpoint_index as shelf
 from phalanx.train.checkpoint import remote_parts as parcels
 from phalanx.train.checkpoint.background import Background
@@ -36,6 +36,9 @@ from phalanx.train.checkpoint.checkpoint_manifest import (
 )
 from phalanx.train.checkpoint.disk import Steps, fsync_folder, unwatched, write_durably
 from phalanx.train.checkpoint.tensor_files import write_tensors
+
+if TYPE_CHECKING:
+    from phalanx.sync.connect.channel import Channel
 
 PATIENCE = 60.0  # seconds that the first worker waits for the others' parts
 POLL = 0.01
@@ -81,6 +84,7 @@ class Writer:
         """The worker on another machine that keeps each checkpoint too, if there is one."""
         self._folder, self._rank, self._workers, self._keep = folder, rank, workers, keep
         self._patience, self._steps = patience, steps
+        self._is_far = rank != 0 and bool(self._far)
         self._background = Background("phalanx-checkpoint")
         self._last = 0
         self._best: BestRecord | None = None
@@ -107,8 +111,7 @@ class Writer:
 
         The first worker also gives the manifest (without files) and what is common to all.
         """
-        first = self._rank == 0
-        if (manifest is not None) != first or (shared is not None) != first:
+        if not ((manifest is not None) == (shared is not None) == (self._rank == 0)):
             raise ValueError("the first worker, and no other, gives manifest and shared tensors")
         if not self.begin(number):
             return
@@ -180,10 +183,6 @@ class Writer:
             self.problem = f"checkpoint {number} has no second copy: {told}"
             return self._second in self._lost()
         return True
-
-    @property
-    def _is_far(self) -> bool:
-        return self._rank != 0 and bool(self._far)
 
     def _part_of(self, rank: int, number: int, partial: Path, end: float) -> FileRecord:
         if rank in self._lost():

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from phalanx.core.spec import Phase, Spec
-from phalanx.sync.policy.balance import Balancer, Change, Meter, Tick
+from phalanx.sync.policy.balance import Balancer, ShareChange, SpeedMeter
+from phalanx.sync.policy.share_proposal import Tick
 from phalanx.sync.policy.straggler_policy import StragglerPolicy
 from phalanx.train.control.directives import Directive, Leave, Regroup, Return
 from phalanx.train.control.rendezvous import BUSY, SAMPLES, STEPS, WHOLE
@@ -26,9 +27,9 @@ class SpeedWatch:
     """What one worker makes of everybody's speeds. All see the same, so all decide the same."""
 
     def __init__(self, workers: int, *, balance: bool) -> None:
-        self.meter = Meter(WINDOW)
+        self.meter = SpeedMeter(WINDOW)
         self.shares = [1.0 / workers] * workers
-        self.decided: list[Change] = []
+        self.decided: list[ShareChange] = []
         """What has been found out about shares, and not been said yet."""
         self._workers, self._wanted = workers, balance
         self._balancer = Balancer(workers)

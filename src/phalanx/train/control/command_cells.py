@@ -15,7 +15,7 @@ from phalanx.train.control.directives import (
     Leave,
     Regroup,
     Return,
-    Save,
+    SaveCheckpoint,
     Stop,
     Switch,
 )
@@ -24,7 +24,7 @@ from phalanx.train.control.rendezvous import FIGURES
 TEXT = 512  # bytes of a spec that fit
 
 
-_KINDS: tuple[type[Directive], ...] = (Save, Switch, Leave, Return, Regroup, Stop)
+_KINDS: tuple[type[Directive], ...] = (SaveCheckpoint, Switch, Leave, Return, Regroup, Stop)
 
 
 class CommandCells:

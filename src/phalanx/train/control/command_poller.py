@@ -13,7 +13,7 @@ from phalanx.core.errors import InputError
 from phalanx.core.spec import parse_spec
 from phalanx.sync.arena.clock import Clock
 from phalanx.train.control.command_cells import TEXT
-from phalanx.train.control.directives import Directive, DirectiveSource, Save, Switch
+from phalanx.train.control.directives import Directive, DirectiveSource, SaveCheckpoint, Switch
 from phalanx.train.start.environment import Environment
 from phalanx.train.start.lifecycle import Lifecycle
 
@@ -63,7 +63,7 @@ class CommandPoller(DirectiveSource):
         if now - self._looked < LOOK_SECONDS:
             return None
         self._looked = now
-        return self._switch() or (Save() if self._timer.is_due() else None)
+        return self._switch() or (SaveCheckpoint() if self._timer.is_due() else None)
 
     def _switch(self) -> Switch | None:
         if self._path is None or self._workers == 1 or (request := self._read()) is None:

@@ -14,8 +14,8 @@ import torch
 
 from phalanx.core.spec import Spec
 from phalanx.sync.arena.arena import Arena
-from phalanx.sync.policy.balance import Change
-from phalanx.sync.policy.leases import SharedClaims
+from phalanx.sync.policy.balance import ShareChange
+from phalanx.sync.policy.leases import SharedLeases
 from phalanx.train.control.balancing import LOOK_EVERY, SpeedWatch
 from phalanx.train.control.command_cells import CommandCells
 from phalanx.train.control.directives import Directive, DirectiveSource, Stop
@@ -39,9 +39,9 @@ class Control:
         self,
         arena: Arena,
         optimizers: Sequence[torch.optim.Optimizer],
-        claims: SharedClaims,
+        claims: SharedLeases,
         source: DirectiveSource,
-        tell: Callable[[Change], None],
+        tell: Callable[[ShareChange], None],
         *,
         balance: bool,
     ) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Save:
+class SaveCheckpoint:
     """Write a checkpoint."""
 
 
@@ -37,7 +37,7 @@ class Stop:
     """A worker was asked to stop: save, and end together."""
 
 
-Directive = Save | Switch | Leave | Return | Regroup | Stop
+Directive = SaveCheckpoint | Switch | Leave | Return | Regroup | Stop
 
 
 class DirectiveSource:

@@ -103,7 +103,7 @@ class Rendezvous:
         raise InputError(
             f"the learning rates or other settings of the optimizers differ between worker "
             f"{present[0]} and worker {other}",
-            "Change them by a figure that is the same on all workers: run.evaluate(…), "
+            "ShareChange them by a figure that is the same on all workers: run.evaluate(…), "
             "run.reduce(…), or the epoch.",
         )
 

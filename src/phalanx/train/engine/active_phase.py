@@ -13,13 +13,11 @@ import torch
 from phalanx.core.spec import STRATEGIES, Phase
 from phalanx.sync.arena.arena import Arena
 from phalanx.sync.arena.clock import Clock
-from phalanx.sync.reduce import grouping as teams
-from phalanx.sync.reduce.encoding import Wire
+from phalanx.sync.reduce.encoding import Encoding
 from phalanx.sync.reduce.team import Team, everyone, team_of
 from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.shared_state import SharedState
-from phalanx.sync.store.admission_gate import Gates
-from phalanx.sync.strategies.strategy import Strategy, StrategyContext
+from phalanx.sync.strategies.strategy import Gates, Strategy, StrategyContext
 from phalanx.train.control.rendezvous import Rendezvous
 
 DEFAULT_GROUP = 2
@@ -63,7 +61,7 @@ class PhaseParts:
     rendezvous: Rendezvous
     """Of all workers."""
     divide_rate: bool
-    wire: Wire
+    encoding: Encoding
     machine: str
 
 
@@ -140,11 +138,11 @@ class PhaseSet:
         team, rendezvous = self._team(phase, speeds)
         sources = team.teams if phase.traits.grouped else arena.workers
         divisor = float(sources) if phase.traits.divides_rate and parts.divide_rate else 1.0
-        wire = dataclasses.replace(parts.wire, codec=phase.codec)
+        encoding = dataclasses.replace(parts.encoding, codec=phase.codec)
         kind, gates, gone = STRATEGIES.get(phase.name), Gates(), parts.rendezvous.someone_left
         contexts = [
             StrategyContext(
-                replica, shared, arena, parts.clock, team, divisor, wire, f"{number}.{i}",
+                replica, shared, arena, parts.clock, team, divisor, encoding, f"{number}.{i}",
                 gates, gone,
             )
             for i, (replica, shared) in enumerate(zip(self.replicas, self.shared, strict=True))
@@ -161,6 +159,8 @@ class PhaseSet:
         return dataclasses.replace(team, meet=rendezvous.wait), rendezvous
 
     def _groups(self, phase: Phase, speeds: Sequence[float]) -> list[tuple[int, ...]]:
+        from phalanx.sync.reduce import grouping as teams
+
         by, size = phase.options.get("by", "rank"), phase.options.get("size")
         if by == "machine":
             return teams.by_machine(self._machines())

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from phalanx.core.spec import Phase, Spec
 from phalanx.sync.arena.clock import Clock
-from phalanx.sync.connect.channel import Channel
 from phalanx.train.control.directives import Directive, DirectiveSource, Stop
 from phalanx.train.engine.emulation import SpeedEmulation
 from phalanx.train.engine.exchange import Exchange
 from phalanx.train.engine.model_state import Captured, ModelState
 from phalanx.train.engine.sample_leases import SampleLeases
 from phalanx.train.engine.script_optimizers import ScriptOptimizers
+
+if TYPE_CHECKING:
+    from phalanx.sync.connect.channel import Channel
 
 NEVER = 2**62
 

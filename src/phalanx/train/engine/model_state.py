@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.sync.arena.arena import Arena
-from phalanx.sync.state.broadcast import broadcast
 from phalanx.sync.state.model_buffers import SharedBuffers
 from phalanx.sync.state.optimizer_state import State
 from phalanx.sync.state.replica import Replica
-from phalanx.sync.state.sole_state import export_alone, import_alone
+from phalanx.sync.state.windows import broadcast
+from phalanx.sync.strategies.single import export_alone, import_alone
 from phalanx.train.checkpoint.buffer_state import load_buffers, named_buffers
 from phalanx.train.engine.active_phase import PhaseSet
 

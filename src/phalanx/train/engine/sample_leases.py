@@ -7,12 +7,25 @@ from dataclasses import replace
 
 from torch import nn
 
-from phalanx.data.ledger import Applied, Lease, Segment, lockstep
-from phalanx.sync.arena.arena import Arena
-from phalanx.sync.policy.leases import SharedClaims
+from phalanx.data.ledger import Applied, Lease, Segment, SettledSamples, lockstep
+from phalanx.sync.arena.arena import Arena, LostWorker
+from phalanx.sync.policy.balance import ShareChange
+from phalanx.sync.policy.leases import SharedLeases
 from phalanx.train.control.control import Control
 from phalanx.train.engine.active_phase import PhaseSet
-from phalanx.train.engine.listener import EngineListener
+
+
+class EngineListener:
+    """What an engine tells about the workers that train together; this one does nothing with it."""
+
+    def shares_changed(self, change: ShareChange) -> None:
+        """On the first worker: other parts of a batch have been kept or refused."""
+
+    def worker_lost(self, lost: LostWorker) -> None:
+        """A worker is gone, and the others go on."""
+
+    def samples_settled(self, settled: SettledSamples) -> None:
+        """On one worker: what became of the samples that a lost one was given."""
 
 
 class SampleLeases:
@@ -48,7 +61,7 @@ class SharedSampleLeases(SampleLeases):
     def __init__(
         self,
         arena: Arena,
-        claims: SharedClaims,
+        claims: SharedLeases,
         control: Control,
         phases: PhaseSet,
         listener: EngineListener,
@@ -134,10 +147,10 @@ class SharedSampleLeases(SampleLeases):
         return self._claims.given is not None and self._claims.given.waits(rank)
 
 
-def claims_for(arena: Arena, models: Sequence[nn.Module]) -> SharedClaims:
+def claims_for(arena: Arena, models: Sequence[nn.Module]) -> SharedLeases:
     """Batch normalisation cannot train on a single sample, for want of a variance."""
     kind = nn.modules.batchnorm._BatchNorm
     normalise = any(isinstance(module, kind) for model in models for module in model.modules())
-    claims = SharedClaims(arena)
+    claims = SharedLeases(arena)
     claims.least = 2 if normalise else 1
     return claims

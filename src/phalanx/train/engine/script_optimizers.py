@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from phalanx.core.errors import InputError
 from phalanx.sync.arena.arena import Arena
-from phalanx.sync.policy.leases import SharedClaims
+from phalanx.sync.policy.leases import SharedLeases
 from phalanx.sync.state.replica import Replica
 from phalanx.train.control import rendezvous as intents
 from phalanx.train.control.control import Control
@@ -42,7 +42,7 @@ class SharedOptimizers(ScriptOptimizers):
         arena: Arena,
         control: Control,
         phases: PhaseSet,
-        claims: SharedClaims,
+        claims: SharedLeases,
         leases: SharedSampleLeases,
     ) -> None:
         self._arena, self._control, self._phases = arena, control, phases

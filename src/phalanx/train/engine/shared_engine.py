@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from phalanx.core.settings import RunSettings
 from phalanx.core.spec import Phase, Spec
-from phalanx.sync.arena.arena import Arena
+from phalanx.sync.arena.arena import Arena, Locks, LostWorker
 from phalanx.sync.arena.clock import Clock
-from phalanx.sync.arena.locks import Locks
-from phalanx.sync.arena.remote.coordinator_messages import Lost
-from phalanx.sync.arena.remote.remote_arena import Mirror
-from phalanx.sync.connect.channel import Channel
-from phalanx.sync.policy.balance import Change
-from phalanx.sync.reduce.encoding import Wire
-from phalanx.sync.state.gathering import Gathering
+from phalanx.sync.policy.balance import ShareChange
+from phalanx.sync.reduce.encoding import Encoding
+from phalanx.sync.state.windows import Gathering
 from phalanx.train.control import rendezvous as intents
 from phalanx.train.control.control import Control
 from phalanx.train.control.directives import Directive, DirectiveSource
@@ -26,10 +23,12 @@ from phalanx.train.engine.active_phase import ActivePhase, PhaseParts, PhaseSet
 from phalanx.train.engine.emulation import emulation_of
 from phalanx.train.engine.engine import Engine
 from phalanx.train.engine.exchange import SharedExchange
-from phalanx.train.engine.listener import EngineListener
 from phalanx.train.engine.model_state import Captured, SharedModelState
-from phalanx.train.engine.sample_leases import SharedSampleLeases, claims_for
+from phalanx.train.engine.sample_leases import EngineListener, SharedSampleLeases, claims_for
 from phalanx.train.engine.script_optimizers import SharedOptimizers
+
+if TYPE_CHECKING:
+    from phalanx.sync.connect.channel import Channel
 
 
 class SharedEngine(Engine):
@@ -61,9 +60,9 @@ class SharedEngine(Engine):
         self._control = Control(
             arena, optimizers, claims, source, self._tell_shares, balance=chosen.balance == "auto"
         )
-        wire = Wire(None, chosen.rate, arena.sleep, chosen.seed * 64 + self.rank)
+        encoding = Encoding(None, chosen.rate, arena.sleep, chosen.seed * 64 + self.rank)
         parts = PhaseParts(
-            arena, clock, self._control.rendezvous, chosen.divide_rate, wire, machine
+            arena, clock, self._control.rendezvous, chosen.divide_rate, encoding, machine
         )
         self._phases = phases = PhaseSet(parts, optimizers)
         self.model = SharedModelState(arena, models, phases, buffers)
@@ -78,16 +77,14 @@ class SharedEngine(Engine):
         for phase in spec.phases:
             phases.of(phase, self._control.speeds, regroup=False)
         self._begin(phases.of(spec.phases[first], (), regroup=False), spec)
-        if isinstance(arena, Mirror):
-            arena.survives = self._survives
+        arena.watch_losses(self._survives)
 
     # -- phases ------------------------------------------------------------------------------
 
     def _begin(self, active: ActivePhase, spec: Spec, *, regroup: bool = False) -> None:
         self._phases.current = active
         self.lockstep = active.lockstep
-        if isinstance(self._arena, Mirror):
-            self._arena.in_step = active.lockstep  # all come here after the same barriers
+        self._arena.in_step = active.lockstep  # all come here after the same barriers
         self.leases.begin_phase()
         self._control.enter(active, spec, regroup=regroup)
         for strategy in active.strategies:
@@ -150,7 +147,7 @@ class SharedEngine(Engine):
     def lost(self) -> Collection[int]:
         return self._arena.lost
 
-    def _survives(self, lost: Lost) -> bool:
+    def _survives(self, lost: LostWorker) -> bool:
         """Where workers do not wait for each other they go on, unless they share its memory."""
         hosts, active = self._arena.hosts, self._phases.current
         if active.lockstep or active.grouped or hosts is None or lost.rank in hosts.here:
@@ -177,7 +174,7 @@ class SharedEngine(Engine):
         if self.apart:
             self._phases.drain()
 
-    def _tell_shares(self, change: Change) -> None:
+    def _tell_shares(self, change: ShareChange) -> None:
         if self.rank == 0:
             self._listener.shares_changed(change)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from phalanx.core.advice import be_advised_by
+from phalanx.core.context import be_advised_by
 from phalanx.core.errors import InputError
 from phalanx.data.structure import tensors_in
 

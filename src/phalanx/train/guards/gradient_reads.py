@@ -1,17 +1,23 @@
-"""Scripts that read ``.grad`` between backward and step see the gradient of the whole batch."""
+"""What a script itself does between two steps: it calls ``backward``, it reads ``.grad``.
+
+What it reads is the gradient of the whole batch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from phalanx.core.errors import InputError
-from phalanx.core.inside import Inside
 from phalanx.sync.state.gradients import stop_watching, watch_reads
 from phalanx.train.engine.engine import Engine
+from phalanx.train.guards.step_guard import Inside
 from phalanx.train.loop.gradient_weight import GradientWeight
 
 
@@ -86,3 +92,33 @@ class GradientReads:
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+class _Current(threading.local):
+    look: Callable[[Tensor, Tensor | None], None] | None = None
+
+
+_current = _Current()
+
+
+def watch_backward(look: Callable[[Tensor, Tensor | None], None] | None) -> None:
+    """``look`` at each loss that this thread sends backwards, and at what it is multiplied by:
+    ``loss.backward()`` calls ``torch.autograd.backward``."""
+    _current.look = look
+    plain: Any = torch.autograd.backward
+    if look is None or hasattr(plain, "_phalanx_watches"):
+        return
+
+    @functools.wraps(plain)
+    def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if _current.look is not None:
+            losses = [tensors] if isinstance(tensors, Tensor) else tensors
+            many = grad_tensors is not None and not isinstance(grad_tensors, Tensor)
+            factors = grad_tensors if many else [grad_tensors] * len(losses)
+            for loss, factor in zip(losses, factors, strict=False):
+                if isinstance(loss, Tensor):
+                    _current.look(loss, factor)
+        return plain(tensors, grad_tensors, *args, **kwargs)
+
+    setattr(backward, "_phalanx_watches", True)  # noqa: B010
+    setattr(torch.autograd, "backward", backward)  # noqa: B010

@@ -12,7 +12,7 @@ from torch import nn
 
 from phalanx.core.errors import NotFinite, PeerLost
 from phalanx.observe.events.event_types import Refused
-from phalanx.sync.reduce.finite import are_finite
+from phalanx.sync.state.gradient_values import are_finite
 from phalanx.sync.strategies.strategy import Timing
 from phalanx.train.engine.engine import Engine
 from phalanx.train.loop.stopwatch import Stopwatch

@@ -18,7 +18,7 @@ import torch
 from phalanx.core.errors import InputError
 from phalanx.data.fingerprint import PARTS, PLACES, Print, fingerprint, first_difference, places_of
 from phalanx.data.reader import Reader, as_reader
-from phalanx.sync.arena.locks import Locks
+from phalanx.sync.arena.arena import Locks
 from phalanx.train.engine.engine import Engine
 
 SETS = 4

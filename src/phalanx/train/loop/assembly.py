@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -20,12 +21,11 @@ from phalanx.adapters.torch_models import (
 )
 from phalanx.core import settings
 from phalanx.core.errors import InputError
+from phalanx.core.settings import describe_emulation
 from phalanx.core.spec import Spec, parse_spec
 from phalanx.observe.events.emit import EventWriter
-from phalanx.observe.machines.emulated import describe_emulation
 from phalanx.train.api.precision import Trial, choose
 from phalanx.train.checkpoint.checkpointing import Checkpointer, Trained
-from phalanx.train.checkpoint.resuming import Resumed
 from phalanx.train.control.command_poller import CheckpointTimer, CommandPoller
 from phalanx.train.engine.emulation import emulation_of
 from phalanx.train.engine.engine import Engine
@@ -38,15 +38,18 @@ from phalanx.train.loop.epoch_figures import Figures
 from phalanx.train.loop.evaluation import Evaluator
 from phalanx.train.loop.gradient_weight import GradientWeight
 from phalanx.train.loop.rate_schedules import RateSchedules
-from phalanx.train.loop.schedule import Schedule
+from phalanx.train.loop.schedule import TrainingSchedule
 from phalanx.train.loop.stepper import Stepper
 from phalanx.train.loop.stopwatch import Stopwatch
+from phalanx.train.loop.stretches import WorkerParts
 from phalanx.train.loop.training_events import TrainingEvents
 from phalanx.train.loop.training_loop import TrainingLoop
-from phalanx.train.loop.worker_parts import WorkerParts
 from phalanx.train.start.environment import Environment, saves_checkpoints
 from phalanx.train.start.lifecycle import Lifecycle
 from phalanx.train.start.seed import CommonSeed
+
+if TYPE_CHECKING:
+    from phalanx.train.checkpoint.resuming import Resumed
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ def build_worker(
         parameters=count_parameters(script.models),
         notes=script.notes,
     )
-    schedule = Schedule(script.spec, resumed.start if resumed else None, script.optimizers)
+    schedule = TrainingSchedule(script.spec, resumed.start if resumed else None, script.optimizers)
     evaluator = Evaluator(engine, environment.device, script.precision == "bfloat16")
     checkpointer = Checkpointer(environment, trained, schedule, stopwatch, timer)
     figures = Figures(
@@ -140,6 +143,8 @@ def _resumed(script: _Script, training: int) -> Resumed | None:
     environment = script.environment
     if environment.settings.resume is None:
         return None
+    from phalanx.train.checkpoint.resuming import Resumed
+
     path = Path(environment.settings.resume)
     resumed = Resumed(path, environment.rank, environment.workers, script.spec.text)
     if resumed.training != training:

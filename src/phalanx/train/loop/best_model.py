@@ -7,8 +7,8 @@ import math
 import msgspec
 import torch
 
-from phalanx.core.figures import smaller_is_better
-from phalanx.sync.arena.locks import Locks
+from phalanx.core.settings import smaller_is_better
+from phalanx.sync.arena.arena import Locks
 from phalanx.train.engine.engine import Engine
 
 

@@ -18,7 +18,7 @@ from phalanx.data.ledger import split
 from phalanx.data.prefetch import move
 from phalanx.data.reader import Reader
 from phalanx.data.structure import joined, plain
-from phalanx.sync.arena.locks import Locks
+from phalanx.sync.arena.arena import Locks
 from phalanx.train.api.gathered_values import gather
 from phalanx.train.api.metrics import Metric, one_number
 from phalanx.train.api.model_calls import Forward, call_model

@@ -31,7 +31,7 @@ class ResumePoint:
     """The number of the first pass of that epoch."""
 
 
-class Schedule:
+class TrainingSchedule:
     def __init__(
         self,
         spec: Spec,

@@ -6,16 +6,14 @@ import torch
 from torch import Tensor
 
 from phalanx.core.errors import InputError
-from phalanx.core.inside import Inside
 from phalanx.data.ledger import Lease
 from phalanx.sync.strategies.strategy import Timing
 from phalanx.train.checkpoint.checkpointing import Trained
 from phalanx.train.guards.grad_scaler import Scaling
-from phalanx.train.guards.gradient_reads import GradientReads
+from phalanx.train.guards.gradient_reads import GradientReads, watch_backward
 from phalanx.train.guards.loss_kind import LossWatch, check_factors
 from phalanx.train.guards.nonfinite import NonFinite
-from phalanx.train.guards.step_guard import StepGuard
-from phalanx.train.guards.watched_backward import watch_backward
+from phalanx.train.guards.step_guard import Inside, StepGuard
 from phalanx.train.loop.stopwatch import Stopwatch
 
 

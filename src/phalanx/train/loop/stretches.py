@@ -5,26 +5,67 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from phalanx.core.errors import InputError, PeerLost, RunStopped
 from phalanx.data.ledger import Lease, Segment
+from phalanx.train.checkpoint.checkpointing import Checkpointer, Trained
 from phalanx.train.control.command_poller import say_refused
 from phalanx.train.control.directives import (
     Directive,
     Leave,
     Regroup,
     Return,
-    Save,
+    SaveCheckpoint,
     Stop,
     Switch,
 )
+from phalanx.train.guards.carried_state import CarriedState
+from phalanx.train.guards.same_data import CheckedReaders
+from phalanx.train.loop.epoch_figures import Figures
+from phalanx.train.loop.evaluation import Evaluator
 from phalanx.train.loop.passes import Pass, loaded
-from phalanx.train.loop.worker_parts import WorkerParts
+from phalanx.train.loop.rate_schedules import RateSchedules
+from phalanx.train.loop.schedule import TrainingSchedule
+from phalanx.train.loop.stepper import Stepper
+from phalanx.train.loop.stopwatch import Stopwatch
+from phalanx.train.loop.training_events import TrainingEvents
+from phalanx.train.start.environment import Environment
+from phalanx.train.start.lifecycle import Lifecycle
+from phalanx.train.start.seed import CommonSeed
+
+if TYPE_CHECKING:
+    from phalanx.train.checkpoint.resuming import Resumed
 
 PER_PASS = 1 << 16  # tickets that one pass may use
 
 Source = Iterator[tuple[Lease, Any]]
+
+
+@dataclass(frozen=True)
+class WorkerParts:
+    """What a worker trains with; ``build_worker`` makes it."""
+
+    environment: Environment
+    trained: Trained
+    schedule: TrainingSchedule
+    stopwatch: Stopwatch
+    lifecycle: Lifecycle
+    events: TrainingEvents
+    evaluator: Evaluator
+    checkpointer: Checkpointer
+    figures: Figures
+    steps: Stepper
+    rates: RateSchedules
+    carried: CarriedState | None
+    resumed: Resumed | None
+    seeds: CommonSeed
+    precision: str
+    readers: CheckedReaders
+
+    @property
+    def channels_last(self) -> bool:
+        return self.precision == "bfloat16"
 
 
 @dataclass(frozen=True)
@@ -85,7 +126,7 @@ class Stretches:
 
     def _carry_out(self, directive: Directive | None, current: Pass) -> None:
         match directive:
-            case Save():
+            case SaveCheckpoint():
                 self._parts.checkpointer.save(current)
             case Stop():
                 self._stop(current)

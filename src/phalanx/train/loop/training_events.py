@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from phalanx.data.ledger import SettledSamples
 from phalanx.observe.events import event_types as events
-from phalanx.sync.arena.remote.coordinator_messages import Lost
-from phalanx.sync.policy.balance import Change
-from phalanx.sync.policy.samples_in_hand import Settled
-from phalanx.train.engine.listener import EngineListener
+from phalanx.sync.arena.arena import LostWorker
+from phalanx.sync.policy.balance import ShareChange
+from phalanx.train.engine.sample_leases import EngineListener
 from phalanx.train.loop.stopwatch import Stopwatch
 
 
@@ -65,7 +65,7 @@ class TrainingEvents(EngineListener):
 
     # -- from the engine ---------------------------------------------------------------------
 
-    def worker_lost(self, lost: Lost) -> None:
+    def worker_lost(self, lost: LostWorker) -> None:
         self._emit(events.WorkerLost, worker=lost.rank, machine=lost.machine, address=lost.address)
         print(
             f"phalanx: worker {lost.rank} on {lost.machine} ({lost.address}) is gone; "
@@ -74,7 +74,7 @@ class TrainingEvents(EngineListener):
             flush=True,
         )
 
-    def samples_settled(self, settled: Settled) -> None:
+    def samples_settled(self, settled: SettledSamples) -> None:
         self._emit(
             events.Settled,
             worker=settled.worker,
@@ -86,7 +86,7 @@ class TrainingEvents(EngineListener):
         )
         self._stopwatch.writer.flush()  # at once: what it says is known to this worker alone
 
-    def shares_changed(self, change: Change) -> None:
+    def shares_changed(self, change: ShareChange) -> None:
         self._emit(
             events.Balanced,
             epoch=self.epoch,

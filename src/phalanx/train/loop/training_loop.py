@@ -15,8 +15,7 @@ from phalanx.train.engine.engine import NEVER
 from phalanx.train.guards.nonfinite import SOUND, bad_weights
 from phalanx.train.loop.passes import Pass, batch_of, check_sizes, new_pass
 from phalanx.train.loop.schedule import check_fixed
-from phalanx.train.loop.stretches import Source, Stretches
-from phalanx.train.loop.worker_parts import WorkerParts
+from phalanx.train.loop.stretches import Source, Stretches, WorkerParts
 
 
 class TrainingLoop:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,11 +18,15 @@ from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
 from phalanx.sync.arena.arena import Arena
 from phalanx.sync.arena.clock import Clock, MonotonicClock
-from phalanx.sync.arena.memory_arena import Hub
-from phalanx.sync.arena.remote.remote_arena import Mirror
 from phalanx.sync.arena.shm_arena import ShmArena
-from phalanx.train.start.joining_hosts import device_of, run_folder, take_seat
-from phalanx.train.start.launcher_env import Seat, own_seat, seat_of, settings_of
+
+if TYPE_CHECKING:
+    from phalanx.sync.arena.memory_arena import Hub
+    from phalanx.sync.arena.remote.remote_arena import RemoteArena
+    from phalanx.train.start.launcher_env import Seat
+
+# What finds and joins other machines is imported where it is called: a local worker has no use
+# for it, and it takes long.
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,7 @@ def detect() -> Environment:
             device=_best_device(), data=_data(variables, RunSettings())
         )
     rank, workers = int(variables[settings.RANK]), int(variables[settings.WORKERS])
-    if workers > 1 and inside is None and own_seat(variables):
+    if workers > 1 and inside is None and settings.ARENA not in variables:
         return _across_machines(variables)
     started, chosen = variables.get(settings.STARTED), _settings(variables)
     return Environment(
@@ -100,6 +105,8 @@ def between_machines(environment: Environment) -> bool:
 
 def _across_machines(variables: Mapping[str, str]) -> Environment:
     """Started by Phalanx on several machines, whose workers meet as any others do."""
+    from phalanx.train.start.launcher_env import own_seat
+
     seat, chosen = own_seat(variables), _settings(variables)
     assert seat is not None
     device = _device(variables.get(settings.DEVICE, "cpu"))
@@ -128,9 +135,13 @@ def _stop_seconds(variables: Mapping[str, str]) -> float:
 
 
 def _by_another_launcher(variables: Mapping[str, str]) -> Environment | None:
+    from phalanx.train.start.launcher_env import seat_of, settings_of
+
     seat = seat_of(variables, os.uname().nodename)
     if seat is None:
         return None
+    from phalanx.train.start.joining_hosts import device_of
+
     return _seated(seat, variables, settings_of(variables), device_of)
 
 
@@ -138,8 +149,10 @@ def _seated(
     seat: Seat,
     variables: Mapping[str, str],
     chosen: RunSettings,
-    device: Callable[[Mirror], torch.device],
+    device: Callable[[RemoteArena], torch.device],
 ) -> Environment:
+    from phalanx.train.start.joining_hosts import run_folder, take_seat
+
     paths = run_folder(seat, variables)
     paths.make()
     arena, started = take_seat(seat), variables.get(settings.STARTED)

@@ -26,11 +26,11 @@ from phalanx.core.run_folder.agreed_run import agreed_run
 from phalanx.core.run_folder.run_key import KEY_VARIABLE, RunKey, key_from
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.pool.measured import read_probe, slowest_links
-from phalanx.sync.arena.remote.coordinator_messages import Hello
-from phalanx.sync.arena.remote.coordinator_process import Orders, start_home
+from phalanx.sync.arena.remote.coordinator_messages import Ending, Hello
+from phalanx.sync.arena.remote.coordinator_process import CoordinatorOrders, start_coordinator
 from phalanx.sync.arena.remote.membership import become_worker, greet, host_id
-from phalanx.sync.arena.remote.remote_arena import Mirror
-from phalanx.sync.connect.channel import CLOSED
+from phalanx.sync.arena.remote.remote_arena import RemoteArena
+from phalanx.sync.connect.channel import ConnectionEnded
 from phalanx.sync.connect.listener import Listener
 from phalanx.sync.store.remote.servers import Wish
 from phalanx.sync.store.remote.store_server import StoreServer
@@ -123,11 +123,11 @@ def _pool(variables: Mapping[str, str]) -> Pool | None:
 
 
 @cache
-def take_seat(seat: Seat) -> Mirror:
+def take_seat(seat: Seat) -> RemoteArena:
     """Become a worker: once in a process, which may train several models, one after another."""
     ticket = ticket_of(seat, os.environ)
     os.environ.pop(KEY_VARIABLE, None)  # processes that this one starts have no use for it
-    keeper = _keep_home(ticket) if seat.is_first else None
+    keeper = _keep_coordinator(ticket) if seat.is_first else None
     arena = become_worker(
         (ticket.meet_at, seat.port),
         ticket.key,
@@ -144,39 +144,39 @@ def take_seat(seat: Seat) -> Mirror:
     return arena
 
 
-def _keep_home(ticket: Ticket) -> subprocess.Popen[bytes]:
+def _keep_coordinator(ticket: Ticket) -> subprocess.Popen[bytes]:
     seat = ticket.seat
-    orders = Orders(
+    orders = CoordinatorOrders(
         ticket.key.text(), ticket.address, seat.port, seat.processes, ticket.tls, ticket.members
     )
-    return start_home(orders)[0]
+    return start_coordinator(orders)[0]
 
 
-def _leave(arena: Mirror, keeper: subprocess.Popen[bytes] | None, words: Path) -> None:
+def _leave(arena: RemoteArena, keeper: subprocess.Popen[bytes] | None, words: Path) -> None:
     """The last thing of a process: others are told whether it ended in good order."""
     well = not arena.training
     with suppress(PhalanxError, OSError):
         if arena.hosts is not None:
             arena.hosts.close()
     with suppress(PhalanxError, OSError):
-        arena.close(in_good_order=well, because="" if well else _last_words(words))
+        arena.close(*(Ending.FINISHED, "") if well else _ending(words))
     if keeper is not None and keeper.stdin is not None:
-        keeper.stdin.close()  # the home ends when the others have left, or soon
+        keeper.stdin.close()  # the coordinator ends when the others have left, or soon
         with suppress(subprocess.TimeoutExpired):
             keeper.wait(LEAVE_SECONDS if well else 0.0)
 
 
-def _last_words(path: Path) -> str:
-    """Why this process failed, in one line, if it left that."""
+def _ending(path: Path) -> tuple[Ending, str]:
+    """How this process failed, with the reason in one line, if it left that."""
     if stopping.asked():
-        return stopping.WORDS
+        return Ending.STOPPED, ""
     with suppress(OSError, IndexError):
         lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return lines[-1] if lines[0].startswith("Traceback") else lines[0]
-    return ""
+        return Ending.FAILED, lines[-1] if lines[0].startswith("Traceback") else lines[0]
+    return Ending.VANISHED, ""
 
 
-def device_of(arena: Mirror) -> torch.device:
+def device_of(arena: RemoteArena) -> torch.device:
     """Workers of a machine take its GPUs in turn; without any they compute on its cores."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
@@ -196,7 +196,7 @@ def serve(seat: Seat) -> int:
     torch.set_num_threads(1)
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda _number, _frame: _end(ended, _frame))
-    keeper = _keep_home(ticket) if seat.is_first else None
+    keeper = _keep_coordinator(ticket) if seat.is_first else None
     listener = Listener(ticket.address, ticket.key, tls=ticket.tls, members=ticket.members)
     hello = Hello(
         seat.process, seat.processes, ticket.machine, ticket.address, listener.port, host_id(),
@@ -209,13 +209,14 @@ def serve(seat: Seat) -> int:
     listener.expect_from(w.address for w in welcome.workers)
     code = 0
     try:
-        while not ended.is_set():  # the home ends the connection when the last worker has left
+        while not ended.is_set():  # the coordinator ends it when the last worker has left
             if channel.poll(0.5):
                 channel.skip(channel.receive()[1])
+    except ConnectionEnded:
+        pass
     except MachineLost as lost:
-        if CLOSED not in lost.cause:
-            print(f"error: {lost.cause}", file=sys.stderr, flush=True)
-            code = lost.exit_code
+        print(f"error: {lost.cause}", file=sys.stderr, flush=True)
+        code = lost.exit_code
     ended.set()
     serving.join(LEAVE_SECONDS)
     if keeper is not None and keeper.stdin is not None:

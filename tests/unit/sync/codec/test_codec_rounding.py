@@ -6,7 +6,7 @@ import pytest
 import torch
 from codec_cases import make, normal, seen
 
-from phalanx.sync.codec.noise import LEVELS, POSITIONS, noise_table
+from phalanx.sync.codec.quantised import LEVELS, POSITIONS, noise_table
 
 MESSAGES = 3000
 

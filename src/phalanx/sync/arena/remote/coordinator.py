@@ -1,10 +1,10 @@
-"""The home of a training on several machines: who is there, who waits for whom, what is new.
+"""Coordinates a training on several machines: who is there, who waits for whom, what is new.
 
-Workers keep control memory (clocks, claims, intents) each in a mirror of their own. What they
-have written goes to the home whenever they release something (a barrier, a lock, a wake), and
-whoever acquires next gets all that came since. That is the release consistency of Keleher, Cox
-and Zwaenepoel, "Lazy release consistency for software distributed shared memory" (1992), with the
-home as the place where releases are put in order. The home itself understands none of it: it
+Each worker keeps a copy of control memory (clocks, claims, intents). What it has written goes to
+the coordinator when it releases something (a barrier, a lock, a wake), and the next worker to
+acquire something gets all that came since. That is the release consistency of Keleher, Cox and
+Zwaenepoel, "Lazy release consistency for software distributed shared memory" (1992), with the
+coordinator as the place where releases are put in order. It does not interpret the memory: it
 forwards changes and counts arrivals. No torch here, so that it starts at once.
 """
 
@@ -13,45 +13,48 @@ from __future__ import annotations
 import secrets
 import selectors
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 import msgspec
 
 from phalanx.core.errors import PeerLost
 from phalanx.sync.arena.remote import coordinator_messages as m
-from phalanx.sync.arena.remote.coordinator_state import Change, Changes, Client, Held
+from phalanx.sync.arena.remote.coordinator_arrivals import Arrivals
+from phalanx.sync.arena.remote.coordinator_state import (
+    Client,
+    KeyValues,
+    LockTable,
+    MemoryChange,
+    MemoryChanges,
+)
 from phalanx.sync.connect.channel import Channel
-from phalanx.sync.connect.handshake import Introduction
 from phalanx.sync.connect.listener import Listener
 
 LOOK_SECONDS = 0.5
 
-UNHEARD = 64  # channels that may be open before they have said hello
 
-
-class Home:
+class Coordinator:
     """Serves ``processes`` processes, until all have said good-bye or gone."""
 
     def __init__(self, listener: Listener, processes: int) -> None:
         self._listener, self._processes = listener, processes
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
-        self._unheard: list[Channel] = []
+        self._arrivals = Arrivals(listener, self._selector, processes)
         self._present: dict[int, Client] = {}
         self._clients: list[Client] = []
         self._ended: list[m.Lost] = []
         self._never: list[m.Lost] = []
         """Who was lost before all had come."""
         self._workers: dict[int, Client] = {}
-        self._changes = Changes()
-        self._meetings: defaultdict[tuple[int, ...], list[tuple[Client, m.Meet]]]
-        self._meetings = defaultdict(list)
+        self._changes = MemoryChanges()
+        self._meetings: defaultdict[tuple[int, ...], list[tuple[Client, m.Meet]]] = defaultdict(
+            list
+        )
         self._regions: list[tuple[Client, m.Region]] = []
-        self._locks: defaultdict[int, Held] = defaultdict(Held)
-        self._values: dict[str, bytes] = {}
-        self._wanted: defaultdict[str, list[tuple[Client, int]]] = defaultdict(list)
+        self._locks = LockTable()
+        self._values = KeyValues()
         self._handlers: dict[type, Callable[..., None]] = {
             m.Region: self._region,
             m.Meet: self._meet,
@@ -78,7 +81,7 @@ class Home:
                 self._look_after_all()
             for key, _ in self._selector.select(LOOK_SECONDS):
                 if key.fileobj is self._listener:
-                    self._open_door()
+                    self._arrivals.accept()
                 elif key.data is None:
                     self._first_word(key.fileobj)  # type: ignore[arg-type]
                 else:
@@ -93,45 +96,11 @@ class Home:
             except PeerLost:
                 self._lose(client)
 
-    def _open_door(self) -> None:
-        channel = self._listener.accept(0)
-        if channel is None:
-            return
-        if len(self._unheard) >= UNHEARD + self._processes:
-            self._drop(self._unheard[0])
-        self._unheard.append(channel)
-        self._selector.register(channel, selectors.EVENT_READ)
-
-    def _drop(self, channel: Channel) -> None:
-        if channel not in self._unheard:
-            return
-        self._unheard.remove(channel)
-        self._selector.unregister(channel)
-        channel.close()
-
     def _first_word(self, channel: Channel) -> None:
-        try:
-            header, size = channel.receive()
-            hello = m.request_decoder.decode(header)
-        except (PeerLost, msgspec.MsgspecError):
-            self._drop(channel)
+        client = self._arrivals.hear(channel, self._present, self._never)
+        if client is None:
             return
-        fits = isinstance(hello, m.Hello) and size == 0 and hello.processes == self._processes
-        if fits:
-            fits = channel.introduction == Introduction(m.HOME, hello.process)
-        if not fits or hello.process in self._present:
-            self._drop(channel)
-            return
-        if self._never:  # somebody is gone already: there will never be all of them
-            with suppress(PeerLost):
-                channel.send(m.encode(self._never[0]))
-            self._drop(channel)
-            return
-        client = Client(channel, hello)
-        channel.peer = f"{hello.machine} ({hello.address})"
-        self._unheard.remove(channel)
-        self._selector.modify(channel, selectors.EVENT_READ, client)
-        self._present[hello.process] = client
+        self._present[client.hello.process] = client
         self._clients.append(client)
         if len(self._present) == self._processes:
             self._welcome()
@@ -141,10 +110,10 @@ class Home:
             header, size = client.channel.receive()
             request = m.request_decoder.decode(header)
             if isinstance(request, m.Bye):
-                if request.because:
-                    self._lose(client, request.because)
-                else:
+                if request.ending is m.Ending.FINISHED:
                     self._leave(client)
+                else:
+                    self._lose(client, request.ending, request.words)
                 return
             self._take_changes(client, getattr(request, "runs", 0), size)
             self._handlers[type(request)](client, request)
@@ -158,7 +127,7 @@ class Home:
             return
         places, values = bytearray(runs * m.RUN_BYTES), bytearray(size - runs * m.RUN_BYTES)
         client.channel.receive_into(memoryview(places), memoryview(values))
-        self._changes.add(Change(client, runs, bytes(places), bytes(values)))
+        self._changes.add(MemoryChange(client, runs, bytes(places), bytes(values)))
 
     # -- who is there ------------------------------------------------------------------------
 
@@ -176,19 +145,19 @@ class Home:
 
     def _leave(self, client: Client) -> None:
         if not client.hello.serves:
-            self._ended.append(client.lost(ended=True))
+            self._ended.append(client.lost(m.Ending.FINISHED))
         self._forget_client(client)
         self._settle_without()
 
-    def _lose(self, client: Client, because: str = "") -> None:
+    def _lose(self, client: Client, ending: m.Ending = m.Ending.VANISHED, words: str = "") -> None:
         """Everybody hears of it; those who waited for it go on, or give up."""
         if client not in self._clients:
             return
         self._forget_client(client)
         if len(self._present) < self._processes:
-            self._never.append(client.lost(because=because))
+            self._never.append(client.lost(ending, words))
         for other in list(self._clients):
-            self._say(other, client.lost(because=because))
+            self._say(other, client.lost(ending, words))
         self._settle_without()
 
     def _forget_client(self, client: Client) -> None:
@@ -197,12 +166,9 @@ class Home:
             self._workers.pop(client.rank, None)
         self._selector.unregister(client.channel)
         client.channel.close()
-        for index, held in self._locks.items():
-            held.waiting = deque(w for w in held.waiting if w[0] is not client)
-            if held.holder is client:
-                self._hand_on(index)
-        for wanted in self._wanted.values():
-            wanted[:] = [w for w in wanted if w[0] is not client]
+        for other, seq in self._locks.forget(client):
+            self._tell(other, seq)
+        self._values.forget(client)
         for arrived in self._meetings.values():
             arrived[:] = [a for a in arrived if a[0] is not client]
         self._regions = [r for r in self._regions if r[0] is not client]
@@ -224,7 +190,7 @@ class Home:
     def _tell(self, client: Client, seq: int, *, granted: bool = True) -> None:
         """Answer, with all that is new."""
         runs, places, values = self._changes.news_for(client)
-        self._say(client, m.Answer(seq, runs, granted), places, values)
+        self._say(client, m.CoordinatorAnswer(seq, runs, granted), places, values)
         if self._changes.many:
             self._changes.forget(min((c.seen for c in self._workers.values()), default=0))
 
@@ -243,7 +209,7 @@ class Home:
         same = len({request.digest for _, request in arrived}) == 1
         for client, request in arrived:
             refused = "" if same else "the workers built different models"
-            self._say(client, m.Answer(request.seq, refused=refused))
+            self._say(client, m.CoordinatorAnswer(request.seq, refused=refused))
 
     def _meet(self, client: Client, request: m.Meet) -> None:
         members = tuple(request.members)
@@ -266,7 +232,7 @@ class Home:
             self._tell(client, request.seq)
 
     def _refuse(self, clients: Sequence[Client], members: Sequence[int] = ()) -> bool:
-        """Nobody can meet with one who has ended its script."""
+        """A worker that has ended its script cannot be met."""
         missing = [lost for lost in self._ended if not members or lost.rank in members]
         for client in clients if missing else ():
             self._say(client, missing[0])
@@ -275,25 +241,13 @@ class Home:
     # -- locks -------------------------------------------------------------------------------
 
     def _acquire(self, client: Client, request: m.Acquire) -> None:
-        held = self._locks[request.lock]
-        if held.holder is None:
-            held.holder = client
-            self._tell(client, request.seq)
-        elif request.blocking:
-            held.waiting.append((client, request))
-        else:
-            self._tell(client, request.seq, granted=False)
+        granted = self._locks.acquire(client, request)
+        if granted is not None:
+            self._tell(client, request.seq, granted=granted)
 
     def _release(self, client: Client, request: m.Release) -> None:
-        if self._locks[request.lock].holder is client:
-            self._hand_on(request.lock)
-
-    def _hand_on(self, index: int) -> None:
-        held = self._locks[index]
-        held.holder = None
-        if held.waiting:
-            held.holder, request = held.waiting.popleft()
-            self._tell(held.holder, request.seq)
+        for other, seq in self._locks.release(client, request.lock):
+            self._tell(other, seq)
 
     # -- waiting and waking ------------------------------------------------------------------
 
@@ -316,26 +270,27 @@ class Home:
     # -- values ------------------------------------------------------------------------------
 
     def _put(self, client: Client, request: m.Put) -> None:
-        self._values[request.key] = request.value
-        for other, seq in self._wanted.pop(request.key, []):
-            self._say(other, m.Answer(seq, value=request.value))
+        for other, seq in self._values.put(request.key, request.value):
+            self._say(other, m.CoordinatorAnswer(seq, value=request.value))
 
     def _get(self, client: Client, request: m.Get) -> None:
-        if request.key in self._values:
-            self._say(client, m.Answer(request.seq, value=self._values[request.key]))
+        value = self._values.known.get(request.key)
+        if value is None:
+            self._values.want(request.key, client, request.seq)
         else:
-            self._wanted[request.key].append((client, request.seq))
+            self._say(client, m.CoordinatorAnswer(request.seq, value=value))
 
     def _add(self, client: Client, request: m.Add) -> None:
-        total = int(self._values.get(request.key, b"0")) + request.amount
+        total = int(self._values.known.get(request.key, b"0")) + request.amount
         self._put(client, m.Put(request.key, str(total).encode()))
-        self._say(client, m.Answer(request.seq, value=str(total).encode()))
+        self._say(client, m.CoordinatorAnswer(request.seq, value=str(total).encode()))
 
     def _time(self, client: Client, request: m.Time) -> None:
-        self._say(client, m.Answer(request.seq, value=repr(time.monotonic()).encode()))
+        self._say(client, m.CoordinatorAnswer(request.seq, value=repr(time.monotonic()).encode()))
 
     def _close(self) -> None:
-        for channel in [*self._unheard, *(c.channel for c in self._clients)]:
-            channel.close()
+        self._arrivals.close()
+        for client in self._clients:
+            client.channel.close()
         self._selector.close()
         self._listener.close()

@@ -1,6 +1,6 @@
-"""A worker's words to the home and the answers to them, also for several threads at once.
+"""A worker's words to the coordinator and the answers to them, also for several threads at once.
 
-Whoever waits reads, one thread at a time, and leaves the others' answers where they find them. No
+A thread that waits reads, one at a time, and leaves the others' answers where they find them. No
 thread keeps another from speaking while it waits: it may wait for what the other has to release.
 """
 
@@ -27,9 +27,9 @@ Request = Callable[[int, int], m.Request]
 """Makes a request from its number and the number of runs that come with it."""
 
 
-class Talk:
+class CoordinatorClient:
     """``take`` gives what was written since it was last asked, ``apply`` takes what others wrote,
-    ``hear_of`` is told of processes that are gone."""
+    ``hear_of`` is called for processes that are gone."""
 
     def __init__(
         self,
@@ -42,10 +42,10 @@ class Talk:
         self._turn = threading.Condition()
         self._seq, self._reading = 0, False
         self._open: set[int] = set()
-        self._answers: dict[int, m.Answer] = {}
+        self._answers: dict[int, m.CoordinatorAnswer] = {}
         self._problem: PeerLost | None = None
         self.released = False
-        """Whether something went to the home since all last met there."""
+        """Whether something went to the coordinator since all last met there."""
 
     def say(self, request: Request, *, bare: bool = False) -> None:
         """Without an answer. ``bare``: without changes."""
@@ -59,7 +59,7 @@ class Talk:
         bare: bool = False,
         changes: Changes | None = None,
         gone: Gone | None = None,
-    ) -> m.Answer:
+    ) -> m.CoordinatorAnswer:
         """Wait for the answer; now and then ask ``gone`` whether that is in vain.
 
         ``changes`` are sent where they were taken before.
@@ -123,7 +123,7 @@ class Talk:
             self._channel.send(m.encode(request(self._seq, runs)), *changes)
             return self._seq
 
-    def _hear(self, seq: int, seconds: float | None) -> m.Answer | None:
+    def _hear(self, seq: int, seconds: float | None) -> m.CoordinatorAnswer | None:
         """Read one message, or let another thread do so; the answer to ``seq`` if it is there."""
         with self._turn:
             if seq in self._answers:
@@ -151,10 +151,10 @@ class Talk:
         try:
             reply = m.reply_decoder.decode(header)
         except msgspec.MsgspecError:
-            raise self._channel.lost("it said something that no home says") from None
+            raise self._channel.lost("it said something that no coordinator says") from None
         if isinstance(reply, m.Lost):
             self._hear_of(reply)
-        if not isinstance(reply, m.Answer):
+        if not isinstance(reply, m.CoordinatorAnswer):
             return
         places = bytearray(m.RUN_BYTES * reply.runs)
         values = bytearray(max(0, size - len(places)))

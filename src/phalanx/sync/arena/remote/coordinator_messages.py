@@ -1,13 +1,14 @@
-"""What workers and the home say to each other. Changes of memory follow as raw bytes."""
+"""What workers and the coordinator say to each other. Changes of memory follow as raw bytes."""
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Annotated
 
 import msgspec
 
-HOME = "home"
-"""The name of the home's listener, and the purpose of connections to it."""
+COORDINATOR = "coordinator"
+"""The name of the coordinator's listener, and the purpose of connections to it."""
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
@@ -25,7 +26,7 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
     """It keeps parameters and does not train."""
 
 
-class Member(msgspec.Struct, frozen=True):
+class TrainingMember(msgspec.Struct, frozen=True):
     rank: int
     """Among the workers, or among the servers."""
     machine: str
@@ -38,8 +39,8 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
     """Everybody is there."""
 
     rank: int
-    workers: list[Member]
-    servers: list[Member]
+    workers: list[TrainingMember]
+    servers: list[TrainingMember]
     run: str
     """A word of this training's own."""
 
@@ -111,18 +112,29 @@ class Add(msgspec.Struct, frozen=True, tag=True):
 
 
 class Time(msgspec.Struct, frozen=True, tag=True):
-    """What is the time at home?"""
+    """What is the time at the coordinator?"""
 
     seq: int
 
 
+class Ending(Enum):
+    """How a process left."""
+
+    FINISHED = "finished"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    """It was asked to stop, and so are the others."""
+    VANISHED = "vanished"
+    """Without a word."""
+
+
 class Bye(msgspec.Struct, frozen=True, tag=True):
-    """This process ends; in good order, unless it says why not."""
+    ending: Ending = Ending.FINISHED
+    words: Annotated[str, msgspec.Meta(max_length=400)] = ""
+    """What went wrong, if something did."""
 
-    because: Annotated[str, msgspec.Meta(max_length=400)] = ""
 
-
-class Answer(msgspec.Struct, frozen=True, tag=True):
+class CoordinatorAnswer(msgspec.Struct, frozen=True, tag=True):
     seq: int
     runs: int = 0
     granted: bool = True
@@ -137,16 +149,15 @@ class Lost(msgspec.Struct, frozen=True, tag=True):
     machine: str
     address: str
     serves: bool = False
-    ended: bool = False
-    """It said good-bye, and others still count on it."""
-    because: str = ""
-    """Its own words, where it had any."""
+    ending: Ending = Ending.VANISHED
+    words: str = ""
+    """Its own, where it had any."""
 
 
 Request = (
     Hello | Region | Meet | Acquire | Release | Await | Wake | Peek | Put | Get | Add | Time | Bye
 )
-Reply = Welcome | Answer | Lost
+Reply = Welcome | CoordinatorAnswer | Lost
 
 RUN_BYTES = 16
 """Of a run of memory: its place and its length, eight bytes each."""

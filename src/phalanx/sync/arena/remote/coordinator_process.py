@@ -1,6 +1,6 @@
 """The coordinator of a training on several machines, as a process of its own.
 
-It is told what to do by one line of JSON on its standard input, which keeps the key out of process
+It reads its orders from one line of JSON on its standard input, which keeps the key out of process
 lists, and says its port by one line on its standard output. It ends when all have left, or soon
 after its input closes, which is when the process that started it ends.
 """
@@ -21,10 +21,10 @@ from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_key import RunKey
 
 GRACE_SECONDS = 5.0
-"""For the others to leave, once the process that started the home has ended."""
+"""For the others to leave, once the process that started the coordinator has ended."""
 
 
-class Orders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CoordinatorOrders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: str
     address: str
     port: int
@@ -35,17 +35,17 @@ class Orders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def main() -> int:
-    from phalanx.sync.arena.remote.coordinator import Home
-    from phalanx.sync.arena.remote.coordinator_messages import HOME
+    from phalanx.sync.arena.remote.coordinator import Coordinator
+    from phalanx.sync.arena.remote.coordinator_messages import COORDINATOR
     from phalanx.sync.connect.listener import Listener
 
-    orders = msgspec.json.decode(sys.stdin.buffer.readline(65536), type=Orders)
+    orders = msgspec.json.decode(sys.stdin.buffer.readline(65536), type=CoordinatorOrders)
     for number in (signal.SIGINT, signal.SIGTERM):  # it ends with those whom it serves
         signal.signal(number, signal.SIG_IGN)
     try:
         listener = Listener(
             orders.address, RunKey.from_text(orders.key), port=orders.port, tls=orders.tls,
-            name=HOME, members=orders.members,
+            name=COORDINATOR, members=orders.members,
         )  # fmt: skip
     except (OSError, InputError) as error:
         print(json.dumps({"problem": str(error)}), flush=True)
@@ -57,7 +57,7 @@ def main() -> int:
     def going_on() -> bool:
         return not left or time.monotonic() - left[0] < GRACE_SECONDS
 
-    Home(listener, orders.processes).serve(going_on)
+    Coordinator(listener, orders.processes).serve(going_on)
     return 0
 
 
@@ -67,7 +67,7 @@ def _watch_input(left: list[float]) -> None:
     left.append(time.monotonic())
 
 
-def start_home(orders: Orders) -> tuple[subprocess.Popen[bytes], int]:
+def start_coordinator(orders: CoordinatorOrders) -> tuple[subprocess.Popen[bytes], int]:
     """Start one on this machine; returns it and its port."""
     child = subprocess.Popen(
         [sys.executable, "-P", "-m", "phalanx.sync.arena.remote.coordinator_process"],

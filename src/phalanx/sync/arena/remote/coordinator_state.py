@@ -1,8 +1,8 @@
-"""What the home remembers: its clients, the locks, and what was written, in order."""
+"""What the coordinator remembers: its clients, the locks, and what was written, in order."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 
 from phalanx.sync.arena.remote import coordinator_messages as m
@@ -11,7 +11,7 @@ from phalanx.sync.connect.channel import Channel
 
 @dataclass(eq=False)
 class Client:
-    """A process, as the home knows it."""
+    """A process, as the coordinator knows it."""
 
     channel: Channel
     hello: m.Hello
@@ -22,47 +22,98 @@ class Client:
     """The number of the request that waits to be woken."""
 
     @property
-    def member(self) -> m.Member:
+    def member(self) -> m.TrainingMember:
         hello = self.hello
-        return m.Member(self.rank, hello.machine, hello.address, hello.port, hello.host)
+        return m.TrainingMember(self.rank, hello.machine, hello.address, hello.port, hello.host)
 
-    def lost(self, *, ended: bool = False, because: str = "") -> m.Lost:
-        """How others are told that it is gone."""
+    def lost(self, ending: m.Ending, words: str = "") -> m.Lost:
+        """The message to the others that it is gone."""
         hello = self.hello
-        return m.Lost(self.rank, hello.machine, hello.address, hello.serves, ended, because)
+        return m.Lost(self.rank, hello.machine, hello.address, hello.serves, ending, words)
 
     def answer(self, reply: m.Reply, *changes: bytes) -> None:
         self.channel.send(m.encode(reply), *changes)
 
 
 @dataclass
-class Held:
-    """A lock: who has it, and who wants it."""
-
+class _Lock:
     holder: Client | None = None
-    waiting: deque[tuple[Client, m.Acquire]] = field(default_factory=deque)
+    waiting: deque[tuple[Client, int]] = field(default_factory=deque)
+
+
+class LockTable:
+    """Who has which lock, and who waits for it, with the numbers of their requests."""
+
+    def __init__(self) -> None:
+        self._locks: defaultdict[int, _Lock] = defaultdict(_Lock)
+
+    def acquire(self, client: Client, request: m.Acquire) -> bool | None:
+        """Whether it is granted; ``None``: the client waits."""
+        lock = self._locks[request.lock]
+        if lock.holder is None:
+            lock.holder = client
+            return True
+        if request.blocking:
+            lock.waiting.append((client, request.seq))
+            return None
+        return False
+
+    def release(self, client: Client, index: int) -> list[tuple[Client, int]]:
+        """Returns who has it now, if somebody waited."""
+        lock = self._locks[index]
+        if lock.holder is not client:
+            return []
+        following = lock.waiting.popleft() if lock.waiting else None
+        lock.holder = following[0] if following else None
+        return [following] if following else []
+
+    def forget(self, client: Client) -> list[tuple[Client, int]]:
+        """It waits no longer; returns who has its locks now."""
+        for lock in self._locks.values():
+            lock.waiting = deque(w for w in lock.waiting if w[0] is not client)
+        return [found for index in self._locks for found in self.release(client, index)]
+
+
+@dataclass
+class KeyValues:
+    """Values by name, and who waits for which."""
+
+    known: dict[str, bytes] = field(default_factory=dict)
+    _wanted: dict[str, list[tuple[Client, int]]] = field(default_factory=dict)
+
+    def put(self, key: str, value: bytes) -> list[tuple[Client, int]]:
+        """Returns who waited for it, with the numbers of their requests."""
+        self.known[key] = value
+        return self._wanted.pop(key, [])
+
+    def want(self, key: str, client: Client, seq: int) -> None:
+        self._wanted.setdefault(key, []).append((client, seq))
+
+    def forget(self, client: Client) -> None:
+        for wanted in self._wanted.values():
+            wanted[:] = [w for w in wanted if w[0] is not client]
 
 
 @dataclass(frozen=True)
-class Change:
+class MemoryChange:
     source: Client
     runs: int
     places: bytes
     values: bytes
 
 
-class Changes:
+class MemoryChanges:
     """What was written, in the order in which it was released."""
 
     def __init__(self) -> None:
-        self._log: deque[Change] = deque()
+        self._log: deque[MemoryChange] = deque()
         self._first = 0
 
     @property
     def end(self) -> int:
         return self._first + len(self._log)
 
-    def add(self, change: Change) -> None:
+    def add(self, change: MemoryChange) -> None:
         self._log.append(change)
 
     def news_for(self, client: Client) -> tuple[int, bytes, bytes]:

@@ -1,8 +1,8 @@
-"""A barrier of few workers without the home: each sends what it wrote to every other.
+"""A barrier of few workers without the coordinator: each sends what it wrote to every other.
 
-It saves a way: to the home and back becomes to each other. What was released through the home
-since all last met there has to come before, so whoever did that says so, and then all meet at the
-home instead.
+It saves a round trip to the coordinator. What was released through the coordinator since all last
+met there has to arrive first, so a worker that released something says so, and then all meet at
+the coordinator instead.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from phalanx.sync.connect.channel import Channel
 
 MOST_WORKERS = 8
 MOST_BYTES = 1 << 14
-"""More than this goes through the home: kernels might not hold what all send before they read."""
+"""More goes through the coordinator: kernels might not hold what all send before they read."""
 
 
 class Arrival(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     number: int
     """Of this barrier; all count alike."""
     runs: int
-    at_home: bool
-    """This worker has to meet at the home."""
+    at_coordinator: bool
+    """This worker has to meet at the coordinator."""
 
 
 _decoder = msgspec.msgpack.Decoder(Arrival)
@@ -36,7 +36,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 @dataclass
-class DirectMeeting:
+class DirectBarrier:
     """``channels`` lead to all other workers. ``look`` is called now and then by who waits."""
 
     channels: Mapping[int, Channel]
@@ -48,20 +48,20 @@ class DirectMeeting:
             channel.max_payload = 4 * MOST_BYTES
 
     def meet(
-        self, changes: Changes, *, at_home: bool, gone: Callable[[], None]
+        self, changes: Changes, *, at_coordinator: bool, gone: Callable[[], None]
     ) -> tuple[bool, list[tuple[int, bytearray, bytearray]]]:
-        """Whether all have to meet at the home now, and what the others wrote."""
+        """Whether all have to meet at the coordinator now, and what the others wrote."""
         self.number += 1
-        runs, places, values = NOTHING if at_home else changes
-        header = _encode(Arrival(self.number, runs, at_home))
+        runs, places, values = NOTHING if at_coordinator else changes
+        header = _encode(Arrival(self.number, runs, at_coordinator))
         for channel in self.channels.values():
             channel.send(header, places, values)
         heard = []
         for channel in self.channels.values():
             arrival, found = self._hear(channel, gone)
-            at_home |= arrival.at_home
+            at_coordinator |= arrival.at_coordinator
             heard.append(found)
-        return at_home, heard
+        return at_coordinator, heard
 
     def _hear(
         self, channel: Channel, gone: Callable[[], None]
@@ -76,7 +76,7 @@ class DirectMeeting:
             values = bytearray(size - len(places))
             channel.receive_into(memoryview(places), memoryview(values))
         except MachineLost:
-            time.sleep(SLICE_SECONDS)  # the home may know better who is gone, and why
+            time.sleep(SLICE_SECONDS)  # the coordinator may know better who is gone, and why
             self.look()
             gone()
             raise

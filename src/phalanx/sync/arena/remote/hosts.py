@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from phalanx.core.errors import InputError
-from phalanx.sync.arena.arena import Arena
-from phalanx.sync.arena.remote.coordinator_messages import Member
-from phalanx.sync.arena.remote.with_first import channels_with_first
+from phalanx.sync.arena.arena import Arena, Droppable, Topology
+from phalanx.sync.arena.remote.coordinator_messages import TrainingMember
 from phalanx.sync.collective.algorithms.torch_dist import KeyValue, TorchDist, gloo, nccl
-from phalanx.sync.collective.collective import Collective
-from phalanx.sync.collective.latency import measured_latency
+from phalanx.sync.collective.collective import Collective, measured_latency
 from phalanx.sync.collective.links import open_links
 from phalanx.sync.connect.channel import Channel
-from phalanx.sync.connect.credentials import Credentials
-from phalanx.sync.reduce.topology import Path
+from phalanx.sync.connect.connecting import connect
+from phalanx.sync.connect.dispatcher import Credentials
+from phalanx.sync.connect.handshake import Introduction
 from phalanx.sync.store.remote.servers import Servers
-from phalanx.sync.store.remote.store_client import StoreClient
+
+OPEN_SECONDS = 60.0
 
 
-class Hosts:
-    """A host is a machine whose workers share memory. Each has a leader: its first worker."""
+class RemoteHosts:
+    """What :class:`Hosts` asks for, over connections."""
 
     def __init__(
         self,
         rank: int,
-        members: Sequence[Member],
+        members: Sequence[TrainingMember],
         access: Credentials,
         servers: Servers,
         run: str,
@@ -41,69 +42,63 @@ class Hosts:
         self.machine = me.machine
         self.name = f"{me.machine} ({me.address})"
         self.here = tuple(m.rank for m in members if m.host == me.host)
-        """The workers of this host; their places are their ranks in its arena."""
         self._names = (f"{run}.{number}" for number in itertools.count())
         self._opened: list[Collective | TorchDist] = []
         self._everyone: Collective | TorchDist | None = None
         self._trainings = 0
         self._midway: dict[int, Tensor] = {}
-        self.stores: list[StoreClient] = []
-        """Those of the training under way."""
+        self.stores: list[Droppable] = []
 
     def local(self, ranks: Iterable[int]) -> list[int]:
-        """Those of ``ranks`` that are on this host, by their places there."""
         return [self.here.index(rank) for rank in ranks if rank in self.here]
 
     def leaders(self, ranks: Iterable[int]) -> list[int]:
-        """For each host that has some of ``ranks``, the first of those."""
         first: dict[str, int] = {}
         for rank in sorted(ranks):
             first.setdefault(self._members[rank].host, rank)
         return list(first.values())
 
     def collective(
-        self, tag: str, ranks: Iterable[int], path: Path | None = None
+        self, tag: str, ranks: Iterable[int], topology: Topology | None = None
     ) -> Collective | TorchDist | None:
-        """Of the leaders among ``ranks``, of which this worker is one; ``None`` if it is alone."""
-        leaders, path = self.leaders(ranks), path or Path()
+        leaders, topology = self.leaders(ranks), topology or Topology()
         if len(leaders) == 1:
             return None
-        ours = path.through in (None, "links")
-        made = self._ours(tag, leaders, path) if ours else self._torchs(tag, leaders, path)
+        ours = topology.through in (None, "links")
+        made = self._ours(tag, leaders, topology) if ours else self._torchs(tag, leaders, topology)
         self._opened.append(made)
         return made
 
-    def _torchs(self, tag: str, leaders: list[int], path: Path) -> TorchDist:
+    def _torchs(self, tag: str, leaders: list[int], topology: Topology) -> TorchDist:
         rank, size, name = (
             leaders.index(self._rank),
             len(leaders),
             f"{self._trainings}.{tag}.{len(self._opened)}",
         )
-        if path.through == "gloo":
+        if topology.through == "gloo":
             return gloo(self._words, name, rank, size, self._access.address)
-        if path.device is None or path.device.type != "cuda":
+        if topology.device is None or topology.device.type != "cuda":
             raise InputError(
                 "'through=nccl' needs a GPU for each machine's first worker",
                 "Leave it out: allreduce goes through Phalanx's own connections then.",
             )
-        return nccl(self._words, name, rank, size, path.device)
+        return nccl(self._words, name, rank, size, topology.device)
 
-    def _ours(self, tag: str, leaders: list[int], path: Path) -> Collective:
+    def _ours(self, tag: str, leaders: list[int], topology: Topology) -> Collective:
         chosen = [self._members[rank] for rank in leaders]
         links = open_links(
             leaders.index(self._rank),
             [(m.address, m.port) for m in chosen],
-            self._access.doorman,
+            self._access.dispatcher,
             self._access.key,
             f"{self._run}.{tag}",
             source=self._access.address,
             tls=self._access.tls,
             names=[f"{m.machine} ({m.address})" for m in chosen],
         )
-        return Collective(links, path.topology, measured_latency(links))
+        return Collective(links, topology.kind, measured_latency(links))
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """From the first host to all others; leaders only."""
         if self._everyone is None:
             self._everyone = self.collective("everyone", range(len(self._members)))
         if self._everyone is None:
@@ -115,26 +110,21 @@ class Hosts:
                 tensor.copy_(flat.view(tensor.shape))
 
     def channels_to_servers(self, count: int | None) -> list[Channel]:
-        """Connections to the parameter servers, which this host's workers share. Collective."""
         return self._servers.channels(count)
 
     def channels_with_first(self) -> dict[int, Channel]:
-        """Between the first worker and each on another machine, by rank. Collective."""
         tag = f"first.{self.new_name()}"
-        return channels_with_first(self._rank, self._members, self._access, tag)
+        return _channels_with_first(self._rank, self._members, self._access, tag)
 
     def midway(self, host: Arena, servers: int) -> Tensor:
-        """Of each connection to a server: whether a message is under way. One for all stores."""
         if servers not in self._midway:
             self._midway[servers] = host.region(f"midway.{servers}", servers, torch.uint8)
         return self._midway[servers]
 
     def new_name(self) -> str:
-        """For something that all workers make together: they make such things in one order."""
         return next(self._names)
 
     def forget(self) -> None:
-        """A training is over, for all: its links and stores are not needed any more."""
         for collective in self._opened:
             collective.close()
         self._opened, self._everyone, self._midway = [], None, {}
@@ -147,3 +137,27 @@ class Hosts:
     def close(self) -> None:
         self.forget()
         self._servers.close()
+
+
+def _channels_with_first(
+    rank: int, members: Sequence[TrainingMember], access: Credentials, tag: str
+) -> dict[int, Channel]:
+    """By rank: to all who are elsewhere, or to the first worker. Collective."""
+    first, me = members[0], members[rank]
+    far = [member for member in members if member.host != first.host]
+    if rank == 0:
+        deadline = time.monotonic() + OPEN_SECONDS
+        expect = access.dispatcher.expect
+        return {m.rank: expect(Introduction(tag, m.rank, 0), deadline, _name(m)) for m in far}
+    if me.host == first.host:
+        return {}
+    channel = connect(
+        first.address, first.port, access.key, Introduction(tag, rank, 0), tls=access.tls,
+        timeout=OPEN_SECONDS, source=access.address,
+    )  # fmt: skip
+    channel.peer = _name(first)
+    return {0: channel}
+
+
+def _name(member: TrainingMember) -> str:
+    return f"worker {member.rank} on {member.machine} ({member.address})"

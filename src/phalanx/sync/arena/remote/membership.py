@@ -12,22 +12,21 @@ from phalanx.core.errors import MachineLost, PeerLost
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.sync.arena import memfd
 from phalanx.sync.arena.remote.coordinator_messages import (
-    HOME,
+    COORDINATOR,
     Hello,
     Welcome,
     encode,
     reply_decoder,
 )
-from phalanx.sync.arena.remote.direct_barrier import MOST_WORKERS, DirectMeeting
-from phalanx.sync.arena.remote.hosts import Hosts
-from phalanx.sync.arena.remote.remote_arena import Mirror
+from phalanx.sync.arena.remote.direct_barrier import MOST_WORKERS, DirectBarrier
+from phalanx.sync.arena.remote.hosts import RemoteHosts
+from phalanx.sync.arena.remote.remote_arena import RemoteArena
 from phalanx.sync.arena.remote.sharing import hand_out, take
 from phalanx.sync.arena.shm_arena import ShmArena
 from phalanx.sync.collective.links import open_channels
 from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.connecting import connect
-from phalanx.sync.connect.credentials import Credentials
-from phalanx.sync.connect.dispatcher import Doorman
+from phalanx.sync.connect.dispatcher import Credentials, Dispatcher
 from phalanx.sync.connect.handshake import Introduction
 from phalanx.sync.connect.listener import Listener
 from phalanx.sync.store.remote.servers import Servers, Wish
@@ -47,7 +46,7 @@ def host_id() -> str:
 
 
 def greet(
-    home: tuple[str, int],
+    coordinator: tuple[str, int],
     key: RunKey,
     hello: Hello,
     *,
@@ -55,10 +54,10 @@ def greet(
     timeout: float = JOIN_SECONDS,
 ) -> tuple[Channel, Welcome]:
     """Waits until everybody is there."""
-    address, port = home
+    address, port = coordinator
     channel = connect(
-        address, port, key, Introduction(HOME, hello.process), tls=tls, timeout=timeout,
-        source=hello.address, name=HOME,
+        address, port, key, Introduction(COORDINATOR, hello.process), tls=tls, timeout=timeout,
+        source=hello.address, name=COORDINATOR,
     )  # fmt: skip
     channel.peer = f"the first machine ({address})"
     channel.send(encode(hello))
@@ -79,7 +78,7 @@ def greet(
 
 
 def become_worker(
-    home: tuple[str, int],
+    coordinator: tuple[str, int],
     key: RunKey,
     *,
     process: int,
@@ -91,25 +90,28 @@ def become_worker(
     timeout: float = JOIN_SECONDS,
     wish: Wish | None = None,
     members: Sequence[str] = (),
-) -> Mirror:
+) -> RemoteArena:
     """Collective: every process of the training does so."""
     listener = Listener(address, key, tls=tls, members=members)
     hello = Hello(process, processes, machine, address, listener.port, host or host_id())
-    channel, welcome = greet(home, key, hello, tls=tls, timeout=timeout)
+    channel, welcome = greet(coordinator, key, hello, tls=tls, timeout=timeout)
     listener.expect_from(w.address for w in welcome.workers)
-    mirror = Mirror(channel, welcome.rank, len(welcome.workers))
-    mirror.set_clock()
-    access = Credentials(key, address, Doorman(listener), tls)
+    remote = RemoteArena(channel, welcome.rank, len(welcome.workers))
+    remote.set_clock()
+    access = Credentials(key, address, Dispatcher(listener), tls)
     servers = Servers(
-        welcome.rank, welcome.workers, welcome.servers, access, mirror, wish or Wish()
+        welcome.rank, welcome.workers, welcome.servers, access, remote, wish or Wish()
     )
-    mirror.hosts = Hosts(welcome.rank, welcome.workers, access, servers, welcome.run, Words(mirror))
-    mirror.host = _host_arena(mirror, mirror.hosts.here, key)
+    hosts = RemoteHosts(
+        welcome.rank, welcome.workers, access, servers, welcome.run, KeyValuesAtCoordinator(remote)
+    )
+    remote.hosts = hosts
+    remote.host = _host_arena(remote, hosts.here, key)
     if len(welcome.workers) <= MOST_WORKERS:
         channels = open_channels(
             welcome.rank,
             [(w.address, w.port) for w in welcome.workers],
-            access.doorman,
+            access.dispatcher,
             key,
             f"{welcome.run}.meeting",
             source=address,
@@ -117,40 +119,40 @@ def become_worker(
             timeout=timeout,
             names=[f"{w.machine} ({w.address})" for w in welcome.workers],
         )
-        mirror.direct = DirectMeeting(channels, mirror.check)
-    return mirror
+        remote.direct = DirectBarrier(channels, remote.check)
+    return remote
 
 
 @dataclass(frozen=True)
-class Words:
-    """What torch's process groups leave for each other, at the home."""
+class KeyValuesAtCoordinator:
+    """What torch's process groups leave for each other, at the coordinator."""
 
-    mirror: Mirror
+    remote: RemoteArena
 
     def set(self, key: str, value: bytes) -> None:
-        self.mirror.put(key, value)
+        self.remote.put(key, value)
 
     def get(self, key: str, timeout: float) -> bytes:
         end = time.monotonic() + timeout
         try:
-            return self.mirror.get(key, lambda: time.monotonic() > end)
+            return self.remote.get(key, lambda: time.monotonic() > end)
         except MachineLost:
             raise
         except PeerLost:
             raise TimeoutError(f"no machine has set {key}") from None
 
     def add(self, key: str, amount: int) -> int:
-        return self.mirror.add(key, amount)
+        return self.remote.add(key, amount)
 
 
-def _host_arena(mirror: Mirror, here: Sequence[int], key: RunKey) -> ShmArena:
+def _host_arena(remote: RemoteArena, here: Sequence[int], key: RunKey) -> ShmArena:
     """Memory of this machine's workers. It has no name: the leader hands out its descriptor."""
-    name, local = f"memory.{here[0]}", here.index(mirror.rank)
+    name, local = f"memory.{here[0]}", here.index(remote.rank)
     if local == 0:
         descriptor = memfd.create(len(here))
-        hand_out(descriptor, name, here[1:], mirror, key)
+        hand_out(descriptor, name, here[1:], remote, key)
     else:
-        descriptor = memfd.checked(take(name, mirror.rank, mirror, key))
+        descriptor = memfd.checked(take(name, remote.rank, remote, key))
     arena = ShmArena(descriptor, local, len(here))
-    arena.watch = mirror.check
+    arena.watch = remote.check
     return arena

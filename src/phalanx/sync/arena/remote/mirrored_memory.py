@@ -13,7 +13,7 @@ Bytes = NDArray[np.uint8]
 
 
 class Block:
-    """Memory from address ``base`` on, and what the home knows of it."""
+    """Memory from address ``base`` on, and what the coordinator knows of it."""
 
     def __init__(self, base: int, capacity: int) -> None:
         self.base, self._capacity, self.end = base, capacity, 0

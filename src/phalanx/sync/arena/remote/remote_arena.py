@@ -1,8 +1,8 @@
 """The arena of a worker whose companions are on other machines too.
 
 Control memory is small (clocks, claims, intents, figures) and lies in each worker's own process;
-the home forwards what changed when somebody releases something that others acquire (see
-``home``). What is large never lies here: gradients and parameters go from host to host.
+the coordinator forwards what changed when somebody releases something that others acquire (see
+``coordinator``). What is large never lies here: gradients and parameters go from host to host.
 """
 
 from __future__ import annotations
@@ -12,23 +12,19 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from phalanx.core import stopping
 from phalanx.core.errors import InputError, MachineLost, PeerLost
-from phalanx.sync.arena.arena import LEFT, Arena
+from phalanx.sync.arena.arena import LEFT, Arena, Hosts, LostWorker
 from phalanx.sync.arena.clock import Clock, MonotonicClock, ShiftedClock
 from phalanx.sync.arena.remote import coordinator_messages as m
-from phalanx.sync.arena.remote.coordinator_client import NOTHING, Changes, Gone, Talk
-from phalanx.sync.arena.remote.direct_barrier import MOST_BYTES, DirectMeeting
+from phalanx.sync.arena.remote.coordinator_client import NOTHING, Changes, CoordinatorClient, Gone
+from phalanx.sync.arena.remote.direct_barrier import MOST_BYTES, DirectBarrier
 from phalanx.sync.arena.remote.mirrored_memory import Block, joined
 from phalanx.sync.connect.channel import Channel
-
-if TYPE_CHECKING:
-    from phalanx.sync.arena.remote.hosts import Hosts
 
 HOT_BYTES, COLD_BYTES = 32 << 20, 256 << 20
 QUESTIONS = 8
@@ -39,10 +35,10 @@ of its own, and reads those of others after such a barrier."""
 
 
 @dataclass
-class MirrorLock:
-    """A lock that the home keeps, and frees when its holder dies."""
+class RemoteLock:
+    """A lock that the coordinator keeps, and frees when its holder dies."""
 
-    arena: Mirror
+    arena: RemoteArena
     index: int
 
     def acquire(self, blocking: bool = True) -> bool:
@@ -59,16 +55,16 @@ class MirrorLock:
 
 
 @dataclass(frozen=True)
-class MirrorCircle:
-    arena: Mirror
+class RemoteCircle:
+    arena: RemoteArena
     members: tuple[int, ...]
 
     def wait(self, gone: Gone | None = None) -> None:
         self.arena.meet(self.members, gone)
 
 
-class Mirror:
-    """One worker's view of control memory. ``channel`` leads to the home."""
+class RemoteArena:
+    """One worker's view of control memory. ``channel`` leads to the coordinator."""
 
     scripted = False
 
@@ -81,23 +77,22 @@ class Mirror:
         """For stamps of what happens: the same on all hosts."""
         self.lost: set[int] = set()
         """Workers that are gone, and without whom this one goes on."""
-        self.survives: Callable[[m.Lost], bool] = lambda lost: False
-        """Asked when a worker is gone: whether this one goes on without it."""
+        self._survives: Callable[[LostWorker], bool] = lambda lost: False
         self.training = False
         """Whether others count on this worker: it has memory of a training that is not over."""
-        self.direct: DirectMeeting | None = None
-        """How few workers meet without the home, while all are ``in_step``."""
+        self.direct: DirectBarrier | None = None
+        """How few workers meet without the coordinator, while all are ``in_step``."""
         self.in_step = False
-        self._talk = Talk(channel, self._changes, self._apply, self._hear_of)
+        self._client = CoordinatorClient(channel, self._changes, self._apply, self._hear_of)
         self._hot, self._cold = Block(0, HOT_BYTES), Block(1 << 40, COLD_BYTES)
-        self._locks: dict[int, MirrorLock] = {}
+        self._locks: dict[int, RemoteLock] = {}
 
     # -- memory ------------------------------------------------------------------------------
 
     def region(self, name: str, count: int, dtype: torch.dtype) -> torch.Tensor:
         digest = hashlib.sha256(f"{name} {count} {dtype}".encode()).digest()
         self.training = True
-        answer = self._talk.ask(lambda seq, _: m.Region(seq, digest), bare=True)
+        answer = self._client.ask(lambda seq, _: m.Region(seq, digest), bare=True)
         if answer.refused:
             raise InputError(
                 answer.refused, "Every worker has to build the same model, with the same optimizer."
@@ -117,11 +112,11 @@ class Mirror:
         self._hot.clear()
         self._cold.clear()
         self._forget()
-        self._talk.released = self.training = False
+        self._client.released = self.training = False
 
     def _forget(self) -> None:
         """A barrier; what was written before it does not count any more."""
-        self._talk.ask(lambda seq, _: m.Meet(seq, 0, [], forget=True), bare=True)
+        self._client.ask(lambda seq, _: m.Meet(seq, 0, [], forget=True), bare=True)
 
     def _changes(self, everything: bool) -> Changes:
         cold = self._cold.changes() if everything and self._cold.end else NOTHING
@@ -139,62 +134,67 @@ class Mirror:
     def barrier(self, gone: Gone | None = None) -> None:
         self.meet((), gone)
 
-    def circle(self, members: Sequence[int]) -> MirrorCircle:
+    def circle(self, members: Sequence[int]) -> RemoteCircle:
         if self.rank not in members:
             raise ValueError(f"rank {self.rank} is not in the circle of {list(members)}")
         everyone = len(members) == self.workers
-        return MirrorCircle(self, () if everyone else tuple(sorted(members)))
+        return RemoteCircle(self, () if everyone else tuple(sorted(members)))
 
     def meet(self, members: tuple[int, ...], gone: Gone | None) -> None:
         if members or self.direct is None or not self.in_step:
-            self._meet_at_home(members, gone)
+            self._meet_at_coordinator(members, gone)
             return
         changes = self._changes(everything=True)
-        at_home = self._talk.released or len(changes[2]) > MOST_BYTES
-        again, heard = self.direct.meet(changes, at_home=at_home, gone=lambda: self._ask(gone))
+        at_coordinator = self._client.released or len(changes[2]) > MOST_BYTES
+        again, heard = self.direct.meet(
+            changes, at_coordinator=at_coordinator, gone=lambda: self._ask(gone)
+        )
         for theirs in heard:
             self._apply(*theirs)
         if again:
-            self._meet_at_home((), gone, changes if at_home else NOTHING)
+            self._meet_at_coordinator((), gone, changes if at_coordinator else NOTHING)
 
     def _ask(self, gone: Gone | None) -> None:
-        """Whether the others are waited for in vain; what that depends on comes by the home."""
-        self._talk.ask(lambda seq, _: m.Peek(seq), bare=True)
+        """Whether the others are waited for in vain; the coordinator knows."""
+        self._client.ask(lambda seq, _: m.Peek(seq), bare=True)
         if gone is not None and gone():
             raise PeerLost(*LEFT)
 
-    def _meet_at_home(
+    def _meet_at_coordinator(
         self, members: tuple[int, ...], gone: Gone | None, changes: Changes | None = None
     ) -> None:
         who = list(members)
-        self._talk.ask(
+        self._client.ask(
             lambda seq, runs: m.Meet(seq, runs, who),
             everything=not members,
             changes=changes,
             gone=gone,
         )
         if not members:
-            self._talk.released = False
+            self._client.released = False
 
-    def lock(self, index: int) -> MirrorLock:
-        return self._locks.setdefault(index, MirrorLock(self, index))
+    def watch_losses(self, survives: Callable[[LostWorker], bool]) -> None:
+        self._survives = survives
+
+    def lock(self, index: int) -> RemoteLock:
+        return self._locks.setdefault(index, RemoteLock(self, index))
 
     def acquire(self, index: int, blocking: bool) -> bool:
-        return self._talk.ask(lambda seq, runs: m.Acquire(seq, runs, index, blocking)).granted
+        return self._client.ask(lambda seq, runs: m.Acquire(seq, runs, index, blocking)).granted
 
     def release(self, index: int) -> None:
-        self._talk.say(lambda _, runs: m.Release(runs, index))
+        self._client.say(lambda _, runs: m.Release(runs, index))
 
     # -- waiting and waking ------------------------------------------------------------------
 
     def await_(self, ready: Callable[[], bool], gone: Gone | None = None) -> None:
         while not ready():
-            self._talk.ask_for_a_slice(lambda seq, runs: m.Await(seq, runs))
+            self._client.ask_for_a_slice(lambda seq, runs: m.Await(seq, runs))
             if gone is not None and gone() and not ready():
                 raise PeerLost(*LEFT)
 
     def wake(self) -> None:
-        self._talk.say(lambda _, runs: m.Wake(runs))
+        self._client.say(lambda _, runs: m.Wake(runs))
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -202,26 +202,26 @@ class Mirror:
     def pause(self) -> None:
         time.sleep(0.001)
 
-    # -- values, for whoever has to find somebody ----------------------------------------------
+    # -- values, by which processes find each other --------------------------------------------
 
     def put(self, key: str, value: bytes) -> None:
-        self._talk.say(lambda *_: m.Put(key, value), bare=True)
+        self._client.say(lambda *_: m.Put(key, value), bare=True)
 
     def get(self, key: str, gone: Gone | None = None) -> bytes:
         """Waits until somebody has put it."""
-        return self._talk.ask(lambda seq, _: m.Get(seq, key), bare=True, gone=gone).value
+        return self._client.ask(lambda seq, _: m.Get(seq, key), bare=True, gone=gone).value
 
     def add(self, key: str, amount: int) -> int:
-        return int(self._talk.ask(lambda seq, _: m.Add(seq, key, amount), bare=True).value)
+        return int(self._client.ask(lambda seq, _: m.Add(seq, key, amount), bare=True).value)
 
     def check(self) -> None:
         """Raise if a machine is gone without which this worker cannot go on."""
-        self._talk.check()
+        self._client.check()
 
     # -- one clock ---------------------------------------------------------------------------
 
     def set_clock(self) -> None:
-        """Count in the home's time from now on, as well as a few quick answers can tell it.
+        """Count in the coordinator's time from now on, as well as a few quick answers can tell it.
 
         Cristian, "Probabilistic clock synchronization" (1989): of several questions the quickest
         answer is the best; it is off by half of the time that it took at most.
@@ -229,35 +229,42 @@ class Mirror:
         best = (float("inf"), 0.0)
         for _ in range(QUESTIONS):
             asked = time.monotonic()
-            home = float(self._talk.ask(lambda seq, _: m.Time(seq), bare=True).value)
+            theirs = float(self._client.ask(lambda seq, _: m.Time(seq), bare=True).value)
             took = time.monotonic() - asked
-            best = min(best, (took, home - asked - took / 2))
+            best = min(best, (took, theirs - asked - took / 2))
         took, ahead = best
         if abs(ahead) > took:  # else it is the same clock, or as good as that
             self.clock = ShiftedClock(ahead)
 
     # -- the end -----------------------------------------------------------------------------
 
-    def close(self, *, in_good_order: bool, because: str = "") -> None:
+    def close(self, ending: m.Ending, words: str = "") -> None:
         if self.direct is not None:
             self.direct.close()
-        if in_good_order or because:
+        if ending is not m.Ending.VANISHED:
             with suppress(PeerLost):
-                self._talk.say(lambda *_: m.Bye(because[:400]), bare=True)
-        self._talk.close()
+                self._client.say(lambda *_: m.Bye(ending, words[:400]), bare=True)
+        self._client.close()
 
     def _hear_of(self, lost: m.Lost) -> None:
-        if lost.because == stopping.WORDS:
-            stopping.ask()  # nobody is lost: all of them are to stop
-        elif not lost.serves and not lost.ended and self.survives(lost):
+        if lost.ending is m.Ending.STOPPED:
+            stopping.ask()  # this worker is to stop as well
+        elif (
+            not lost.serves
+            and lost.ending is not m.Ending.FINISHED
+            and self._survives(LostWorker(lost.rank, lost.machine, lost.address))
+        ):
             self.lost.add(lost.rank)
             return
-        if lost.because:
-            raise MachineLost(f"{_words(lost)} has ended: {lost.because}", "See its log.")
+        if lost.ending is m.Ending.STOPPED:
+            raise MachineLost(f"{_words(lost)} has ended: it was asked to stop", "See its log.")
+        if lost.words:
+            raise MachineLost(f"{_words(lost)} has ended: {lost.words}", "See its log.")
+        ended = lost.ending is m.Ending.FINISHED
         raise MachineLost(
-            f"{_words(lost)} {'has ended' if lost.ended else 'is gone'}",
+            f"{_words(lost)} {'has ended' if ended else 'is gone'}",
             "Leave the training loop on all workers alike; run.stop() ends it for everyone."
-            if lost.ended
+            if ended
             else "Look at its log; its machine may be down, or cut off from the others.",
         )
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from phalanx.sync.collective.algorithms import direct
 from phalanx.sync.collective.links import Links, raw
 from phalanx.sync.collective.parts import element_starts
-from phalanx.sync.collective.sender_thread import Pump
-from phalanx.sync.connect.raw_buffers import drop_first
+from phalanx.sync.collective.sender_thread import SenderThread
+from phalanx.sync.connect.channel import drop_first
 
 WORTHWHILE = 64 << 10
 """Bytes; less than that goes at once when it is whole."""
@@ -46,7 +46,7 @@ class AheadSum:
             peer: [raw(room[a - low : b - low]) for a, b in _pieces((low, high), cuts)]
             for peer, room in self._rooms.items()
         }
-        self._pump = Pump(self._move)
+        self._sender = SenderThread(self._move)
         self._begin()
 
     def _begin(self) -> None:
@@ -64,14 +64,14 @@ class AheadSum:
     def ready(self, low: int) -> None:
         """All from ``low`` on is as it will be: let it go, while its owner does something else."""
         if self._let_go(low):
-            self._pump.begin()
+            self._sender.begin()
 
     def start(self) -> None:
         """All of it is, and ``finish`` comes next: what the kernel takes at once may go now."""
         self._let_go(0)
 
     def _let_go(self, low: int) -> bool:
-        with self._pump.lock:
+        with self._sender.lock:
             for peer, held in self._held.items():
                 while held and held[0][0] >= low:
                     self._going[peer].append(held.pop(0)[1])
@@ -110,12 +110,12 @@ class AheadSum:
         self._before = before  # it was sent, all the same
 
     def close(self) -> None:
-        self._pump.close()
+        self._sender.close()
 
     def _exchange(self) -> None:
         """The rest of it."""
-        self._pump.rest()
-        with self._pump.lock:
+        self._sender.rest()
+        with self._sender.lock:
             self._links.swap(
                 [
                     (peer, [*self._going[peer], *(view for _, view in self._held[peer])])

@@ -1,8 +1,9 @@
-"""Everybody's messages to everybody: for encoded gradients, which cannot be summed on the way.
+"""Gather, scatter, all to all, and all gather: everybody's messages to everybody.
 
-Each participant decodes all of them and adds in the order of ranks. A few participants send
-directly; many pass messages around a ring (Chan et al., "Collective communication: theory,
-practice, and experience", 2007), so that no port is sent to by all at once.
+The last is for encoded gradients, which cannot be summed on the way. Each participant decodes all
+of them and adds in the order of ranks. A few participants send directly; many pass messages
+around a ring (Chan et al., "Collective communication: theory, practice, and experience", 2007),
+so that no port is sent to by all at once.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from phalanx.sync.collective.choose import MOST_DIRECT
 from phalanx.sync.collective.links import Links, raw
-from phalanx.sync.collective.parts import part_sizes, split
+from phalanx.sync.collective.parts import split
 
 
 def all_gather(links: Links, payload: Sequence[Tensor]) -> list[list[Tensor]]:
@@ -49,6 +50,27 @@ def gather(links: Links, flat: Tensor, root: int = 0) -> None:
     links.swap([], [(k, (raw(part),)) for k, part in enumerate(parts) if k != root])
 
 
-def gather_bytes(count_bytes: int, size: int, rank: int, root: int = 0) -> int:
-    """What participant ``rank`` sends in :func:`gather`."""
-    return 0 if rank == root else part_sizes(count_bytes, size)[rank]
+def scatter(links: Links, flat: Tensor, root: int = 0) -> None:
+    """Part ``k`` of participant ``k`` becomes that of the root; the rest stays as it is."""
+    parts = split(flat, links.size)
+    if links.rank != root:
+        links.receive(root, parts[links.rank])
+        return
+    links.swap([(k, (raw(part),)) for k, part in enumerate(parts) if k != root], [])
+
+
+def all_to_all(links: Links, outgoing: Tensor, incoming: Tensor) -> None:
+    """Part ``k`` of ``outgoing`` goes to participant ``k``; part ``k`` of ``incoming`` is its.
+
+    By pairwise exchange (Thakur, Rabenseifner and Gropp 2005, section 3.3): in round ``i`` each
+    sends to the one ``i`` places further. Parts are equal: the number of participants
+    has to divide the length of both.
+    """
+    rank, size = links.rank, links.size
+    if outgoing.numel() % size or incoming.shape != outgoing.shape:
+        raise ValueError(f"{outgoing.numel()} elements cannot go to {size} in equal parts")
+    sends, receives = outgoing.view(size, -1), incoming.view(size, -1)
+    receives[rank].copy_(sends[rank])
+    for step in range(1, size):
+        to, frm = (rank + step) % size, (rank - step) % size
+        links.exchange(to, sends[to], frm, receives[frm])

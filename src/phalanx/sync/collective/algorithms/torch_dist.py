@@ -20,7 +20,6 @@ from phalanx.sync.collective.algorithms import ring
 from phalanx.sync.collective.links import raw
 from phalanx.sync.connect.payloads import BLOCK, encode_header, make_room, rest_length
 
-GLOO = "gloo"
 NCCL = "nccl"
 
 
@@ -30,7 +29,7 @@ class KeyValue(Protocol):
     def set(self, key: str, value: bytes) -> None: ...
 
     def get(self, key: str, timeout: float) -> bytes:
-        """Waits for the key; ``TimeoutError`` when nobody has set it in time."""
+        """Waits for the key; ``TimeoutError`` when it is not set in time."""
         ...
 
     def add(self, key: str, amount: int) -> int: ...

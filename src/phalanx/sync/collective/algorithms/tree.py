@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from phalanx.sync.collective.adding import receive_add
 from phalanx.sync.collective.links import Links
+
+PIECE = 1 << 20
+"""Bytes received at a time: a piece is added while it is in the cache and the next one arrives."""
 
 
 def all_reduce(links: Links, flat: Tensor) -> None:
@@ -20,38 +22,29 @@ def all_reduce(links: Links, flat: Tensor) -> None:
 
 def bytes_sent(count_bytes: int, size: int, rank: int) -> int:
     """What participant ``rank`` sends: once to its parent, and once to each child."""
-    return reduce_bytes(count_bytes, size, rank) + broadcast_bytes(count_bytes, size, rank)
+    parent, children = family(rank, size, 0)
+    return count_bytes * (len(children) + (parent is not None))
 
 
 def reduce(links: Links, flat: Tensor, root: int = 0) -> None:
     """The root's ``flat`` becomes the sum; those of the others hold partial sums afterwards."""
-    parent, children = _family(links.rank, links.size, root)
+    parent, children = family(links.rank, links.size, root)
     for child in children:
-        receive_add(links, child, flat)
+        _receive_add(links, child, flat)
     if parent is not None:
         links.send(parent, flat)
 
 
 def broadcast(links: Links, flat: Tensor, root: int = 0) -> None:
     """Everybody's ``flat`` becomes that of the root."""
-    parent, children = _family(links.rank, links.size, root)
+    parent, children = family(links.rank, links.size, root)
     if parent is not None:
         links.receive(parent, flat)
     for child in reversed(children):
         links.send(child, flat)
 
 
-def reduce_bytes(count_bytes: int, size: int, rank: int, root: int = 0) -> int:
-    """What participant ``rank`` sends in :func:`reduce`."""
-    return 0 if rank == root else count_bytes
-
-
-def broadcast_bytes(count_bytes: int, size: int, rank: int, root: int = 0) -> int:
-    """What participant ``rank`` sends in :func:`broadcast`."""
-    return count_bytes * len(_family(rank, size, root)[1])
-
-
-def _family(rank: int, size: int, root: int) -> tuple[int | None, list[int]]:
+def family(rank: int, size: int, root: int) -> tuple[int | None, list[int]]:
     """The parent, and the children from the smallest subtree to the largest."""
     place = (rank - root) % size
     children, distance = [], 1
@@ -61,3 +54,12 @@ def _family(rank: int, size: int, root: int) -> tuple[int | None, list[int]]:
         distance *= 2
     parent = None if place == 0 else (place - distance + root) % size
     return parent, children
+
+
+def _receive_add(links: Links, frm: int, target: Tensor) -> None:
+    """``target`` plus what ``frm`` sends. The sender need not know about pieces."""
+    count = max(1, PIECE // target.element_size())
+    for piece in target.split(count) if target.numel() else ():
+        arrived = links.scratch.take(piece)
+        links.receive(frm, arrived)
+        piece.add_(arrived)

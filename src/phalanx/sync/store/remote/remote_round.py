@@ -17,9 +17,9 @@ class RemoteRound:
         self._shared, self._host, self._clock = context.shared, context.arena.host, context.clock
         self._store, self._reducer = RemoteStore(context, servers), Reducer(context, across=False)
         self._here, self._leaders = list(hosts.here), hosts.leaders(context.team.members)
-        self._codec, leads = context.wire.codec, self._reducer.leads
+        self._codec, leads = context.encoding.codec, self._reducer.leads
         streams = self._store.client.streams(self._reducer.sums)
-        self.sender = context.wire.sender(streams if leads and self._codec else [])
+        self.sender = context.encoding.sender(streams if leads and self._codec else [])
         self._step = self.bytes_sent = 0
 
     def begin(self) -> None:

@@ -1,6 +1,6 @@
 """The store on other machines, as a worker's strategy sees it.
 
-The host has one copy of the parameters, which its workers share: whoever pushes or pulls renews
+The host has one copy of the parameters, which its workers share: a push or a pull renews
 it, and models on a CPU compute with it in place.
 """
 
@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from phalanx.data.ledger import Applied
-from phalanx.sync.arena.locks import shard_lock
+from phalanx.sync.arena.arena import shard_lock
 from phalanx.sync.reduce.encoding import Sender
 from phalanx.sync.reduce.reducer import Reducer
 from phalanx.sync.state.replica import Masks
 from phalanx.sync.state.shared_state import State
-from phalanx.sync.store.push_buffers import Outbox
+from phalanx.sync.store.push_buffers import PushBuffers
+from phalanx.sync.store.remote.server_connections import HostMemory
 from phalanx.sync.store.remote.store_client import StoreClient
-from phalanx.sync.store.remote.store_line import HostMemory
 from phalanx.sync.strategies.strategy import StrategyContext, Timing
 
 
@@ -28,8 +28,8 @@ class RemoteStore:
         hosts = context.arena.hosts
         assert hosts is not None
         self._arena, self._host, self._shared = context.arena, context.arena.host, context.shared
-        self._replica, self._wire, self._clock = context.replica, context.wire, context.clock
-        self._team, self._hosts = context.team, hosts
+        self._replica, self._encoding = context.replica, context.encoding
+        self._team, self._hosts, self._clock = context.team, hosts, context.clock
         channels = hosts.channels_to_servers(servers)
         self._locks = [self._host.lock(shard_lock(i)) for i in range(len(channels))]
         memory = HostMemory(
@@ -37,7 +37,7 @@ class RemoteStore:
             hosts.midway(self._host, len(channels)),
         )
         self._versions = memory.versions
-        codec = context.wire.codec
+        codec = context.encoding.codec
         self.client = StoreClient(
             channels, self._locks, hosts.new_name(), context.replica.optimizer,
             context.replica.layouts, context.clock, [codec] if codec else [], memory,
@@ -49,7 +49,7 @@ class RemoteStore:
     # -- the whole state ---------------------------------------------------------------------
 
     def begin(self) -> None:
-        self._arena.barrier()  # nobody asks for anything that is about to be replaced
+        self._arena.barrier()  # no request may meet what is about to be replaced
         if self._arena.rank == 0:
             self.client.load(self._shared.export_whole())
         if self._host.rank == 0:
@@ -68,17 +68,17 @@ class RemoteStore:
 
     # -- pushes ------------------------------------------------------------------------------
 
-    def outbox(self) -> Outbox:
-        return Outbox(self._replica, self.client.layouts, self._wire)
+    def make_buffers(self) -> PushBuffers:
+        return PushBuffers(self._replica, self.client.layouts, self._encoding)
 
-    def encode(self, outbox: Outbox) -> int:
+    def encode(self, buffers: PushBuffers) -> int:
         """Its bytes are counted when they are sent."""
-        outbox.payloads = outbox.sender.encode() if self._wire.codec else None
+        buffers.payloads = buffers.sender.encode() if self._encoding.codec else None
         return 0
 
-    def push_outbox(
+    def push_buffers(
         self,
-        outbox: Outbox,
+        buffers: PushBuffers,
         used: Masks,
         rate_factor: float,
         timing: Timing,
@@ -86,8 +86,8 @@ class RemoteStore:
     ) -> None:
         into = () if pull is None else self._shared.parameters
         self.client.push(
-            outbox.flats, used, rate_factor, timing, into, outbox.payloads, self._wire.codec,
-            (self._arena.rank, outbox.total),
+            buffers.flats, used, rate_factor, timing, into, buffers.payloads, self._encoding.codec,
+            (self._arena.rank, buffers.total),
         )  # fmt: skip
         self._copy(pull or ())
 
@@ -107,14 +107,14 @@ class RemoteStore:
         payloads = self._team_sender.encode() if self._team_sender else None
         self.client.push(
             reducer.sums, used, rate_factor, timing, self._shared.parameters, payloads,
-            self._wire.codec,
+            self._encoding.codec,
         )  # fmt: skip
 
     def push_for(self, reducer: Reducer) -> None:
         """This team's sums will be pushed: a codec needs to know them."""
-        if self._wire.codec and reducer.leads and self._team.members[0] in self._hosts.here:
+        if self._encoding.codec and reducer.leads and self._team.members[0] in self._hosts.here:
             named = [(f"push.{s[0]}", *s[1:]) for s in self.client.streams(reducer.sums)]
-            self._team_sender = self._wire.sender(named)
+            self._team_sender = self._encoding.sender(named)
 
     # -- pulls -------------------------------------------------------------------------------
 
@@ -138,7 +138,7 @@ class RemoteStore:
         self._copy(into)
 
     def _copy(self, into: Sequence[Tensor]) -> None:
-        """From the host's copy, each server's part as nobody is renewing it."""
+        """From the host's copy, no server's part while it is being renewed."""
         for server, lock in enumerate(self._locks if into else ()):
             with lock:
                 copies = []

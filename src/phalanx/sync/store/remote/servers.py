@@ -11,11 +11,11 @@ import msgspec
 
 from phalanx.core.errors import InputError
 from phalanx.plan.servers import Host, place_servers
-from phalanx.sync.arena.remote.coordinator_messages import Member
+from phalanx.sync.arena.remote.coordinator_messages import TrainingMember
 from phalanx.sync.arena.remote.sharing import Notes, hand_out, take
 from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.connecting import connect
-from phalanx.sync.connect.credentials import Credentials
+from phalanx.sync.connect.dispatcher import Credentials
 from phalanx.sync.connect.handshake import Introduction
 from phalanx.sync.store.remote.store_messages import STORE
 from phalanx.sync.store.remote.store_process import ServerProcess
@@ -48,8 +48,8 @@ class Servers:
     """One worker's view. Every worker asks for the same servers in the same order."""
 
     rank: int
-    members: Sequence[Member]
-    apart: Sequence[Member]
+    members: Sequence[TrainingMember]
+    apart: Sequence[TrainingMember]
     access: Credentials
     notes: Notes
     wish: Wish = field(default_factory=Wish)
@@ -99,7 +99,7 @@ class Servers:
         return place_servers([Host(n, links.get(n), w) for n, w in machines.items()], wish)
 
     def _start(self, machines: list[str]) -> None:
-        """Beside the workers, where nobody serves apart."""
+        """Beside the workers, where no process serves apart."""
         missing, access, me = range(len(self._known), len(machines)), self.access, self.rank
         first = {m.machine: m for m in reversed(self.members)}
         everyone = [member.address for member in self.members]

@@ -13,33 +13,24 @@ from phalanx.sync.arena.arena import Lock
 from phalanx.sync.arena.clock import Clock
 from phalanx.sync.codec.codec import Payload
 from phalanx.sync.connect.channel import Channel
-from phalanx.sync.reduce.clipping import clip_factor
 from phalanx.sync.reduce.encoding import Stream
+from phalanx.sync.state.gradient_values import clip_factor
 from phalanx.sync.state.layout import Layout, reshard
 from phalanx.sync.state.optimizer_state import State
 from phalanx.sync.state.replica import Masks
+from phalanx.sync.store.remote import store_messages as m
+from phalanx.sync.store.remote.server_connections import (
+    HostMemory,
+    ServerConnection,
+    ServerConnections,
+    Traffic,
+    done,
+)
 from phalanx.sync.store.remote.store_description import (
     describe,
     encoded_of,
     group_options,
     masks_of,
-)
-from phalanx.sync.store.remote.store_line import HostMemory, Line, Traffic
-from phalanx.sync.store.remote.store_lines import Lines, done
-from phalanx.sync.store.remote.store_messages import (
-    Commit,
-    Contribute,
-    Drop,
-    Encoded,
-    Fence,
-    Fenced,
-    Load,
-    Open,
-    Opened,
-    Pull,
-    Push,
-    Save,
-    Squares,
 )
 from phalanx.sync.strategies.strategy import Timing
 
@@ -83,9 +74,9 @@ class StoreClient:
         self.layouts = [reshard(layout, len(channels)) for layout in layouts]
         """One shard per server."""
         memory = memory or HostMemory.private(len(channels))
-        self._lines = Lines(
+        self._servers = ServerConnections(
             [
-                Line(channel, lock, memory, i)
+                ServerConnection(channel, lock, memory, i)
                 for i, (channel, lock) in enumerate(zip(channels, locks, strict=True))
             ],
             self.layouts,
@@ -96,32 +87,34 @@ class StoreClient:
     @property
     def traffic(self) -> Traffic:
         """Of all requests so far."""
-        return self._lines.traffic
+        return self._servers.traffic
 
     # -- the whole state ---------------------------------------------------------------------
 
     def open(self, client: str, ranks: Sequence[int]) -> bool:
         """Make or join the store, for ``client`` with ``ranks``; whether it is loaded already."""
-        answers = self._lines.ask(
-            lambda server: Open(
+        answers = self._servers.ask(
+            lambda server: m.Open(
                 self._name,
                 describe(self._optimizer, self.layouts, server, self._codecs),
                 client,
                 list(ranks),
             )
         )
-        opened = [answer for answer in answers if isinstance(answer, Opened)]
+        opened = [answer for answer in answers if isinstance(answer, m.Opened)]
         self._slots = opened[0].slots
         return all(answer.loaded for answer in opened)
 
     def load(self, state: State) -> Traffic:
         """Parameters, slots and counts, named as ``SharedState.export_whole`` names them."""
-        with self._lines.requests() as traffic:
-            for server, line in enumerate(self._lines.each):
-                line.begin()
-                line.send(Load(self._name), self._state_of(server, state, self._counts(state)))
-            for line in self._lines.each:
-                done(line.receive())
+        with self._servers.requests() as traffic:
+            for server, connection in enumerate(self._servers.each):
+                connection.begin()
+                connection.send(
+                    m.Load(self._name), self._state_of(server, state, self._counts(state))
+                )
+            for connection in self._servers.each:
+                done(connection.receive())
         return traffic
 
     def save(self, into: State | None = None) -> State:
@@ -131,8 +124,8 @@ class StoreClient:
             layout = self.layouts[i]
             state.setdefault(name, torch.empty(layout.size, dtype=layout.dtype))
         counts = [[torch.empty(len(part)) for part in n.shards] for n in self.layouts]
-        self._lines.ask(
-            lambda server: Save(self._name), lambda server: self._state_of(server, state, counts)
+        self._servers.ask(
+            lambda server: m.Save(self._name), lambda server: self._state_of(server, state, counts)
         )
         for i, layout in enumerate(self.layouts):
             steps = torch.zeros(len(layout.places), dtype=torch.float64)
@@ -155,11 +148,11 @@ class StoreClient:
         ]
 
     def _state_of(self, server: int, state: State, counts: list[list[Tensor]]) -> list[Tensor]:
-        flats = [state[name][self._lines.range_of(i, server)] for i, name in self._names()]
+        flats = [state[name][self._servers.range_of(i, server)] for i, name in self._names()]
         return [*flats, *(parts[server] for parts in counts)]
 
     def drop(self) -> None:
-        self._lines.ask(lambda server: Drop(self._name))
+        self._servers.ask(lambda server: m.Drop(self._name))
 
     # -- asynchronous ------------------------------------------------------------------------
 
@@ -167,7 +160,7 @@ class StoreClient:
         """What a sender compresses, in the order in which ``payloads`` are expected."""
         return [
             (f"{i}.{server}", layout, server, flat[slice(*layout.bounds(server))])
-            for server in range(len(self._lines.each))
+            for server in range(len(self._servers.each))
             for i, (layout, flat) in enumerate(zip(self.layouts, gradients, strict=True))
         ]
 
@@ -190,19 +183,19 @@ class StoreClient:
         now, groups = self._clock.now, group_options(self._optimizer)
         began = now()
         waited = updated = 0.0
-        with self._lines.requests() as traffic:
-            for server, line in enumerate(self._lines.each):
+        with self._servers.requests() as traffic:
+            for server, connection in enumerate(self._servers.each):
                 asked = now()
-                line.begin()
+                connection.begin()
                 waited += now() - asked
                 encoded, buffers = self._message(server, gradients, payloads, codec)
                 masks = masks_of(used, self.layouts, server)
-                push = Push(self._name, groups, masks, rate_factor, encoded, bool(into), *origin)
-                line.send(push, buffers)
-            for server, line in enumerate(self._lines.each):
-                told = self._lines.take(server, into)
-                waited, updated = waited + told.waited, updated + told.updated
-                timing.staleness = max(timing.staleness, told.before - line.seen)
+                push = m.Push(self._name, groups, masks, rate_factor, encoded, bool(into), *origin)
+                connection.send(push, buffers)
+            for server, connection in enumerate(self._servers.each):
+                answer = self._servers.take(server, into)
+                waited, updated = waited + answer.waited, updated + answer.updated
+                timing.staleness = max(timing.staleness, answer.before - connection.seen)
         timing.wait += waited
         timing.update += updated
         timing.send += max(0.0, now() - began - waited - updated)
@@ -211,17 +204,17 @@ class StoreClient:
 
     def fence(self, rank: int) -> list[int]:
         """A worker is lost: how far its pushes have come, and will ever, at each server."""
-        answers = self._lines.ask(lambda server: Fence(self._name, rank))
-        return [answer.total for answer in answers if isinstance(answer, Fenced)]
+        answers = self._servers.ask(lambda server: m.Fence(self._name, rank))
+        return [answer.total for answer in answers if isinstance(answer, m.Fenced)]
 
     def pull(self, into: Sequence[Tensor]) -> Traffic:
         """The newest parameters, from the servers that have newer ones."""
-        with self._lines.requests() as traffic:
-            for line in self._lines.each:
-                line.begin()
-                line.send(Pull(self._name, line.version))
-            for server in range(len(self._lines.each)):
-                self._lines.take(server, into)
+        with self._servers.requests() as traffic:
+            for connection in self._servers.each:
+                connection.begin()
+                connection.send(m.Pull(self._name, connection.version))
+            for server in range(len(self._servers.each)):
+                self._servers.take(server, into)
         return traffic
 
     # -- synchronous -------------------------------------------------------------------------
@@ -237,12 +230,12 @@ class StoreClient:
     ) -> Traffic:
         """Give a share of a step, and wait until it is taken."""
         now, began = self._clock.now, self._clock.now()
-        with self._lines.requests() as traffic:
-            for server, line in enumerate(self._lines.each):
-                line.begin()
+        with self._servers.requests() as traffic:
+            for server, connection in enumerate(self._servers.each):
+                connection.begin()
                 encoded, buffers = self._message(server, gradients, payloads, codec)
                 request = self._contribution(share, server, encoded)
-                line.send(request, [] if share.empty else buffers)
+                connection.send(request, [] if share.empty else buffers)
             sent = now()
             self._finish(share.step, share.clip, into)
         timing.send += sent - began
@@ -250,9 +243,9 @@ class StoreClient:
         timing.bytes_sent += traffic.sent
         return traffic
 
-    def _contribution(self, share: Share, server: int, encoded: Encoded | None) -> Contribute:
-        alone = len(self._lines.each) == 1
-        return Contribute(
+    def _contribution(self, share: Share, server: int, encoded: m.Encoded | None) -> m.Contribute:
+        alone = len(self._servers.each) == 1
+        return m.Contribute(
             self._name,
             share.step,
             list(share.expected),
@@ -268,13 +261,13 @@ class StoreClient:
 
     def _finish(self, step: int, clip: float | None, into: Sequence[Tensor]) -> None:
         """Take the step's parameters; first agree on the norm of the whole gradient, if asked."""
-        if clip is not None and len(self._lines.each) > 1:
-            answers = [line.receive() for line in self._lines.each]
-            squares = sum(a.value for a in answers if isinstance(a, Squares))
-            for line in self._lines.each:
-                line.send(Commit(self._name, step, clip_factor(squares, clip)))
-        for server in range(len(self._lines.each)):
-            self._lines.take(server, into)
+        if clip is not None and len(self._servers.each) > 1:
+            answers = [connection.receive() for connection in self._servers.each]
+            squares = sum(a.value for a in answers if isinstance(a, m.Squares))
+            for connection in self._servers.each:
+                connection.send(m.Commit(self._name, step, clip_factor(squares, clip)))
+        for server in range(len(self._servers.each)):
+            self._servers.take(server, into)
 
     def _message(
         self,
@@ -282,9 +275,11 @@ class StoreClient:
         gradients: Sequence[Tensor],
         payloads: Sequence[Payload] | None,
         codec: CodecSpec | None,
-    ) -> tuple[Encoded | None, list[Tensor]]:
+    ) -> tuple[m.Encoded | None, list[Tensor]]:
         if payloads is None or codec is None:
-            return None, [flat[self._lines.range_of(i, server)] for i, flat in enumerate(gradients)]
+            return None, [
+                flat[self._servers.range_of(i, server)] for i, flat in enumerate(gradients)
+            ]
         count = len(self.layouts)
         mine = payloads[server * count : (server + 1) * count]
         index = self._codecs.index(codec.label)

@@ -7,20 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from phalanx.core.spec.codecs import CodecSpec, parse_codec
 from phalanx.sync.codec.codec import Payload
-from phalanx.sync.codec.make import make_codec, parts_of
+from phalanx.sync.codec.make import parts_of
 from phalanx.sync.state.layout import Layout
 from phalanx.sync.state.replica import Masks
-from phalanx.sync.store.remote.store_messages import (
-    Description,
-    Encoded,
-    LayoutOf,
-    Option,
-    Options,
-    PieceOf,
-    TensorOf,
-)
+from phalanx.sync.store.remote import store_messages as m
 
 _LEFT_OUT = ("params", "capturable", "differentiable")
 """They say how and where the user's own process runs its optimizer."""
@@ -29,10 +20,10 @@ _FIRST_VALUES = ("initial_accumulator_value",)
 
 def describe(
     optimizer: torch.optim.Optimizer, layouts: Sequence[Layout], server: int, codecs: Sequence[str]
-) -> Description:
+) -> m.Description:
     """``server``'s share; ``layouts`` have one shard per server."""
     defaults = optimizer.defaults
-    return Description(
+    return m.Description(
         optimizer=type(optimizer).__name__,
         first_values={name: defaults[name] for name in _FIRST_VALUES if name in defaults},
         groups=group_options(optimizer),
@@ -41,7 +32,7 @@ def describe(
     )
 
 
-def group_options(optimizer: torch.optim.Optimizer) -> list[Options]:
+def group_options(optimizer: torch.optim.Optimizer) -> list[m.Options]:
     """The options of each group as plain values; what the user noted there beside them is not."""
     return [
         {
@@ -53,7 +44,7 @@ def group_options(optimizer: torch.optim.Optimizer) -> list[Options]:
     ]
 
 
-def _plain(value: object) -> Option:
+def _plain(value: object) -> m.Option:
     if isinstance(value, Tensor):
         return float(value)
     if isinstance(value, tuple | list):
@@ -63,12 +54,12 @@ def _plain(value: object) -> Option:
     raise TypeError(f"an optimizer's option {value!r} is no plain value")
 
 
-def _layout(layout: Layout, server: int) -> LayoutOf:
+def _layout(layout: Layout, server: int) -> m.LayoutOf:
     pieces = [
-        PieceOf(piece.end - piece.start, piece.group, part.columns, part.offset)
+        m.PieceOf(piece.end - piece.start, piece.group, part.columns, part.offset)
         for piece, part in zip(layout.shards[server], parts_of(layout, server), strict=True)
     ]
-    return LayoutOf(type_name(layout.dtype), pieces)
+    return m.LayoutOf(type_name(layout.dtype), pieces)
 
 
 def type_name(dtype: torch.dtype) -> str:
@@ -83,36 +74,9 @@ def masks_of(used: Masks, layouts: Sequence[Layout], server: int) -> list[bytes 
     ]
 
 
-def encoded_of(codec: int, payloads: Sequence[Payload]) -> Encoded:
+def encoded_of(codec: int, payloads: Sequence[Payload]) -> m.Encoded:
     """What announces ``payloads`` (one per layout)."""
-    return Encoded(
+    return m.Encoded(
         codec,
-        [[TensorOf(type_name(t.dtype), list(t.shape)) for t in p.tensors] for p in payloads],
+        [[m.TensorOf(type_name(t.dtype), list(t.shape)) for t in p.tensors] for p in payloads],
     )
-
-
-def gradient_bytes(layouts: Sequence[Layout], codec: CodecSpec | str | None = None) -> int:
-    """What one gradient takes on the wire to all servers, without headers.
-
-    Exact for every codec but ``threshold``, whose messages depend on the values.
-    """
-    if codec is None:
-        return parameter_bytes(layouts)
-    spec = parse_codec(codec) if isinstance(codec, str) else codec
-    total = 0
-    for layout in layouts:
-        for shard in range(len(layout.shards)):
-            low, high = layout.bounds(shard)
-            zeros = torch.zeros(high - low, dtype=layout.dtype)
-            total += make_codec(spec, parts_of(layout, shard), seed=0).encode(zeros).nbytes
-    return total
-
-
-def parameter_bytes(layouts: Sequence[Layout]) -> int:
-    """What all parameters take on the wire from all servers, without headers."""
-    return sum(layout.size * layout.dtype.itemsize for layout in layouts)
-
-
-def push_and_pull_bytes(layouts: Sequence[Layout], codec: CodecSpec | str | None = None) -> int:
-    """One push that is answered with the new parameters: both directions together."""
-    return gradient_bytes(layouts, codec) + parameter_bytes(layouts)

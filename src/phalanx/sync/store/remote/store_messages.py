@@ -148,7 +148,7 @@ class Opened(_Answer, frozen=True):
     loaded: bool
 
 
-class Done(_Answer, frozen=True):
+class StoreDone(_Answer, frozen=True):
     """``before`` and ``version`` are the shard's versions around the request.
 
     Parameters, or the whole state, follow where they were asked for.
@@ -179,14 +179,14 @@ class Failed(_Answer, frozen=True):
 
 
 Request = Open | Load | Save | Push | Fence | Pull | Contribute | Commit | Drop
-Answer = Opened | Done | Fenced | Squares | Failed
+Answer = Opened | StoreDone | Fenced | Squares | Failed
 
 _encoder = msgspec.msgpack.Encoder()
 _requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 _answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
-class Refused(PhalanxError):  # noqa: N818  (what happened, not what went wrong here)
+class StoreRefused(PhalanxError):  # noqa: N818  (what happened, not what went wrong here)
     """A request that does not fit: its connection is ended."""
 
 
@@ -198,11 +198,11 @@ def read_request(header: bytes) -> Request:
     try:
         return _requests.decode(header)
     except msgspec.DecodeError as error:
-        raise Refused(f"this is no request to a parameter store ({error})") from None
+        raise StoreRefused(f"this is no request to a parameter store ({error})") from None
 
 
 def read_answer(header: bytes) -> Answer:
     try:
         return _answers.decode(header)
     except msgspec.DecodeError as error:
-        raise Refused(f"this is no answer of a parameter store ({error})") from None
+        raise StoreRefused(f"this is no answer of a parameter store ({error})") from None

@@ -1,26 +1,43 @@
-"""Starts a server of the parameter store on this machine."""
+"""One server of the parameter store, as a process of its own.
+
+``python -m phalanx.sync.store.remote.store_process`` reads its orders from one line of JSON on its
+standard input, which keeps the key out of process lists and environments, says its port by one
+line on its standard output, and ends when its input closes, when its parent dies, or, without a
+parent, on SIGTERM.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from functools import cached_property
 from types import TracebackType
+from typing import NoReturn
+
+import msgspec
 
 from phalanx.core.errors import MachineError
 from phalanx.core.run_folder.run_key import RunKey
 
 _PATIENCE = 60.0
-COMMAND = (sys.executable, "-P", "-m", "phalanx.sync.store.remote.serve_store")
+_PR_SET_PDEATHSIG = 1
+COMMAND = (sys.executable, "-P", "-m", "phalanx.sync.store.remote.store_process")
 
 
-def orders(key: RunKey, address: str, **more: object) -> bytes:
-    """The line that a server reads from its standard input (``serve_store.Orders``)."""
-    return json.dumps({"key": key.text(), "address": address, **more}).encode() + b"\n"
+class StoreOrders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    key: str
+    address: str
+    port: int = 0
+    tls: bool = False
+    parent: int = 0
+    members: tuple[str, ...] = ()
 
 
 class ServerProcess:
@@ -41,8 +58,8 @@ class ServerProcess:
         self._process = subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.pid = self._process.pid
         assert self._process.stdin is not None
-        more = {"port": port, "tls": tls, "parent": os.getpid(), "members": list(members)}
-        self._process.stdin.write(orders(key, address, **more))
+        orders = StoreOrders(key.text(), address, port, tls, os.getpid(), tuple(members))
+        self._process.stdin.write(msgspec.json.encode(orders) + b"\n")
         self._process.stdin.flush()
         self.address = address
 
@@ -81,3 +98,50 @@ class ServerProcess:
         at: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def main() -> None:
+    orders = msgspec.json.decode(sys.stdin.buffer.readline(65536), type=StoreOrders)
+    die_with(orders.parent)
+    # Asked to stop together with its workers, it is still needed: they save first, and then end.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if orders.parent else _end)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to answer
+    # Torch takes seconds to import: only once this process is tied to its parent.
+    import torch
+
+    from phalanx.sync.connect.listener import Listener
+    from phalanx.sync.store.remote.store_server import StoreServer
+
+    torch.set_num_threads(1)
+    key = RunKey.from_text(orders.key)
+    listener = Listener(
+        orders.address, key, port=orders.port, tls=orders.tls, members=orders.members
+    )
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    print(json.dumps({"port": listener.port}), flush=True)
+    StoreServer(listener).serve(ended=lambda: False)
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when ``parent`` (0: none) is gone."""
+    if not parent or not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        _end()
+
+
+def _end_with_input() -> None:
+    while True:
+        select.select([sys.stdin.buffer], [], [])
+        if not os.read(sys.stdin.fileno(), 65536):
+            _end()
+
+
+def _end(*_: object) -> NoReturn:
+    # At once: other threads may be in the middle of an update that is not needed any more.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

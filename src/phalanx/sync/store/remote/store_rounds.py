@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from phalanx.core.errors import PeerLost
-from phalanx.sync.reduce.clipping import clip_factor
-from phalanx.sync.store.remote.store_messages import Contribute, Refused, Used
+from phalanx.sync.state.gradient_values import clip_factor
+from phalanx.sync.store.remote.store_messages import Contribute, StoreRefused, Used
 from phalanx.sync.store.remote.store_shard import Shard
 
 _LOOK = 0.25
@@ -45,9 +45,9 @@ class Rounds:
         self._round: _Round | None = None
         self._taken_squares: float | None
         self._taken, self._taken_squares = -1, None
-        """The last step that was taken, and the norm that was told of it."""
+        """The last step that was taken, and the norm that was reported of it."""
         self._failed: tuple[int, str] | None = None
-        """A step that could not be taken, and why: for whoever still asks for it."""
+        """A step that could not be taken, and why: for those that still ask for it."""
         self._gone: dict[int, str] = {}
 
     def claim(self, share: Contribute) -> list[Tensor]:
@@ -55,9 +55,9 @@ class Rounds:
         with self._changed:
             current = self._enter(share)
             if share.rank in current.claimed:
-                raise Refused(f"worker {share.rank} contributed to step {share.step} already")
+                raise StoreRefused(f"worker {share.rank} contributed to step {share.step} already")
             if share.rank not in current.expected:
-                raise Refused(f"worker {share.rank} is not expected in step {share.step}")
+                raise StoreRefused(f"worker {share.rank} is not expected in step {share.step}")
             current.claimed.add(share.rank)
             if share.rank not in self._rows:
                 self._rows[share.rank] = self._shard.blank()
@@ -68,10 +68,10 @@ class Rounds:
         current = self._round
         if current is None:
             if share.step == self._taken:
-                raise Refused(f"step {share.step} has been taken already")
+                raise StoreRefused(f"step {share.step} has been taken already")
             current = self._round = _Round(share.step, expected)
         if (current.step, current.expected) != (share.step, expected):
-            raise Refused(
+            raise StoreRefused(
                 f"worker {share.rank} is at step {share.step} while others are at {current.step}",
                 "All workers take the same steps; leave training on all of them alike.",
             )
@@ -89,7 +89,7 @@ class Rounds:
             current = self._round
             if current is None or current.step != share.step:
                 self._raise_failure(share.step)
-                raise Refused(f"step {share.step} is over")
+                raise StoreRefused(f"step {share.step} is over")
             current.given[share.rank] = share
             if not current.missing():
                 self._complete(current)
@@ -137,7 +137,7 @@ class Rounds:
                 self._take(current, factor)
             elif self._taken != step:
                 self._raise_failure(step)
-                raise Refused(f"step {step} waits for no factor")
+                raise StoreRefused(f"step {step} waits for no factor")
 
     def wait(self, step: int, alive: Callable[[], bool]) -> float | None:
         """Until ``step`` is taken, or its squared norm (returned) is known."""
@@ -148,7 +148,7 @@ class Rounds:
                     return self._taken_squares
                 self._raise_failure(step)
                 if current is None or current.step != step:
-                    raise Refused(f"no worker has contributed to step {step}")
+                    raise StoreRefused(f"no worker has contributed to step {step}")
                 if current.squares is not None:
                     return current.squares
                 self._look_for_gone()
@@ -167,7 +167,7 @@ class Rounds:
                 self._gone.pop(rank, None)
 
     def lose(self, ranks: Iterable[int], name: str) -> None:
-        """``name``, with these workers, is gone: nobody waits for them any longer."""
+        """``name``, with these workers, is gone: they are not waited for any longer."""
         with self._changed:
             self._gone.update(dict.fromkeys(ranks, name))
             self._changed.notify_all()

@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable
 
 from phalanx.sync.connect.listener import Listener
-from phalanx.sync.store.remote.store_messages import STORE, Open, Refused
-from phalanx.sync.store.remote.store_session import Session, Store
+from phalanx.sync.store.remote.store_messages import STORE, Open, StoreRefused
+from phalanx.sync.store.remote.store_session import HostedStore, Session
 from phalanx.sync.store.remote.store_shard import Shard
 
 MAX_STORES = 64
@@ -21,7 +21,7 @@ MAX_STORES = 64
 class StoreServer:
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
-        self._stores: dict[str, Store] = {}
+        self._stores: dict[str, HostedStore] = {}
         self._lock = threading.Lock()
 
     def serve(self, ended: Callable[[], bool]) -> None:
@@ -34,22 +34,22 @@ class StoreServer:
                 session = Session(self, channel)
                 threading.Thread(target=session.run, daemon=True, name=channel.peer).start()
 
-    def open(self, request: Open) -> Store:
+    def open(self, request: Open) -> HostedStore:
         with self._lock:
             store = self._stores.get(request.store)
             if store is None:
                 if len(self._stores) >= MAX_STORES:
-                    raise Refused(f"this server has {MAX_STORES} stores already")
-                store = self._stores[request.store] = Store(Shard(request.description))
+                    raise StoreRefused(f"this server has {MAX_STORES} stores already")
+                store = self._stores[request.store] = HostedStore(Shard(request.description))
             if store.shard.description != request.description:
-                raise Refused(
+                raise StoreRefused(
                     "a model or optimizer is not the one that the store was opened with",
                     "Build the same model and optimizer on all machines.",
                 )
             store.users += 1
             return store
 
-    def leave(self, store: Store) -> None:
+    def leave(self, store: HostedStore) -> None:
         with self._lock:
             store.users -= 1
 

@@ -15,33 +15,12 @@ from torch import Tensor
 
 from phalanx.core.errors import PeerLost, PhalanxError
 from phalanx.sync.connect.channel import Channel
-from phalanx.sync.store.remote.store_messages import (
-    Answer,
-    Commit,
-    Contribute,
-    Done,
-    Drop,
-    Encoded,
-    Failed,
-    Fence,
-    Fenced,
-    Load,
-    Open,
-    Opened,
-    Pull,
-    Push,
-    Refused,
-    Request,
-    Save,
-    Squares,
-    pack,
-    read_request,
-)
+from phalanx.sync.store.remote import store_messages as m
 from phalanx.sync.store.remote.store_rounds import Rounds
 from phalanx.sync.store.remote.store_shard import Decoders, Shard, byte_view
 
 
-class Store:
+class HostedStore:
     """One optimizer's shard on this server, and how many connections use it."""
 
     def __init__(self, shard: Shard) -> None:
@@ -49,13 +28,13 @@ class Store:
         self.users = 0
 
 
-class Stores(Protocol):
+class HostedStores(Protocol):
     """All stores of a server."""
 
-    def open(self, request: Open) -> Store:
+    def open(self, request: m.Open) -> HostedStore:
         """The store of that name, new or described alike."""
 
-    def leave(self, store: Store) -> None:
+    def leave(self, store: HostedStore) -> None:
         """One connection less uses ``store``."""
 
     def drop(self, name: str) -> None:
@@ -65,7 +44,7 @@ class Stores(Protocol):
 class _Visit:
     """What one connection has of a store: memory for its gradients, and who it is."""
 
-    def __init__(self, store: Store, request: Open, peer: str) -> None:
+    def __init__(self, store: HostedStore, request: m.Open, peer: str) -> None:
         self.store, self.shard = store, store.shard
         self.name, self.ranks = request.client or peer, request.ranks
         self.gradients: list[Tensor] = []
@@ -82,7 +61,7 @@ class _Visit:
 class Session:
     """One client's connection."""
 
-    def __init__(self, stores: Stores, channel: Channel) -> None:
+    def __init__(self, stores: HostedStores, channel: Channel) -> None:
         self._stores, self._channel = stores, channel
         self._visits: dict[str, _Visit] = {}
 
@@ -90,7 +69,7 @@ class Session:
         try:
             while True:
                 header, size = self._channel.receive()
-                self._handle(read_request(header), size)
+                self._handle(m.read_request(header), size)
         except PeerLost:
             pass
         except Exception as error:  # of one client: the others go on
@@ -101,49 +80,49 @@ class Session:
                 self._stores.leave(visit.store)
                 visit.store.rounds.lose(visit.ranks, visit.name)
 
-    def _handle(self, request: Request, size: int) -> None:
-        if isinstance(request, Open):
+    def _handle(self, request: m.Request, size: int) -> None:
+        if isinstance(request, m.Open):
             self._sized(size, 0)
             self._open(request)
-        elif isinstance(request, Drop):
+        elif isinstance(request, m.Drop):
             self._sized(size, 0)
             self._stores.drop(request.store)
-            self._answer(Done(0, 0))
+            self._answer(m.StoreDone(0, 0))
         else:
             self._visit(self._of(request.store), request, size)
 
-    def _visit(self, visit: _Visit, request: Request, size: int) -> None:
-        if isinstance(request, Push):
+    def _visit(self, visit: _Visit, request: m.Request, size: int) -> None:
+        if isinstance(request, m.Push):
             self._push(visit, request, size)
-        elif isinstance(request, Contribute):
+        elif isinstance(request, m.Contribute):
             self._contribute(visit, request, size)
-        elif isinstance(request, Load):
+        elif isinstance(request, m.Load):
             self._load(visit, size)
         else:
             self._sized(size, 0)
-            if isinstance(request, Pull):
+            if isinstance(request, m.Pull):
                 self._pull(visit, request)
-            elif isinstance(request, Fence):
+            elif isinstance(request, m.Fence):
                 self._fence(visit, request.rank)
-            elif isinstance(request, Save):
+            elif isinstance(request, m.Save):
                 self._save(visit)
-            elif isinstance(request, Commit):
+            elif isinstance(request, m.Commit):
                 self._commit(visit, request)
 
     def _of(self, name: str) -> _Visit:
         if name not in self._visits:
-            raise Refused("a store is used that was not opened")
+            raise m.StoreRefused("a store is used that was not opened")
         return self._visits[name]
 
-    def _open(self, request: Open) -> None:
+    def _open(self, request: m.Open) -> None:
         if request.store not in self._visits:
             store = self._stores.open(request)
             self._visits[request.store] = _Visit(store, request, self._channel.peer)
             store.rounds.arrive(request.ranks)
         shard = self._visits[request.store].shard
         if shard.description != request.description:
-            raise Refused("one connection describes one store in two ways")
-        self._answer(Opened(shard.slot_names, shard.version, shard.loaded))
+            raise m.StoreRefused("one connection describes one store in two ways")
+        self._answer(m.Opened(shard.slot_names, shard.version, shard.loaded))
 
     def _load(self, visit: _Visit, size: int) -> None:
         state = [t.new_empty(t.shape) for t in visit.shard.state()]
@@ -153,21 +132,21 @@ class Session:
             before = visit.shard.version
             visit.shard.load(state)
             version = visit.shard.version
-        self._answer(Done(before, version))
+        self._answer(m.StoreDone(before, version))
 
     def _save(self, visit: _Visit) -> None:
         with visit.shard.lock:
             version = visit.shard.version
-            self._answer(Done(version, version), visit.shard.state())
+            self._answer(m.StoreDone(version, version), visit.shard.state())
 
-    def _push(self, visit: _Visit, request: Push, size: int) -> None:
+    def _push(self, visit: _Visit, request: m.Push, size: int) -> None:
         visit.shard.check(request.groups, request.used)
         gradients = visit.memory()
         self._receive_gradient(visit, request.encoded, gradients, size)
         asked = time.perf_counter()
         with visit.shard.lock:
             if request.rank in visit.shard.fenced:
-                raise Refused(f"the others took worker {request.rank} for lost and went on")
+                raise m.StoreRefused(f"the others took worker {request.rank} for lost and went on")
             began, before = time.perf_counter(), visit.shard.version
             visit.shard.update(
                 visit.optimizers, gradients, request.groups, request.used, request.rate_factor
@@ -175,7 +154,7 @@ class Session:
             if request.rank >= 0:
                 visit.shard.applied[request.rank] = request.total
             updated = time.perf_counter() - began
-            done = Done(before, before + 1, began - asked, updated)
+            done = m.StoreDone(before, before + 1, began - asked, updated)
             tensors = self._outgoing(visit, done) if request.reply else []
         if tensors is not None:
             self._answer(done, tensors)
@@ -185,17 +164,17 @@ class Session:
         with visit.shard.lock:
             visit.shard.fenced.add(rank)
             total = visit.shard.applied.get(rank, 0)
-        self._answer(Fenced(total))
+        self._answer(m.Fenced(total))
 
-    def _pull(self, visit: _Visit, request: Pull) -> None:
+    def _pull(self, visit: _Visit, request: m.Pull) -> None:
         with visit.shard.lock:
             version = visit.shard.version
-            done = Done(version, version)
+            done = m.StoreDone(version, version)
             tensors = self._outgoing(visit, done) if version != request.have else []
         if tensors is not None:
             self._answer(done, tensors)
 
-    def _outgoing(self, visit: _Visit, done: Done) -> list[Tensor] | None:
+    def _outgoing(self, visit: _Visit, done: m.StoreDone) -> list[Tensor] | None:
         """The parameters as they are now; ``None`` when they have been sent.
 
         A client that is alone gets them straight from where they lie. Among several, one with a
@@ -209,7 +188,7 @@ class Session:
             copy.copy_(parameters)
         return visit.copy
 
-    def _contribute(self, visit: _Visit, request: Contribute, size: int) -> None:
+    def _contribute(self, visit: _Visit, request: m.Contribute, size: int) -> None:
         visit.shard.check(request.groups, request.used)
         row = visit.store.rounds.claim(request)
         try:
@@ -222,15 +201,15 @@ class Session:
             raise
         self._told(lambda: self._added(visit, request))
 
-    def _added(self, visit: _Visit, request: Contribute) -> None:
+    def _added(self, visit: _Visit, request: m.Contribute) -> None:
         visit.store.rounds.add(request)
         squares = visit.store.rounds.wait(request.step, lambda: not self._channel.poll(0.0))
         if squares is None:
             self._answer_step(visit)
         else:
-            self._answer(Squares(squares))
+            self._answer(m.Squares(squares))
 
-    def _commit(self, visit: _Visit, request: Commit) -> None:
+    def _commit(self, visit: _Visit, request: m.Commit) -> None:
         def commit() -> None:
             visit.store.rounds.commit(request.step, request.factor)
             self._answer_step(visit)
@@ -238,21 +217,21 @@ class Session:
         self._told(commit)
 
     def _answer_step(self, visit: _Visit) -> None:
-        """No lock: nobody can take the next step before this client contributes to it."""
+        """No lock: no other can take the next step before this client contributes to it."""
         version = visit.shard.version
-        self._answer(Done(version - 1, version), visit.shard.parameters)
+        self._answer(m.StoreDone(version - 1, version), visit.shard.parameters)
 
     def _told(self, action: Callable[[], None]) -> None:
         """Another client's loss ends this client's request, not its connection."""
         try:
             action()
         except PeerLost as error:
-            self._answer(Failed(error.cause[:2000], error.remedy[:2000], lost=True))
+            self._answer(m.Failed(error.cause[:2000], error.remedy[:2000], lost=True))
 
     # -- bytes ------------------------------------------------------------------------------
 
     def _receive_gradient(
-        self, visit: _Visit, encoded: Encoded | None, into: list[Tensor], size: int
+        self, visit: _Visit, encoded: m.Encoded | None, into: list[Tensor], size: int
     ) -> None:
         if encoded is None:
             self._receive(into, size)
@@ -267,13 +246,13 @@ class Session:
 
     def _sized(self, size: int, expected: int) -> None:
         if size != expected:
-            raise Refused(f"a message has {size} bytes where {expected} were expected")
+            raise m.StoreRefused(f"a message has {size} bytes where {expected} were expected")
 
-    def _answer(self, answer: Answer, tensors: Sequence[Tensor] = ()) -> None:
-        self._channel.send(pack(answer), *map(byte_view, tensors))
+    def _answer(self, answer: m.Answer, tensors: Sequence[Tensor] = ()) -> None:
+        self._channel.send(m.pack(answer), *map(byte_view, tensors))
 
     def _tell(self, error: Exception) -> None:
         cause = error.cause if isinstance(error, PhalanxError) else str(error)
         remedy = error.remedy if isinstance(error, PhalanxError) else ""
         with contextlib.suppress(PeerLost):
-            self._answer(Failed(cause[:2000], remedy[:2000]))
+            self._answer(m.Failed(cause[:2000], remedy[:2000]))

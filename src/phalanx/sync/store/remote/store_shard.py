@@ -19,14 +19,7 @@ from phalanx.sync.codec.codec import Codec, Part, Payload
 from phalanx.sync.codec.make import make_codec
 from phalanx.sync.state.layout import Layout, Piece
 from phalanx.sync.state.shard_optimizer import ELEMENTWISE, ShardOptimizer, discover_slots
-from phalanx.sync.store.remote.store_messages import (
-    Description,
-    Encoded,
-    LayoutOf,
-    Options,
-    Refused,
-    TensorOf,
-)
+from phalanx.sync.store.remote import store_messages as m
 
 _KINDS = {kind.__name__: kind for kind in ELEMENTWISE}
 _FLOATS = ("float32", "float64", "float16", "bfloat16")
@@ -38,9 +31,9 @@ _WIDEST = 8
 
 
 class Shard:
-    """Whoever reads or changes it holds ``lock``."""
+    """Read and changed under ``lock`` only."""
 
-    def __init__(self, description: Description) -> None:
+    def __init__(self, description: m.Description) -> None:
         self.description = description
         self.lock = threading.Lock()
         self.version = 0
@@ -81,21 +74,21 @@ class Shard:
             )
         ]
 
-    def check(self, groups: Sequence[Options], used: Sequence[bytes | None]) -> None:
+    def check(self, groups: Sequence[m.Options], used: Sequence[bytes | None]) -> None:
         known = self.description.groups
         if [set(g) for g in groups] != [set(g) for g in known]:
-            raise Refused("the groups are not those that the store was opened with")
+            raise m.StoreRefused("the groups are not those that the store was opened with")
         sizes = [len(n.shards[0]) for n in self.layouts]
         if len(used) != len(sizes) or any(
             mask is not None and len(mask) != size for mask, size in zip(used, sizes, strict=True)
         ):
-            raise Refused("the used parameters are not those that the store was opened with")
+            raise m.StoreRefused("the used parameters are not those that the store was opened with")
 
     def update(
         self,
         optimizers: Sequence[ShardOptimizer],
         gradients: Sequence[Tensor],
-        groups: Sequence[Options],
+        groups: Sequence[m.Options],
         used: Sequence[bytes | None],
         rate_factor: float = 1.0,
     ) -> None:
@@ -110,24 +103,24 @@ class Shard:
 class Decoders:
     """The codecs of one connection, which have scratch memory and so are not shared."""
 
-    def __init__(self, description: Description) -> None:
+    def __init__(self, description: m.Description) -> None:
         self._layouts = description.layouts
         parts = [_parts(n) for n in description.layouts]
         self._codecs: list[list[Codec]] = [
             [make_codec(parse_codec(text), p, seed=0) for p in parts] for text in description.codecs
         ]
-        self._last: tuple[Encoded, list[list[Tensor]]] | None = None
+        self._last: tuple[m.Encoded, list[list[Tensor]]] | None = None
 
-    def tensors(self, encoded: Encoded) -> list[list[Tensor]]:
+    def tensors(self, encoded: m.Encoded) -> list[list[Tensor]]:
         """Memory for the message that ``encoded`` announces, if it can be one."""
         if self._last is not None and self._last[0] == encoded:
             return self._last[1]
         if encoded.codec >= len(self._codecs) or len(encoded.layouts) != len(self._layouts):
-            raise Refused("the message is in a codec that the store was not opened with")
+            raise m.StoreRefused("the message is in a codec that the store was not opened with")
         for layout, infos in zip(self._layouts, encoded.layouts, strict=True):
             limit = _WIDEST * sum(piece.size for piece in layout.pieces) + 64
             if sum(map(tensor_bytes, infos)) > limit:
-                raise Refused("an encoded gradient is larger than the gradient itself")
+                raise m.StoreRefused("an encoded gradient is larger than the gradient itself")
         tensors = [
             [torch.empty(info.shape, dtype=DTYPES[info.dtype]) for info in infos]
             for infos in encoded.layouts
@@ -135,18 +128,18 @@ class Decoders:
         self._last = (encoded, tensors)
         return tensors
 
-    def decode(self, encoded: Encoded, tensors: list[list[Tensor]], out: list[Tensor]) -> None:
+    def decode(self, encoded: m.Encoded, tensors: list[list[Tensor]], out: list[Tensor]) -> None:
         codecs = self._codecs[encoded.codec]
         for codec, message, target in zip(codecs, tensors, out, strict=True):
             try:
                 codec.decode(Payload(tuple(message)), target)
             except (RuntimeError, IndexError, ValueError, TypeError) as error:
-                raise Refused(f"a gradient cannot be decoded ({error})") from None
+                raise m.StoreRefused(f"a gradient cannot be decoded ({error})") from None
 
 
-def tensor_bytes(info: TensorOf) -> int:
+def tensor_bytes(info: m.TensorOf) -> int:
     if info.dtype not in DTYPES:
-        raise Refused(f"'{info.dtype}' is no type of numbers")
+        raise m.StoreRefused(f"'{info.dtype}' is no type of numbers")
     count = DTYPES[info.dtype].itemsize
     for length in info.shape:
         count *= length
@@ -158,38 +151,38 @@ def byte_view(tensor: Tensor) -> memoryview:
     return tensor.detach().view(-1).view(torch.uint8).numpy().data
 
 
-def _stand_in(description: Description) -> torch.optim.Optimizer:
+def _stand_in(description: m.Description) -> torch.optim.Optimizer:
     kind = _KINDS.get(description.optimizer)
     if kind is None:
-        raise Refused(f"the optimizer {description.optimizer[:60]} cannot run in the store")
+        raise m.StoreRefused(f"the optimizer {description.optimizer[:60]} cannot run in the store")
     allowed = set(kind([torch.zeros(1)]).defaults)
     for options in (*description.groups, description.first_values):
         if unknown := set(options) - allowed:
-            raise Refused(f"{kind.__name__} has no option '{min(unknown)}'")
+            raise m.StoreRefused(f"{kind.__name__} has no option '{min(unknown)}'")
     groups = [{**_values(g), "params": [torch.zeros(1)]} for g in description.groups]
     try:
         return kind(groups, **_values(description.first_values))
     except (ValueError, TypeError, RuntimeError, PhalanxError) as error:
-        raise Refused(f"{kind.__name__} refuses its options ({error})") from None
+        raise m.StoreRefused(f"{kind.__name__} refuses its options ({error})") from None
 
 
-def _values(options: Options) -> dict[str, Any]:
+def _values(options: m.Options) -> dict[str, Any]:
     return {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
 
 
-def _spans(layout: LayoutOf) -> Iterator[tuple[int, int]]:
+def _spans(layout: m.LayoutOf) -> Iterator[tuple[int, int]]:
     at = 0
     for piece in layout.pieces:
         yield at, at + piece.size
         at += piece.size
 
 
-def _layout(given: LayoutOf, groups: int) -> Layout:
+def _layout(given: m.LayoutOf, groups: int) -> Layout:
     """The server knows its own pieces only: to it, each is a parameter."""
     if given.dtype not in _FLOATS:
-        raise Refused(f"'{given.dtype[:60]}' is no type of parameters")
+        raise m.StoreRefused(f"'{given.dtype[:60]}' is no type of parameters")
     if any(piece.group >= groups for piece in given.pieces):
-        raise Refused("a parameter is in a group that is not there")
+        raise m.StoreRefused("a parameter is in a group that is not there")
     spans = list(_spans(given))
     pieces = tuple(
         Piece(i, start, end, piece.group)
@@ -198,7 +191,7 @@ def _layout(given: LayoutOf, groups: int) -> Layout:
     return Layout(DTYPES[given.dtype], spans[-1][1] if spans else 0, (), (pieces,))
 
 
-def _parts(given: LayoutOf) -> list[Part]:
+def _parts(given: m.LayoutOf) -> list[Part]:
     return [
         Part(start, end, piece.columns, piece.offset)
         for (start, end), piece in zip(_spans(given), given.pieces, strict=True)

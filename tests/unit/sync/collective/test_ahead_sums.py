@@ -1,0 +1,62 @@
+"""Sums that begin before they are whole: over real channels, plain and with TLS."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from test_collective import bits, values
+from test_links import House
+from torch import Tensor
+
+from phalanx.sync.collective.algorithms import direct
+from phalanx.sync.collective.algorithms.ahead import AheadSum
+
+COUNT = 300_000  # more than the kernel takes at once
+CUTS = [290_000, 200_000, 120_000, 31, 0]
+
+
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_the_same_bits_and_bytes_whenever_a_piece_is_ready(size: int, tls: bool) -> None:
+    house = House(size, tls=tls)
+
+    def act(rank: int) -> tuple[list[Tensor], list[int], int]:
+        links, flat = house.open(rank, tls=tls), torch.empty(COUNT)
+        order, ahead = random.Random(rank), AheadSum(links, flat, CUTS)
+        sums, sent = [], []
+        for turn in range(4):
+            flat.copy_(values(rank + turn, COUNT, torch.float32))
+            if turn == 2:  # the second to go, and whoever has begun throws it away
+                ahead.ready(order.choice(CUTS))
+                flat.neg_()
+                ahead.discard()
+            for cut in sorted(order.sample(CUTS, 2), reverse=True):
+                ahead.ready(cut)
+            sent.append(ahead.finish())
+            sums.append(flat.clone())
+        return sums, sent, links.sent
+
+    try:
+        found = house.together(act)
+    finally:
+        house.close()
+    sums, _, _ = found[0]
+    for rank, (theirs, sent, all_sent) in enumerate(found):
+        once = direct.bytes_sent(COUNT * 4, size, rank)
+        thrown = COUNT * 4 if size == 2 else once - (size - 1) * _part(size, rank)
+        assert sent == [once, once, once + thrown, once]
+        assert all_sent == sum(sent)
+        assert [bits(flat) for flat in theirs] == [bits(flat) for flat in sums]
+    for turn, flat in enumerate(sums):
+        sign = -1 if turn == 2 else 1
+        terms = [sign * values(rank + turn, COUNT, torch.float32) for rank in range(size)]
+        assert torch.allclose(flat, torch.stack(terms).sum(0), rtol=0, atol=1e-4)
+
+
+def _part(size: int, rank: int) -> int:
+    """What a participant has summed, it sends to all others: not of what is thrown away."""
+    from phalanx.sync.collective.parts import part_sizes
+
+    return part_sizes(COUNT * 4, size)[rank]

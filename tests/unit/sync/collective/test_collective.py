@@ -1,0 +1,309 @@
+"""Collectives over links in memory: sums, identical bits, exact byte counts, choices, costs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory_links import MemoryLinks, memory_links
+from torch import Tensor
+from wire_bytes import (
+    all_to_all_bytes,
+    broadcast_bytes,
+    gather_bytes,
+    reduce_bytes,
+    scatter_bytes,
+)
+
+from phalanx.core.errors import InputError, PeerLost
+from phalanx.sync.collective.algorithms import butterfly, direct, ring, tree
+from phalanx.sync.collective.algorithms.gather import (
+    all_gather_direct,
+    all_gather_ring,
+    all_to_all,
+    gather,
+    scatter,
+)
+from phalanx.sync.collective.choose import choose
+from phalanx.sync.collective.collective import Collective
+from phalanx.sync.collective.cost import ALL_REDUCE, COSTS, LinkSpeed, seconds
+from phalanx.sync.collective.links import Links
+from phalanx.sync.collective.parts import part_sizes, split
+
+T = TypeVar("T")
+ALGORITHMS = {"direct": direct, "ring": ring, "tree": tree, "butterfly": butterfly}
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-4, torch.bfloat16: 0.3}
+
+
+def together(size: int, act: Callable[[MemoryLinks], T]) -> tuple[list[T], list[MemoryLinks]]:
+    """``act`` as each of ``size`` participants, in threads; what they return, by rank."""
+    meshes = memory_links(size, timeout=20.0)
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(act, meshes)), meshes
+
+
+def values(rank: int, count: int, dtype: torch.dtype) -> Tensor:
+    generator = torch.Generator().manual_seed(1000 + rank)
+    return torch.randn(count, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def bits(flat: Tensor) -> bytes:
+    return flat.view(torch.uint8).numpy().tobytes()
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@given(
+    size=st.integers(1, 9),
+    count=st.integers(0, 1000),
+    dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
+)
+@settings(max_examples=40, deadline=None)
+def test_all_reduce_sums_identically_with_exact_bytes(
+    name: str, size: int, count: int, dtype: torch.dtype
+) -> None:
+    algorithm = ALGORITHMS[name]
+
+    def act(links: Links) -> Tensor:
+        flat = values(links.rank, count, dtype)
+        algorithm.all_reduce(links, flat)
+        return flat
+
+    results, meshes = together(size, act)
+    expected = sum(values(rank, count, dtype).double() for rank in range(size))
+    assert torch.allclose(results[0].double(), expected, atol=TOLERANCE[dtype], rtol=0)
+    assert {bits(flat) for flat in results} == {bits(results[0])}
+    nbytes = count * dtype.itemsize
+    assert [links.sent for links in meshes] == [
+        algorithm.bytes_sent(nbytes, size, rank) for rank in range(size)
+    ]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_message_of_several_pieces_is_summed_again_and_again(name: str) -> None:
+    count = (3 << 20) // 4 + 17
+
+    def act(links: Links) -> Tensor:
+        flat = torch.full((count,), float(links.rank + 1))
+        for _ in range(2):
+            ALGORITHMS[name].all_reduce(links, flat)
+        return flat
+
+    results, _ = together(3, act)
+    assert all(torch.equal(flat, torch.full((count,), 18.0)) for flat in results)
+
+
+@given(nbytes=st.integers(0, 5000), size=st.integers(1, 20))
+def test_parts_cover_everything_evenly(nbytes: int, size: int) -> None:
+    sizes = part_sizes(nbytes, size)
+    assert len(sizes) == size and sum(sizes) == nbytes
+    assert max(sizes) - min(sizes) <= 127
+
+
+def test_the_bandwidth_optimal_ones_send_no_more_than_their_formula() -> None:
+    nbytes, size = 1 << 20, 8
+    for name in ("direct", "ring", "butterfly"):
+        sent = max(ALGORITHMS[name].bytes_sent(nbytes, size, rank) for rank in range(size))
+        assert sent == ALL_REDUCE[name](size, nbytes).bytes == 2 * nbytes * 7 / 8
+
+
+@given(size=st.integers(1, 9), root=st.integers(0, 8), count=st.integers(0, 300))
+@settings(max_examples=40, deadline=None)
+def test_reduce_broadcast_scatter_and_gather_with_any_root(
+    size: int, root: int, count: int
+) -> None:
+    root %= size
+
+    def act(links: Links) -> tuple[Tensor, Tensor, Tensor, Tensor, list[int]]:
+        sent = [links.sent]
+        reduced = values(links.rank, count, torch.float64)
+        tree.reduce(links, reduced, root)
+        sent.append(links.sent)
+        copied = values(links.rank, count, torch.float64)
+        tree.broadcast(links, copied, root)
+        sent.append(links.sent)
+        scattered = values(links.rank, count, torch.float64)
+        scatter(links, scattered, root)
+        sent.append(links.sent)
+        gathered = values(links.rank, count, torch.float64)
+        gather(links, gathered, root)
+        sent.append(links.sent)
+        steps = [b - a for a, b in itertools.pairwise(sent)]
+        return reduced, copied, scattered, gathered, steps
+
+    results, _ = together(size, act)
+    originals = [values(rank, count, torch.float64) for rank in range(size)]
+    assert torch.allclose(results[root][0], sum(originals), atol=1e-12)
+    for rank, (_, copied, scattered, _, steps) in enumerate(results):
+        assert torch.equal(copied, originals[root])
+        assert torch.equal(split(scattered, size)[rank], split(originals[root], size)[rank])
+        nbytes = 8 * count
+        assert steps == [
+            reduce_bytes(nbytes, size, rank, root),
+            broadcast_bytes(nbytes, size, rank, root),
+            scatter_bytes(nbytes, size, rank, root),
+            gather_bytes(nbytes, size, rank, root),
+        ]
+    for part, rank in zip(split(results[root][3], size), range(size), strict=True):
+        assert torch.equal(part, split(originals[rank], size)[rank])
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_all_to_all_transposes(size: int) -> None:
+    def act(links: Links) -> Tensor:
+        outgoing = torch.arange(size * 4.0) + 100 * links.rank
+        incoming = torch.empty_like(outgoing)
+        all_to_all(links, outgoing, incoming)
+        assert links.sent == all_to_all_bytes(size * 16, size, links.rank)
+        return incoming
+
+    results, _ = together(size, act)
+    sent = torch.stack([torch.arange(size * 4.0).view(size, 4) + 100 * r for r in range(size)])
+    for rank, incoming in enumerate(results):
+        assert torch.equal(incoming.view(size, 4), sent[:, rank])
+
+
+def test_all_to_all_refuses_unequal_parts() -> None:
+    with pytest.raises(ValueError, match="equal parts"):
+        all_to_all(memory_links(2)[0], torch.zeros(3), torch.zeros(3))
+
+
+@pytest.mark.parametrize("way", [all_gather_direct, all_gather_ring])
+@given(
+    size=st.integers(1, 6),
+    shapes=st.lists(st.lists(st.integers(0, 5), max_size=3), max_size=80),
+)
+@settings(max_examples=20, deadline=None)
+def test_payloads_of_unknown_sizes_reach_everybody(
+    way: Callable[[Links, list[Tensor]], list[list[Tensor]]], size: int, shapes: list[list[int]]
+) -> None:
+    dtypes = [torch.uint8, torch.int32, torch.float32, torch.bfloat16, torch.bool]
+
+    def payload(rank: int) -> list[Tensor]:
+        shown = shapes[: len(shapes) - rank % 2 * (len(shapes) // 2)]
+        return [
+            torch.full(shape, rank + index % 3).to(dtypes[(rank + index) % len(dtypes)])
+            for index, shape in enumerate(shown)
+        ]
+
+    results, _ = together(size, lambda links: way(links, payload(links.rank)))
+    for gathered in results:
+        assert len(gathered) == size
+        for rank, tensors in enumerate(gathered):
+            expected = payload(rank)
+            assert [t.dtype for t in tensors] == [t.dtype for t in expected]
+            assert all(map(torch.equal, tensors, expected))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("lost", [0, 2, 4])
+def test_a_participant_that_leaves_is_named_by_all_who_need_it(name: str, lost: int) -> None:
+    meshes = memory_links(5, [f"machine {n}" for n in "abcde"], timeout=20.0)
+
+    def act(links: MemoryLinks) -> str:
+        try:
+            if links.rank == lost:
+                return "left"
+            ALGORITHMS[name].all_reduce(links, torch.ones(1000))
+            return "finished"
+        except PeerLost as gone:
+            return gone.cause
+        finally:
+            # A worker whose sum failed ends, and that reaches those who wait for it.
+            links.close()
+
+    with ThreadPoolExecutor(5) as pool:
+        words = list(pool.map(act, meshes))
+    assert any(f"machine {'abcde'[lost]} is gone" in word for word in words)
+    assert all("is gone" in word for rank, word in enumerate(words) if rank != lost)
+
+
+@pytest.mark.parametrize("topology", [None, *ALGORITHMS])
+def test_the_collective_packs_small_tensors_and_counts_bytes(topology: str | None) -> None:
+    def act(links: Links) -> tuple[list[Tensor], int, list[Tensor], list[list[Tensor]]]:
+        collective = Collective(links, topology)
+        rank = float(links.rank + 1)
+        flats = [
+            torch.full((10,), rank),
+            torch.full((3,), 2 * rank),
+            torch.full((40_000,), rank, dtype=torch.float64),
+            torch.full((5,), rank, dtype=torch.float64),
+        ]
+        sent = collective.all_reduce(flats)
+        weights = [torch.full((2, 3), rank, requires_grad=True), torch.full((), rank)]
+        collective.broadcast(weights, root=1)
+        return flats, sent, weights, collective.all_gather([torch.tensor([rank])])
+
+    results, _ = together(3, act)
+    for rank, (flats, sent, weights, gathered) in enumerate(results):
+        assert [set(flat.tolist()) for flat in flats] == [{6.0}, {12.0}, {6.0}, {6.0}]
+        sizes = [52, 320_000, 40]
+        names = [topology or choose(None, 3, count) for count in sizes]
+        assert sent == sum(
+            ALGORITHMS[name].bytes_sent(count, 3, rank)
+            for name, count in zip(names, sizes, strict=True)
+        )
+        assert all((weight == 2.0).all() for weight in weights)
+        assert [one.tolist() for (one,) in gathered] == [[1.0], [2.0], [3.0]]
+
+
+def test_alone_nothing_is_sent() -> None:
+    collective = Collective(memory_links(1)[0])
+    flat = torch.ones(5)
+    assert collective.all_reduce([flat]) == collective.broadcast([flat]) == 0
+    assert [len(one) for one in collective.all_gather([flat])] == [1]
+    assert torch.equal(flat, torch.ones(5))
+
+
+def test_choice_by_size_number_and_latency() -> None:
+    assert choose(None, 2, 10, None) == choose(None, 2, 1 << 30, 1.0) == "direct"
+    assert choose("ring", 2, 10, None) == "ring"
+    assert choose(None, 4, 64 << 20, 1e-4) == "direct"
+    assert choose(None, 12, 64 << 20, 1e-4) == "ring"
+    assert choose(None, 16, 64 << 20, 1e-4) == "butterfly"
+    assert choose(None, 16, 100, 1e-4) in ("tree", "butterfly")
+    assert choose(None, 8, 1000, 1e-6) == "butterfly"
+    with pytest.raises(InputError, match="star"):
+        choose("star", 4, 10, None)
+    with pytest.raises(InputError, match="star"):
+        Collective(memory_links(2)[0], "star")
+
+
+@given(
+    size=st.integers(3, 20),
+    count=st.integers(0, 1 << 28),
+    latency=st.floats(1e-6, 1e-1),
+)
+def test_the_choice_is_never_beaten_by_the_others_it_may_take(
+    size: int, count: int, latency: float
+) -> None:
+    chosen = choose(None, size, count, latency)
+    link = LinkSpeed(latency, 125e6)
+    others = [name for name in ALL_REDUCE if name != "direct" or size <= 8]
+    best = min(seconds(f"all_reduce.{name}", size, count, link) for name in others)
+    assert seconds(f"all_reduce.{chosen}", size, count, link) == best
+
+
+@given(size=st.integers(1, 32), count=st.integers(1, 1 << 20))
+def test_costs_grow_with_the_message_and_vanish_alone(size: int, count: int) -> None:
+    link = LinkSpeed(1e-4, 1e8)
+    for name in COSTS:
+        assert seconds(name, 1, count, link) == 0.0
+        if size > 1:
+            assert seconds(name, size, count, link) > seconds(name, size, count - 1, link) > 0.0
+
+
+def test_costs_of_a_message_by_hand() -> None:
+    link = LinkSpeed(latency=0.001, bandwidth=1e6, overhead=0.0)
+    assert seconds("broadcast", 8, 1000, link) == pytest.approx(3 * 0.002)
+    assert seconds("scatter", 4, 1000, link) == pytest.approx(0.001 + 0.00075)
+    assert seconds("all_to_all", 4, 1000, link) == pytest.approx(0.003 + 0.00075)
+    assert seconds("all_reduce.direct", 2, 1000, link) == pytest.approx(0.002)
+    assert seconds("all_reduce.ring", 4, 1000, link) == pytest.approx(0.006 + 0.0015)
+    assert seconds("all_reduce.tree", 4, 1000, link) == pytest.approx(4 * 0.002)
+    assert seconds("all_reduce.butterfly", 4, 1000, link) == pytest.approx(0.004 + 0.0015)

@@ -1,0 +1,308 @@
+"""Links over real channels on loopback, the dispatcher, headers of payloads, torch's own groups."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import msgspec
+import pytest
+import torch
+from torch import Tensor
+
+from phalanx.core.errors import PeerLost
+from phalanx.core.run_folder.run_key import RunKey
+from phalanx.sync.collective.algorithms import butterfly, direct, ring, tree
+from phalanx.sync.collective.algorithms.gather import all_gather_ring
+from phalanx.sync.collective.algorithms.torch_dist import TorchDist, gloo
+from phalanx.sync.collective.collective import Collective
+from phalanx.sync.collective.links import ChannelLinks, open_links, raw
+from phalanx.sync.connect import dispatcher as dispatchers
+from phalanx.sync.connect.connecting import connect
+from phalanx.sync.connect.dispatcher import Dispatcher
+from phalanx.sync.connect.handshake import Introduction
+from phalanx.sync.connect.listener import Listener
+from phalanx.sync.connect.payloads import BLOCK, encode_header, make_room, rest_length
+
+T = TypeVar("T")
+HERE = "127.0.0.1"
+ALGORITHMS = {"direct": direct, "ring": ring, "tree": tree, "butterfly": butterfly}
+
+
+class House:
+    """Participants that are threads, each with a listener and a dispatcher of its own."""
+
+    def __init__(self, size: int, tls: bool = False) -> None:
+        self.key = RunKey.new()
+        self.size = size
+        self.listeners = [Listener(HERE, self.key, tls=tls) for _ in range(size)]
+        self.dispatchers = [Dispatcher(listener) for listener in self.listeners]
+        self.addresses = [(HERE, listener.port) for listener in self.listeners]
+        self.names = [f"machine {letter}" for letter in "abcdefgh"[:size]]
+        self.opened: list[ChannelLinks] = []
+
+    def open(
+        self,
+        rank: int,
+        tag: str = "all",
+        timeout: float = 20.0,
+        patience: float | None = None,
+        tls: bool = False,
+    ) -> ChannelLinks:
+        links = open_links(
+            rank,
+            self.addresses,
+            self.dispatchers[rank],
+            self.key,
+            tag,
+            source=HERE,
+            timeout=timeout,
+            names=self.names,
+            patience=patience,
+            tls=tls,
+        )
+        self.opened.append(links)
+        return links
+
+    def together(self, act: Callable[[int], T]) -> list[T]:
+        with ThreadPoolExecutor(self.size) as pool:
+            return list(pool.map(act, range(self.size)))
+
+    def close(self) -> None:
+        for one in [*self.opened, *self.dispatchers, *self.listeners]:
+            one.close()
+
+
+@pytest.fixture
+def house(request: pytest.FixtureRequest) -> Iterator[House]:
+    made = House(request.param)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("house", [2, 3, 5], indirect=True)
+def test_every_algorithm_over_real_channels(house: House) -> None:
+    # Far more than the kernel buffers, so that one-sided sending would stand still.
+    count = 2_000_003
+
+    def act(rank: int) -> list[Tensor]:
+        links = house.open(rank)
+        results = []
+        for algorithm in ALGORITHMS.values():
+            flat = torch.arange(count, dtype=torch.float32) % 7 + rank
+            before = links.sent
+            algorithm.all_reduce(links, flat)
+            assert links.sent - before == algorithm.bytes_sent(4 * count, house.size, rank)
+            results.append(flat)
+        return results
+
+    offset = sum(range(house.size))
+    expected = (torch.arange(count, dtype=torch.float32) % 7) * house.size + offset
+    for results in house.together(act):
+        assert all(torch.equal(flat, expected) for flat in results)
+
+
+def test_large_and_small_sums_through_tls() -> None:
+    house = House(2, tls=True)
+
+    def act(rank: int) -> list[Tensor]:
+        links = house.open(rank, tls=True)
+        flats = [torch.full((count,), float(rank + 1)) for count in (1_000_003, 40_000, 5)]
+        Collective(links).all_reduce(flats)
+        return flats
+
+    try:
+        for flats in house.together(act):
+            assert all((flat == 3.0).all() for flat in flats)
+    finally:
+        house.close()
+
+
+@pytest.mark.parametrize("count", [5, 100_000, 1_000_000])
+@pytest.mark.parametrize("house", [2], indirect=True)
+def test_patience_has_an_end_where_it_is_given(house: House, count: int) -> None:
+    def act(rank: int) -> str:
+        links = house.open(rank, patience=0.3)
+        if rank == 0:
+            with pytest.raises(PeerLost, match=r"machine b is gone \(it did not answer in time"):
+                direct.all_reduce(links, torch.ones(count))
+        return "done"
+
+    assert house.together(act) == ["done", "done"]
+
+
+def test_only_plain_memory_can_be_sent() -> None:
+    with pytest.raises(ValueError, match="contiguous"):
+        raw(torch.zeros(4, 4)[:, 1])
+    view = raw(torch.arange(3, dtype=torch.int16))
+    assert bytes(view) == b"\0\0\1\0\2\0"
+    assert len(raw(torch.zeros(0))) == 0
+
+
+@pytest.mark.parametrize("house", [3], indirect=True)
+def test_payloads_over_real_channels(house: House) -> None:
+    def act(rank: int) -> list[list[Tensor]]:
+        links = house.open(rank)
+        payload = [torch.full((300_000 * rank,), rank, dtype=torch.uint8), torch.ones(2, 3)]
+        gathered = all_gather_ring(links, payload)
+        assert all(map(torch.equal, gathered[rank], payload))
+        return Collective(links).all_gather(payload * 100 if rank == 1 else payload)
+
+    for gathered in house.together(act):
+        assert [len(one) for one in gathered] == [2, 200, 2]
+        assert all((one[0] == rank).all() for rank, one in enumerate(gathered))
+        assert gathered[2][1].shape == (2, 3)
+
+
+@pytest.mark.parametrize("house", [3], indirect=True)
+def test_groups_opened_in_another_order_find_their_own_channels(house: House) -> None:
+    def act(rank: int) -> list[float]:
+        tags = ["all", "team", "third"]
+        order = tags[rank:] + tags[:rank]
+        with ThreadPoolExecutor(3) as pool:
+            links = pool.map(lambda tag: house.open(rank, tag), order)
+            opened = dict(zip(order, links, strict=True))
+        sums = []
+        for position, tag in enumerate(tags):
+            flat = torch.full((4,), float(rank + 10 * position))
+            ring.all_reduce(opened[tag], flat)
+            sums.append(float(flat[0]))
+        return sums
+
+    assert house.together(act) == [[3.0, 33.0, 63.0]] * 3
+
+
+@pytest.mark.parametrize("house", [3], indirect=True)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_participant_lost_on_the_way_is_named(house: House, name: str) -> None:
+    def act(rank: int) -> str:
+        links = house.open(rank)
+        try:
+            for _ in range(1000):
+                if rank == 1:
+                    return "left"
+                ALGORITHMS[name].all_reduce(links, torch.ones(300_000))
+            return "went on"
+        except PeerLost as lost:
+            return lost.cause
+        finally:
+            links.close()
+
+    words = house.together(act)
+    assert any("machine b is gone" in word for word in words)
+    assert all("is gone" in words[rank] for rank in (0, 2))
+
+
+@pytest.mark.parametrize("house", [2], indirect=True)
+def test_one_that_never_connects_is_named(house: House) -> None:
+    with pytest.raises(PeerLost, match="machine b did not connect"):
+        house.open(0, timeout=0.3)
+
+
+@pytest.mark.parametrize("house", [2], indirect=True)
+def test_one_that_cannot_be_reached_is_named(house: House) -> None:
+    house.listeners[0].close()
+    with pytest.raises(PeerLost, match="machine a cannot be reached"):
+        house.open(1, timeout=0.3)
+
+
+@pytest.mark.parametrize("house", [2], indirect=True)
+def test_the_dispatcher_drops_those_who_are_not_expected(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatchers, "MAX_WAITING", 3)
+    port = house.addresses[0][1]
+    strangers = [
+        connect(HERE, port, house.key, Introduction("not expected", number, 0))
+        for number in range(8)
+    ]
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(house.open, range(2))
+    with pytest.raises(PeerLost):
+        # Everybody before the one that was expected has been let in and looked at.
+        caller = Introduction("all", 7, 0)
+        house.dispatchers[0].expect(caller, time.monotonic() + 0.5, "machine z")
+    assert sum(channel.poll(0.0) for channel in strangers) >= 5
+    with ThreadPoolExecutor(2) as pool:
+        flats = [torch.ones(3), torch.ones(3)]
+        list(pool.map(direct.all_reduce, (first, second), flats))
+    assert flats[0].tolist() == [2.0, 2.0, 2.0]
+    for channel in strangers:
+        channel.close()
+
+
+def test_headers_are_checked_before_memory_is_made() -> None:
+    block, rest = encode_header([torch.zeros(3, 2), torch.zeros(0, dtype=torch.uint8)])
+    assert len(block) == BLOCK and rest == b"" and rest_length(block, "x") == 0
+    made = make_room(block, "x")
+    assert [(t.dtype, t.shape) for t in made] == [(torch.float32, (3, 2)), (torch.uint8, (0,))]
+
+    def framed(value: object) -> bytes:
+        data = msgspec.msgpack.encode(value)
+        return len(data).to_bytes(4, "little") + data
+
+    with pytest.raises(PeerLost, match="header of 4294967295 bytes"):
+        rest_length(b"\xff" * BLOCK, "x")
+    for wrong in ([["f32", [1 << 40]]], [["f99", [1]]], [["f32", [-1, -(1 << 40)]]], [["f32"]], 7):
+        with pytest.raises(PeerLost, match="machine a"):
+            make_room(framed(wrong), "machine a")
+    with pytest.raises(PeerLost, match="the most a message may have is 8"):
+        make_room(block, "x", limit=8)
+
+
+class Words:
+    """A key-value table for threads."""
+
+    def __init__(self) -> None:
+        self._table: dict[str, bytes] = {}
+        self._changed = threading.Condition()
+
+    def set(self, key: str, value: bytes) -> None:
+        with self._changed:
+            self._table[key] = value
+            self._changed.notify_all()
+
+    def get(self, key: str, timeout: float) -> bytes:
+        with self._changed:
+            if not self._changed.wait_for(lambda: key in self._table, timeout):
+                raise TimeoutError(f"nobody has set {key}")
+            return self._table[key]
+
+    def add(self, key: str, amount: int) -> int:
+        with self._changed:
+            value = int(self._table.get(key, b"0")) + amount
+            self._table[key] = str(value).encode()
+            self._changed.notify_all()
+            return value
+
+
+def test_gloo_through_our_own_store_leaves_torch_distributed_alone() -> None:
+    words = Words()
+
+    def act(rank: int) -> tuple[Tensor, Tensor, list[list[Tensor]]]:
+        group: TorchDist = gloo(words, "main", rank, 3, HERE, timeout=20.0)
+        flats = [torch.full((1000,), float(rank + 1)), torch.full((3,), rank, dtype=torch.int64)]
+        assert group.all_reduce(flats) > 0
+        weight = torch.full((2, 2), float(rank), requires_grad=True)
+        group.broadcast([weight], root=2)
+        payload = [torch.full((rank,), rank, dtype=torch.uint8), torch.ones(2, 2)]
+        gathered = group.all_gather(payload * (60 if rank == 1 else 1))
+        group.close()
+        return flats[0], weight, gathered
+
+    with ThreadPoolExecutor(3) as pool:
+        results = list(pool.map(act, range(3)))
+    for flat, weight, gathered in results:
+        assert torch.equal(flat, torch.full((1000,), 6.0))
+        assert (weight == 2.0).all()
+        assert [len(one) for one in gathered] == [2, 120, 2]
+        assert gathered[2][0].tolist() == [2, 2] and gathered[0][1].shape == (2, 2)
+    assert not torch.distributed.is_initialized()
+
+
+def test_gloo_that_waits_in_vain_says_so() -> None:
+    with pytest.raises(PeerLost, match="did not find each other"):
+        gloo(Words(), "main", 0, 2, HERE, timeout=1.0)
