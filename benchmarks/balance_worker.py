@@ -13,7 +13,7 @@ from torch import nn
 from benchmarks.harness import alternate, give
 from phalanx.core.settings import RunSettings
 from phalanx.train.api.join import join_with
-from phalanx.train.loop.shared_engine import SharedEngine
+from phalanx.train.engine.shared_engine import SharedEngine
 from phalanx.train.start.environment import Environment, detect
 
 BATCH, FEATURES, CLASSES = 512, 784, 10

@@ -42,7 +42,7 @@ def block_of(
             epoch()
         run.engine.barrier()
         seconds = (time.perf_counter() - began) / epochs
-        run._checkpoints.finish()  # what is still being written belongs to no other block
+        run._parts.checkpointer.finish()  # what is still being written belongs to no other block
         run.engine.barrier()
         return seconds
 

@@ -19,7 +19,7 @@ from benchmarks.harness import alternate, give
 from phalanx.core.settings import RunSettings
 from phalanx.sync.arena.arena import Arena
 from phalanx.train.api.join import join_with
-from phalanx.train.loop.shared_engine import SharedEngine
+from phalanx.train.engine.shared_engine import SharedEngine
 from phalanx.train.start.environment import Environment, detect
 
 SLOW = 1  # the rank that is held

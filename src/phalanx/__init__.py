@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from phalanx.core.version import __version__
+
 if TYPE_CHECKING:
     from phalanx import data
     from phalanx.train.api.fit import fit
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from phalanx.train.api.metrics import accuracy
     from phalanx.train.api.run import Run
 
-__version__ = "0.1.0"
 __all__ = ["Run", "__version__", "accuracy", "data", "fit", "join"]
 
 _LAZY = {

@@ -18,8 +18,8 @@ from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
 from phalanx.data.ledger import order
 from phalanx.observe.events.event_types import EpochDone, Joined, Logged, PhaseDone, read_events
+from phalanx.train.engine.engine import Engine
 from phalanx.train.loop.best_model import Best
-from phalanx.train.loop.engine import Engine
 
 STRATEGIES = ["single", "allreduce", "async", "switch:at=0.5", "async@0.5/allreduce"]
 torch.manual_seed(2)
@@ -231,7 +231,7 @@ def test_logging_and_evaluating_after_the_loop(tmp_path: Path) -> None:
                 run.step()
         score = run.evaluate(phalanx.accuracy, (X, Y))
         run.log(final_accuracy=score)
-        run._writer.flush()
+        run._parts.stopwatch.writer.flush()
         return score
 
     for strategy in ("allreduce", "async"):

@@ -19,11 +19,11 @@ from phalanx.core.settings import RunSettings
 from phalanx.core.spec import parse_spec
 from phalanx.observe.events.event_types import Joined, Switched, read_events
 from phalanx.train.checkpoint import checkpoint_index as shelf
-from phalanx.train.checkpoint.checkpointing import Resumed
-from phalanx.train.control.command_cells import Command, Kind
+from phalanx.train.checkpoint.resuming import Resumed
+from phalanx.train.control.directives import Leave, Return, SaveCheckpoint
 from phalanx.train.loop.best_model import BestSoFar
 
-SAVE = Command(Kind.SAVE)
+SAVE = SaveCheckpoint()
 OPTIMIZERS = {"momentum": momentum, "adam": adam}
 
 
@@ -147,7 +147,7 @@ def test_another_number_of_workers_and_another_strategy_begin_with_the_same_para
     assert resumed.counts() + saved.counts(until_save=True) == saved.once()
 
 
-LEAVE, RETURN = Command(Kind.LEAVE), Command(Kind.RETURN)
+LEAVE, RETURN = Leave(), Return()
 WATCHED = [0.5, 0.9, 0.6, 0.7, 0.65, 0.66, 0.6, 0.6]
 
 

@@ -21,8 +21,8 @@ from phalanx.core.spec import Phase, Spec, known_strategies
 from phalanx.observe.events.event_types import Switched, read_events
 from phalanx.sync.state.optimizer_state import read_slot
 from phalanx.train.api.run import Run
-from phalanx.train.control.command_cells import Command, Kind
-from phalanx.train.loop.shared_engine import SharedEngine
+from phalanx.train.control.directives import Switch
+from phalanx.train.engine.shared_engine import SharedEngine
 
 OPTIMIZERS = [
     lambda m: torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9),
@@ -44,12 +44,12 @@ class Seen:
 
 
 def _state(engine: SharedEngine) -> dict[str, Tensor]:
-    found = engine._strategies[0].export_state()
+    found = engine._phases.strategies[0].export_state()
     return {k: v.clone() for k, v in found.items() if not k.startswith("velocity")}
 
 
 def _own_slots(engine: SharedEngine) -> dict[str, Tensor]:
-    replica, names = engine._replicas[0], engine._shared[0].slots[0]
+    replica, names = engine._phases.replicas[0], engine._phases.shared[0].slots[0]
     return {f"{name}.0": read_slot(replica, name)[0] for name in names}
 
 
@@ -60,8 +60,7 @@ def _spy(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
         if regroup or phase.label == self.phase:
             return entering(self, phase, spec, regroup=regroup)
         self.rest()
-        for strategy in self._strategies:
-            strategy.drain()  # the last old update of everyone is applied
+        self._phases.drain()  # the last old update of everyone is applied
         seen.own.append(_own_slots(self))
         if self.rank == 0:
             seen.before = _state(self)
@@ -69,9 +68,9 @@ def _spy(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
         applied = entering(self, phase, spec, regroup=regroup)
         if self.rank == 0:
             seen.after = _state(self)
-        flat = torch.empty_like(self._shared[0].parameters[0])
-        self._replicas[0].copy_out([flat])
-        seen.shown.append(torch.equal(flat, self._shared[0].parameters[0]))
+        flat = torch.empty_like(self._phases.shared[0].parameters[0])
+        self._phases.replicas[0].copy_out([flat])
+        seen.shown.append(torch.equal(flat, self._phases.shared[0].parameters[0]))
         self.barrier()
         return applied
 
@@ -126,7 +125,7 @@ def test_a_local_worker_begins_with_the_optimizer_state_of_the_store(
     def spied(self: SharedEngine, *arguments: Any, **options: Any) -> None:
         begin(self, *arguments, **options)
         if self.phase.startswith("localsgd"):
-            mine, slots = _own_slots(self), self._shared[0].slots[0]
+            mine, slots = _own_slots(self), self._phases.shared[0].slots[0]
             begun.extend(torch.equal(mine[f"{name}.0"], slot) for name, slot in slots.items())
 
     monkeypatch.setattr(SharedEngine, "_begin", spied)
@@ -178,13 +177,12 @@ def _commanded(
         torch.manual_seed(0)
         model = nn.Linear(4, 1)
         run = phalanx.join(model, kind(model.parameters(), lr=0.01))
-        steps, engine = itertools.count(1), run.engine
-        engine.watcher = lambda: Command(Kind.SWITCH, command) if next(steps) == 3 else None
+        steps, source = itertools.count(1), run.engine.source
+        source.look = lambda: Switch(command) if next(steps) == 3 else None  # type: ignore[method-assign]
         for _ in run.epochs(2):
             for a, b in run.batches((x, y), batch=8):
                 run.backward(nn.functional.mse_loss(model(a), b))
                 run.step()
-        run.engine = engine  # as it was at the end
         return run
 
     return as_ranks(2, folder, work, RunSettings(strategy=strategy, balance=balance))
@@ -203,7 +201,7 @@ def test_a_command_that_cannot_be_followed_is_refused_and_training_goes_on(
     tmp_path: Path, command: str, kind: Any, why: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     runs = _commanded(tmp_path, "allreduce", command, kind)
-    assert [run._course.spec.text for run in runs] == ["allreduce", "allreduce"]
+    assert [run._parts.schedule.spec.text for run in runs] == ["allreduce", "allreduce"]
     (line,) = [line for line in capfd.readouterr().err.splitlines() if "refused" in line]
     assert why in line
 
@@ -217,7 +215,7 @@ def test_stragglers_are_watched_for_from_the_command_on(
 ) -> None:
     """Both begin with allreduce: nothing is switched, only watched."""
     for run in _commanded(tmp_path, before, after, balance="auto"):
-        assert run._course.spec.text == after
+        assert run._parts.schedule.spec.text == after
         assert isinstance(run.engine, SharedEngine)
         watch = run.engine._control.watch
         assert (watch._policy is not None) == (after == "switch:on=straggler")

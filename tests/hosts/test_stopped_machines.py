@@ -17,7 +17,7 @@ from trained import assert_same_model, model_of
 from phalanx.lab.lab import Lab
 from phalanx.observe.events.event_types import Finished, read_events
 from phalanx.train.checkpoint import checkpoint_index as shelf
-from phalanx.train.checkpoint.checkpointing import Resumed
+from phalanx.train.checkpoint.resuming import Resumed
 
 SCRIPT = str(Path(__file__).with_name("stopped_script.py"))
 EPOCHS, SAMPLES = 24, 480

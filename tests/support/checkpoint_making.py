@@ -13,8 +13,8 @@ from torch import Tensor
 
 from phalanx.train.checkpoint import checkpoint_index as shelf
 from phalanx.train.checkpoint.checkpoint_manifest import (
+    CheckpointManifest,
     FlatLayout,
-    Manifest,
     OptimizerLayout,
     PlaceRecord,
 )
@@ -26,9 +26,9 @@ SIZE = 1000
 GRACE = 20.0
 
 
-def manifest_of(number: int, workers: int) -> Manifest:
+def manifest_of(number: int, workers: int) -> CheckpointManifest:
     places = [PlaceRecord(["weight"], 0, SIZE, 0, [SIZE], [1])]
-    return Manifest(
+    return CheckpointManifest(
         number=number,
         wall=0.0,
         strategy="allreduce",
@@ -83,7 +83,7 @@ def write_whole_checkpoint(
     return [writer.problem for writer in writers]
 
 
-def assert_whole(path: Path, manifest: Manifest) -> None:
+def assert_whole(path: Path, manifest: CheckpointManifest) -> None:
     """What ``path`` holds is what was written under its number."""
     number = int(path.name)
     assert manifest.number == number

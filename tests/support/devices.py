@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from phalanx.train.api import join
+from phalanx.train.loop import assembly
 
 _NAME = os.environ.get("PHALANX_TEST_DEVICE", "cpu")
 DEVICE = torch.device("cuda:0" if _NAME == "cuda" else _NAME)
@@ -56,7 +56,7 @@ def brought_home() -> Iterator[None]:
         return
     models: list[nn.Module] = []
     optimizers: list[torch.optim.Optimizer] = []
-    as_models, as_optimizers = join.as_models, join.as_optimizers
+    as_models, as_optimizers = assembly.as_models, assembly.as_optimizers
 
     def models_noted(given: Any) -> list[nn.Module]:
         models.extend(found := as_models(given))
@@ -66,11 +66,11 @@ def brought_home() -> Iterator[None]:
         optimizers.extend(found := as_optimizers(given))
         return found
 
-    join.as_models, join.as_optimizers = models_noted, optimizers_noted
+    assembly.as_models, assembly.as_optimizers = models_noted, optimizers_noted
     try:
         yield
     finally:
-        join.as_models, join.as_optimizers = as_models, as_optimizers
+        assembly.as_models, assembly.as_optimizers = as_models, as_optimizers
         for model in models:
             model.cpu()
         for optimizer in optimizers:

@@ -11,9 +11,9 @@ from safetensors.torch import save
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.train.checkpoint.checkpoint_manifest import (
     BestRecord,
+    CheckpointManifest,
     FileRecord,
     FlatLayout,
-    Manifest,
     OptimizerLayout,
     PlaceRecord,
     folder_name,
@@ -49,9 +49,9 @@ def damage(paths: RunPaths, number: int) -> None:
     file.write_bytes(data)
 
 
-def _manifest(number: int, files: dict[str, FileRecord]) -> Manifest:
+def _manifest(number: int, files: dict[str, FileRecord]) -> CheckpointManifest:
     place = PlaceRecord(["layer.weight"], 0, 6, 0, [2, 3], [3, 1])
-    return Manifest(
+    return CheckpointManifest(
         number=number,
         wall=1_700_000_000.0,
         strategy="allreduce",

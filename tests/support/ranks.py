@@ -19,7 +19,7 @@ from phalanx.core.settings import RunSettings
 from phalanx.observe.events.emit import EventWriter
 from phalanx.sync.arena.memory_arena import Hub
 from phalanx.sync.arena.remote.remote_arena import RemoteArena
-from phalanx.train.api import join
+from phalanx.train.loop import assembly
 
 
 def as_ranks(
@@ -77,16 +77,16 @@ class _Seat:
 def _writers_closed() -> Iterator[None]:
     """A worker's writer lasts as long as its process: here hundreds of workers share one."""
     made: list[EventWriter] = []
-    kind = join.EventWriter
+    kind = assembly.EventWriter
 
     def recorded(path: Path | None, rank: int) -> EventWriter:
         made.append(kind(path, rank))
         return made[-1]
 
-    join.EventWriter = recorded  # type: ignore[misc,assignment]
+    assembly.EventWriter = recorded  # type: ignore[misc,assignment]
     try:
         yield
     finally:
-        join.EventWriter = kind  # type: ignore[misc]
+        assembly.EventWriter = kind  # type: ignore[misc]
         for writer in made:
             writer.close()

@@ -21,8 +21,8 @@ from phalanx.core.settings import RunSettings
 from phalanx.train.api.run import Run
 from phalanx.train.checkpoint import checkpoint_index as shelf
 from phalanx.train.checkpoint.tensor_files import load
-from phalanx.train.control.command_cells import Command
-from phalanx.train.loop.engine import Captured
+from phalanx.train.control.directives import Directive
+from phalanx.train.engine.model_state import Captured
 
 WITHOUT_END = 1e9  # minutes: checkpoints are possible, and come by command only
 FEATURES, CLASSES = 6, 3
@@ -63,7 +63,7 @@ class Training:
     batch: int = 12
     accumulate: int = 1
     seed: int = 0
-    commands: dict[int, Command] = field(default_factory=dict)
+    commands: dict[int, Directive] = field(default_factory=dict)
     """By the step of the first worker after which it is given."""
     settings: dict[str, Any] = field(default_factory=dict)
     look: bool = False
@@ -121,18 +121,17 @@ class Training:
         return captured
 
     def _prepare(self, run: Run) -> None:
-        steps, own, save = itertools.count(1), run.engine.watcher, run._course.on_save
-        assert own is not None
-        assert save is not None
+        source, checkpointer = run.engine.source, run._parts.checkpointer
+        steps, own, save = itertools.count(1), source.look, checkpointer.save
 
-        def watch() -> Command | None:
+        def look() -> Directive | None:
             return self.commands.get(next(steps)) or own()
 
         def saved(current: Any) -> None:
             self.before_save[run.rank] = len(self.seen[run.rank])
             save(current)
 
-        run.engine.watcher, run._course.on_save = watch, saved
+        source.look, checkpointer.save = look, saved  # type: ignore[method-assign]
 
     # -- what came of it ---------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from phalanx.observe.events.emit import MOST_ROWS, EventWriter
 from phalanx.observe.events.event_types import decode
 from phalanx.observe.summary.summary import summarise
 from phalanx.pool.document import read_document
-from phalanx.train.checkpoint.checkpoint_manifest import Manifest, read_manifest
+from phalanx.train.checkpoint.checkpoint_manifest import CheckpointManifest, read_manifest
 
 FORTY = 40 << 30
 ROOM = 4 << 30
@@ -189,6 +189,6 @@ def test_a_manifest_of_brackets_is_damaged(shell: Shell) -> None:
     paths = write_run(shell.runs, "bomb")
     write_checkpoint(paths, 1)
     manifest = paths.checkpoints / "000001" / "manifest.json"
-    assert isinstance(read_manifest(manifest.parent), Manifest)
+    assert isinstance(read_manifest(manifest.parent), CheckpointManifest)
     manifest.write_text("[" * 900_000)
     assert "manifest.json is damaged" in shell("export", "bomb", "--checkpoint", "1").errors[0]

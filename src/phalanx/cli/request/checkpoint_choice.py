@@ -10,12 +10,12 @@ from phalanx.core.run_folder.run_paths import RunPaths
 
 if TYPE_CHECKING:
     from phalanx.cli.output import Output
-    from phalanx.train.checkpoint.checkpoint_manifest import Manifest
+    from phalanx.train.checkpoint.checkpoint_manifest import CheckpointManifest
 
 
 def find_checkpoint(
     paths: RunPaths, number: int | None, out: Output, *, fetch: bool = False
-) -> tuple[Path, Manifest]:
+) -> tuple[Path, CheckpointManifest]:
     """The newest one that is whole, or the one of this ``number``.
 
     ``fetch``: machines that may still have one are asked, if the run has no controller any more.
@@ -38,7 +38,7 @@ def run_of(checkpoint: Path) -> str:
     return checkpoint.absolute().parent.parent.name
 
 
-def _newest(paths: RunPaths, out: Output, fetch: bool) -> tuple[Path, Manifest]:
+def _newest(paths: RunPaths, out: Output, fetch: bool) -> tuple[Path, CheckpointManifest]:
     from phalanx.train.checkpoint import checkpoint_index as shelf
 
     silent = _fetch_left(paths, out) if fetch else {}
@@ -99,7 +99,7 @@ def _with_silent(error: InputError, silent: dict[str, str]) -> InputError:
     )
 
 
-def _begun_from(paths: RunPaths) -> tuple[Path, Manifest] | None:
+def _begun_from(paths: RunPaths) -> tuple[Path, CheckpointManifest] | None:
     """The checkpoint that a resumed run went on from, if it is still there and whole."""
     from phalanx.observe.summary.run_records import LaunchRecord, read_record
     from phalanx.train.checkpoint import checkpoint_index as shelf

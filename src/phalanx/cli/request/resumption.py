@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from phalanx.core.run_folder.run_paths import RunPaths
     from phalanx.core.settings import RunSettings
     from phalanx.launch.launchers.launcher import Fleet, Job, Launch
-    from phalanx.train.checkpoint.checkpoint_manifest import Manifest
+    from phalanx.train.checkpoint.checkpoint_manifest import CheckpointManifest
 
 SUFFIX = "-resumed"
 Same = "Instead of the run's."
@@ -92,14 +92,14 @@ class Resumption:
     past: Past
     options: ResumeOptions
 
-    def strategy(self, manifest: Manifest) -> str:
+    def strategy(self, manifest: CheckpointManifest) -> str:
         """Without --strategy the last one, which a switch may have changed."""
         from phalanx.core.spec import parse_spec
 
         asked = self.options.strategy
         return parse_spec(manifest.strategy if asked is None else asked).text
 
-    def title(self, manifest: Manifest) -> str:
+    def title(self, manifest: CheckpointManifest) -> str:
         return f"{self.options.name or _name_of(self.past)}-{self.strategy(manifest)}{SUFFIX}"
 
     def request(self, invocation: Invocation) -> Request:
@@ -132,7 +132,7 @@ class Resumption:
             return None
         return self.past.workers if asked.workers is None else asked.workers
 
-    def job(self, request: Request, checkpoint: Path, manifest: Manifest) -> Job:
+    def job(self, request: Request, checkpoint: Path, manifest: CheckpointManifest) -> Job:
         import msgspec
 
         from phalanx.cli.request.checkpoint_choice import run_of

@@ -14,7 +14,7 @@ from phalanx.cli.request.resumption import Past, ResumeOptions, Resumption
 if TYPE_CHECKING:
     from phalanx.core.run_folder.run_paths import RunPaths
     from phalanx.launch.launchers.launcher import Job
-    from phalanx.train.checkpoint.checkpoint_manifest import Manifest
+    from phalanx.train.checkpoint.checkpoint_manifest import CheckpointManifest
 
 MOST_SHOWN = 200  # characters of a command line
 
@@ -54,7 +54,7 @@ def resume(ctx: typer.Context, run: o.RunName = None, *, options: ResumeOptions)
     return execute_and_tell(title, job, out)
 
 
-def where(manifest: Manifest) -> str:
+def where(manifest: CheckpointManifest) -> str:
     """``after epoch 2`` or ``epoch 3, 41 %``: how far the training had come."""
     if manifest.position >= manifest.samples:
         return f"after epoch {manifest.epoch + 1}"
@@ -118,7 +118,7 @@ def _check_can_go_on(past: Past, there_is_more: bool) -> None:
         raise InputError(f"'{name}' is done", "Train it for longer: --epochs N (in all).")
 
 
-def _check_there_is_more(epochs: int | None, manifest: Manifest) -> None:
+def _check_there_is_more(epochs: int | None, manifest: CheckpointManifest) -> None:
     from phalanx.core.errors import InputError
 
     if epochs is None or manifest.epoch * manifest.samples + manifest.position < (

@@ -97,15 +97,9 @@ def fit(
     count, any strategy, same arguments.
     """
     loss = loss or own_loss
-    _check(batch, accumulate, clip, patience)
+    _check(batch, accumulate, clip, patience, metrics or {})
     batch = batch or getattr(train, "batch_size", None) or 128
-    if taken := {"loss", "accuracy"} & set(metrics or {}):
-        raise InputError(
-            f"fit: metrics has '{min(taken)}', which fit itself reports", "Give yours another name."
-        )
-    held: Any = None
-    if validation is not None:
-        train, held = hold_out(train, validation)
+    train, held = hold_out(train, validation)
     kind = "sum" if getattr(loss, "reduction", "mean") == "sum" else "mean"
     trial = trial_step(model, loss, train, batch, forward)
     run = join_with(model, optimizer, trial=trial, loss=kind)
@@ -134,12 +128,22 @@ def fit(
     return run
 
 
-def _check(batch: int | None, accumulate: int, clip: float | None, patience: int | None) -> None:
+def _check(
+    batch: int | None,
+    accumulate: int,
+    clip: float | None,
+    patience: int | None,
+    metrics: Mapping[str, Metric],
+) -> None:
     for name, value in (("batch", batch), ("accumulate", accumulate), ("patience", patience)):
         if value is not None and value < 1:
             raise InputError(f"fit: {name}={value}", f"{name} is a whole number from 1.")
     if clip is not None and clip <= 0:
         raise InputError(f"fit: clip={clip}", "clip is the largest norm allowed, above 0.")
+    if taken := {"loss", "accuracy"} & set(metrics):
+        raise InputError(
+            f"fit: metrics has '{min(taken)}', which fit itself reports", "Give yours another name."
+        )
 
 
 def _default_watch(patience: int | None, held: Any, test: Any) -> str | None:

@@ -14,7 +14,7 @@ from phalanx.core.errors import InputError
 from phalanx.data.structure import plain
 from phalanx.train.checkpoint.kept_state import pack, unpack
 from phalanx.train.control.rendezvous import GATHER
-from phalanx.train.loop.engine import Engine
+from phalanx.train.engine.engine import Engine
 
 WAYS = ("mean", "sum", "min", "max")
 Gather = Callable[[bytes], list[bytes]]

@@ -1,1 +1,1 @@
-"""Checkpoints as files: written whole or not at all, checked before they are read."""
+"""Checkpointer as files: written whole or not at all, checked before they are read."""

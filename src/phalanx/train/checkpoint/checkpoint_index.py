@@ -16,9 +16,9 @@ from phalanx.train.checkpoint.checkpoint_manifest import (
     BEST,
     LARGEST_NOTE,
     BestRecord,
+    CheckpointManifest,
     Damaged,
     FileRecord,
-    Manifest,
     folder_name,
     leftover_number,
     number_of,
@@ -42,7 +42,7 @@ def next_number(folder: Path) -> int:
     return max([*used, best.number if best else 0, 0]) + 1
 
 
-def newest_valid(folder: Path) -> tuple[Path, Manifest, list[str]]:
+def newest_valid(folder: Path) -> tuple[Path, CheckpointManifest, list[str]]:
     """The newest checkpoint that is whole, and a remark about each one that had to be skipped."""
     remarks: list[str] = []
     for number in reversed(numbers(folder)):
@@ -58,7 +58,7 @@ def newest_valid(folder: Path) -> tuple[Path, Manifest, list[str]]:
     raise InputError(f"{folder.resolve().parent.name} has no checkpoint to go on from", remedy)
 
 
-def verified(checkpoint: Path) -> Manifest:
+def verified(checkpoint: Path) -> CheckpointManifest:
     """The manifest of this very checkpoint, all of whose files are whole."""
     try:
         return check(checkpoint)
@@ -66,7 +66,7 @@ def verified(checkpoint: Path) -> Manifest:
         raise InputError(f"{checkpoint}: {damage}", "Go on from another checkpoint.") from damage
 
 
-def check(checkpoint: Path) -> Manifest:
+def check(checkpoint: Path) -> CheckpointManifest:
     """Read every byte; raises ``Damaged``."""
     manifest = read_manifest(checkpoint)
     for name, record in manifest.files.items():

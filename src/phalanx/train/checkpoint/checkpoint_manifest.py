@@ -59,7 +59,7 @@ class OptimizerLayout(msgspec.Struct, frozen=True):
     layouts: list[FlatLayout]
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about a checkpoint that is not a tensor."""
 
     format: int = FORMAT
@@ -145,14 +145,14 @@ def failure_note(rank: int) -> str:
     return f"rank-{rank}.failed"
 
 
-def read_manifest(checkpoint: Path) -> Manifest:
+def read_manifest(checkpoint: Path) -> CheckpointManifest:
     """The manifest of ``checkpoint``, checked for sense; raises ``Damaged``."""
     data = _bounded(checkpoint / MANIFEST)
     try:
         version = msgspec.json.decode(data, type=_Version).format
         if version != FORMAT:
             raise Damaged(f"it has format {version}, and this version knows {FORMAT} only")
-        manifest = msgspec.json.decode(data, type=Manifest)
+        manifest = msgspec.json.decode(data, type=CheckpointManifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Damaged(f"{MANIFEST} is damaged ({_one_line(error)})") from error
     _check_names(checkpoint, manifest)
@@ -170,7 +170,7 @@ def _bounded(path: Path) -> bytes:
         raise Damaged(f"{path.name} is damaged (too long)") from error
 
 
-def _check_names(checkpoint: Path, manifest: Manifest) -> None:
+def _check_names(checkpoint: Path, manifest: CheckpointManifest) -> None:
     """Exactly the files that belong to so many workers: so no name leads anywhere else."""
     if folder_name(manifest.number) != checkpoint.name:
         raise Damaged(f"{MANIFEST} is that of checkpoint {manifest.number}")

@@ -1,46 +1,37 @@
-"""When a checkpoint is taken, what it holds, and how a run goes on from one."""
+"""When a checkpoint is taken, and what it holds."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
 from torch import Tensor, nn
 
-from phalanx.core.errors import InputError
-from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.core.spec import parse_spec
 from phalanx.observe.events.event_types import Saved
 from phalanx.sync.state.gradient_values import are_finite
 from phalanx.sync.state.optimizer_state import State
 from phalanx.train.checkpoint.buffer_state import frozen, names_of
-from phalanx.train.checkpoint.checkpoint_index import next_number, verified
-from phalanx.train.checkpoint.checkpoint_manifest import Manifest, OptimizerLayout
-from phalanx.train.checkpoint.kept_state import (
-    Keeper,
-    groups_of,
-    pack,
-    random_state,
-    restore_groups,
-    restore_random,
-    unpack,
-)
-from phalanx.train.checkpoint.named_tensors import describe
-from phalanx.train.checkpoint.tensor_files import load
-from phalanx.train.checkpoint.writer import Writer
-from phalanx.train.loop.best_model import BestSoFar
-from phalanx.train.loop.course import Course, Start
-from phalanx.train.loop.engine import Engine
+from phalanx.train.checkpoint.kept_state import Keeper, groups_of, pack, random_state
+from phalanx.train.control.command_poller import CheckpointTimer
+from phalanx.train.engine.engine import Engine
+from phalanx.train.loop.best_model import Best
+from phalanx.train.loop.gradient_weight import GradientWeight
 from phalanx.train.loop.passes import Pass
+from phalanx.train.loop.schedule import TrainingSchedule
 from phalanx.train.loop.stopwatch import Stopwatch
-from phalanx.train.start.environment import Environment
+from phalanx.train.start.environment import Environment, saves_checkpoints
+
+if TYPE_CHECKING:
+    from phalanx.train.checkpoint.checkpoint_manifest import CheckpointManifest, OptimizerLayout
+    from phalanx.train.checkpoint.writer import Writer
+
+# What reads and writes files is imported where it is called: most runs save no checkpoints.
 
 LAST_WRITE_SECONDS = 120.0
 
@@ -54,11 +45,19 @@ class Trained:
     engine: Engine
     models: Sequence[nn.Module]
     optimizers: Sequence[torch.optim.Optimizer]
-    keepers: dict[str, Keeper]
-    training: int = 0
+    weight: GradientWeight
+    best: Best
+    history: History
+    """What was logged."""
+    training: int
     """A script may train several times, one after another."""
+    keepers: dict[str, Keeper] = field(default_factory=dict)
+    """What the script keeps with its run."""
 
     def layouts(self) -> list[OptimizerLayout]:
+        from phalanx.train.checkpoint.checkpoint_manifest import OptimizerLayout
+        from phalanx.train.checkpoint.named_tensors import describe
+
         names = names_of(self.models)
         return [
             OptimizerLayout(
@@ -68,13 +67,13 @@ class Trained:
                     for layout, parameters in zip(replica.layouts, replica.parameters, strict=True)
                 ],
             )
-            for replica in self.engine.replicas
+            for replica in self.engine.model.replicas
         ]
 
     def named(self) -> list[tuple[list[str], Tensor]]:
         """The trained parameters that belong to a model, with their names."""
         names = names_of(self.models)
-        members = (p for r in self.engine.replicas for space in r.parameters for p in space)
+        members = (p for r in self.engine.model.replicas for space in r.parameters for p in space)
         return [(names[id(p)], p) for p in members if id(p) in names]
 
     def paused(self) -> list[str]:
@@ -82,166 +81,44 @@ class Trained:
         return [names[0] for names, p in self.named() if not p.requires_grad]
 
     def frozen(self) -> list[tuple[str, Tensor]]:
-        replicas = self.engine.replicas
+        replicas = self.engine.model.replicas
         trained = {id(p) for r in replicas for space in r.parameters for p in space}
         return frozen(self.models, trained)
 
 
-class Resumed:
-    """A checkpoint to go on from, as far as this worker needs it."""
-
-    def __init__(self, path: Path, rank: int, workers: int, strategy: str) -> None:
-        self._path = path
-        self.manifest: Manifest = verified(path)
-        self.shared = load(path, self.manifest, None)
-        known = self.manifest.phase < len(parse_spec(strategy).phases)
-        self.same_spec = self.manifest.strategy == strategy and known
-        own = self.same_spec and self.manifest.workers == workers
-        self.private: State | None = (load(path, self.manifest, rank) or None) if own else None
-        """What this worker itself left; unknown to another strategy or number of workers."""
-
-    @property
-    def training(self) -> int:
-        """Which of the script's trainings it is of; those before it are done again."""
-        return _count(self.manifest.other.get("training"), 0)
-
-    @property
-    def start(self) -> Start:
-        saved = self.manifest
-        first_pass = _count(saved.other.get("first_pass"), saved.pass_number)
-        phase = saved.phase if self.same_spec else 0  # another spec's phases are others
-        return Start(saved.epoch, saved.pass_number, saved.position, phase, first_pass)
-
-    @property
-    def best(self) -> BestSoFar | None:
-        """``None`` also for what nobody can compare with, such as an infinite loss."""
-        with contextlib.suppress(msgspec.ValidationError):
-            return msgspec.convert(self.manifest.other.get("best"), BestSoFar)
-        return None
-
-    @property
-    def best_weights(self) -> Path | None:
-        """The best of the run before, unless it found them only after this checkpoint."""
-        path = RunPaths(self._path.absolute().parent.parent).best
-        if path.is_symlink() or not path.is_file():
-            return None
-        if not RunPaths(path.parent).events.is_dir():
-            return path  # a copy for this machine: it holds what belongs together
-        return path if path.stat().st_mtime <= self.manifest.wall else None
-
-    @property
-    def history(self) -> History:
-        with contextlib.suppress(msgspec.ValidationError):
-            return msgspec.convert(self.manifest.other.get("history"), History)
-        return []
-
-    def unfreeze(self, models: Sequence[nn.Module]) -> None:
-        """What the script unfroze later is trained from the start: it will not do so again."""
-        flats = (flat for optimizer in self.manifest.optimizers for flat in optimizer.layouts)
-        saved = {name for flat in flats for place in flat.places for name in place.names}
-        names = names_of(models)
-        for model in models:
-            for parameter in model.parameters():
-                if saved.intersection(names[id(parameter)]):
-                    parameter.requires_grad_(True)
-
-    def restore(self, trained: Trained) -> None:
-        """Parameters, optimizer state and buffers. Collective."""
-        if _shapes(trained.layouts()) != _shapes(self.manifest.optimizers):
-            raise InputError(
-                "the checkpoint is of another model or optimizer than this script builds",
-                "Resume with the script as it was: what it gave to the optimizer later "
-                "(add_param_group) has to be there before phalanx.join.",
-            )
-        paused = set(self.manifest.other.get("paused", []))
-        for names, parameter in trained.named():
-            if paused.intersection(names):
-                parameter.requires_grad_(False)
-        with self._whole():
-            trained.engine.restore(self.shared, self.private)
-        with torch.no_grad():
-            for name, parameter in trained.frozen():
-                if f"frozen.{name}" in self.shared:
-                    parameter.copy_(self.shared[f"frozen.{name}"])
-
-    def restore_kept(self, trained: Trained) -> None:
-        """Learning rates, and what the script gave to be kept."""
-        with self._whole():
-            self._restore_kept(trained)
-
-    def _restore_kept(self, trained: Trained) -> None:
-        other = self.manifest.other
-        for optimizer, saved in zip(trained.optimizers, other.get("groups", []), strict=False):
-            restore_groups(optimizer, unpack(saved, self.shared))
-        for name, keeper in trained.keepers.items():
-            if name in other.get("state", {}):
-                keeper.load_state_dict(unpack(other["state"][name], self.shared))
-
-    def restore_random(self) -> None:
-        """Last of all, when the next batch is about to be read."""
-        with self._whole():
-            restore_random(self.private or {})
-
-    @contextlib.contextmanager
-    def _whole(self) -> Iterator[None]:
-        """Checksums tell an accident; what somebody has written on purpose shows only here."""
-        try:
-            yield
-        except (LookupError, ValueError, TypeError, RuntimeError) as error:
-            raise InputError(
-                f"checkpoint {self.manifest.number} does not hold what it should: {error}",
-                "Take an older one: phalanx resume --checkpoint N",
-            ) from error
-
-
-def _count(value: Any, default: int) -> int:
-    return value if isinstance(value, int) and value >= 0 else default
-
-
-def _shapes(optimizers: Sequence[OptimizerLayout]) -> list[Any]:
-    return [
-        (o.kind, [(n.dtype, n.size, [list(p.shape) for p in n.places]) for n in o.layouts])
-        for o in optimizers
-    ]
-
-
-class Checkpoints:
+class Checkpointer:
     """Takes them; does nothing in a run without a folder, or without being asked to."""
 
     def __init__(
-        self, environment: Environment, trained: Trained, course: Course, stopwatch: Stopwatch
+        self,
+        environment: Environment,
+        trained: Trained,
+        schedule: TrainingSchedule,
+        stopwatch: Stopwatch,
+        timer: CheckpointTimer,
     ) -> None:
-        self._trained, self._course, self._stopwatch = trained, course, stopwatch
-        self._settings = environment.settings
+        self._trained, self._schedule, self._stopwatch = trained, schedule, stopwatch
+        self._timer, self._settings = timer, environment.settings
         self._rank, self._workers = environment.rank, environment.workers
-        self.pending: Callable[[], State] | None = None
-        """Gradients of this worker that wait for their step."""
-        self.figures: Callable[[], dict[str, Any]] | None = None
-        """What was logged, and the best of it, as JSON can hold it."""
         self._writer: Writer | None = None
-        self._last, self._saved_at = 0, time.monotonic()
+        self._last = 0
         self._told, self._problems = "", 0
-        asked = self._settings.checkpoint_epochs or self._settings.checkpoint_minutes
-        self.wanted = environment.paths is not None and bool(asked)
-        if environment.paths is None or not asked:
+        if environment.paths is None or not saves_checkpoints(environment):
             return
-        folder = environment.paths.checkpoints
-        cell = trained.engine.region("checkpoint", 2, torch.int64)
-        far = trained.engine.channels_with_first()
+        from phalanx.train.checkpoint.checkpoint_index import next_number
+        from phalanx.train.checkpoint.writer import Writer
+
+        folder, engine = environment.paths.checkpoints, trained.engine
+        cell, far = engine.region("checkpoint", 2, torch.int64), engine.channels_with_first()
         if self._rank == 0:
             cell[0] = next_number(folder)
             cell[1] = min(far, default=0) if self._settings.second_copy else 0
-        self._writer = Writer(folder, self._rank, self._workers, self._settings.keep, far=far)
-        self._writer.lost = lambda: trained.engine.lost
-        trained.engine.barrier()
-        self._last, self._writer.second = int(cell[0]) - 1, int(cell[1]) or None
-
-    def is_due(self) -> bool:
-        """By the minutes; for the first worker to decide."""
-        minutes = self._settings.checkpoint_minutes
-        if self._writer is None or minutes is None:
-            return False
-        return time.monotonic() - self._saved_at >= 60.0 * minutes
+        engine.barrier()
+        self._last = int(cell[0]) - 1
+        self._writer = Writer(
+            folder, self._rank, self._workers, self._settings.keep,
+            far=far, second=int(cell[1]) or None, lost=lambda: engine.lost,
+        )  # fmt: skip
 
     def after_pass(self, current: Pass) -> None:
         every = self._settings.checkpoint_epochs
@@ -253,8 +130,9 @@ class Checkpoints:
         if self._writer is None:
             return
         captured = self._trained.engine.capture()
-        self._last, self._saved_at = self._last + 1, time.monotonic()
-        private = captured.private | random_state() | (self.pending() if self.pending else {})
+        self._last += 1
+        self._timer.saved()
+        private = captured.private | random_state() | self._trained.weight.export_state()
         if self._rank != 0:
             self._writer.write(self._last, private)
             return
@@ -273,8 +151,11 @@ class Checkpoints:
         )
         self._tell()
 
-    def _manifest(self, current: Pass, shared: State) -> Manifest:
-        trained, course = self._trained, self._course
+    def _manifest(self, current: Pass, shared: State) -> CheckpointManifest:
+        from phalanx.train.checkpoint.checkpoint_manifest import CheckpointManifest
+
+        trained, schedule = self._trained, self._schedule
+        best = trained.best.so_far()
         other: Mapping[str, Any] = {
             "groups": [
                 pack(f"groups.{i}", groups_of(o), shared) for i, o in enumerate(trained.optimizers)
@@ -283,23 +164,24 @@ class Checkpoints:
                 n: pack(f"state.{n}", k.state_dict(), shared) for n, k in trained.keepers.items()
             },
             "paused": trained.paused(),
-            "first_pass": course.first_pass,
+            "first_pass": schedule.first_pass,
             "training": trained.training,
-            **(self.figures() if self.figures else {}),
+            "history": list(trained.history),
+            "best": msgspec.to_builtins(best) if best else None,
         }
-        return Manifest(
+        return CheckpointManifest(
             number=self._last,
             wall=time.time(),
-            strategy=course.spec.text,
+            strategy=schedule.spec.text,
             workers=self._workers,
             seed=self._settings.seed,
             batch=current.batch,
             samples=current.samples,
-            epochs=course.epochs,
+            epochs=schedule.epochs,
             epoch=current.epoch,
             pass_number=current.number,
-            position=course.position,
-            phase=course.phase,
+            position=schedule.position,
+            phase=schedule.phase,
             finite=are_finite([v for n, v in shared.items() if ".parameters." in n]),
             optimizers=trained.layouts(),
             other=dict(other),

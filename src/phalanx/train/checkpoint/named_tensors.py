@@ -11,7 +11,7 @@ from torch import Tensor
 
 from phalanx.core.errors import InputError
 from phalanx.sync.state.layout import Layout, ParameterPlace
-from phalanx.train.checkpoint.checkpoint_manifest import FlatLayout, Manifest, PlaceRecord
+from phalanx.train.checkpoint.checkpoint_manifest import CheckpointManifest, FlatLayout, PlaceRecord
 from phalanx.train.checkpoint.tensor_files import load
 
 REMEDY = "Take another checkpoint."
@@ -29,7 +29,7 @@ def describe(layout: Layout, names: Sequence[Sequence[str]]) -> FlatLayout:
     return FlatLayout(_dtype_name(layout.dtype), layout.size, places)
 
 
-def state_dict(checkpoint: Path, manifest: Manifest) -> dict[str, Tensor]:
+def state_dict(checkpoint: Path, manifest: CheckpointManifest) -> dict[str, Tensor]:
     """Every tensor of the models by name, each in memory of its own, tied ones as well."""
     shared = load(checkpoint, manifest, None)
     named = named_parameters(manifest, shared)
@@ -55,7 +55,9 @@ def _check_size(named: list[tuple[str, Tensor]], held: int) -> None:
         )
 
 
-def named_parameters(manifest: Manifest, shared: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
+def named_parameters(
+    manifest: CheckpointManifest, shared: Mapping[str, Tensor]
+) -> list[tuple[str, Tensor]]:
     """Every trained parameter as a view of its flat buffer, once per name."""
     found: list[tuple[str, Tensor]] = []
     for i, optimizer in enumerate(manifest.optimizers):

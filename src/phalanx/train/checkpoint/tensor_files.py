@@ -12,7 +12,12 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from phalanx.core.errors import InputError
-from phalanx.train.checkpoint.checkpoint_manifest import SHARED, FileRecord, Manifest, rank_file
+from phalanx.train.checkpoint.checkpoint_manifest import (
+    SHARED,
+    CheckpointManifest,
+    FileRecord,
+    rank_file,
+)
 from phalanx.train.checkpoint.disk import Steps, durable, unwatched
 
 CHUNK = 1 << 20  # bytes: both the hash and the write let go of the interpreter's lock meanwhile
@@ -79,7 +84,7 @@ def _raw(tensor: Tensor) -> memoryview:
     return flat.view(torch.uint8).numpy().data
 
 
-def load(checkpoint: Path, manifest: Manifest, rank: int | None) -> dict[str, Tensor]:
+def load(checkpoint: Path, manifest: CheckpointManifest, rank: int | None) -> dict[str, Tensor]:
     """What all workers have in common (``None``), or what is the own of ``rank``.
 
     A worker that was not there when the checkpoint was written has nothing of its own.

@@ -26,8 +26,8 @@ from phalanx.train.checkpoint.checkpoint_manifest import (
     MANIFEST,
     SHARED,
     BestRecord,
+    CheckpointManifest,
     FileRecord,
-    Manifest,
     delivery_note,
     failure_note,
     folder_name,
@@ -53,7 +53,7 @@ class _Job:
     number: int
     private: Mapping[str, Tensor]
     shared: Mapping[str, Tensor]
-    manifest: Manifest | None
+    manifest: CheckpointManifest | None
 
 
 class Writer:
@@ -72,20 +72,19 @@ class Writer:
         patience: float = PATIENCE,
         steps: Steps = unwatched,
         far: Mapping[int, Channel] | None = None,
+        second: int | None = None,
+        lost: Callable[[], Collection[int]] = tuple,
     ) -> None:
         self.problem: str | None = None
-        self.lost: Callable[[], Collection[int]] = tuple
+        self._lost = lost
         """Workers that are gone, and without whom the others go on."""
         self._far = far or {}
         """To workers who have no part in this folder, or to the first one if this has none."""
-        self.second: int | None = None
+        self._second = second
         """The worker on another machine that keeps each checkpoint too, if there is one."""
-        self._folder = folder
-        self._rank = rank
-        self._workers = workers
-        self._keep = keep
-        self._patience = patience
-        self._steps = steps
+        self._folder, self._rank, self._workers, self._keep = folder, rank, workers, keep
+        self._patience, self._steps = patience, steps
+        self._is_far = rank != 0 and bool(self._far)
         self._background = Background("phalanx-checkpoint")
         self._last = 0
         self._best: BestRecord | None = None
@@ -105,15 +104,14 @@ class Writer:
         self,
         number: int,
         private: Mapping[str, Tensor],
-        manifest: Manifest | None = None,
+        manifest: CheckpointManifest | None = None,
         shared: Mapping[str, Tensor] | None = None,
     ) -> None:
         """Write this worker's part in the background. The tensors must not change meanwhile.
 
         The first worker also gives the manifest (without files) and what is common to all.
         """
-        first = self._rank == 0
-        if (manifest is not None) != first or (shared is not None) != first:
+        if not ((manifest is not None) == (shared is not None) == (self._rank == 0)):
             raise ValueError("the first worker, and no other, gives manifest and shared tensors")
         if not self.begin(number):
             return
@@ -143,7 +141,7 @@ class Writer:
     def _save(self, job: _Job) -> None:
         if self._is_far:
             parcels.send(self._far[0], job.number, job.private)
-            if self._rank == self.second:
+            if self._rank == self._second:
                 self._keep_copy(job.number)
             return
         partial = self._make_partial(job.number)
@@ -176,22 +174,18 @@ class Writer:
 
     def _send_copy(self, number: int) -> bool:
         """Whether the second machine has it, if there is one, and it is not lost for good."""
-        if self.second is None:
+        if self._second is None:
             return True
         try:
-            parcels.send_whole(self._far[self.second], number, self._folder / folder_name(number))
+            parcels.send_whole(self._far[self._second], number, self._folder / folder_name(number))
         except (PeerLost, OSError) as error:
             told = error.cause if isinstance(error, PeerLost) else error.strerror
             self.problem = f"checkpoint {number} has no second copy: {told}"
-            return self.second in self.lost()
+            return self._second in self._lost()
         return True
 
-    @property
-    def _is_far(self) -> bool:
-        return self._rank != 0 and bool(self._far)
-
     def _part_of(self, rank: int, number: int, partial: Path, end: float) -> FileRecord:
-        if rank in self.lost():
+        if rank in self._lost():
             return write_tensors(partial / rank_file(rank), {}, self._steps)
         if rank not in self._far:
             return self._delivered(partial, rank, end)
@@ -233,7 +227,7 @@ class Writer:
         note.unlink()
         return record
 
-    def _publish(self, partial: Path, manifest: Manifest) -> None:
+    def _publish(self, partial: Path, manifest: CheckpointManifest) -> None:
         write_durably(partial / MANIFEST, msgspec.json.encode(manifest), self._steps)
         self._name(partial, manifest.number)
         self._tidy(lambda: self._take_note(manifest.number))
@@ -291,8 +285,8 @@ class Writer:
                 return
             if self._rank == 0:
                 shelf.sweep(self._folder, number, self._steps)
-                if self.second is not None:
-                    parcels.send_failure(self._far[self.second], number)
+                if self._second is not None:
+                    parcels.send_failure(self._far[self._second], number)
                 return
             partial = self._folder / partial_name(number)
             partial.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from phalanx.core.spec import Phase, Spec
 from phalanx.sync.policy.balance import Balancer, ShareChange, SpeedMeter
 from phalanx.sync.policy.share_proposal import Tick
 from phalanx.sync.policy.straggler_policy import StragglerPolicy
-from phalanx.train.control.command_cells import Command, Kind
+from phalanx.train.control.directives import Directive, Leave, Regroup, Return
 from phalanx.train.control.rendezvous import BUSY, SAMPLES, STEPS, WHOLE
 
 LOOK_EVERY = 4  # steps, at least, between observations of the policies
@@ -23,7 +23,7 @@ FREE_SETTLING = 3
 """Ticks until new shares show where workers may be some steps apart."""
 
 
-class Watch:
+class SpeedWatch:
     """What one worker makes of everybody's speeds. All see the same, so all decide the same."""
 
     def __init__(self, workers: int, *, balance: bool) -> None:
@@ -59,7 +59,7 @@ class Watch:
             self._policy = None
         elif self._policy is None:
             self._policy = StragglerPolicy(self._workers)
-        if self._policy is not None:  # its last verdict may have been lost to another command
+        if self._policy is not None:  # its last verdict may have been lost to another directive
             self._policy.away = phase.label != spec.phases[0].label
 
     def _share_anew(self, phase: Phase) -> None:
@@ -95,7 +95,7 @@ class Watch:
             self.decided.append(change)
         return True
 
-    def verdict(self, speeds: Iterable[float], now: float) -> Command | None:
+    def verdict(self, speeds: Iterable[float], now: float) -> Directive | None:
         """What the policies want, asked once a step."""
         self._steps += 1
         if self._steps < self._next_look or now - self._looked < LOOK_SECONDS:
@@ -104,11 +104,11 @@ class Watch:
         speeds = [float(speed) for speed in speeds]
         if self._regroups and all(speed > 0.0 for speed in speeds) and self._steps >= KNOWN_AFTER:
             self._regroups = False
-            return Command(Kind.REGROUP)
+            return Regroup()
         if self._policy is not None:
             verdict = self._policy.observe(speeds, now)
             if verdict is not None:
-                return Command(Kind.LEAVE if verdict == "leave" else Kind.RETURN)
+                return Leave() if verdict == "leave" else Return()
         return None
 
 

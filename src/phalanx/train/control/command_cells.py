@@ -1,69 +1,63 @@
-"""What workers tell each other outside meetings: figures, shares, and commands.
+"""What workers share outside rendezvous: figures, shares of a batch, and directives.
 
-A command changes how everybody trains (another strategy, a checkpoint), so everybody has to take
-it at the same place in the data. The first worker posts it; in lockstep the others hear of it at
-their next meeting, free-running ones find that there are no more samples to claim.
+A directive changes how all workers train (another strategy, a checkpoint), so all have to take it
+at the same place in the data. The first worker posts it; in lockstep the others see its number at
+their next rendezvous, free-running ones find that there are no more samples to claim.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import IntEnum
-
 import torch
 
 from phalanx.sync.arena.arena import Arena
+from phalanx.train.control.directives import (
+    Directive,
+    Leave,
+    Regroup,
+    Return,
+    SaveCheckpoint,
+    Stop,
+    Switch,
+)
 from phalanx.train.control.rendezvous import FIGURES
 
 TEXT = 512  # bytes of a spec that fit
 
 
-class Kind(IntEnum):
-    SAVE = 1
-    SWITCH = 2
-    LEAVE = 3
-    """A worker is transiently slow: train in the second phase of the spec."""
-    RETURN = 4
-    REGROUP = 5
-    STOP = 6
-    """Somebody was told to stop: save, and end together."""
+_KINDS: tuple[type[Directive], ...] = (SaveCheckpoint, Switch, Leave, Return, Regroup, Stop)
 
 
-@dataclass(frozen=True)
-class Command:
-    kind: Kind
-    spec: str = ""
-
-
-class Board:
+class CommandCells:
     def __init__(self, arena: Arena) -> None:
-        told = arena.region("board.figures", arena.workers * len(FIGURES), torch.float64)
-        self.figures = told.view(arena.workers, -1).numpy()
-        self.shares = arena.region("board.shares", arena.workers, torch.float64).numpy()
-        self._cells = arena.region("board.command", 2, torch.int64).numpy()  # [number, kind]
-        self._text = arena.region("board.text", TEXT, torch.uint8).numpy()
-        self._told = arena.region("board.told to stop", arena.workers, torch.uint8).numpy()
+        figures = arena.region("control.figures", arena.workers * len(FIGURES), torch.float64)
+        self.figures = figures.view(arena.workers, -1).numpy()
+        self.shares = arena.region("control.shares", arena.workers, torch.float64).numpy()
+        self._cells = arena.region("directive", 2, torch.int64).numpy()  # [number, kind]
+        self._text = arena.region("directive.text", TEXT, torch.uint8).numpy()
+        self._stopping = arena.region("directive.stopping", arena.workers, torch.uint8).numpy()
         self._rank = arena.rank
 
     @property
     def number(self) -> int:
-        """Of the newest command; they count from 1."""
+        """Of the newest directive; they count from 1."""
         return int(self._cells[0])
 
     def ask_to_stop(self) -> None:
-        """This worker was told to stop; the first one sees it when it looks next."""
-        self._told[self._rank] = 1
+        """This worker has to stop; the first one sees it when it looks next."""
+        self._stopping[self._rank] = 1
 
     @property
     def stop_is_asked(self) -> bool:
-        return 1 in self._told.tobytes()
+        return 1 in self._stopping.tobytes()
 
-    def post(self, command: Command) -> None:
-        text = command.spec.encode()[:TEXT].ljust(TEXT, b"\0")
-        self._text[:] = list(text)
-        self._cells[1] = command.kind
+    def post(self, directive: Directive) -> None:
+        spec = directive.spec if isinstance(directive, Switch) else ""
+        self._text[:] = list(spec.encode()[:TEXT].ljust(TEXT, b"\0"))
+        self._cells[1] = _KINDS.index(type(directive))
         self._cells[0] += 1
 
-    def read(self) -> Command:
-        text = bytes(self._text.tolist()).rstrip(b"\0").decode()
-        return Command(Kind(int(self._cells[1])), text)
+    def read(self) -> Directive:
+        kind = _KINDS[int(self._cells[1])]
+        if kind is Switch:
+            return Switch(bytes(self._text.tolist()).rstrip(b"\0").decode())
+        return kind()  # type: ignore[call-arg]

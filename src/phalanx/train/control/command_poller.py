@@ -1,7 +1,10 @@
-"""Where commands come from: the user's ``phalanx switch``, and the time for a checkpoint."""
+"""Where directives come from: ``phalanx switch``, the time for a checkpoint, a signal to stop."""
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -9,10 +12,10 @@ import msgspec
 from phalanx.core.errors import InputError
 from phalanx.core.spec import parse_spec
 from phalanx.sync.arena.clock import Clock
-from phalanx.train.checkpoint.checkpointing import Checkpoints
-from phalanx.train.control.command_cells import TEXT, Command, Kind
-from phalanx.train.loop.course import say_refused
+from phalanx.train.control.command_cells import TEXT
+from phalanx.train.control.directives import Directive, DirectiveSource, SaveCheckpoint, Switch
 from phalanx.train.start.environment import Environment
+from phalanx.train.start.lifecycle import Lifecycle
 
 LOOK_SECONDS = 0.25
 MOST_BYTES = 1 << 16
@@ -27,23 +30,42 @@ class _Request(msgspec.Struct):
     spec: str
 
 
-class Commander:
-    """For the first worker; looks at most four times a second."""
+class CheckpointTimer:
+    """Says when a checkpoint is due by the minutes."""
 
-    def __init__(self, environment: Environment, clock: Clock, checkpoints: Checkpoints) -> None:
+    def __init__(self, minutes: float | None) -> None:
+        self._seconds = None if minutes is None else 60.0 * minutes
+        self._saved_at = time.monotonic()
+
+    def is_due(self) -> bool:
+        return self._seconds is not None and time.monotonic() - self._saved_at >= self._seconds
+
+    def saved(self) -> None:
+        self._saved_at = time.monotonic()
+
+
+class CommandPoller(DirectiveSource):
+    """Looks for commands on the first worker, at most four times a second."""
+
+    def __init__(
+        self, environment: Environment, clock: Clock, timer: CheckpointTimer, lifecycle: Lifecycle
+    ) -> None:
         self._path = environment.paths.switch if environment.paths else None
-        self._clock, self._checkpoints = clock, checkpoints
+        self.clock, self._timer, self._lifecycle = clock, timer, lifecycle
         self._looked = clock.now()
         self._workers = environment.workers
 
-    def look(self) -> Command | None:
-        now = self._clock.now()
+    def must_stop(self) -> bool:
+        return self._lifecycle.stopped
+
+    def look(self) -> Directive | None:
+        now = self.clock.now()
         if now - self._looked < LOOK_SECONDS:
             return None
         self._looked = now
-        return self._switch() or (Command(Kind.SAVE) if self._checkpoints.is_due() else None)
+        return self._switch() or (SaveCheckpoint() if self._timer.is_due() else None)
 
-    def _switch(self) -> Command | None:
+    def _switch(self) -> Switch | None:
         if self._path is None or self._workers == 1 or (request := self._read()) is None:
             return None
         if request.number <= _taken.get(self._path, 0):
@@ -53,10 +75,10 @@ class Commander:
             parse_spec(request.spec)  # what the training itself cannot follow, all find out alike
             if len(request.spec.encode()) >= TEXT:
                 raise InputError("the strategy is too long to be passed on", "Use fewer phases.")
-        except InputError as error:  # the command line checks it: this is somebody else's file
+        except InputError as error:  # the command line checks it: this file is not from there
             say_refused(error)
             return None
-        return Command(Kind.SWITCH, request.spec)
+        return Switch(request.spec)
 
     def _read(self) -> _Request | None:
         if self._path is None:
@@ -69,3 +91,9 @@ class Commander:
             return msgspec.json.decode(text, type=_Request)
         except (OSError, ValueError, msgspec.DecodeError, RecursionError):
             return None
+
+
+def say_refused(error: InputError) -> None:
+    with contextlib.suppress(OSError):
+        line = f"phalanx: switch refused: {error.cause}; training goes on as before"
+        print(line, file=sys.stderr, flush=True)

@@ -1,25 +1,35 @@
-"""Figures, shares and commands: what all workers of a training have to decide alike.
+"""Figures, shares and directives: what all workers of a training have to decide alike.
 
-In lockstep everybody hears the same at the meetings and draws the same conclusions. Where workers
-run freely the first one watches for all: it writes shares on the board, and cuts the counter of
-samples so that everybody comes to the command that it has posted.
+In lockstep all see the same at each rendezvous and draw the same conclusions. Where workers run
+freely the first one decides for all: it writes shares into the cells, and cuts the counter of
+samples so that all come to the directive that it has posted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import torch
 
 from phalanx.core.spec import Spec
 from phalanx.sync.arena.arena import Arena
 from phalanx.sync.policy.balance import ShareChange
 from phalanx.sync.policy.leases import SharedLeases
-from phalanx.train.control.balancing import LOOK_EVERY, Watch
-from phalanx.train.control.command_cells import Board, Command, Kind
-from phalanx.train.control.rendezvous import BUSY, CUT, SAMPLES, SPEED, STEPS, WHOLE, Meeting
-from phalanx.train.loop.stage import Stage
-
-Watcher = Callable[[], Command | None]
+from phalanx.train.control.balancing import LOOK_EVERY, SpeedWatch
+from phalanx.train.control.command_cells import CommandCells
+from phalanx.train.control.directives import Directive, DirectiveSource, Stop
+from phalanx.train.control.rendezvous import (
+    BUSY,
+    CUT,
+    SAMPLES,
+    SPEED,
+    STEPS,
+    WHOLE,
+    OptimizerDigest,
+    Rendezvous,
+)
+from phalanx.train.engine.active_phase import ActivePhase
 
 
 class Control:
@@ -28,21 +38,26 @@ class Control:
     def __init__(
         self,
         arena: Arena,
-        meeting: Meeting,
+        optimizers: Sequence[torch.optim.Optimizer],
         claims: SharedLeases,
+        source: DirectiveSource,
         tell: Callable[[ShareChange], None],
         *,
         balance: bool,
     ) -> None:
-        self._arena, self._meeting, self._claims, self._tell = arena, meeting, claims, tell
-        self.watch = Watch(arena.workers, balance=balance)
-        self._board = Board(arena)
-        self._taken = self._heard = 0
+        self._arena, self._claims, self._source, self._tell = arena, claims, source, tell
+        everyone = range(arena.workers)
+        self.rendezvous = Rendezvous(arena, arena.circle(everyone), everyone, self)
+        """Of all workers."""
+        self._digest = OptimizerDigest(optimizers)
+        self.watch = SpeedWatch(arena.workers, balance=balance)
+        self._cells = CommandCells(arena)
+        self._taken = self._seen = 0
+        """Numbers of the last directive carried out, and of the newest seen at a rendezvous."""
         self._rebalanced = False
         self.fixed = False
         """The pass under way keeps its shares."""
         self._lockstep = True
-        meeting.hear = self._hear
 
     @property
     def _first(self) -> bool:
@@ -50,31 +65,43 @@ class Control:
 
     @property
     def speeds(self) -> list[float]:
-        """Of all workers; 0 is unknown, and what a worker that is gone told last is of no use."""
+        """Of all workers; 0 is unknown, and what a lost worker wrote last is of no use."""
         lost = self._arena.lost
-        told = self._board.figures[:, SPEED]
-        return [0.0 if r in lost else float(speed) for r, speed in enumerate(told)]
+        written = self._cells.figures[:, SPEED]
+        return [0.0 if r in lost else float(speed) for r, speed in enumerate(written)]
 
     @property
     def free_shares(self) -> list[float]:
         """For workers that do not meet: as the first one sees them."""
-        return [float(share) for share in self._board.shares]
+        return [float(share) for share in self._cells.shares]
+
+    # -- rendezvous --------------------------------------------------------------------------
+
+    def meet(self, intent: int) -> None:
+        self.rendezvous.options = self._digest.digest()
+        self.rendezvous.meet(intent)
+
+    def announce(self, intent: int, active: ActivePhase) -> None:
+        """To those who step together; in lockstep their optimizers have to be set alike."""
+        if active.lockstep:
+            active.rendezvous.options = self._digest.digest()
+        active.rendezvous.announce(intent)
 
     # -- phases ------------------------------------------------------------------------------
 
-    def enter(self, stage: Stage, spec: Spec, *, regroup: bool) -> None:
-        self._lockstep = stage.lockstep
-        by_speed = stage.phase.options.get("by") == "speed" and not regroup
-        self.watch.enter(stage.phase, spec, by_speed)
+    def enter(self, active: ActivePhase, spec: Spec, *, regroup: bool) -> None:
+        self._lockstep = active.lockstep
+        by_speed = active.phase.options.get("by") == "speed" and not regroup
+        self.watch.enter(active.phase, spec, by_speed)
         self._share_out()
 
-    def follow(self, stage: Stage, spec: Spec) -> None:
+    def follow(self, active: ActivePhase, spec: Spec) -> None:
         """The same phase under another spec: it may be watched otherwise."""
-        self.watch.follow(stage.phase, spec)
+        self.watch.follow(active.phase, spec)
         self._share_out()
 
     def leave(self) -> None:
-        """A phase is over, and everybody stands still."""
+        """A phase is over, and all workers stand still."""
         if not self._lockstep:  # only the first worker has watched the speeds until now
             self.watch.shares = self.free_shares
 
@@ -83,7 +110,7 @@ class Control:
     def measured(self, samples: int, seconds: float) -> None:
         """This worker has computed."""
         self.watch.meter.add(samples, seconds)
-        figures = self._meeting.figures
+        figures = self.rendezvous.figures
         if samples:  # a second optimizer's step over the same ones is part of it
             figures[STEPS] += 1
         figures[SAMPLES] += samples
@@ -91,11 +118,11 @@ class Control:
         figures[WHOLE] += seconds
         if not self._lockstep or figures[STEPS] % LOOK_EVERY == 0:
             figures[SPEED] = self.watch.meter.value
-            self._board.figures[self._arena.rank] = figures
+            self._cells.figures[self._arena.rank] = figures
 
     def exchanged(self, seconds: float) -> None:
         """And has then exchanged what it computed, and waited for others."""
-        self._meeting.figures[WHOLE] += seconds
+        self.rendezvous.figures[WHOLE] += seconds
 
     def use_shares(self) -> list[float]:
         """The shares of the stretch that begins in lockstep."""
@@ -110,70 +137,66 @@ class Control:
 
     def _share_out(self) -> None:
         if self._first:
-            self._board.shares[:] = self.watch.shares
+            self._cells.shares[:] = self.watch.shares
 
-    # -- commands ----------------------------------------------------------------------------
+    # -- directives --------------------------------------------------------------------------
 
-    def _hear(self, figures: Any, command: int) -> None:
-        """At a meeting of all: everybody hears the same, and decides the same."""
-        self._heard = command
+    def attended(self, figures: Any, directive: int) -> None:
+        """At a rendezvous of all: they see the same, and decide the same."""
+        self._seen = directive
         if not self._lockstep:
             return
         self._rebalanced |= not self.fixed and self.watch.new_shares(figures)
         if self._first:
             self._post(self.watch.verdict(figures[:, SPEED], self._arena.pace.now()))
 
-    def look(self, watcher: Watcher | None, *, told_to_stop: bool = False) -> None:
-        """The first worker looks for commands, and after those who do not meet."""
-        if told_to_stop:
-            self._board.ask_to_stop()
+    def look(self) -> None:
+        """The first worker looks for directives, and after those who do not meet."""
+        if self._source.must_stop():
+            self._cells.ask_to_stop()
         if not self._first:
             return
-        if self._board.number > self._taken:
+        if self._cells.number > self._taken:
             if not self._lockstep:
                 self._claims.cut()  # again: there was nothing left to cut the last time
             return
-        if self._board.stop_is_asked:
-            self._post(Command(Kind.STOP))
+        if self._cells.stop_is_asked:
+            self._post(Stop())
             return
-        self._post(watcher() if watcher else None)
+        self._post(self._source.look())
         if not self._lockstep:
-            if self.watch.new_shares(self._board.figures, self._arena.lost):
+            if self.watch.new_shares(self._cells.figures, self._arena.lost):
                 self._share_out()
                 self._tell_decided()
             self._post(self.watch.verdict(self.speeds, self._arena.pace.now()))
 
-    def _post(self, command: Command | None) -> None:
-        if command is None or self._board.number > self._taken:
+    def _post(self, directive: Directive | None) -> None:
+        if directive is None or self._cells.number > self._taken:
             return
-        self._board.post(command)
-        self._meeting.command = self._board.number
+        self._cells.post(directive)
+        self.rendezvous.directive = self._cells.number
         if not self._lockstep:
             self._claims.cut()
 
     @property
     def cut(self) -> bool:
         """In lockstep: the stretch under way ends with the batch in hand."""
-        return self._lockstep and (self._rebalanced or self._commanded)
-
-    @property
-    def _commanded(self) -> bool:
-        return self._heard > self._taken
+        return self._lockstep and (self._rebalanced or self._seen > self._taken)
 
     def after_stretch(
         self, ticket: int, position: int, rest: Callable[[], None]
-    ) -> tuple[int, Command | None]:
-        """How far the data have been used, and the command to take there, if any."""
+    ) -> tuple[int, Directive | None]:
+        """How far the data have been used, and the directive to carry out there, if any."""
         if self._lockstep:
             self.use_shares()
-            if not self._commanded:
+            if self._seen <= self._taken:
                 return position, None
         else:
             if not self._claims.is_cut(ticket):
                 return position, None
             rest()
-            self._meeting.meet(CUT)
+            self.rendezvous.meet(CUT)
             position = self._claims.position
-        command, self._taken = self._board.read(), self._board.number
-        self._arena.barrier()  # nobody posts the next before everybody has read this one
-        return position, command
+        directive, self._taken = self._cells.read(), self._cells.number
+        self._arena.barrier()  # the next is posted only when all have read this one
+        return position, directive

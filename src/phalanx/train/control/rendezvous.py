@@ -1,16 +1,16 @@
-"""Where workers meet: a barrier at which all of them have to mean the same.
+"""Where workers meet: a barrier at which all of them have to intend the same.
 
-Without it a script that goes another way on one worker would make barriers of different kinds
-pair up, and mix gradients with evaluations or wait for ever. What everybody has to decide alike
-travels the same way: at a meeting all members hear the same figures and the same command.
+Without it a script that takes another path on one worker would make barriers of different kinds
+pair up, and mix gradients with evaluations or wait for ever. What all have to decide alike travels
+the same way: at a rendezvous all members see the same figures and the same newest directive.
 """
 
 from __future__ import annotations
 
 import operator
 import zlib
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from typing import Any, NoReturn, Protocol
 
 import torch
 
@@ -30,7 +30,7 @@ _WORDS = {
     FINISH: "has finished",
     ROUND: "ends a round",
     SAVE: "saves a checkpoint",
-    CUT: "takes a command",
+    CUT: "takes a directive",
     UNFREEZE: "trains other parameters than before",
     LOAD: "loads an optimizer's state",
     GATHER: "gathers values",
@@ -40,35 +40,45 @@ SPEED, STEPS, SAMPLES, BUSY, WHOLE = FIGURES = range(5)
 """Figures of a worker: samples a second of its own work; then sums since it began: steps, their
 samples, the seconds of its own work, and those with the exchange and all waiting."""
 
-Hear = Callable[[Any, int], None]
+
+class Attendee(Protocol):
+    """Sees what all members said, after each rendezvous."""
+
+    def attended(self, figures: Any, directive: int) -> None:
+        """The figures of all members (a row each, which lasts until the next rendezvous but one),
+        and the number of their newest directive."""
 
 
-class Meeting:
+class Rendezvous:
     """One per team of a training; its memory is new each time."""
 
-    def __init__(self, arena: Arena, circle: Circle, members: Sequence[int]) -> None:
+    def __init__(
+        self,
+        arena: Arena,
+        circle: Circle,
+        members: Sequence[int],
+        attendee: Attendee | None = None,
+    ) -> None:
         self._arena, self._circle, self._members = arena, circle, list(members)
+        self._attendee = attendee
         self._count = 0
-        # Two rows in turn: a worker can be one meeting ahead of another, but never two.
-        columns = 3 + len(FIGURES)  # the intent, the command, the options
-        told = arena.region("meeting", 2 * arena.workers * columns, torch.float64)
+        # Two rows in turn: a worker can be one rendezvous ahead of another, but never two.
+        columns = 3 + len(FIGURES)  # the intent, the directive, the options
+        told = arena.region("rendezvous", 2 * arena.workers * columns, torch.float64)
         self._told = told.view(2, arena.workers, columns).numpy()
         whole = self._members == list(range(arena.workers))
         self._rows: slice | list[int] = slice(None) if whole else self._members
         self._left = arena.region("left", arena.workers, torch.uint8).numpy()
         self.figures = [0.0] * len(FIGURES)
         """Of this worker."""
-        self.command = 0
-        """The number of the newest command that this worker knows."""
+        self.directive = 0
+        """The number of the newest directive that this worker knows."""
         self.options = 0.0
         """A digest of this worker's learning rates and other settings of its optimizers."""
-        self.hear: Hear | None = None
-        """Called at each meeting with the figures of all members (a row each, which lasts until
-        the next but one) and their newest command."""
 
     def announce(self, intent: int) -> None:
         self._count += 1
-        row = (intent, self.command, self.options, *self.figures)
+        row = (intent, self.directive, self.options, *self.figures)
         self._told[self._count % 2, self._arena.rank] = row
 
     def wait(self) -> int:
@@ -77,15 +87,15 @@ class Meeting:
         row, lost = self._told[self._count % 2], self._arena.lost
         present = [member for member in self._members if member not in lost]
         told = row[:, :3].tolist()
-        meant, commands, options = zip(*(told[member] for member in present), strict=True)
+        meant, directives, options = zip(*(told[member] for member in present), strict=True)
         if meant.count(meant[0]) != len(meant):
             self.disagree()
         intent = int(meant[0])
         differ = options.count(options[0]) != len(options)
         if differ and (intent >= 0 or intent == EPOCH_DONE):
             self._differ(present, options)
-        if self.hear is not None:
-            self.hear(row[self._rows, 3:], int(max(commands)))
+        if self._attendee is not None:
+            self._attendee.attended(row[self._rows, 3:], int(max(directives)))
         return intent
 
     def _differ(self, present: list[int], options: Sequence[float]) -> NoReturn:
@@ -93,7 +103,7 @@ class Meeting:
         raise InputError(
             f"the learning rates or other settings of the optimizers differ between worker "
             f"{present[0]} and worker {other}",
-            "Change them by a figure that is the same on all workers: run.evaluate(…), "
+            "ShareChange them by a figure that is the same on all workers: run.evaluate(…), "
             "run.reduce(…), or the epoch.",
         )
 
@@ -102,12 +112,12 @@ class Meeting:
         self.wait()
 
     def leave(self) -> None:
-        """This worker comes to no further meeting; whoever waits for it is told so."""
+        """This worker comes to no further rendezvous; those that wait for it find out."""
         self._left[self._arena.rank] = 1
-        self._arena.wake()  # between machines nobody would see it otherwise
+        self._arena.wake()  # between machines it would not be seen otherwise
 
     def someone_left(self) -> bool:
-        """Whether a member comes to no further meeting."""
+        """Whether a member comes to no further rendezvous."""
         return bool(self._left[self._members].any())
 
     def disagree(self) -> NoReturn:
@@ -130,7 +140,7 @@ def _word(intent: int) -> str:
     return _WORDS.get(intent, "updates the parameters")
 
 
-class Options:
+class OptimizerDigest:
     """A number that differs where learning rates, momentum and the like do."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:

@@ -1,8 +1,14 @@
-"""Scripts that read ``.grad`` between backward and step see the gradient of the whole batch."""
+"""What a script itself does between two steps: it calls ``backward``, it reads ``.grad``.
+
+What it reads is the gradient of the whole batch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,9 +16,9 @@ from torch.utils.hooks import RemovableHandle
 
 from phalanx.core.errors import InputError
 from phalanx.sync.state.gradients import stop_watching, watch_reads
+from phalanx.train.engine.engine import Engine
 from phalanx.train.guards.step_guard import Inside
-from phalanx.train.loop.engine import Engine
-from phalanx.train.loop.gradient_weight import Weighing
+from phalanx.train.loop.gradient_weight import GradientWeight
 
 
 class GradientReads:
@@ -23,11 +29,11 @@ class GradientReads:
         engine: Engine,
         models: Sequence[nn.Module],
         optimizers: Sequence[torch.optim.Optimizer],
-        weighing: Weighing,
+        weight: GradientWeight,
         ours: Inside,
     ) -> None:
         self._engine, self._models, self._optimizers = engine, models, optimizers
-        self._weighing, self._ours = weighing, ours
+        self._weight, self._ours = weight, ours
         self._owners: dict[int, int] = {}
         """The optimizer of each parameter."""
         self._hooked: dict[int, tuple[int, RemovableHandle]] = {}
@@ -50,10 +56,10 @@ class GradientReads:
         if self._ours or self._engine.parties == 1:
             return
         index = self._owners.get(id(parameter))
-        if index in self._weighing.agreed:
+        if index in self._weight.agreed:
             return
         with self._ours:
-            if self._engine.follow_parameters():
+            if self._engine.optimizers.follow_parameters():
                 self.watch()
                 index = self._owners.get(id(parameter))
             if index is None:
@@ -62,8 +68,8 @@ class GradientReads:
                     "it differs from worker to worker",
                     "Freeze it (requires_grad_(False)), or read and clip only what is trained.",
                 )
-            self._engine.share_gradients(index, *self._weighing.of_step(index))
-        self._weighing.agreed.add(index)
+            self._engine.exchange.share_gradients(index, *self._weight.of_step(index))
+        self._weight.agreed.add(index)
         self._listen(index)
 
     def _listen(self, index: int) -> None:
@@ -71,7 +77,7 @@ class GradientReads:
         for parameter in _parameters(self._optimizers[index]):
             if id(parameter) not in self._hooked and parameter.requires_grad:
                 hook = parameter.register_post_accumulate_grad_hook(
-                    lambda _: self._weighing.touched(index)
+                    lambda _: self._weight.touched(index)
                 )
                 self._hooked[id(parameter)] = index, hook
 
@@ -86,3 +92,33 @@ class GradientReads:
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+class _Current(threading.local):
+    look: Callable[[Tensor, Tensor | None], None] | None = None
+
+
+_current = _Current()
+
+
+def watch_backward(look: Callable[[Tensor, Tensor | None], None] | None) -> None:
+    """``look`` at each loss that this thread sends backwards, and at what it is multiplied by:
+    ``loss.backward()`` calls ``torch.autograd.backward``."""
+    _current.look = look
+    plain: Any = torch.autograd.backward
+    if look is None or hasattr(plain, "_phalanx_watches"):
+        return
+
+    @functools.wraps(plain)
+    def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if _current.look is not None:
+            losses = [tensors] if isinstance(tensors, Tensor) else tensors
+            many = grad_tensors is not None and not isinstance(grad_tensors, Tensor)
+            factors = grad_tensors if many else [grad_tensors] * len(losses)
+            for loss, factor in zip(losses, factors, strict=False):
+                if isinstance(loss, Tensor):
+                    _current.look(loss, factor)
+        return plain(tensors, grad_tensors, *args, **kwargs)
+
+    setattr(backward, "_phalanx_watches", True)  # noqa: B010
+    setattr(torch.autograd, "backward", backward)  # noqa: B010

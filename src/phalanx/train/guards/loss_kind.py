@@ -6,14 +6,11 @@ mean over something else (class weights, tokens that are not ignored), would be 
 
 from __future__ import annotations
 
-import functools
 import math
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from phalanx.core.errors import InputError
@@ -212,7 +209,7 @@ class Counted:
     even: bool = False
     """It is as much for each sample."""
     selected: bool = False
-    """It is a mean of a selection, so that nobody knows what it is measured in."""
+    """It is a mean of a selection, so that what it is measured in is unknown."""
 
 
 class LossWatch:
@@ -276,33 +273,3 @@ def check_factors(factor: Tensor, samples: int) -> None:
     known = (0.0, 1.0 / samples, 1.0 / factor.numel())
     if bool((factor == first).all()) and not any(math.isclose(first, k) for k in known):
         raise sum_refused("backward of a vector")
-
-
-class _Current(threading.local):
-    look: Callable[[Tensor, Tensor | None], None] | None = None
-
-
-_current = _Current()
-
-
-def watch_backward(look: Callable[[Tensor, Tensor | None], None] | None) -> None:
-    """``look`` at each loss that this thread sends backwards, and at what it is multiplied by:
-    ``loss.backward()`` calls ``torch.autograd.backward``."""
-    _current.look = look
-    plain: Any = torch.autograd.backward
-    if look is None or hasattr(plain, "_phalanx_watches"):
-        return
-
-    @functools.wraps(plain)
-    def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if _current.look is not None:
-            losses = [tensors] if isinstance(tensors, Tensor) else tensors
-            many = grad_tensors is not None and not isinstance(grad_tensors, Tensor)
-            factors = grad_tensors if many else [grad_tensors] * len(losses)
-            for loss, factor in zip(losses, factors, strict=False):
-                if isinstance(loss, Tensor):
-                    _current.look(loss, factor)
-        return plain(tensors, grad_tensors, *args, **kwargs)
-
-    setattr(backward, "_phalanx_watches", True)  # noqa: B010
-    setattr(torch.autograd, "backward", backward)  # noqa: B010

@@ -10,20 +10,20 @@ import hashlib
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-import phalanx
 from phalanx.core.errors import InputError
 from phalanx.data.fingerprint import PARTS, PLACES, Print, fingerprint, first_difference, places_of
-from phalanx.data.reader import Reader
+from phalanx.data.reader import Reader, as_reader
 from phalanx.sync.arena.arena import Locks
-from phalanx.train.loop.engine import Engine
+from phalanx.train.engine.engine import Engine
 
 SETS = 4
 """Of each worker, the newest sets that others can compare with."""
-_OURS = str(Path(phalanx.__file__).parent)
+_OURS = str(Path(__file__).parents[2])
 
 
 class SameData:
@@ -60,6 +60,26 @@ class SameData:
         self._uses[place] += 1
         digest = hashlib.sha256(f"{place} {self._uses[place]}".encode()).digest()
         return 1.0 + int.from_bytes(digest[:6], "little")
+
+
+class CheckedReaders:
+    """Readers of the data that the script trains on and evaluates; each set is checked once."""
+
+    def __init__(self, engine: Engine, seed: int) -> None:
+        self._engine, self._seed, self._same = engine, seed, SameData(engine)
+        self._known: dict[tuple[int, int], tuple[Any, Any, Reader]] = {}
+        self.checks = True
+        """Until the workers share nothing any more."""
+
+    def of(self, data: Any, augment: Any = None, *, trains: bool = False) -> Reader:
+        key = (id(data), id(augment))
+        if key not in self._known:  # data and augment are kept alive, so their ids stay theirs
+            reader = as_reader(data, seed=self._seed, augment=augment)
+            if self.checks:
+                what = f"data to {'train on' if trains else 'evaluate'}"
+                self._same.check(self._engine, reader, what)
+            self._known[key] = (data, augment, reader)
+        return self._known[key][2]
 
 
 def _place_in_script() -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from phalanx.core.errors import InputError
-from phalanx.train.loop.engine import Engine
+from phalanx.train.engine.script_optimizers import ScriptOptimizers
 
 
 class Inside:
@@ -31,13 +31,16 @@ class Inside:
         return self._depth > 0
 
 
-class OwnSteps:
+class StepGuard:
     """Refuses steps that are not ours, and keeps ``state_dict`` true."""
 
     def __init__(
-        self, optimizers: Sequence[torch.optim.Optimizer], engine: Engine, ours: Inside
+        self,
+        optimizers: Sequence[torch.optim.Optimizer],
+        shared: ScriptOptimizers,
+        ours: Inside,
     ) -> None:
-        self._ours, self._engine = ours, engine
+        self._ours, self._shared = ours, shared
         self._hooks = [o.register_step_pre_hook(self._check) for o in optimizers]
         for index, optimizer in enumerate(optimizers):
             self._hooks.append(optimizer.register_state_dict_pre_hook(partial(self._ask, index)))
@@ -59,8 +62,8 @@ class OwnSteps:
 
     def _ask(self, index: int, *_: Any) -> None:
         if not self._ours:
-            self._engine.write_optimizer(index)
+            self._shared.write(index)
 
     def _load(self, index: int, *_: Any) -> None:
         if not self._ours:
-            self._engine.read_optimizer(index)
+            self._shared.read(index)

@@ -9,7 +9,7 @@ import torch
 
 from phalanx.core.settings import smaller_is_better
 from phalanx.sync.arena.arena import Locks
-from phalanx.train.loop.engine import Engine
+from phalanx.train.engine.engine import Engine
 
 
 class BestSoFar(msgspec.Struct, frozen=True):
@@ -23,10 +23,10 @@ class BestSoFar(msgspec.Struct, frozen=True):
 class Best:
     """What is watched, its best value and that value's epoch, in memory that all workers see."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, before: BestSoFar | None = None) -> None:
         self.name: str | None = None
         self.patience: int | None = None
-        self.before: BestSoFar | None = None
+        self.before = before
         """From before the run was resumed; it counts if the same figure is watched."""
         self._engine = engine
         # [is there one, its value, its epoch]

@@ -23,7 +23,8 @@ from phalanx.train.api.gathered_values import gather
 from phalanx.train.api.metrics import Metric, one_number
 from phalanx.train.api.model_calls import Forward, call_model
 from phalanx.train.control.rendezvous import EVALUATE
-from phalanx.train.loop.engine import Engine, Snapshot
+from phalanx.train.engine.engine import Engine
+from phalanx.train.engine.model_state import Snapshot
 from phalanx.train.loop.passes import formatted
 
 MOST_METRICS = 32
@@ -109,7 +110,7 @@ class Evaluator:
         engine = self.engine
         engine.meet(EVALUATE)
         engine.settle()
-        engine.share_buffers()
+        engine.model.share_buffers()
         ends = [0, *split(len(asked.reader), [1.0] * engine.workers)]
         start, end = ends[engine.rank], ends[engine.rank + 1]
         mine = (
@@ -148,7 +149,7 @@ class Evaluator:
             owner = int(owned[1]) if owned[0] == epoch + 1 else 0
             # Asked first: what it made is there then.
             ended = bool(self._ended[owner] > epoch) or owner in self.engine.lost
-            ended = ended or self.engine.waits(owner)  # perhaps for this worker
+            ended = ended or self.engine.leases.waits(owner)  # perhaps for this worker
             with self.engine.lock(Locks.EVALUATION):
                 made, count = int(cell[0]), int(cell[1])
                 if made == number + 1:
@@ -160,11 +161,15 @@ class Evaluator:
 
     def _on_snapshot(self, epoch: int, asked: Question) -> list[float]:
         if self._epoch != epoch or self.snapshot is None:
-            self._epoch, self.snapshot = epoch, self.engine.take_snapshot()
-        with self.engine.showing(self.snapshot):
-            if asked.whole is None:
-                return _averages(self._sweep(asked, 0, len(asked.reader)))
-            return _averages(_asked_once(asked, [self._outputs(asked, 0, len(asked.reader))]))
+            self._epoch, self.snapshot = epoch, self.engine.model.take_snapshot()
+        with self.engine.model.showing(self.snapshot):
+            return self.alone(asked)
+
+    def alone(self, asked: Question) -> list[float]:
+        """Of the model as this worker has it: after training, when the workers do not meet."""
+        if asked.whole is None:
+            return _averages(self._sweep(asked, 0, len(asked.reader)))
+        return _averages(_asked_once(asked, [self._outputs(asked, 0, len(asked.reader))]))
 
     def _sweep(self, asked: Question, start: int, end: int) -> Tensor:
         """Sums over samples ``start … end``: [samples, average × samples, …]."""

@@ -20,13 +20,13 @@ from torch import Tensor
 from phalanx.core.errors import InputError
 from phalanx.data.ledger import Lease
 from phalanx.sync.state.gradients import get_grad, set_grad
+from phalanx.train.engine.engine import Engine
 from phalanx.train.guards.loss_kind import Counted
-from phalanx.train.loop.engine import Engine
 
 NEXT_TO_NOTHING = 2.0**-40
 
 
-class Weighing:
+class GradientWeight:
     """The measure of the gradients in hand, for each optimizer."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer], *, sums: bool = False) -> None:

@@ -17,13 +17,13 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from phalanx.data.ledger import Lease
-from phalanx.train.loop.engine import Engine
+from phalanx.train.engine.engine import Engine
 from phalanx.train.loop.passes import Pass
 
-_RUNS: weakref.WeakKeyDictionary[torch.optim.Optimizer, Schedules] = weakref.WeakKeyDictionary()
+_RUNS: weakref.WeakKeyDictionary[torch.optim.Optimizer, RateSchedules] = weakref.WeakKeyDictionary()
 
 
-class Schedules:
+class RateSchedules:
     """The schedulers of one run's optimizers."""
 
     def __init__(self, engine: Engine, optimizers: Sequence[torch.optim.Optimizer]) -> None:

@@ -92,6 +92,12 @@ def detect() -> Environment:
     )
 
 
+def saves_checkpoints(environment: Environment) -> bool:
+    chosen = environment.settings
+    asked = chosen.checkpoint_epochs or chosen.checkpoint_minutes
+    return environment.paths is not None and bool(asked)
+
+
 def between_machines(environment: Environment) -> bool:
     """Whether some of the workers are on other machines."""
     return environment.arena is not None and environment.arena.hosts is not None

@@ -12,26 +12,25 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
 import torch
 
-import phalanx
 from phalanx.core import stopping
-from phalanx.core.errors import SCRIPT_FAILED, PeerLost, RunStopped, has_lost_a_machine
+from phalanx.core.errors import SCRIPT_FAILED, RunStopped, has_lost_a_machine
 from phalanx.core.script.startup import script_seconds
+from phalanx.core.version import __version__
 from phalanx.data.load import LOADED
 from phalanx.observe.events.emit import EventWriter
 from phalanx.observe.events.event_types import Data, Finished, Joined, PhaseDone
 from phalanx.sync.arena.clock import Clock
-from phalanx.train.start.environment import Environment
+from phalanx.train.start.environment import Environment, between_machines, saves_checkpoints
 
 _told = threading.local()  # what this worker has told already: a script may train several times
 
 
-class Lifetime:
+class Lifecycle:
     """Emits the events around training: joined, the phases, finished."""
 
     def __init__(self, environment: Environment, writer: EventWriter, clock: Clock) -> None:
@@ -41,14 +40,14 @@ class Lifetime:
         _told.trainings = self.training + 1
         self.epochs_before: int = getattr(_told, "epochs", 0)
         """Epochs of models that this worker trained before, in the same script."""
-        self.on_exit: Callable[[], None] | None = None
-        """How a script that left its loop early, and then ended well, is finished."""
         self._environment, self._writer, self._clock = environment, writer, clock
         self._began, self._script = clock.now(), script_seconds()
         self._train = self._evaluate = 0.0
-        self.stops_in_order = False
-        """Whether there is somebody to tell, or something to save, before this worker ends."""
-        self._stopped = self._obeyed = False
+        self._stops_in_order = False
+        """Whether others have to be informed, or something saved, before this worker ends."""
+        self.stopped = False
+        """Whether this worker was asked to stop, and training goes on, to be ended in order."""
+        self._obeyed = False
         self._process, self._hears = os.getpid(), False
         if environment.launched:
             atexit.register(self._at_exit)
@@ -62,6 +61,8 @@ class Lifetime:
         self, *, precision: str, strategy: str, phase: str, parameters: int, notes: list[str]
     ) -> None:
         environment, now = self._environment, self._clock.now()
+        # A worker with nothing to save, and none on other machines to inform, may end at once.
+        self._stops_in_order = saves_checkpoints(environment) or between_machines(environment)
         self._tell_reading()
         if not getattr(_told, "started", False):
             _told.started = True
@@ -86,7 +87,7 @@ class Lifetime:
                 parameters=parameters,
                 seed=environment.settings.seed,
                 versions={
-                    "phalanx": phalanx.__version__,
+                    "phalanx": __version__,
                     "torch": str(torch.__version__),
                     "python": platform.python_version(),
                 },
@@ -170,11 +171,7 @@ class Lifetime:
     def _at_exit(self) -> None:
         if self._has_stopped:
             self.end("stopped")
-        elif self.on_exit is None or self.broken():
-            self.end("failed")
         else:
-            with contextlib.suppress(PeerLost):  # those it would tell are gone already
-                self.on_exit()
             self.end("failed")  # unless it has ended well
             if self._failed and not self._environment.thread:
                 self._writer.close()
@@ -184,34 +181,30 @@ class Lifetime:
 
     # -- being stopped -----------------------------------------------------------------------
 
-    def told_to_stop(self) -> bool:
-        """Whether this worker was told so and training goes on, to be ended in order."""
-        return self._stopped
-
     def obey(self) -> None:
-        """The stop is under way, also if only others were told: it takes the time it takes."""
+        """The stop is under way, also if only others were asked: it takes the time it takes."""
         stopping.ask()
-        self._stopped = self._obeyed = True
+        self.stopped = self._obeyed = True
         self._be_deaf()
 
     @property
     def _has_stopped(self) -> bool:
-        return self._stopped or (not self._environment.thread and stopping.asked())
+        return self.stopped or (not self._environment.thread and stopping.asked())
 
     def _on_terminate(self, _signal: int, _frame: FrameType | None) -> None:
         if os.getpid() != self._process:
             return  # a process that reads data for this one: it ends with it
-        again = self._stopped
+        again = self.stopped
         stopping.ask()
-        self._stopped = True
-        if again or self.over or not self.stops_in_order:
+        self.stopped = True
+        if again or self.over or not self._stops_in_order:
             self._be_deaf()
             raise RunStopped
-        # Not by threading: its locks may be held by whoever the signal interrupted.
+        # Not by threading: its locks may be held by what the signal interrupted.
         _thread.start_new_thread(self._insist, ())
 
     def _be_deaf(self) -> None:
-        """Those who are told late are on their way out already: a signal would cut that short."""
+        """Those who are asked late are on their way out already: a signal would cut that short."""
         if self._hears:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 

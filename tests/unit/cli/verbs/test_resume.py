@@ -19,7 +19,7 @@ from phalanx.core.run_folder.trust import write_launch
 from phalanx.core.settings import RunSettings
 from phalanx.launch.launchers.launcher import Launch
 from phalanx.observe.summary.run_lock import hold
-from phalanx.train.checkpoint.checkpoint_manifest import Manifest
+from phalanx.train.checkpoint.checkpoint_manifest import CheckpointManifest
 
 RUN = "20250102-000000-exp-allreduce"
 
@@ -238,7 +238,7 @@ def test_export_again_when_the_run_has_removed_the_checkpoint_meanwhile(
 
     whole = export.state_dict
 
-    def first_too_late(folder: Path, manifest: Manifest) -> dict[str, torch.Tensor]:
+    def first_too_late(folder: Path, manifest: CheckpointManifest) -> dict[str, torch.Tensor]:
         if manifest.number == 2:
             write_checkpoint(paths, 3, value=3.0)
             shutil.rmtree(folder)

@@ -36,9 +36,9 @@ from phalanx.train.checkpoint import (
 )
 from phalanx.train.checkpoint.checkpoint_manifest import (
     SHARED,
+    CheckpointManifest,
     FileRecord,
     FlatLayout,
-    Manifest,
     OptimizerLayout,
     PlaceRecord,
 )
@@ -166,7 +166,7 @@ class Net(nn.Module):
         self.still = nn.Parameter(torch.randn(2), requires_grad=False)
 
 
-def saved(model: nn.Module, folder: Path) -> tuple[Path, Manifest]:
+def saved(model: nn.Module, folder: Path) -> tuple[Path, CheckpointManifest]:
     """``model`` as a checkpoint of the one worker that trains it."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     names: dict[int, list[str]] = {}

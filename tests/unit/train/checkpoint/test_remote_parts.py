@@ -99,8 +99,7 @@ def test_a_checkpoint_of_near_and_far_workers_is_whole(
 
 
 def test_a_lost_worker_has_nothing_of_its_own(tmp_path: Path) -> None:
-    writer = Writer(tmp_path, 0, 2, 99, patience=GRACE)
-    writer.lost = lambda: {1}
+    writer = Writer(tmp_path, 0, 2, 99, patience=GRACE, lost=lambda: {1})
     begin_write(writer, 1, 0, 2)
     assert writer.finish(GRACE)
     assert writer.problem is None
@@ -112,11 +111,9 @@ def test_a_second_machine_has_each_checkpoint_whole(
 ) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     writers = [
-        Writer(here, 0, 2, 2, patience=GRACE, far={1: pair[1]}),
-        Writer(there, 1, 2, 2, patience=GRACE, far={0: pair[0]}),
+        Writer(here, 0, 2, 2, patience=GRACE, far={1: pair[1]}, second=1),
+        Writer(there, 1, 2, 2, patience=GRACE, far={0: pair[0]}, second=1),
     ]
-    for writer in writers:
-        writer.second = 1
     for number in (1, 2, 3):
         for rank, writer in enumerate(writers):
             begin_write(writer, number, rank, 2)
@@ -132,9 +129,8 @@ def test_a_copy_is_whole_or_not_there_and_older_ones_stay(
     pair: tuple[Channel, Channel], tmp_path: Path
 ) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
-    first = Writer(here, 0, 2, 1, patience=GRACE, far={1: pair[1]})
-    second = Writer(there, 1, 2, 1, patience=GRACE, far={0: pair[0]})
-    first.second = second.second = 1
+    first = Writer(here, 0, 2, 1, patience=GRACE, far={1: pair[1]}, second=1)
+    second = Writer(there, 1, 2, 1, patience=GRACE, far={0: pair[0]}, second=1)
     for number in (1, 2):
         begin_write(first, number, 0, 2)
         if number == 2:
@@ -153,8 +149,8 @@ def test_a_copy_is_whole_or_not_there_and_older_ones_stay(
 def test_checkpoints_do_not_pile_up_when_the_second_machine_is_lost(
     pair: tuple[Channel, Channel], tmp_path: Path
 ) -> None:
-    writer = Writer(tmp_path, 0, 2, 1, patience=GRACE, far={1: pair[1]})
-    writer.second, writer.lost = 1, lambda: {1}
+    far = {1: pair[1]}
+    writer = Writer(tmp_path, 0, 2, 1, patience=GRACE, far=far, second=1, lost=lambda: {1})
     pair[0].close()
     pair[1].close()
     for number in (1, 2):

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.train.checkpoint.checkpointing import Checkpoints
-from phalanx.train.control.command_cells import Kind
-from phalanx.train.control.command_poller import LOOK_SECONDS, Commander
+from phalanx.observe.events.emit import EventWriter
+from phalanx.train.control.command_poller import LOOK_SECONDS, CheckpointTimer, CommandPoller
+from phalanx.train.control.directives import Switch
 from phalanx.train.start.environment import Environment
+from phalanx.train.start.lifecycle import Lifecycle
 
 
 class Clock:
@@ -23,19 +24,11 @@ class Clock:
         return self.time
 
 
-class Never(Checkpoints):
-    """No checkpoint is ever due."""
-
-    def __init__(self) -> None:
-        pass
-
-    def is_due(self) -> bool:
-        return False
-
-
-def _commander(folder: Path, workers: int = 2) -> Commander:
+def _commander(folder: Path, workers: int = 2) -> CommandPoller:
     environment = Environment(workers=workers, paths=RunPaths(folder))
-    return Commander(environment, Clock(), Never())
+    clock = Clock()
+    lifecycle = Lifecycle(environment, EventWriter(None, 0), clock)
+    return CommandPoller(environment, clock, CheckpointTimer(None), lifecycle)
 
 
 def _ask(folder: Path, number: int, spec: str) -> None:
@@ -45,14 +38,12 @@ def _ask(folder: Path, number: int, spec: str) -> None:
 def test_each_request_is_taken_once_even_by_the_next_training(tmp_path: Path) -> None:
     _ask(tmp_path, 1, "async")
     first = _commander(tmp_path)
-    command = first.look()
-    assert command is not None and (command.kind, command.spec) == (Kind.SWITCH, "async")
+    assert first.look() == Switch("async")
     assert first.look() is None
     second = _commander(tmp_path)
     assert second.look() is None
     _ask(tmp_path, 2, "ssp:bound=2")
-    command = second.look()
-    assert command is not None and command.spec == "ssp:bound=2"
+    assert second.look() == Switch("ssp:bound=2")
 
 
 def test_nonsense_and_a_worker_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

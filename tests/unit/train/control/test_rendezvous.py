@@ -8,14 +8,14 @@ from scripted import scripted
 from phalanx.core.errors import InputError
 from phalanx.core.spec import parse_spec
 from phalanx.sync.arena.memory_arena import ThreadArena
-from phalanx.train.control.balancing import LOOK_EVERY, Watch
-from phalanx.train.control.command_cells import Kind
-from phalanx.train.control.rendezvous import EVALUATE, SAVE, Meeting
+from phalanx.train.control.balancing import LOOK_EVERY, SpeedWatch
+from phalanx.train.control.directives import Directive, Leave, Return
+from phalanx.train.control.rendezvous import EVALUATE, SAVE, Rendezvous
 
 
 def test_workers_that_mean_different_things() -> None:
     def work(rank: int, arena: ThreadArena) -> None:
-        Meeting(arena, arena.circle(range(2)), range(2)).meet(SAVE if rank else EVALUATE)
+        Rendezvous(arena, arena.circle(range(2)), range(2)).meet(SAVE if rank else EVALUATE)
 
     with pytest.raises(InputError, match="went different ways"):
         scripted(2, work)
@@ -24,22 +24,22 @@ def test_workers_that_mean_different_things() -> None:
 def test_a_verdict_that_was_lost_to_another_command_is_given_again() -> None:
     spec = parse_spec("switch:on=straggler")
     phase, now = spec.phases[0], 0.0
-    watch = Watch(2, balance=False)
+    watch = SpeedWatch(2, balance=False)
     watch.enter(phase, spec, False)
 
-    def verdict(speed: float) -> Kind | None:
+    def verdict(speed: float) -> Directive | None:
         nonlocal now
         for _ in range(40 * LOOK_EVERY):
             now += 1.0
             command = watch.verdict([100.0, speed], now)
             if command is not None:
-                return command.kind
+                return command
         return None
 
     assert verdict(100.0) is None
-    assert verdict(20.0) is Kind.LEAVE
+    assert verdict(20.0) == Leave()
     watch.follow(phase, spec)  # a checkpoint came first: training is where it was
-    assert verdict(20.0) is Kind.LEAVE
+    assert verdict(20.0) == Leave()
     watch.enter(spec.phases[1], spec, False)
     assert verdict(20.0) is None
-    assert verdict(100.0) is Kind.RETURN
+    assert verdict(100.0) == Return()

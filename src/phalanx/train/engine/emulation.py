@@ -19,7 +19,7 @@ SCRIPTED_NOISE = 0.1
 
 
 @dataclass
-class Emulation:
+class SpeedEmulation:
     """How fast this worker is, of its own speed."""
 
     speed: float
@@ -44,7 +44,7 @@ class Emulation:
         return seconds
 
 
-def emulation_of(chosen: RunSettings, rank: int, arena: Arena | None) -> Emulation:
+def emulation_of(chosen: RunSettings, rank: int, arena: Arena | None) -> SpeedEmulation:
     speeds = chosen.slow or []
     speed = speeds[rank] if rank < len(speeds) else 1.0
-    return Emulation(speed, arena, random.Random(f"{chosen.seed} {rank}"))
+    return SpeedEmulation(speed, arena, random.Random(f"{chosen.seed} {rank}"))

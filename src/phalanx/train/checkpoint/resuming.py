@@ -1,0 +1,143 @@
+"""How a run goes on from a checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch import nn
+
+from phalanx.core.errors import InputError
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.core.spec import parse_spec
+from phalanx.sync.state.optimizer_state import State
+from phalanx.train.checkpoint.buffer_state import names_of
+from phalanx.train.checkpoint.checkpoint_index import verified
+from phalanx.train.checkpoint.checkpoint_manifest import CheckpointManifest, OptimizerLayout
+from phalanx.train.checkpoint.checkpointing import History, Trained
+from phalanx.train.checkpoint.kept_state import restore_groups, restore_random, unpack
+from phalanx.train.checkpoint.tensor_files import load
+from phalanx.train.loop.best_model import BestSoFar
+from phalanx.train.loop.schedule import ResumePoint
+
+
+class Resumed:
+    """A checkpoint to go on from, as far as this worker needs it."""
+
+    def __init__(self, path: Path, rank: int, workers: int, strategy: str) -> None:
+        self._path = path
+        self.manifest: CheckpointManifest = verified(path)
+        self.shared = load(path, self.manifest, None)
+        known = self.manifest.phase < len(parse_spec(strategy).phases)
+        self.same_spec = self.manifest.strategy == strategy and known
+        own = self.same_spec and self.manifest.workers == workers
+        self.private: State | None = (load(path, self.manifest, rank) or None) if own else None
+        """What this worker itself left; unknown to another strategy or number of workers."""
+
+    @property
+    def training(self) -> int:
+        """Which of the script's trainings it is of; those before it are done again."""
+        return _count(self.manifest.other.get("training"), 0)
+
+    @property
+    def start(self) -> ResumePoint:
+        saved = self.manifest
+        first_pass = _count(saved.other.get("first_pass"), saved.pass_number)
+        phase = saved.phase if self.same_spec else 0  # another spec's phases are others
+        return ResumePoint(saved.epoch, saved.pass_number, saved.position, phase, first_pass)
+
+    @property
+    def best(self) -> BestSoFar | None:
+        """``None`` also for what cannot be compared with, such as an infinite loss."""
+        with contextlib.suppress(msgspec.ValidationError):
+            return msgspec.convert(self.manifest.other.get("best"), BestSoFar)
+        return None
+
+    @property
+    def best_weights(self) -> Path | None:
+        """The best of the run before, unless it found them only after this checkpoint."""
+        path = RunPaths(self._path.absolute().parent.parent).best
+        if path.is_symlink() or not path.is_file():
+            return None
+        if not RunPaths(path.parent).events.is_dir():
+            return path  # a copy for this machine: it holds what belongs together
+        return path if path.stat().st_mtime <= self.manifest.wall else None
+
+    @property
+    def history(self) -> History:
+        with contextlib.suppress(msgspec.ValidationError):
+            return msgspec.convert(self.manifest.other.get("history"), History)
+        return []
+
+    def unfreeze(self, models: Sequence[nn.Module]) -> None:
+        """What the script unfroze later is trained from the start: it will not do so again."""
+        flats = (flat for optimizer in self.manifest.optimizers for flat in optimizer.layouts)
+        saved = {name for flat in flats for place in flat.places for name in place.names}
+        names = names_of(models)
+        for model in models:
+            for parameter in model.parameters():
+                if saved.intersection(names[id(parameter)]):
+                    parameter.requires_grad_(True)
+
+    def restore(self, trained: Trained) -> None:
+        """Parameters, optimizer state and buffers. Collective."""
+        if _shapes(trained.layouts()) != _shapes(self.manifest.optimizers):
+            raise InputError(
+                "the checkpoint is of another model or optimizer than this script builds",
+                "Resume with the script as it was: what it gave to the optimizer later "
+                "(add_param_group) has to be there before phalanx.join.",
+            )
+        paused = set(self.manifest.other.get("paused", []))
+        for names, parameter in trained.named():
+            if paused.intersection(names):
+                parameter.requires_grad_(False)
+        with self._whole():
+            trained.engine.model.restore(self.shared, self.private)
+        with torch.no_grad():
+            for name, parameter in trained.frozen():
+                if f"frozen.{name}" in self.shared:
+                    parameter.copy_(self.shared[f"frozen.{name}"])
+
+    def restore_kept(self, trained: Trained) -> None:
+        """Learning rates, and what the script gave to be kept."""
+        with self._whole():
+            self._restore_kept(trained)
+
+    def _restore_kept(self, trained: Trained) -> None:
+        other = self.manifest.other
+        for optimizer, saved in zip(trained.optimizers, other.get("groups", []), strict=False):
+            restore_groups(optimizer, unpack(saved, self.shared))
+        for name, keeper in trained.keepers.items():
+            if name in other.get("state", {}):
+                keeper.load_state_dict(unpack(other["state"][name], self.shared))
+
+    def restore_random(self) -> None:
+        """Last of all, when the next batch is about to be read."""
+        with self._whole():
+            restore_random(self.private or {})
+
+    @contextlib.contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Checksums tell an accident; what somebody has written on purpose shows only here."""
+        try:
+            yield
+        except (LookupError, ValueError, TypeError, RuntimeError) as error:
+            raise InputError(
+                f"checkpoint {self.manifest.number} does not hold what it should: {error}",
+                "Take an older one: phalanx resume --checkpoint N",
+            ) from error
+
+
+def _count(value: Any, default: int) -> int:
+    return value if isinstance(value, int) and value >= 0 else default
+
+
+def _shapes(optimizers: Sequence[OptimizerLayout]) -> list[Any]:
+    return [
+        (o.kind, [(n.dtype, n.size, [list(p.shape) for p in n.places]) for n in o.layouts])
+        for o in optimizers
+    ]

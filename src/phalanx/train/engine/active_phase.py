@@ -1,0 +1,176 @@
+"""A phase of the strategy, made real: who steps with whom, and a strategy per optimizer."""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from phalanx.core.spec import STRATEGIES, Phase
+from phalanx.sync.arena.arena import Arena
+from phalanx.sync.arena.clock import Clock
+from phalanx.sync.reduce.encoding import Encoding
+from phalanx.sync.reduce.team import Team, everyone, team_of
+from phalanx.sync.state.replica import Replica
+from phalanx.sync.state.shared_state import SharedState
+from phalanx.sync.strategies.strategy import Gates, Strategy, StrategyContext
+from phalanx.train.control.rendezvous import Rendezvous
+
+DEFAULT_GROUP = 2
+
+
+@dataclass(frozen=True)
+class ActivePhase:
+    phase: Phase
+    team: Team
+    rendezvous: Rendezvous
+    """Of the team."""
+    strategies: list[Strategy]
+
+    @cached_property
+    def lockstep(self) -> bool:
+        return self.phase.traits.lockstep
+
+    @cached_property
+    def grouped(self) -> bool:
+        return self.phase.traits.grouped
+
+    @cached_property
+    def together(self) -> bool:
+        """Whether every step begins with a rendezvous of the team."""
+        return (
+            self.team.size > 1 and not self.phase.traits.local and (self.lockstep or self.grouped)
+        )
+
+    @cached_property
+    def every(self) -> int:
+        """Batches of a round of training apart; 0 where there are none."""
+        return self.strategies[0].every if self.phase.traits.local else 0
+
+
+@dataclass(frozen=True)
+class PhaseParts:
+    """What phases are made of."""
+
+    arena: Arena
+    clock: Clock
+    rendezvous: Rendezvous
+    """Of all workers."""
+    divide_rate: bool
+    encoding: Encoding
+    machine: str
+
+
+class PhaseSet:
+    """The phase under way, and those made before: training may come back to them.
+
+    All are of the same memory: that of the parameters and the optimizers' state.
+    """
+
+    current: ActivePhase
+
+    def __init__(self, parts: PhaseParts, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._parts, self._optimizers = parts, optimizers
+        self._laid_out = self._made = 0
+        self._known: dict[tuple[str, tuple[float, ...]], ActivePhase] = {}
+        self.resting = False
+        """Whether this worker takes no part for a while, so that no other waits for it."""
+        self.lay_out()
+
+    def lay_out(self) -> None:
+        """Memory for what the optimizers train now. Collective."""
+        arena = self._parts.arena
+        self._laid_out += 1
+        self.replicas = [Replica(o, arena.host.workers) for o in self._optimizers]
+        self.shared = [
+            SharedState(arena, replica, f"optimizer{i}.{self._laid_out}")
+            for i, replica in enumerate(self.replicas)
+        ]
+
+    @property
+    def strategies(self) -> list[Strategy]:
+        return self.current.strategies
+
+    def of(self, phase: Phase, speeds: Sequence[float], *, regroup: bool) -> ActivePhase:
+        """``phase``, made when it is needed first. Collective then."""
+        by_speed = tuple(speeds) if phase.options.get("by") == "speed" else ()
+        key = (phase.label, by_speed if regroup else ())
+        if key not in self._known:
+            self._known[key] = self._make(phase, by_speed)
+        return self._known[key]
+
+    def lay_out_again(self) -> None:
+        """The optimizers train other parameters: the phase under way is made anew. Collective."""
+        key = next(k for k, active in self._known.items() if active is self.current)
+        scales = [replica.scale.value for replica in self.replicas]
+        self.lay_out()
+        for replica, scale in zip(self.replicas, scales, strict=True):
+            replica.scale.value = scale
+        self.current = self._make(self.current.phase, key[1])
+        self._known = {key: self.current}
+        for strategy in self.strategies:
+            strategy.begin()
+
+    def rest(self) -> None:
+        self.resting = True
+        if not self.current.lockstep:
+            for strategy in self.strategies:
+                strategy.rest()
+
+    def arrive(self) -> None:
+        self.resting = False
+        if not self.current.lockstep:
+            for strategy in self.strategies:
+                strategy.arrive()
+
+    def drain(self) -> None:
+        """Everything that is under way is applied."""
+        for strategy in self.strategies:
+            strategy.drain()
+
+    def _make(self, phase: Phase, speeds: Sequence[float]) -> ActivePhase:
+        parts, arena = self._parts, self._parts.arena
+        number, self._made = self._made, self._made + 1  # tells their memory apart
+        team, rendezvous = self._team(phase, speeds)
+        sources = team.teams if phase.traits.grouped else arena.workers
+        divisor = float(sources) if phase.traits.divides_rate and parts.divide_rate else 1.0
+        encoding = dataclasses.replace(parts.encoding, codec=phase.codec)
+        kind, gates, gone = STRATEGIES.get(phase.name), Gates(), parts.rendezvous.someone_left
+        contexts = [
+            StrategyContext(
+                replica, shared, arena, parts.clock, team, divisor, encoding, f"{number}.{i}",
+                gates, gone,
+            )
+            for i, (replica, shared) in enumerate(zip(self.replicas, self.shared, strict=True))
+        ]  # fmt: skip
+        strategies = [kind(context, **phase.options) for context in contexts]
+        return ActivePhase(phase, team, rendezvous, strategies)
+
+    def _team(self, phase: Phase, speeds: Sequence[float]) -> tuple[Team, Rendezvous]:
+        arena, rendezvous = self._parts.arena, self._parts.rendezvous
+        if not phase.traits.grouped:
+            return dataclasses.replace(everyone(arena), meet=rendezvous.wait), rendezvous
+        team = team_of(arena, self._groups(phase, speeds))
+        rendezvous = Rendezvous(arena, team.circle, team.members)
+        return dataclasses.replace(team, meet=rendezvous.wait), rendezvous
+
+    def _groups(self, phase: Phase, speeds: Sequence[float]) -> list[tuple[int, ...]]:
+        from phalanx.sync.reduce import grouping as teams
+
+        by, size = phase.options.get("by", "rank"), phase.options.get("size")
+        if by == "machine":
+            return teams.by_machine(self._machines())
+        if by == "speed":
+            return teams.by_speed(speeds, int(size) if size is not None else None)
+        return teams.by_size(self._parts.arena.workers, int(size or DEFAULT_GROUP))
+
+    def _machines(self) -> list[str]:
+        arena = self._parts.arena
+        cells = arena.region("machines", arena.workers, torch.int64).numpy()
+        cells[arena.rank] = zlib.crc32(self._parts.machine.encode())
+        arena.barrier()
+        return [str(cell) for cell in cells]

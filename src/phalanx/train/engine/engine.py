@@ -1,0 +1,185 @@
+"""What a worker trains with: its strategies, and what it shares with the others, if anything."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from phalanx.core.spec import Phase, Spec
+from phalanx.sync.arena.clock import Clock
+from phalanx.train.control.directives import Directive, DirectiveSource, Stop
+from phalanx.train.engine.emulation import SpeedEmulation
+from phalanx.train.engine.exchange import Exchange
+from phalanx.train.engine.model_state import Captured, ModelState
+from phalanx.train.engine.sample_leases import SampleLeases
+from phalanx.train.engine.script_optimizers import ScriptOptimizers
+
+if TYPE_CHECKING:
+    from phalanx.sync.connect.channel import Channel
+
+NEVER = 2**62
+
+
+class Engine:
+    """A worker alone: the user's optimizer, nothing shared, no other worker to wait for.
+
+    ``SharedEngine`` is the same for several workers; the loop knows only this. ``leases`` gives
+    out samples, ``exchange`` steps, ``optimizers`` keeps those of the script true, ``model`` reads
+    and restores the model's state.
+    """
+
+    rank = 0
+    workers = 1
+    lockstep = True
+    background = True
+    """Whether other threads may read ahead for this worker."""
+    goes_ahead = False
+    """Whether gradients may be on their way before the step: then
+    ``exchange.begin_batch`` is called."""
+
+    def __init__(
+        self,
+        models: Sequence[nn.Module],
+        optimizers: Sequence[torch.optim.Optimizer],
+        clock: Clock,
+        emulation: SpeedEmulation | None = None,
+        source: DirectiveSource | None = None,
+    ) -> None:
+        self.model, self.leases = ModelState(models, optimizers), SampleLeases()
+        self.exchange = Exchange(optimizers, clock, emulation)
+        self.optimizers = ScriptOptimizers()
+        self.source = source or DirectiveSource()
+        self._make_stop()
+
+    def _make_stop(self) -> None:
+        self._stop = self.region("stop", 2, torch.int64).numpy()  # [last epoch, newest begun]
+        self._stop[0] = NEVER
+        self._directive: Directive | None = None
+
+    # -- memory and turns --------------------------------------------------------------------
+
+    def region(self, name: str, count: int, dtype: torch.dtype) -> Tensor:
+        """Memory that all workers of this training see, zero at first. Collective."""
+        return torch.zeros(count, dtype=dtype)
+
+    def lock(self, index: int) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def meet(self, intent: int) -> None:
+        """A barrier at which all workers have to intend the same."""
+
+    def barrier(self) -> None:
+        pass
+
+    def gather(self, mine: bytes | None) -> list[bytes]:
+        """What each worker gives, by rank, without those who give ``None``. Collective."""
+        return [] if mine is None else [mine]
+
+    def pause(self) -> None:
+        """Give way for a moment inside a polling loop."""
+
+    @property
+    def resting(self) -> bool:
+        """Whether this worker takes no part for a while, so that no other waits for it."""
+        return False
+
+    def rest(self) -> None:
+        """This worker takes no part for a while; no other is to wait for it."""
+
+    def arrive(self) -> None:
+        """This worker takes part again."""
+
+    @property
+    def lost(self) -> Collection[int]:
+        """Workers that are gone, and without whom the others go on."""
+        return ()
+
+    # -- steps -------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Look for directives, at every step."""
+        if self.source.must_stop():
+            self._directive = Stop()
+        elif self._directive is None:
+            self._directive = self.source.look()
+
+    @property
+    def leads(self) -> bool:
+        """Whether it speaks for those that step together."""
+        return True
+
+    @property
+    def parties(self) -> int:
+        """Workers whose gradients one step adds up."""
+        return 1
+
+    def settle(self) -> None:
+        """Workers that train apart come together, to be evaluated as one. Collective."""
+
+    # -- the way through the data ------------------------------------------------------------
+
+    @property
+    def cut(self) -> bool:
+        """In lockstep: the stretch under way ends with the batch in hand, or with its round."""
+        return self._directive is not None
+
+    @property
+    def apart(self) -> bool:
+        """Workers train apart, in rounds."""
+        return False
+
+    def after_stretch(self, ticket: int, lockstep_position: int) -> tuple[int, Directive | None]:
+        """How far the data have been used, and the directive to carry out there, if any."""
+        directive, self._directive = self._directive, None
+        return lockstep_position, directive
+
+    def end_pass(self) -> None:
+        """A pass over the training data is over, for all workers that step together."""
+
+    def enter(self, phase: Phase, spec: Spec, *, regroup: bool = False) -> float | None:
+        """Be in ``phase``; when that is a switch, returns when the last worker came to it.
+
+        By then its last update is applied, and what it evaluated before the switch is done.
+        """
+        return None
+
+    @property
+    def phase(self) -> str:
+        """What this worker trains under now, in words."""
+        return "single"
+
+    def capture(self) -> Captured:
+        """The state now, in memory of its own. Collective."""
+        return self.model.capture()
+
+    # -- the end -----------------------------------------------------------------------------
+
+    def begin_epoch(self, epoch: int) -> bool:
+        """Whether ``epoch`` is to be trained; all workers train the same ones."""
+        if self._stop[0] < epoch:
+            return False
+        self._stop[1] = max(self._stop[1], epoch)
+        return True
+
+    def request_stop(self, epoch: int) -> None:
+        """End after ``epoch``, or after the newest one that any worker has begun."""
+        self._stop[0] = min(self._stop[0], max(self._stop[1], epoch))
+
+    def leave(self) -> None:
+        """End in the middle, all together. Collective."""
+
+    def channels_with_first(self) -> dict[int, Channel]:
+        """Between the first worker and those who cannot write where it does. Collective."""
+        return {}
+
+    @property
+    def near_first(self) -> bool:
+        """Whether this worker writes where the first one does: they are on one machine."""
+        return True
+
+    def finish(self, collective: bool) -> None:
+        """Leave the final parameters, buffers and optimizer state in ordinary tensors."""

@@ -1,0 +1,139 @@
+"""A step: gradients are exchanged with the workers that step together, parameters updated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from phalanx.data.ledger import Lease
+from phalanx.sync.arena.arena import Arena
+from phalanx.sync.arena.clock import Clock
+from phalanx.sync.state.model_buffers import SharedBuffers
+from phalanx.sync.strategies.single import Single
+from phalanx.sync.strategies.strategy import Timing
+from phalanx.train.control import rendezvous as intents
+from phalanx.train.control.control import Control
+from phalanx.train.engine.active_phase import PhaseSet
+from phalanx.train.engine.emulation import SpeedEmulation
+from phalanx.train.engine.sample_leases import SharedSampleLeases
+
+
+class Exchange:
+    """Of a worker alone: its optimizers simply step."""
+
+    def __init__(
+        self,
+        optimizers: Sequence[torch.optim.Optimizer],
+        clock: Clock,
+        emulation: SpeedEmulation | None = None,
+    ) -> None:
+        self._alone = [Single(o, clock) for o in optimizers]
+        self._emulation = emulation
+
+    def received(self, lease: Lease) -> None:
+        """These samples are about to go through the model."""
+
+    def worked(self, samples: int, seconds: float) -> None:
+        """The gradient of ``samples`` took ``seconds`` of input and computing."""
+        if self._emulation is not None:
+            self._emulation.work(samples, seconds)
+
+    def begin_batch(self, scales: Sequence[float]) -> None:
+        """What the gradients of each optimizer are multiplied by when they are exchanged."""
+
+    def step(
+        self, index: int, scale: float, weight: float, clip: float | None, *, agreed: bool = False
+    ) -> Timing:
+        """Of optimizer ``index``; ``agreed`` if all that take part have the agreed gradient."""
+        return self._alone[index].exchange(scale, clip)
+
+    def share_gradients(self, index: int, scale: float, weight: float) -> None:
+        """Every worker that steps together gets the agreed gradient. Collective."""
+
+    def end_round(self) -> list[Timing]:
+        """A round of training apart is over: agree on each optimizer's parameters. Collective."""
+        return []
+
+
+class SharedExchange(Exchange):
+    """Of several workers: by the strategies of the phase under way."""
+
+    def __init__(
+        self,
+        arena: Arena,
+        clock: Clock,
+        emulation: SpeedEmulation,
+        control: Control,
+        phases: PhaseSet,
+        leases: SharedSampleLeases,
+        buffers: SharedBuffers,
+    ) -> None:
+        self._arena, self._clock, self._work = arena, clock, emulation.work
+        self._control, self._phases = control, phases
+        self._leases, self._buffers = leases, buffers
+
+    def received(self, lease: Lease) -> None:
+        self._buffers.count(lease.samples)
+        self._leases.received(lease)
+        active = self._phases.current
+        if not active.lockstep:
+            for strategy in active.strategies:
+                strategy.emphasise(lease.emphasis)
+                strategy.covers(self._leases.had)
+
+    def worked(self, samples: int, seconds: float) -> None:
+        self._control.measured(samples, self._work(samples, seconds))
+
+    def begin_batch(self, scales: Sequence[float]) -> None:
+        for replica, scale in zip(self._phases.replicas, scales, strict=True):
+            replica.scale.value = scale
+
+    def step(
+        self, index: int, scale: float, weight: float, clip: float | None, *, agreed: bool = False
+    ) -> Timing:
+        active, replica = self._phases.current, self._phases.replicas[index]
+        strategy = active.strategies[index]
+        replica.scale.value = scale
+        began = self._arena.pace.now()
+        if not active.together:
+            timing = strategy.exchange(weight, clip)
+        elif agreed and clip is None and strategy.steps_agreed:
+            timing = self._step_agreed(index)
+        else:
+            self._control.announce(index, active)
+            timing = strategy.exchange(weight, clip)
+        self._control.exchanged(self._arena.pace.now() - began)
+        self._leases.stepped = self._leases.had
+        if not active.lockstep and self._buffers.any:
+            self._buffers.publish()
+        # Schedulers warn when the optimizer they know has not stepped itself.
+        setattr(replica.optimizer, "_opt_called", True)  # noqa: B010
+        return timing
+
+    def _step_agreed(self, index: int) -> Timing:
+        active = self._phases.current
+        self._phases.replicas[index].scale.value = 1.0
+        asked = self._clock.now()
+        self._control.announce(intents.AGREED + index, active)
+        active.rendezvous.wait()
+        met = self._clock.now()
+        timing = active.strategies[index].step_agreed()
+        timing.wait += met - asked
+        return timing
+
+    def share_gradients(self, index: int, scale: float, weight: float) -> None:
+        active = self._phases.current
+        self._phases.replicas[index].scale.value = scale
+        self._control.announce(intents.READ - index, active)
+        active.rendezvous.wait()
+        active.strategies[index].share_gradients(weight)
+
+    def end_round(self) -> list[Timing]:
+        found = []
+        for strategy in self._phases.strategies:
+            self._control.rendezvous.announce(intents.ROUND)
+            began = self._arena.pace.now()
+            found.append(strategy.agree())
+            self._control.exchanged(self._arena.pace.now() - began)
+        return found

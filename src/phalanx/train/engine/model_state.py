@@ -1,0 +1,171 @@
+"""The model as it is in one moment: to be evaluated, to be saved, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from phalanx.sync.arena.arena import Arena
+from phalanx.sync.state.model_buffers import SharedBuffers
+from phalanx.sync.state.optimizer_state import State
+from phalanx.sync.state.replica import Replica
+from phalanx.sync.state.windows import broadcast
+from phalanx.sync.strategies.single import export_alone, import_alone
+from phalanx.train.checkpoint.buffer_state import load_buffers, named_buffers
+from phalanx.train.engine.active_phase import PhaseSet
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Weights and buffers of one moment, in memory of this worker's own."""
+
+    flats: list[list[Tensor]]
+    averages: Tensor
+    firsts: list[Tensor]
+
+
+@dataclass(frozen=True)
+class Captured:
+    """What all have in common (the first worker has it), and what is this worker's own."""
+
+    shared: State
+    private: State
+
+
+class ModelState:
+    """Of a worker alone."""
+
+    def __init__(
+        self, models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]
+    ) -> None:
+        self._models, self._optimizers = list(models), list(optimizers)
+
+    @property
+    def replicas(self) -> list[Replica]:
+        """How the parameters of each optimizer lie in a checkpoint."""
+        return [Replica(o, 1) for o in self._optimizers]
+
+    def share_buffers(self) -> None:
+        """Every worker takes the average of the workers' buffers. Collective."""
+
+    def take_snapshot(self) -> Snapshot | None:
+        """Today's weights, whatever others do to them; ``None`` where no other worker can."""
+        return None
+
+    @contextmanager
+    def showing(self, snapshot: Snapshot | None) -> Iterator[None]:
+        """Inside, the models hold ``snapshot``."""
+        yield
+
+    def capture(self) -> Captured:
+        """The state now, in memory of its own. All workers stand still meanwhile."""
+        shared: State = {}
+        for i, replica in enumerate(self.replicas):
+            shared |= {f"o{i}.{n}": value for n, value in export_alone(replica).items()}
+        return Captured(shared | named_buffers(self._models), {})
+
+    def restore(self, shared: State, private: State | None) -> None:
+        """Go on from what was captured; ``private`` only if it is this worker's own. Collective."""
+        for i, replica in enumerate(self.replicas):
+            import_alone(replica, _part_of(shared, f"o{i}."))
+        load_buffers(self._models, shared)
+
+
+class SharedModelState(ModelState):
+    """Of several workers."""
+
+    def __init__(
+        self, arena: Arena, models: Sequence[nn.Module], phases: PhaseSet, buffers: str
+    ) -> None:
+        super().__init__(models, [])
+        self._arena, self._phases = arena, phases
+        broadcast(arena, _untrained(models, phases.replicas))
+        self.buffers = SharedBuffers(arena, models, buffers)
+
+    @property
+    def replicas(self) -> list[Replica]:
+        return self._phases.replicas
+
+    def share_buffers(self) -> None:
+        if self.buffers.any:
+            self.buffers.publish()
+            self._arena.barrier()
+            found = self.buffers.read()
+            self._arena.barrier()
+            self.buffers.load(*found)
+            self.buffers.forget_counts()
+
+    def take_snapshot(self) -> Snapshot | None:
+        flats = [replica.private_flats() for replica in self.replicas]
+        for strategy, own in zip(self._phases.strategies, flats, strict=True):
+            strategy.snapshot(own)
+        return Snapshot(flats, *self.buffers.read())
+
+    @contextmanager
+    def showing(self, snapshot: Snapshot | None) -> Iterator[None]:
+        if snapshot is None:
+            yield
+            return
+        saved = self.buffers.save()
+        self.buffers.load(snapshot.averages, snapshot.firsts)
+        for replica, flats in zip(self.replicas, snapshot.flats, strict=True):
+            replica.bind(flats)
+        try:
+            yield
+        finally:
+            self.buffers.restore(saved)
+            for strategy in self._phases.strategies:
+                strategy.bind()
+
+    def capture(self) -> Captured:
+        self.buffers.publish()
+        self._arena.barrier()
+        private = named_buffers(self._models) | self.buffers.export_counts()
+        for i, strategy in enumerate(self._phases.strategies):
+            own = strategy.export_private()
+            private |= {f"o{i}.{name}": value.clone() for name, value in own.items()}
+        return Captured(self._common() if self._arena.rank == 0 else {}, private)
+
+    def _common(self) -> State:
+        whole: State = {}
+        pairs = zip(self._phases.shared, self._phases.strategies, strict=True)
+        for i, (shared, strategy) in enumerate(pairs):
+            known = shared.export_state()
+            extra = {n: v.clone() for n, v in strategy.export_state().items() if n not in known}
+            whole |= {f"o{i}.{n}": v for n, v in (shared.export_whole() | extra).items()}
+        saved = self.buffers.save()
+        self.buffers.load(*self.buffers.read())
+        whole |= named_buffers(self._models)
+        self.buffers.restore(saved)
+        return whole
+
+    def restore(self, shared: State, private: State | None) -> None:
+        pairs = zip(self._phases.shared, self._phases.strategies, strict=True)
+        for i, (state, strategy) in enumerate(pairs):
+            found = _part_of(shared, f"o{i}.")
+            if self._arena.host.rank == 0 or not state.elementwise:
+                state.import_whole(found)
+            self._arena.barrier()
+            strategy.import_state(found | state.export_state())
+            strategy.begin()
+            if private is not None:
+                strategy.import_private(_part_of(private, f"o{i}."))
+        load_buffers(self._models, private if private is not None else shared)
+        if private is not None:
+            self.buffers.import_counts(private)
+        self.buffers.publish()
+        self._arena.barrier()
+
+
+def _part_of(state: State, prefix: str) -> State:
+    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+
+
+def _untrained(models: Sequence[nn.Module], replicas: Sequence[Replica]) -> list[Tensor]:
+    """Parameters outside every optimizer, or frozen: no strategy moves them."""
+    trained = {id(p) for replica in replicas for space in replica.parameters for p in space}
+    return [p for model in models for p in model.parameters() if id(p) not in trained]

@@ -1,0 +1,156 @@
+"""Which samples this worker reads: its part of each batch in lockstep, else what it can claim."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from torch import nn
+
+from phalanx.data.ledger import Applied, Lease, Segment, SettledSamples, lockstep
+from phalanx.sync.arena.arena import Arena, LostWorker
+from phalanx.sync.policy.balance import ShareChange
+from phalanx.sync.policy.leases import SharedLeases
+from phalanx.train.control.control import Control
+from phalanx.train.engine.active_phase import PhaseSet
+
+
+class EngineListener:
+    """What an engine tells about the workers that train together; this one does nothing with it."""
+
+    def shares_changed(self, change: ShareChange) -> None:
+        """On the first worker: other parts of a batch have been kept or refused."""
+
+    def worker_lost(self, lost: LostWorker) -> None:
+        """A worker is gone, and the others go on."""
+
+    def samples_settled(self, settled: SettledSamples) -> None:
+        """On one worker: what became of the samples that a lost one was given."""
+
+
+class SampleLeases:
+    """Of a worker alone."""
+
+    def of(
+        self, ticket: int, segment: Segment, batch: int, *, fixed: bool = False
+    ) -> Iterator[Lease]:
+        """What this worker reads of ``segment``: its shares, or what it can claim.
+
+        ``fixed``: always the same columns of each global batch.
+        """
+        return lockstep(segment, batch, 0, [1.0])
+
+    def complete(self, ticket: int) -> bool:
+        """After all leases of a stretch, whether it is over: no worker has any of it in hand.
+
+        If not, there are samples of a worker that was lost meanwhile: ask for leases again.
+        """
+        return True
+
+    def let_go(self) -> None:
+        """The script has left the stretch before its end."""
+
+    def waits(self, rank: int) -> bool:
+        """Whether that worker waits at the end of a stretch until no other has any of it."""
+        return False
+
+
+class SharedSampleLeases(SampleLeases):
+    """Of several workers."""
+
+    def __init__(
+        self,
+        arena: Arena,
+        claims: SharedLeases,
+        control: Control,
+        phases: PhaseSet,
+        listener: EngineListener,
+    ) -> None:
+        self._arena, self._claims, self._control = arena, claims, control
+        self._phases, self._listener = phases, listener
+        self.had = self.stepped = 0
+        """Samples that this worker has had in this training, and those it has stepped with."""
+
+    def begin_phase(self) -> None:
+        if self._phases.current.grouped:
+            self._claims.begin_teams()
+        if self._claims.given is not None:
+            self._claims.given.count(self.had)
+
+    def of(
+        self, ticket: int, segment: Segment, batch: int, *, fixed: bool = False
+    ) -> Iterator[Lease]:
+        self._control.fixed = fixed
+        active, workers = self._phases.current, self._arena.workers
+        if not active.lockstep:
+            return self._claimed(ticket, segment, batch)
+        shares = [1.0] * workers if fixed else self._control.use_shares()
+        least = self._claims.least
+        return lockstep(
+            segment, batch, self._arena.rank, shares, active.every, least=least, fixed=fixed
+        )
+
+    def _claimed(self, ticket: int, segment: Segment, batch: int) -> Iterator[Lease]:
+        active, arena, claims = self._phases.current, self._arena, self._claims
+        members = list(active.team.members) if active.grouped else [arena.rank]
+        teams = active.team.teams if active.grouped else arena.workers
+        while True:
+            self._phases.arrive()
+            known = self._control.free_shares
+            shares = [known[m] for m in members]
+            want = max(len(members), round(batch * sum(shares)))
+            if len(members) > 1:
+                gone = self._control.rendezvous.someone_left
+                one = claims.next_of_team(ticket, segment, want, members, shares, gone)
+                leases = [one] if one else []
+            elif arena.hosts is None:
+                one = claims.next(ticket, segment, want)
+                leases = [one] if one else []
+            else:
+                leases = claims.next_few(ticket, segment, want)
+            if not leases:
+                return
+            for lease in leases:
+                self._phases.arrive()
+                equal = lease.wanted == round(batch / teams)  # which may not divide evenly
+                yield lease if equal else replace(lease, emphasis=lease.wanted * teams / batch)
+
+    def received(self, lease: Lease) -> None:
+        self.had = lease.total or self.had + lease.samples
+
+    def complete(self, ticket: int) -> bool:
+        given, active = self._claims.given, self._phases.current
+        if given is None or active.lockstep or active.grouped:
+            return True
+        self._phases.rest()
+        given.end(self.had, self.stepped, ticket)
+        for settled in given.wait(ticket, self._fence):
+            self._listener.samples_settled(settled)
+        return given.over(ticket)
+
+    def settle_all(self) -> None:
+        """At the end of training: what became of the samples of lost workers."""
+        if self._claims.given is not None:
+            for settled in self._claims.given.settle_all(self._fence):
+                self._listener.samples_settled(settled)
+
+    def _fence(self, rank: int) -> Applied | None:
+        """Of several optimizers, the one that has come farthest: not all step with each batch."""
+        found = [strategy.fence(rank) for strategy in self._phases.strategies]
+        return max((one for one in found if one), key=lambda one: one.whole, default=None)
+
+    def let_go(self) -> None:
+        if self._claims.given is not None:
+            self._claims.given.end(self.had, self.stepped)
+
+    def waits(self, rank: int) -> bool:
+        return self._claims.given is not None and self._claims.given.waits(rank)
+
+
+def claims_for(arena: Arena, models: Sequence[nn.Module]) -> SharedLeases:
+    """Batch normalisation cannot train on a single sample, for want of a variance."""
+    kind = nn.modules.batchnorm._BatchNorm
+    normalise = any(isinstance(module, kind) for model in models for module in model.modules())
+    claims = SharedLeases(arena)
+    claims.least = 2 if normalise else 1
+    return claims

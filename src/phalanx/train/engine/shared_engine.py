@@ -1,0 +1,241 @@
+"""Several workers: strategies over an arena, buffers, claims, directives, the switch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from phalanx.core.settings import RunSettings
+from phalanx.core.spec import Phase, Spec
+from phalanx.sync.arena.arena import Arena, Locks, LostWorker
+from phalanx.sync.arena.clock import Clock
+from phalanx.sync.policy.balance import ShareChange
+from phalanx.sync.reduce.encoding import Encoding
+from phalanx.sync.state.windows import Gathering
+from phalanx.train.control import rendezvous as intents
+from phalanx.train.control.control import Control
+from phalanx.train.control.directives import Directive, DirectiveSource
+from phalanx.train.engine.active_phase import ActivePhase, PhaseParts, PhaseSet
+from phalanx.train.engine.emulation import emulation_of
+from phalanx.train.engine.engine import Engine
+from phalanx.train.engine.exchange import SharedExchange
+from phalanx.train.engine.model_state import Captured, SharedModelState
+from phalanx.train.engine.sample_leases import EngineListener, SharedSampleLeases, claims_for
+from phalanx.train.engine.script_optimizers import SharedOptimizers
+
+if TYPE_CHECKING:
+    from phalanx.sync.connect.channel import Channel
+
+
+class SharedEngine(Engine):
+    """Of several workers: the same as ``Engine``, over what the arena lets them share."""
+
+    model: SharedModelState
+    leases: SharedSampleLeases
+    optimizers: SharedOptimizers
+
+    def __init__(
+        self,
+        arena: Arena,
+        models: Sequence[nn.Module],
+        optimizers: Sequence[torch.optim.Optimizer],
+        spec: Spec,
+        clock: Clock,
+        chosen: RunSettings,
+        buffers: str,
+        machine: str,
+        first: int,
+        source: DirectiveSource,
+        listener: EngineListener,
+    ) -> None:
+        self._arena, self.rank, self.workers = arena, arena.rank, arena.workers
+        self.background, self.goes_ahead = not arena.scripted, arena.hosts is not None
+        self.source, self._listener, self._clock = source, listener, clock
+        self._make_stop()
+        claims = claims_for(arena, models)
+        self._control = Control(
+            arena, optimizers, claims, source, self._tell_shares, balance=chosen.balance == "auto"
+        )
+        encoding = Encoding(None, chosen.rate, arena.sleep, chosen.seed * 64 + self.rank)
+        parts = PhaseParts(
+            arena, clock, self._control.rendezvous, chosen.divide_rate, encoding, machine
+        )
+        self._phases = phases = PhaseSet(parts, optimizers)
+        self.model = SharedModelState(arena, models, phases, buffers)
+        self.leases = SharedSampleLeases(arena, claims, self._control, phases, listener)
+        emulation = emulation_of(chosen, arena.rank, arena)
+        self.exchange = SharedExchange(
+            arena, clock, emulation, self._control, phases, self.leases, self.model.buffers
+        )
+        self.optimizers = SharedOptimizers(arena, self._control, phases, claims, self.leases)
+        self._arrived = arena.region("arrived", self.workers, torch.float64).numpy()
+        self._gathering: Gathering | None = None
+        for phase in spec.phases:
+            phases.of(phase, self._control.speeds, regroup=False)
+        self._begin(phases.of(spec.phases[first], (), regroup=False), spec)
+        arena.watch_losses(self._survives)
+
+    # -- phases ------------------------------------------------------------------------------
+
+    def _begin(self, active: ActivePhase, spec: Spec, *, regroup: bool = False) -> None:
+        self._phases.current = active
+        self.lockstep = active.lockstep
+        self._arena.in_step = active.lockstep  # all come here after the same barriers
+        self.leases.begin_phase()
+        self._control.enter(active, spec, regroup=regroup)
+        for strategy in active.strategies:
+            strategy.begin()
+
+    @property
+    def phase(self) -> str:
+        return self._phases.current.phase.label
+
+    def enter(self, phase: Phase, spec: Spec, *, regroup: bool = False) -> float | None:
+        if not regroup and phase.label == self.phase:
+            self._control.follow(self._phases.current, spec)
+            return None
+        self.rest()
+        old = self._phases.current.strategies
+        self._arrived[self.rank] = self._clock.now()
+        self.meet(intents.SWITCH)
+        self._control.leave()
+        self._phases.drain()
+        arrived = float(self._arrived.max())
+        active = self._phases.of(phase, self._control.speeds, regroup=regroup)
+        for before, after in zip(old, active.strategies, strict=True):
+            after.import_state(before.export_state())
+        self._begin(active, spec, regroup=regroup)
+        return arrived
+
+    # -- memory and turns --------------------------------------------------------------------
+
+    def region(self, name: str, count: int, dtype: torch.dtype) -> Tensor:
+        return self._arena.region(name, count, dtype)
+
+    def lock(self, index: int) -> AbstractContextManager[object]:
+        return self._arena.lock(index)
+
+    def meet(self, intent: int) -> None:
+        self._control.meet(intent)
+
+    def barrier(self) -> None:
+        self._arena.barrier()
+
+    def gather(self, mine: bytes | None) -> list[bytes]:
+        if self._gathering is None:
+            self._gathering = Gathering(self._arena)
+        return self._gathering.gather(mine)
+
+    def pause(self) -> None:
+        self._arena.pause()
+
+    @property
+    def resting(self) -> bool:
+        return self._phases.resting
+
+    def rest(self) -> None:
+        self._phases.rest()
+
+    def arrive(self) -> None:
+        self._phases.arrive()
+
+    @property
+    def lost(self) -> Collection[int]:
+        return self._arena.lost
+
+    def _survives(self, lost: LostWorker) -> bool:
+        """Where workers do not wait for each other they go on, unless they share its memory."""
+        hosts, active = self._arena.hosts, self._phases.current
+        if active.lockstep or active.grouped or hosts is None or lost.rank in hosts.here:
+            return False
+        for strategy in active.strategies:
+            strategy.lose(lost.rank)
+        self._listener.worker_lost(lost)
+        return True
+
+    # -- steps -------------------------------------------------------------------------------
+
+    @property
+    def leads(self) -> bool:
+        return self._phases.current.team.index == 0
+
+    @property
+    def parties(self) -> int:
+        return self._phases.current.team.size if self._phases.current.together else 1
+
+    def look(self) -> None:
+        self._control.look()
+
+    def settle(self) -> None:
+        if self.apart:
+            self._phases.drain()
+
+    def _tell_shares(self, change: ShareChange) -> None:
+        if self.rank == 0:
+            self._listener.shares_changed(change)
+
+    # -- the way through the data ------------------------------------------------------------
+
+    @property
+    def cut(self) -> bool:
+        return self._control.cut
+
+    @property
+    def apart(self) -> bool:
+        return self._phases.current.every > 0
+
+    def after_stretch(self, ticket: int, lockstep_position: int) -> tuple[int, Directive | None]:
+        return self._control.after_stretch(ticket, lockstep_position, self.rest)
+
+    def end_pass(self) -> None:
+        if self.lockstep and self._phases.current.together and self.model.buffers.any:
+            self.model.share_buffers()
+
+    def capture(self) -> Captured:
+        self.rest()
+        self.meet(intents.SAVE)
+        self._phases.drain()
+        captured = self.model.capture()
+        self.barrier()  # from here on the state may change again
+        return captured
+
+    # -- the end -----------------------------------------------------------------------------
+
+    def begin_epoch(self, epoch: int) -> bool:
+        with self.lock(Locks.STOP):
+            return super().begin_epoch(epoch)
+
+    def request_stop(self, epoch: int) -> None:
+        with self.lock(Locks.STOP):
+            super().request_stop(epoch)
+
+    def leave(self) -> None:
+        self.rest()
+        self._arena.rewind()
+
+    def channels_with_first(self) -> dict[int, Channel]:
+        hosts = self._arena.hosts
+        return {} if hosts is None else hosts.channels_with_first()
+
+    @property
+    def near_first(self) -> bool:
+        hosts = self._arena.hosts
+        return hosts is None or 0 in hosts.here
+
+    def finish(self, collective: bool) -> None:
+        self.rest()
+        self.leases.let_go()
+        if collective:
+            self.meet(intents.FINISH)
+            self.leases.settle_all()
+            self._phases.drain()
+            self.model.share_buffers()
+        else:
+            self._control.rendezvous.leave()
+        self.optimizers.give_back()
+        if collective:
+            self._arena.rewind()

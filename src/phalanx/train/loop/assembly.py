@@ -1,0 +1,238 @@
+"""``build_worker``: makes everything that a worker trains with, in order, each part whole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from phalanx.adapters.torch_models import (
+    as_models,
+    as_optimizers,
+    check_apart,
+    count_parameters,
+    move,
+    move_state,
+)
+from phalanx.core import settings
+from phalanx.core.errors import InputError
+from phalanx.core.settings import describe_emulation
+from phalanx.core.spec import Spec, parse_spec
+from phalanx.observe.events.emit import EventWriter
+from phalanx.train.api.precision import Trial, choose
+from phalanx.train.checkpoint.checkpointing import Checkpointer, Trained
+from phalanx.train.control.command_poller import CheckpointTimer, CommandPoller
+from phalanx.train.engine.emulation import emulation_of
+from phalanx.train.engine.engine import Engine
+from phalanx.train.engine.shared_engine import SharedEngine
+from phalanx.train.guards.carried_state import CarriedState
+from phalanx.train.guards.nonfinite import NonFinite
+from phalanx.train.guards.same_data import CheckedReaders
+from phalanx.train.loop.best_model import Best
+from phalanx.train.loop.epoch_figures import Figures
+from phalanx.train.loop.evaluation import Evaluator
+from phalanx.train.loop.gradient_weight import GradientWeight
+from phalanx.train.loop.rate_schedules import RateSchedules
+from phalanx.train.loop.schedule import TrainingSchedule
+from phalanx.train.loop.stepper import Stepper
+from phalanx.train.loop.stopwatch import Stopwatch
+from phalanx.train.loop.stretches import WorkerParts
+from phalanx.train.loop.training_events import TrainingEvents
+from phalanx.train.loop.training_loop import TrainingLoop
+from phalanx.train.start.environment import Environment, saves_checkpoints
+from phalanx.train.start.lifecycle import Lifecycle
+from phalanx.train.start.seed import CommonSeed
+
+if TYPE_CHECKING:
+    from phalanx.train.checkpoint.resuming import Resumed
+
+
+@dataclass(frozen=True)
+class _Script:
+    """What the script brings, on this worker's device."""
+
+    environment: Environment
+    models: list[nn.Module]
+    optimizers: list[torch.optim.Optimizer]
+    spec: Spec
+    precision: str
+    notes: list[str]
+    buffers: str
+    loss: str
+
+
+def build_worker(
+    environment: Environment,
+    models: nn.Module | Sequence[nn.Module],
+    optimizers: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+    *,
+    buffers: str,
+    loss: str,
+    trial: Trial | None,
+    seeds: CommonSeed,
+) -> tuple[WorkerParts, TrainingLoop]:
+    """Collective. ``trial`` is a step for timing precisions; ``seeds`` are as all workers began."""
+    if environment.launched and not environment.thread:
+        os.environ[settings.PROCESS] = str(os.getpid())  # what it starts is no worker
+    paths = environment.paths
+    writer = EventWriter(paths.events_of(environment.rank) if paths else None, environment.rank)
+    lifecycle = Lifecycle(environment, writer, environment.clock)
+    stopwatch = Stopwatch(environment.clock, writer)
+    events = TrainingEvents(environment.rank, stopwatch, lifecycle.epochs_before)
+    script = _prepare(environment, models, optimizers, trial, buffers, loss)
+    resumed = _resumed(script, lifecycle.training)
+    minutes = environment.settings.checkpoint_minutes
+    timer = CheckpointTimer(minutes if saves_checkpoints(environment) else None)
+    poller = CommandPoller(environment, environment.clock, timer, lifecycle)
+    engine = _engine(script, resumed, poller, events)
+    trained = _trained(script, engine, resumed, lifecycle)
+    _warm_up(script)
+    lifecycle.joined(
+        precision=script.precision,
+        strategy=script.spec.text,
+        phase=engine.phase,
+        parameters=count_parameters(script.models),
+        notes=script.notes,
+    )
+    schedule = TrainingSchedule(script.spec, resumed.start if resumed else None, script.optimizers)
+    evaluator = Evaluator(engine, environment.device, script.precision == "bfloat16")
+    checkpointer = Checkpointer(environment, trained, schedule, stopwatch, timer)
+    figures = Figures(
+        environment, trained, stopwatch, lifecycle, events, evaluator, checkpointer,
+        resumed.best_weights if resumed else None,
+    )  # fmt: skip
+    nonfinite = NonFinite(environment, engine, stopwatch)
+    parts = WorkerParts(
+        environment, trained, schedule, stopwatch, lifecycle, events, evaluator, checkpointer,
+        figures,
+        Stepper(trained, stopwatch, nonfinite, environment.device, sums=loss == "sum"),
+        RateSchedules(engine, script.optimizers),
+        CarriedState(script.models) if engine.workers > 1 else None,
+        resumed, seeds, script.precision, CheckedReaders(engine, environment.settings.seed),
+    )  # fmt: skip
+    if environment.workers > 1:
+        seeds.own(environment.rank)
+    return parts, TrainingLoop(parts)
+
+
+def _prepare(
+    environment: Environment,
+    models: nn.Module | Sequence[nn.Module],
+    optimizers: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+    trial: Trial | None,
+    buffers: str,
+    loss: str,
+) -> _Script:
+    found, opts, spec = as_models(models), as_optimizers(optimizers), _spec(environment)
+    if environment.workers > 1:
+        check_apart(opts)
+    move(found, environment.device, channels_last=False)
+    precision, note = _precision(environment, trial)
+    move(found, environment.device, channels_last=precision == "bfloat16")
+    move_state(opts)
+    notes = [n for n in (note, *_notes(environment, spec, precision, note)) if n]
+    return _Script(environment, found, opts, spec, precision, notes, buffers, loss)
+
+
+def _resumed(script: _Script, training: int) -> Resumed | None:
+    environment = script.environment
+    if environment.settings.resume is None:
+        return None
+    from phalanx.train.checkpoint.resuming import Resumed
+
+    path = Path(environment.settings.resume)
+    resumed = Resumed(path, environment.rank, environment.workers, script.spec.text)
+    if resumed.training != training:
+        return None
+    resumed.unfreeze(script.models)
+    return resumed
+
+
+def _engine(
+    script: _Script, resumed: Resumed | None, poller: CommandPoller, events: TrainingEvents
+) -> Engine:
+    environment, chosen, clock = script.environment, script.environment.settings, poller.clock
+    if environment.arena is None:
+        emulation = emulation_of(chosen, 0, None)
+        return Engine(script.models, script.optimizers, clock, emulation, poller)
+    if any(phase.name == "single" for phase in script.spec.phases):
+        raise InputError("'single' has one worker", "Use --workers 1, or another strategy.")
+    return SharedEngine(
+        environment.arena, script.models, script.optimizers, script.spec, clock, chosen,
+        script.buffers, environment.machine,
+        resumed.start.phase if resumed and resumed.same_spec else 0,
+        poller, events,
+    )  # fmt: skip
+
+
+def _trained(
+    script: _Script, engine: Engine, resumed: Resumed | None, lifecycle: Lifecycle
+) -> Trained:
+    trained = Trained(
+        engine,
+        script.models,
+        script.optimizers,
+        GradientWeight(script.optimizers, sums=script.loss == "sum"),
+        Best(engine, resumed.best if resumed else None),
+        resumed.history if resumed else [],
+        lifecycle.training,
+    )
+    if resumed:
+        resumed.restore(trained)
+    return trained
+
+
+def _spec(environment: Environment) -> Spec:
+    if environment.workers == 1 and not environment.launched:
+        return parse_spec("single")
+    return parse_spec(environment.settings.strategy)
+
+
+def _precision(environment: Environment, trial: Trial | None) -> tuple[str, str | None]:
+    """The first worker decides: all must compute alike."""
+    chosen, note = choose(environment.settings.precision, environment.device, trial)
+    if environment.arena is not None:
+        cell = environment.arena.region("precision", 1, torch.int64)
+        if environment.rank == 0:
+            cell[0] = int(chosen == "bfloat16")
+        environment.arena.barrier()
+        chosen = "bfloat16" if int(cell[0]) else "float32"
+    return chosen, note
+
+
+def _notes(environment: Environment, spec: Spec, precision: str, note: str | None) -> list[str]:
+    notes = []
+    if precision != "float32" and note is None:
+        notes.append(f"precision: {precision}, channels_last")
+    divided = [p.name for p in spec.phases if p.traits.divides_rate and not p.traits.grouped]
+    if environment.workers > 1 and environment.settings.divide_rate:
+        if divided:
+            notes.append(f"learning rate ÷ {environment.workers} under {', '.join(divided)}")
+        if any(p.traits.grouped for p in spec.phases):
+            notes.append("learning rate ÷ the number of groups under groups")
+    free = any(not p.traits.lockstep for p in spec.phases)
+    if free and environment.workers > 1 and not environment.thread:
+        notes.append("asynchronous updates depend on timing: this run will not repeat exactly")
+    if emulated := describe_emulation(environment.settings):
+        notes.append(f"emulated: {emulated}")
+    return notes
+
+
+def _warm_up(script: _Script) -> None:
+    """What torch loads on its first backward pass and first step belongs to preparing.
+
+    A second or more on a slow machine, and not the same under every strategy: a comparison of
+    short trainings would be one of imports.
+    """
+    if not script.environment.launched:
+        return
+    weight = torch.ones(1, requires_grad=True)
+    (weight * 1.0).backward(torch.ones(1))
+    alone = script.environment.arena is None
+    if alone or any(p.traits.local for p in script.spec.phases):  # the user's own optimizer steps
+        torch.optim.SGD([weight], lr=0.0).step()

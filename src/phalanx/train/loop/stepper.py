@@ -1,0 +1,176 @@
+"""From a loss to updated parameters: a step, and the guards around it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from phalanx.core.errors import InputError
+from phalanx.data.ledger import Lease
+from phalanx.sync.strategies.strategy import Timing
+from phalanx.train.checkpoint.checkpointing import Trained
+from phalanx.train.guards.grad_scaler import Scaling
+from phalanx.train.guards.gradient_reads import GradientReads, watch_backward
+from phalanx.train.guards.loss_kind import LossWatch, check_factors
+from phalanx.train.guards.nonfinite import NonFinite
+from phalanx.train.guards.step_guard import Inside, StepGuard
+from phalanx.train.loop.stopwatch import Stopwatch
+
+
+class Stepper:
+    """Of one training. ``sums``: losses are sums over the batch, not means."""
+
+    def __init__(
+        self,
+        trained: Trained,
+        stopwatch: Stopwatch,
+        nonfinite: NonFinite,
+        device: torch.device,
+        *,
+        sums: bool,
+    ) -> None:
+        engine, models, optimizers = trained.engine, trained.models, trained.optimizers
+        self._engine, self._exchange, self._optimizers = engine, engine.exchange, optimizers
+        self._weight, self._stopwatch, self._sums = trained.weight, stopwatch, sums
+        self.ours = Inside()
+        """Inside, it is not the script that steps, saves, loads or reads gradients."""
+        self._guard = StepGuard(optimizers, engine.optimizers, self.ours)
+        self._reads = GradientReads(engine, models, optimizers, self._weight, self.ours)
+        self._scaling = Scaling(optimizers, self.step, nonfinite)
+        self._losses = LossWatch()
+        watch_backward(self._see_backward)
+        self.in_batch = self._looked = False
+        self._fed = self._over = False
+        """Whether batches come from ``run.batches``; whether training is over."""
+        self._clip: float | None = None
+        self._device, self._waits_for_device = device, engine.workers > 1 and device.type == "cuda"
+        """A GPU's gradient is there when it has computed it, not when it was asked to: else its
+        speed would look like that of the asking. The exchange would wait for it anyway."""
+
+    def open(self) -> None:
+        """A pass over the data begins."""
+        if self._over:
+            raise _over()
+        self._fed = True
+
+    def new_batch(self, lease: Lease, batch: int) -> None:
+        self._weight.new_batch(lease, batch, self._engine)
+        if self._engine.goes_ahead:
+            self._exchange.begin_batch(self._weight.scales)
+
+    def backward(self, error: Tensor) -> None:
+        """``error.backward()``, whose value becomes the training loss of the report."""
+        if not self._fed:
+            raise _unfed()
+        self._looked = True
+        try:
+            self._look_at(error)
+            error.backward()
+        finally:
+            self._looked = False
+
+    def _look_at(self, error: Tensor) -> None:
+        """A loss is about to go backwards."""
+        self._stopwatch.loss(error, summed=self._sums)
+        engine, samples = self._engine, self._stopwatch.batch_samples
+        if self._sums or engine.workers == 1 or error.grad_fn is None or not samples:
+            return
+        counted = self._losses.weight_of(error, samples)
+        if engine.parties == 1 or not self._weight.count_as(counted):
+            return
+        if engine.goes_ahead:
+            self._exchange.begin_batch(self._weight.scales)
+
+    def _see_backward(self, error: Tensor, factor: Tensor | None) -> None:
+        """The script called ``error.backward()`` itself."""
+        if not self.in_batch or self._looked:
+            return
+        samples = self._stopwatch.batch_samples
+        if error.numel() == 1:
+            self._look_at(error)
+        elif self._engine.workers > 1 and not self._sums and factor is not None and samples > 1:
+            check_factors(factor, samples)
+
+    def step(
+        self,
+        optimizer: torch.optim.Optimizer | None = None,
+        *,
+        clip: float | None = None,
+        weight: float | None = None,
+        scaler: torch.amp.GradScaler | None = None,
+    ) -> None:
+        index = 0 if optimizer is None else self._index(optimizer)
+        if self._over:
+            raise _over()
+        if weight is None and not self._fed:
+            raise _unfed()
+        if self._waits_for_device:
+            torch.cuda.current_stream(self._device).synchronize()
+        self._exchange.worked(*self._stopwatch.worked())
+        ready = self._stopwatch.clock.now()
+        self.follow_parameters()
+        scale, weight = self._weight.of_step(index, weight)
+        agreed = index in self._weight.agreed and scaler is None
+        with self.ours:
+            factor = self._scaling.before_step(index, scaler)
+            self._engine.look()
+            timing = self._exchange.step(index, scale, weight, clip, agreed=agreed)
+            self._scaling.on_step(index, timing)
+            self._scaling.after_step(scaler)
+        self._stopwatch.stepped(ready, timing, factor)
+        self._weight.stepped(index)
+        self._clip = clip
+
+    def _index(self, optimizer: torch.optim.Optimizer) -> int:
+        for i, known in enumerate(self._optimizers):
+            if known is optimizer:
+                return i
+        raise InputError("this optimizer did not join", "phalanx.join([G, D], [g, d])")
+
+    def step_before_switch(self) -> None:
+        """What was accumulated under the old strategy is applied there."""
+        if self._weight.pending and len(self._optimizers) == 1:
+            self.step(clip=self._clip)
+
+    def end_round(self) -> None:
+        """Workers that train apart come together."""
+        began, total = self._stopwatch.clock.now(), Timing()
+        for timing in self._exchange.end_round():
+            total.send += timing.send
+            total.wait += timing.wait
+            total.update += timing.update
+            total.settle += timing.settle
+            total.bytes_sent += timing.bytes_sent
+            self._scaling.on_step(-1, timing)
+        if self._engine.workers > 1:
+            self._stopwatch.agreed(began, total)
+
+    def follow_parameters(self) -> None:
+        if not self._engine.optimizers.outgrown:
+            return
+        with self.ours:
+            self._engine.optimizers.follow_parameters()
+        self._reads.watch()
+
+    def close(self) -> None:
+        """Training is over; several workers do not step any more."""
+        self._over = self._engine.workers > 1
+        self._guard.end()
+        self._reads.end()
+        watch_backward(None)
+        self._scaling.end()
+
+
+def _unfed() -> InputError:
+    return InputError(
+        "this batch did not come from run.batches, so its weight is unknown",
+        "for x, y in run.batches(train, batch=128): or, for batches of your own, "
+        "error.backward() and run.step(weight=its part of the global batch).",
+    )
+
+
+def _over() -> InputError:
+    return InputError(
+        "this training is over: the workers do not step together any more",
+        "Train inside the loop over run.epochs, or join again.",
+    )

@@ -1,0 +1,189 @@
+"""The training loop: epochs, passes over the data, the end."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from phalanx.adapters.torch_models import save_state, state_of
+from phalanx.core.errors import InputError, NotFinite, PeerLost
+from phalanx.data.reader import Reader
+from phalanx.train.control.rendezvous import EPOCH_DONE
+from phalanx.train.engine.engine import NEVER
+from phalanx.train.guards.nonfinite import SOUND, bad_weights
+from phalanx.train.loop.passes import Pass, batch_of, check_sizes, new_pass
+from phalanx.train.loop.schedule import check_fixed
+from phalanx.train.loop.stretches import Source, Stretches, WorkerParts
+
+
+class TrainingLoop:
+    def __init__(self, parts: WorkerParts) -> None:
+        self._parts, self._engine = parts, parts.trained.engine
+        self._schedule, self._figures, self._steps = parts.schedule, parts.figures, parts.steps
+        self._lifecycle, self._clock = parts.lifecycle, parts.stopwatch.clock
+        self.epochs: int | None = None
+        self.epoch = 0
+        self.inside = False
+        """Whether a pass over the data is under way."""
+        self._passes = 0
+        self._began = False
+        self._stretches = Stretches(parts)
+        if parts.environment.launched:
+            atexit.register(self._at_exit)
+
+    # -- epochs ------------------------------------------------------------------------------
+
+    def through_epochs(self, count: int) -> Iterator[int]:
+        """The epochs to train, from 0."""
+        if count < 1:
+            raise InputError(f"{count} epochs are too few", "Train for at least one.")
+        self.epochs = self._schedule.epochs = self._figures.epochs = count
+        self._restore_kept()
+        start, optimizer = self._schedule.start, self._parts.trained.optimizers[0]
+        self._passes = start.first_pass
+        for epoch in range(start.epoch, count):
+            if not self._engine.begin_epoch(epoch):
+                break
+            self._schedule.first_pass, self.epoch = self._passes, epoch
+            self._figures.begin_epoch(epoch)
+            began, rate = self._clock.now(), float(optimizer.param_groups[0]["lr"])
+            try:
+                yield epoch
+            except GeneratorExit:  # the script left its loop: the others may not be here
+                if not self._lifecycle.broken():
+                    with suppress(PeerLost):  # perhaps that is why it left
+                        self._end_epoch(began, rate)
+                        self.finish(collective=False)
+                raise
+            self._end_epoch(began, rate)
+            self._check_weights(f"after epoch {epoch + 1}")
+            if self._engine.lockstep:
+                self._engine.meet(EPOCH_DONE)  # a request to stop in this epoch is made by now
+        self.finish()
+
+    def _end_epoch(self, began: float, rate: float) -> None:
+        self._parts.evaluator.end_epoch(self.epoch)
+        self._parts.events.epoch_done(began, rate)
+
+    def _restore_kept(self) -> None:
+        """Here, because a scheduler that is made after joining changes rates as well."""
+        resumed, trained = self._parts.resumed, self._parts.trained
+        if resumed is not None and not self._began:
+            resumed.restore_kept(trained)
+            trained.weight.import_state(resumed.private or {})
+        self._began = True
+
+    def _check_weights(self, when: str) -> None:
+        trained = self._parts.trained
+        if bad := bad_weights(trained.models, trained.optimizers):
+            raise NotFinite(f"{when} {bad}; {SOUND}")
+
+    # -- passes ------------------------------------------------------------------------------
+
+    def through_batches(self, reader: Reader, batch: int | None, *, fixed: bool) -> Iterator[Any]:
+        """This worker's batches of one pass."""
+        parts, rates = self._parts, self._parts.rates
+        if fixed and self._engine.workers > 1:
+            check_fixed(self._schedule.spec)
+            self._figures.say_once("fixed=True: equal shares, whatever the workers' speeds")
+        if self.epochs is None:
+            self._restore_kept()
+        current = self._new_pass(reader, batch, fixed)
+        self._steps.follow_parameters()  # here all workers come by, also one without a batch
+        trained = False
+        rates.begin_pass(current, self._schedule.begin_at(current))
+        for source in self._stretches.of(current):
+            trained, began, self.inside = True, self._clock.now(), True
+            try:
+                yield from self._through(source, current)
+            except GeneratorExit:  # the script left its loop
+                self._steps.in_batch = False
+                rates.leave_pass()
+                raise
+            finally:
+                self.inside = False
+                self._lifecycle.trained(self._clock.now() - began)
+        if trained:
+            rates.end_pass()
+            self._engine.end_pass()
+            parts.checkpointer.after_pass(current)
+
+    def _new_pass(self, reader: Reader, batch: int | None, fixed: bool) -> Pass:
+        chosen, workers = self._parts.environment.settings, self._engine.workers
+        if chosen.epochs and self.epochs is None:
+            raise InputError(
+                "--epochs was given, but this script's loop does not ask for it",
+                "for epoch in run.epochs(10):",
+            )
+        wanted = batch_of(chosen, batch or reader.batch, workers)
+        check_sizes(len(reader), wanted, workers)
+        number, self._passes = self._passes, self._passes + 1
+        # A loop without run.epochs: each pass is an epoch.
+        epoch = number if self.epochs is None else self.epoch
+        current = new_pass(number, epoch, reader, wanted, chosen.seed, fixed=fixed)
+        self._figures.plan(current)
+        self._steps.open()
+        return current
+
+    def _through(self, source: Source, current: Pass) -> Iterator[Any]:
+        stopwatch, steps, exchange = self._parts.stopwatch, self._steps, self._engine.exchange
+        rates, carried, stretches = self._parts.rates, self._parts.carried, self._stretches
+        while True:
+            asked = stopwatch.asked()
+            if stretches.switch is not None:
+                stretches.end_switch(asked)
+            lease, batch = next(source, (None, None))
+            if lease is None:
+                return
+            steps.new_batch(lease, current.batch)
+            exchange.received(lease)
+            rates.new_batch(lease)
+            stopwatch.received(asked, lease.samples)
+            if carried is not None:
+                carried.new_batch(lease.end - lease.start, fixed=current.fixed)
+            steps.in_batch = True
+            yield batch
+            steps.in_batch = False
+            if lease.ends_round:
+                steps.end_round()
+            if stretches.ends_with(lease):
+                source.close()  # type: ignore[attr-defined]  # what was read ahead is read again
+                return
+
+    # -- the end -----------------------------------------------------------------------------
+
+    def finish(self, *, collective: bool = True) -> None:
+        """Training is over: the model has its final weights in ordinary tensors."""
+        parts, lifecycle = self._parts, self._lifecycle
+        if lifecycle.over:
+            return
+        parts.evaluator.end_epoch(NEVER - 1)
+        with self._steps.ours:
+            self._engine.finish(collective)
+        self._steps.close()
+        parts.rates.end()
+        parts.readers.checks = False
+        parts.evaluator.snapshot = None
+        parts.checkpointer.finish()
+        sent, paths = parts.stopwatch.bytes_sent, parts.environment.paths
+        try:
+            self._check_weights("at the end of training")
+        except NotFinite as error:
+            lifecycle.end("failed", sent, self.epoch + 1)
+            if collective:
+                raise
+            lifecycle.fail(str(error))
+            return
+        if self._engine.rank == 0 and paths:
+            save_state(state_of(parts.trained.models), paths.model)
+        lifecycle.end("done", sent, self.epoch + 1)
+        if self._engine.workers > 1:
+            parts.seeds.common()
+
+    def _at_exit(self) -> None:
+        """A script that left its loop early, and then ended well, is finished."""
+        if not self._lifecycle.over and not self._lifecycle.broken():
+            with suppress(PeerLost):  # those it would inform are gone already
+                self.finish(collective=False)
