@@ -23,7 +23,7 @@ from phalanx.agent.storage import (
     run_results as results,
 )
 from phalanx.core.errors import MachineError
-from phalanx.launch.run.progress_notes import Waiting
+from phalanx.launch.run.progress_notes import MachineWait
 from phalanx.pool.machine import Machine
 
 HANDLERS: dict[str, Callable[..., Any]] = {
@@ -55,7 +55,7 @@ class NearLink:
 
     def __init__(self, folder: Path, name: str = "m1", run: str = "run-1") -> None:
         self.machine = Machine(name=name, host="192.0.2.1")
-        self.waiting = Waiting(self.machine)
+        self.waiting = MachineWait(self.machine)
         self.on_tell: Callable[[str, dict[str, Any], bytes], None] = lambda *told: None
         self.sent = 0
         self.cut_after: int | None = None

@@ -14,7 +14,7 @@ from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.launchers.remote_run import RemoteRun
 from phalanx.launch.machines import machine_session as member_module
 from phalanx.launch.machines import remote_files as homecoming
-from phalanx.launch.machines.machine_session import Member
+from phalanx.launch.machines.machine_session import MachineSession
 from phalanx.launch.machines.remote_files import MachineFile
 from phalanx.observe.machines.agent_samples import SampleReader, ToldSample
 from phalanx.observe.summary.run_records import read_samples
@@ -72,7 +72,7 @@ def test_a_machine_does_not_fill_the_disk(paths: RunPaths, monkeypatch: pytest.M
 def test_a_machine_that_repeats_itself_is_not_heard_twice(paths: RunPaths) -> None:
     MachineFile(paths.machine("m1")).add(told(5.0))
     machine = Machine(name="m1", host="192.0.2.1")
-    member = Member(machine, "run-1", detach=False, attach=True, say=print)
+    member = MachineSession(machine, "run-1", detach=False, attach=True, say=print)
     member.samples = MachineFile(paths.machine("m1"))
     assert member._last_sample() == 5.0
     for moment in (4.0, 5.0, 6.0, 6.0, 3.0):

@@ -22,11 +22,11 @@ from phalanx.core.errors import InputError, MachineError
 from phalanx.launch.machines.agent_link import open_agent
 from phalanx.launch.shipping import wheels
 from phalanx.launch.shipping.environment import inspect, prepare_environment
-from phalanx.launch.shipping.manifest import Entry, Manifest
+from phalanx.launch.shipping.manifest import FileEntry, FileManifest
 from phalanx.launch.shipping.requirements import (
     WORKER_PACKAGES,
+    PipStep,
     Recipe,
-    Step,
     installed,
     own_requirements,
     read_recipe,
@@ -129,7 +129,7 @@ def test_a_file_that_includes_itself_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_digest_knows_contents_and_circumstances() -> None:
-    one, other = Recipe("a", (Step("x", ""),)), Recipe("a", (Step("x", "y"),))
+    one, other = Recipe("a", (PipStep("x", ""),)), Recipe("a", (PipStep("x", "y"),))
     digests = {one.digest("3.11", "arm"), one.digest("3.12", "arm"), other.digest("3.11", "arm")}
     assert len(digests) == 3
     assert Recipe("other.txt", one.steps).digest("3.11", "arm") in digests
@@ -348,4 +348,4 @@ def test_what_an_agent_says_is_not_trusted(tmp_path: Path, have: dict[str, Any])
     with pytest.raises(MachineError, match="answers wrongly"):
         asyncio.run(inspect(link, "python3"))
     with pytest.raises(MachineError, match="answers wrongly"):
-        asyncio.run(ship(link, Manifest((Entry("a", 1, "a" * 64),)), tmp_path, "data"))
+        asyncio.run(ship(link, FileManifest((FileEntry("a", 1, "a" * 64),)), tmp_path, "data"))

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from phalanx.plan.switch_search import BASELINE, SEARCH, SwitchSearch, Trial
+from phalanx.plan.switch_search import BASELINE, SEARCH, SwitchSearch, SwitchTrial
 from phalanx.report import words
 
 if TYPE_CHECKING:
@@ -34,7 +34,9 @@ class Tried:
     run: str
 
     @staticmethod
-    def of(trial: Trial, specs: Specs, seed: int, summary: Summary, value: float | None) -> Tried:
+    def of(
+        trial: SwitchTrial, specs: Specs, seed: int, summary: Summary, value: float | None
+    ) -> Tried:
         from phalanx.report.load import train_seconds
 
         return Tried(

@@ -124,7 +124,7 @@ def read_launch(paths: RunPaths) -> tuple[Launch, Plan]:
         raise InputError(f"cannot read how '{paths.id}' was started: {error}") from None
 
 
-class Samples(Protocol):
+class MachineSamples(Protocol):
     """Readings of a machine, as they come."""
 
     def start(self) -> None: ...
@@ -207,7 +207,7 @@ class Launcher(Protocol):
         """The process ids of the workers that run on this machine now."""
         ...
 
-    def samples(self, launch: Launch, paths: RunPaths) -> list[Samples]:
+    def samples(self, launch: Launch, paths: RunPaths) -> list[MachineSamples]:
         """Who reads the machines."""
         names = dict.fromkeys(worker.machine for worker in launch.workers)
         return [Monitor(name, paths.machine(name), self.processes) for name in names]

@@ -12,25 +12,25 @@ from phalanx.launch.frameworks import Framework, places_of
 from phalanx.launch.frameworks.commands import Ground, commands_of
 from phalanx.launch.launchers.launcher import Job, WorkerCommand
 from phalanx.launch.launchers.remote_worker import (
-    Meeting,
+    MeetingPoint,
     command_of,
     dataset_variables,
     meeting_variables,
     working_folder,
 )
-from phalanx.launch.machines.machine_session import Member
+from phalanx.launch.machines.machine_session import MachineSession
 from phalanx.plan.plan import PlannedMachine
 from phalanx.pool.measured import read_probe, slowest_links
 
 
 @dataclass(frozen=True)
-class Orders:
+class LaunchOrders:
     """Commands as they may be written down, and what goes to their processes alone."""
 
     commands: list[WorkerCommand]
     secrets: dict[int, dict[str, str]] = field(default_factory=dict)
 
-    def of(self, member: Member, root: Path) -> list[dict[str, Any]]:
+    def of(self, member: MachineSession, root: Path) -> list[dict[str, Any]]:
         """For one machine's agent."""
         return [
             {
@@ -45,7 +45,9 @@ class Orders:
         ]
 
 
-async def orders_for(job: Job, root: Path, members: Sequence[Member], key: RunKey) -> Orders:
+async def orders_for(
+    job: Job, root: Path, members: Sequence[MachineSession], key: RunKey
+) -> LaunchOrders:
     if job.framework is not None:
         return await _foreign(job, job.framework, root, members)
     by_name = {member.name: member for member in members}
@@ -54,24 +56,26 @@ async def orders_for(job: Job, root: Path, members: Sequence[Member], key: RunKe
         for machine, slot in job.plan.seats
     ]
     if job.plan.workers == 1:
-        return Orders(commands)
+        return LaunchOrders(commands)
     meeting = await _meeting(job, members, key)
     secrets = {
         slot.rank: meeting_variables(meeting, by_name[machine.name].address, machine, slot)
         for machine, slot in job.plan.seats
     }
-    return Orders(commands, secrets)
+    return LaunchOrders(commands, secrets)
 
 
-async def _meeting(job: Job, members: Sequence[Member], key: RunKey) -> Meeting:
+async def _meeting(job: Job, members: Sequence[MachineSession], key: RunKey) -> MeetingPoint:
     first, addresses = members[0], [member.address for member in members]
     probe = read_probe(job.fleet.pool) if job.fleet.pool is not None else None
     links = slowest_links(probe) if probe else {}
     port = (await first.free_ports(1))[0]
-    return Meeting(first.address, port, key, job.fleet.tls, links, addresses)
+    return MeetingPoint(first.address, port, key, job.fleet.tls, links, addresses)
 
 
-async def _foreign(job: Job, framework: Framework, root: Path, members: Sequence[Member]) -> Orders:
+async def _foreign(
+    job: Job, framework: Framework, root: Path, members: Sequence[MachineSession]
+) -> LaunchOrders:
     ports: dict[int, int] = {}
     for member in members:
         ranks = [slot.rank for slot in _planned(job, member).slots]
@@ -92,12 +96,17 @@ async def _foreign(job: Job, framework: Framework, root: Path, members: Sequence
             run_folder=member.seat.run_folder,
             data=member.seat.data or member.seat.datasets,
             variables=dataset_variables(member.seat),
-            before=(member.seat.python, "-I", "-S", f"{member.seat.code}/phalanx/launch/tied.py"),
+            before=(
+                member.seat.python,
+                "-I",
+                "-S",
+                f"{member.seat.code}/phalanx/launch/worker/process_binding.py",
+            ),
         )
         for member in members
     }
-    return Orders(commands_of(job, framework, places, grounds))
+    return LaunchOrders(commands_of(job, framework, places, grounds))
 
 
-def _planned(job: Job, member: Member) -> PlannedMachine:
+def _planned(job: Job, member: MachineSession) -> PlannedMachine:
     return next(machine for machine in job.plan.machines if machine.name == member.name)

@@ -21,7 +21,7 @@ from phalanx.core.run_folder.trust import write_launch
 from phalanx.launch.launchers.launcher import Job, Launch
 from phalanx.launch.launchers.remote_commands import orders_for
 from phalanx.launch.machines.agent_loss import ConnectionLost
-from phalanx.launch.machines.machine_session import Member
+from phalanx.launch.machines.machine_session import MachineSession
 from phalanx.launch.machines.reconnect import Absences, Unreached
 from phalanx.launch.machines.shipment import pack_up
 from phalanx.launch.pool.pool_addresses import own_address
@@ -64,7 +64,7 @@ class RemoteRun:
         say, hold = self.news.append, reconnect
         self.absences = Absences(run_id, 0.0 if detach else reconnect, say)
         self.members = [
-            Member(machine, run_id, detach=detach, attach=attach, say=say, hold=hold)
+            MachineSession(machine, run_id, detach=detach, attach=attach, say=say, hold=hold)
             for machine in machines
         ]
 
@@ -91,7 +91,7 @@ class RemoteRun:
         self._give_addresses()
         return [member.machine for member in self.members]
 
-    def _named(self, name: str) -> Member:
+    def _named(self, name: str) -> MachineSession:
         return next(member for member in self.members if member.name == name)
 
     async def connect_some(self) -> dict[str, str]:
@@ -106,7 +106,7 @@ class RemoteRun:
                 raise error
         return silent
 
-    async def _connect(self, member: Member) -> None:
+    async def _connect(self, member: MachineSession) -> None:
         async with telling(self.news.append, lambda: f"waiting for {member.name}: connecting"):
             await member.connect(CONNECT_SECONDS)
         member.link.waiting.say = self.news.append
@@ -162,7 +162,7 @@ class RemoteRun:
             if member.alive:
                 member.clock_to_run = member.link.clock_offset - first
 
-    async def _dismiss(self, planned: dict[str, PlannedMachine]) -> list[Member]:
+    async def _dismiss(self, planned: dict[str, PlannedMachine]) -> list[MachineSession]:
         """Those without a worker are not needed any more."""
         for member in self.members:
             if member.name not in planned:
@@ -179,7 +179,7 @@ class RemoteRun:
         far = not any(member.machine.is_here for member in self.members)
         self.absences.slept(seconds, leave=self.started and far)
 
-    def _on_lost(self, member: Member, error: MachineError) -> None:
+    def _on_lost(self, member: MachineSession, error: MachineError) -> None:
         """A connection may come back; agents that have ended do not."""
         if self._ending or self.absences.alone is not None:
             return
@@ -189,7 +189,7 @@ class RemoteRun:
         else:
             self._lose(member, error)
 
-    def _lose(self, member: Member, error: MachineError) -> None:
+    def _lose(self, member: MachineSession, error: MachineError) -> None:
         """The workers of the others know whether they can go on; without any nobody can."""
         self.lost.update({r: error for r in member.ranks if self.codes.get(r) != 0})
         left = [m for m in self.members if m.alive or m.name in self.absences.names]
@@ -261,13 +261,13 @@ class RemoteRun:
 
     async def _tell_all(
         self,
-        what: Callable[[Member], Awaitable[None]],
+        what: Callable[[MachineSession], Awaitable[None]],
         limit: float,
-        members: Sequence[Member] | None = None,
+        members: Sequence[MachineSession] | None = None,
     ) -> None:
         """One after the other would let a silent machine hold up the rest."""
 
-        async def tell(member: Member) -> None:
+        async def tell(member: MachineSession) -> None:
             try:
                 async with asyncio.timeout(limit):
                     await what(member)
@@ -309,9 +309,9 @@ def _raise(results: Mapping[str, BaseException | None]) -> None:
         raise as_one(problems)
 
 
-def _refuse_twice(members: Sequence[Member]) -> None:
+def _refuse_twice(members: Sequence[MachineSession]) -> None:
     """Two names of one machine would have it wait for itself."""
-    seen: dict[str, Member] = {}
+    seen: dict[str, MachineSession] = {}
     for member in members:
         other = seen.setdefault(member.facts.machine_id, member)
         if other is not member:

@@ -48,7 +48,7 @@ class Seating:
 
 
 @dataclass(frozen=True)
-class Meeting:
+class MeetingPoint:
     """How the workers of all machines find and know each other."""
 
     address: str
@@ -93,7 +93,7 @@ def working_folder(root: Path, seat: Seating) -> str:
 
 
 def meeting_variables(
-    meeting: Meeting, address: str, machine: PlannedMachine, slot: Slot
+    meeting: MeetingPoint, address: str, machine: PlannedMachine, slot: Slot
 ) -> dict[str, str]:
     """What connects the worker of ``slot`` to the others; it holds the key, so is not kept."""
     found = {

@@ -15,7 +15,14 @@ from phalanx.core.errors import InputError, MachineError, PhalanxError, RunStopp
 from phalanx.core.files import read_bounded
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.frameworks import plan_for, roles_by_rank
-from phalanx.launch.launchers.launcher import Job, Launch, Launcher, Samples, describe_launch, never
+from phalanx.launch.launchers.launcher import (
+    Job,
+    Launch,
+    Launcher,
+    MachineSamples,
+    describe_launch,
+    never,
+)
 from phalanx.launch.launchers.remote_run import RemoteRun
 from phalanx.launch.launchers.remote_worker import DEFAULT_FOLDER, command_of, seating_before
 from phalanx.launch.machines.event_loop import EventLoop, cancel
@@ -161,9 +168,9 @@ class SshLauncher(Launcher):
     def processes(self) -> list[int]:
         return []  # agents read what their workers use
 
-    def samples(self, launch: Launch, paths: RunPaths) -> list[Samples]:
+    def samples(self, launch: Launch, paths: RunPaths) -> list[MachineSamples]:
         assert self._run is not None
-        files: list[Samples] = []
+        files: list[MachineSamples] = []
         for member in self._run.members:
             member.samples = MachineFile(paths.machine(member.name))
             files.append(member.samples)

@@ -16,10 +16,10 @@ from typing import Any
 
 from phalanx.core.errors import MachineError
 from phalanx.launch.machines.agent_frames import (
-    Answer,
+    AgentFrame,
+    AgentProblem,
     Pong,
-    Problem,
-    WrongFrame,
+    WrongAgentFrame,
     pack,
     read_as,
     unpack,
@@ -33,7 +33,7 @@ from phalanx.launch.machines.agent_loss import (
     without_controls,
 )
 from phalanx.launch.machines.agent_source import agent_command, agent_sources
-from phalanx.launch.run.progress_notes import Doing, Waiting
+from phalanx.launch.run.progress_notes import Doing, MachineWait
 from phalanx.launch.ssh.ssh_command import RunningCommand, start_command
 from phalanx.launch.ssh.ssh_connect import CONNECT_SECONDS
 from phalanx.pool.machine import Machine
@@ -57,7 +57,7 @@ OnGap = Callable[[float], None]
 Reply = tuple[dict[str, Any], bytes]
 
 
-class Refused(MachineError):  # noqa: N818  (what was answered)
+class AgentRefused(MachineError):  # noqa: N818  (what was answered)
     """The agent says why it does not do what it is asked."""
 
 
@@ -73,7 +73,7 @@ class AgentLink:
         self.on_lost: OnLost = lambda error: None
         self.on_gap: OnGap = lambda seconds: None
         """This computer itself did not run for so long."""
-        self.waiting = Waiting(self.machine)
+        self.waiting = MachineWait(self.machine)
         self._command, self._patience = command, patience
         self._numbers, self._heard = itertools.count(1), time.monotonic()
         self._pending: dict[int, asyncio.Future[Reply]] = {}
@@ -193,7 +193,7 @@ class AgentLink:
         except EOFError:
             self._ended = True
             self._lose(await why_it_ended(self._command))
-        except WrongFrame as error:
+        except WrongAgentFrame as error:
             self._lose(talks_otherwise(self.machine, str(error)))
         except OSError as error:  # this machine's own disk; what becomes of the connection ends it
             self._lose(cannot_keep(self.machine, error))
@@ -214,18 +214,18 @@ class AgentLink:
         return b"".join(parts)
 
     def _take(self, header: dict[str, Any], payload: bytes) -> None:
-        found = read_as(Answer, header)
+        found = read_as(AgentFrame, header)
         if found.tell == "pong":
             self._take_pong(read_as(Pong, header))
         elif found.tell is not None:
             self.waiting.heard(found.tell)
             self.on_tell(found.tell, header, payload)
         elif found.problem is not None:
-            self._refuse(found.problem, read_as(Problem, header))
+            self._refuse(found.problem, read_as(AgentProblem, header))
         elif found.answer is not None:
             self._resolve(found.answer, header, payload)
         else:
-            raise WrongFrame("a frame says nothing")
+            raise WrongAgentFrame("a frame says nothing")
 
     def _take_pong(self, pong: Pong) -> None:
         now = time.monotonic()
@@ -237,11 +237,11 @@ class AgentLink:
         if waiting is not None and not waiting.done():
             waiting.set_result((header, payload))
 
-    def _refuse(self, number: int, problem: Problem) -> None:
+    def _refuse(self, number: int, problem: AgentProblem) -> None:
         waiting = self._pending.get(number)
         if waiting is not None and not waiting.done():
             cause = f"{self.machine.name}: {without_controls(problem.cause)}"
-            waiting.set_exception(Refused(cause, without_controls(problem.remedy)))
+            waiting.set_exception(AgentRefused(cause, without_controls(problem.remedy)))
 
     async def _ping(self) -> None:
         for count in itertools.count(1):

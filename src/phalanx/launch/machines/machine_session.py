@@ -11,8 +11,8 @@ from phalanx.core.errors import MachineError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.launchers.remote_worker import Seating
 from phalanx.launch.machines.agent_facts import ask_facts
-from phalanx.launch.machines.agent_frames import Chunk, Exited, Ports, read_as
-from phalanx.launch.machines.agent_link import AgentLink, Refused, open_agent
+from phalanx.launch.machines.agent_frames import Exited, FileChunk, Ports, read_as
+from phalanx.launch.machines.agent_link import AgentLink, AgentRefused, open_agent
 from phalanx.launch.machines.agent_loss import without_controls
 from phalanx.launch.machines.clocks import SKEW_WARNING, clock_words
 from phalanx.launch.machines.remote_files import Homecoming, MachineFile
@@ -31,14 +31,14 @@ from phalanx.pool.machine import Machine
 from phalanx.pool.machine_facts import MachineFacts
 
 OnExit = Callable[[int, int], None]
-OnLost = Callable[["Member", MachineError], None]
+OnLost = Callable[["MachineSession", MachineError], None]
 ANSWER_SECONDS = 20.0
 SAMPLES_SECONDS = 300.0
 """For those of weeks, over a slow line."""
 MOST_NOTES = 2000
 
 
-class Member:
+class MachineSession:
     """From logging in to cleaning up, on one machine."""
 
     def __init__(
@@ -186,7 +186,7 @@ class Member:
         self.started_ranks = list(self.ranks)
         try:
             await self.link.ask("start", workers=workers, timeout=ANSWER_SECONDS)
-        except Refused:
+        except AgentRefused:
             await self._end_the_started()
             raise
         await self._have_sampled(ANSWER_SECONDS, keep=self._detach or self._hold > 0)
@@ -272,7 +272,7 @@ class Member:
 
     def _hear(self, what: str, told: dict[str, Any], payload: bytes) -> None:
         if what == "chunk" and self._files is not None:
-            chunk = read_as(Chunk, told)
+            chunk = read_as(FileChunk, told)
             self._files.take(chunk.file, chunk.offset, payload)
         elif what == "exited":
             ended = read_as(Exited, told)

@@ -11,7 +11,7 @@ from pathlib import Path
 from phalanx.launch.frameworks import Framework
 from phalanx.launch.launchers.launcher import Job
 from phalanx.launch.launchers.remote_worker import Seating
-from phalanx.launch.machines.agent_frames import Settled
+from phalanx.launch.machines.agent_frames import AgentHello
 from phalanx.launch.machines.agent_link import AgentLink
 from phalanx.launch.machines.in_thread import in_thread
 from phalanx.launch.run.progress_notes import telling
@@ -21,13 +21,13 @@ from phalanx.launch.shipping.data import checkpoint_manifest, data_manifest
 from phalanx.launch.shipping.datasets import Datasets, find_datasets
 from phalanx.launch.shipping.environment import prepare_environment
 from phalanx.launch.shipping.foreign import prepare_foreign
-from phalanx.launch.shipping.manifest import Manifest
+from phalanx.launch.shipping.manifest import FileManifest
 from phalanx.launch.shipping.project import SHIP_LIMIT, megabytes, project_manifest
 from phalanx.launch.shipping.send import read_answer, ship
 from phalanx.launch.shipping.versions import Inspection
 from phalanx.pool.machine import Machine
 
-Load = tuple[Path, Manifest]
+Load = tuple[Path, FileManifest]
 """A folder of this machine, and what of it travels."""
 _WORTH_TELLING = 5_000_000
 """Bytes: less is there before anybody has read the line."""
@@ -61,7 +61,7 @@ class Equipment:
         if self.checkpoint is not None:
             copied = await self._ship(link, self.checkpoint, "data")
             checkpoint = f"{copied}/{self.resumed}"
-        folder = read_answer(link, link.hello, Settled).run_folder
+        folder = read_answer(link, link.hello, AgentHello).run_folder
         return Seating(python.executable, folder, code, data, datasets, checkpoint), python
 
     async def _python(self, link: AgentLink) -> Inspection:

@@ -9,11 +9,11 @@ from pathlib import Path
 from phalanx.launch.machines.agent_link import open_agent
 from phalanx.launch.machines.in_thread import in_thread
 from phalanx.launch.shipping.code import code_manifest
-from phalanx.launch.shipping.manifest import Manifest
+from phalanx.launch.shipping.manifest import FileManifest
 from phalanx.launch.shipping.send import ignore_progress, ship
 from phalanx.pool.machine import Machine
 
-Code = tuple[Path, Manifest]
+Code = tuple[Path, FileManifest]
 
 
 async def own_code() -> Code:

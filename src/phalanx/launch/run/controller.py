@@ -29,7 +29,7 @@ from phalanx.launch.run.event_tail import Relay
 from phalanx.launch.run.failure import FREE_SOME_SPACE, culprit, explain, failures, told_by
 from phalanx.launch.run.interrupts import Interrupts
 from phalanx.launch.run.observer import Observer
-from phalanx.launch.run.open_run_folder import Place, append_to_log, folder_gone
+from phalanx.launch.run.open_run_folder import OpenRunFolder, append_to_log, folder_gone
 from phalanx.launch.run.script_copy import keep_source
 from phalanx.launch.worker.script_runner import STOPPED_CODE
 from phalanx.observe.summary import run_lock as claim
@@ -120,7 +120,7 @@ class Controller:
         self._stragglers_waited = Patience(_PATIENCE_FOR_STRAGGLERS)
         self._first_waited = Patience(_PATIENCE_FOR_FIRST)
         self._figures = figures_of(launch, paths)
-        self._place = Place(paths.folder)
+        self._place = OpenRunFolder(paths.folder)
 
     def run(self) -> Outcome:
         ending = _Ending("failed", MACHINE_FAILED)

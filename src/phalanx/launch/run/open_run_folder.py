@@ -10,7 +10,7 @@ from phalanx.core.errors import MachineError
 from phalanx.core.run_folder.run_paths import RunPaths
 
 
-class Place:
+class OpenRunFolder:
     """A folder that is there now, told from another one that has its name later."""
 
     def __init__(self, folder: Path) -> None:

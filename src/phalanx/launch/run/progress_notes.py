@@ -47,7 +47,7 @@ async def _tell(say: Say, words: Callable[[], str], last_sign: Callable[[], floa
             due = time.monotonic() + EACH_WORD
 
 
-class Waiting:
+class MachineWait:
     """For one machine, which is asked for what may take long."""
 
     def __init__(self, machine: Machine) -> None:

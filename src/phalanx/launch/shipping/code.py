@@ -7,7 +7,7 @@ from pathlib import Path
 import phalanx
 from phalanx.launch.shipping.hashes import make_manifest
 from phalanx.launch.shipping.listing import walk
-from phalanx.launch.shipping.manifest import Manifest
+from phalanx.launch.shipping.manifest import FileManifest
 
 
 def code_root() -> Path:
@@ -15,7 +15,7 @@ def code_root() -> Path:
     return Path(phalanx.__file__).resolve().parent.parent
 
 
-def code_manifest() -> tuple[Path, Manifest]:
+def code_manifest() -> tuple[Path, FileManifest]:
     """That folder, and the manifest of the package in it (paths begin with ``phalanx/``)."""
     return code_root(), make_manifest(code_root(), walk(code_root(), _left_out))
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from phalanx.core.errors import InputError
 from phalanx.launch.shipping.hashes import make_manifest
 from phalanx.launch.shipping.listing import walk
-from phalanx.launch.shipping.manifest import Manifest
+from phalanx.launch.shipping.manifest import FileManifest
 
 BEST, MANIFEST = "best.safetensors", "manifest.json"
 
 
-def data_manifest(folder: Path, follow: bool = False) -> tuple[Path, Manifest]:
+def data_manifest(folder: Path, follow: bool = False) -> tuple[Path, FileManifest]:
     """The folder and all that is in it; nothing is ignored."""
     if not folder.is_dir():
         raise InputError(f"--data {folder} is not a folder", "Name the folder that holds the data.")
@@ -20,7 +20,7 @@ def data_manifest(folder: Path, follow: bool = False) -> tuple[Path, Manifest]:
     return root, make_manifest(root, walk(root, lambda path, is_folder: False, follow=follow))
 
 
-def checkpoint_manifest(checkpoint: Path) -> tuple[Path, Manifest]:
+def checkpoint_manifest(checkpoint: Path) -> tuple[Path, FileManifest]:
     """A checkpoint under the names it has in its run, and the best weights if they are older."""
     folder = checkpoint.resolve()
     root, own = folder.parent.parent, f"{folder.parent.name}/{folder.name}"

@@ -11,7 +11,7 @@ import msgspec
 from phalanx.core.errors import MachineError
 from phalanx.launch.run.progress_notes import telling
 from phalanx.launch.shipping.requirements import WORKER_PACKAGES, Recipe, read_recipe
-from phalanx.launch.shipping.send import Link, Progress, ignore_progress, read_answer, ship
+from phalanx.launch.shipping.send import Progress, ShippingLink, ignore_progress, read_answer, ship
 from phalanx.launch.shipping.versions import OLDEST, Inspection
 from phalanx.launch.shipping.wheels import fetch_wheels
 
@@ -29,7 +29,7 @@ class Made(msgspec.Struct):
 
 
 async def prepare_environment(
-    link: Link, root: Path, progress: Progress = ignore_progress
+    link: ShippingLink, root: Path, progress: Progress = ignore_progress
 ) -> Inspection:
     """The Python that the machine's workers shall run, for the project at ``root``."""
     machine = link.machine
@@ -44,7 +44,9 @@ async def prepare_environment(
     return await inspect(link, await make_environment(link, recipe, base, progress))
 
 
-async def inspect(link: Link, python: str, packages: Sequence[str] = WORKER_PACKAGES) -> Inspection:
+async def inspect(
+    link: ShippingLink, python: str, packages: Sequence[str] = WORKER_PACKAGES
+) -> Inspection:
     answer = await link.ask(
         "inspect",
         timeout=INSPECT_SECONDS,
@@ -55,7 +57,9 @@ async def inspect(link: Link, python: str, packages: Sequence[str] = WORKER_PACK
     return read_answer(link, answer, Inspection)
 
 
-async def make_environment(link: Link, recipe: Recipe, base: Inspection, progress: Progress) -> str:
+async def make_environment(
+    link: ShippingLink, recipe: Recipe, base: Inspection, progress: Progress
+) -> str:
     """By pip on the machine, with wheels of this one where the machine reaches no index."""
     made = await _ask(link, recipe, base, None)
     if made.python is None:
@@ -71,7 +75,7 @@ async def make_environment(link: Link, recipe: Recipe, base: Inspection, progres
     return made.python
 
 
-async def _ask(link: Link, recipe: Recipe, base: Inspection, wheels: str | None) -> Made:
+async def _ask(link: ShippingLink, recipe: Recipe, base: Inspection, wheels: str | None) -> Made:
     answer = await link.ask(
         "environment",
         timeout=MAKE_SECONDS,

@@ -9,14 +9,16 @@ from phalanx.core.errors import MachineError
 from phalanx.launch.frameworks import Framework
 from phalanx.launch.frameworks.peer_environments import python_of
 from phalanx.launch.shipping.environment import inspect, make_environment
-from phalanx.launch.shipping.requirements import Recipe, Step
-from phalanx.launch.shipping.send import Link, Progress
+from phalanx.launch.shipping.requirements import PipStep, Recipe
+from phalanx.launch.shipping.send import Progress, ShippingLink
 from phalanx.launch.shipping.versions import Inspection
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
-async def prepare_foreign(link: Link, framework: Framework, progress: Progress) -> Inspection:
+async def prepare_foreign(
+    link: ShippingLink, framework: Framework, progress: Progress
+) -> Inspection:
     """First the blueprint's Python, then where this machine has it, at last a new environment."""
     machine, needed = link.machine, _names(framework)
     named = [machine.python] if "python" in machine.model_fields_set else []
@@ -25,7 +27,7 @@ async def prepare_foreign(link: Link, framework: Framework, progress: Progress) 
             found = await inspect(link, python, needed)
             if all(name in found.packages for name in needed):
                 return found
-    recipe = Recipe(framework.name, (Step("\n".join(framework.requirements) + "\n", ""),))
+    recipe = Recipe(framework.name, (PipStep("\n".join(framework.requirements) + "\n", ""),))
     base = await inspect(link, machine.python, needed)
     made = await make_environment(link, recipe, base, progress)
     return await inspect(link, made, needed)

@@ -15,7 +15,7 @@ from phalanx.core.cache import cache_home
 from phalanx.core.errors import InputError
 from phalanx.core.files import write_whole
 from phalanx.launch.shipping.listing import ListedFile
-from phalanx.launch.shipping.manifest import Entry, Manifest
+from phalanx.launch.shipping.manifest import FileEntry, FileManifest
 
 SETTLED_NS = 2_000_000_000
 """A file that was changed just now may change again within the same tick of its clock."""
@@ -24,7 +24,7 @@ Known = dict[str, tuple[int, int, int, str]]
 """By path: size, time of the last change, inode, checksum."""
 
 
-def make_manifest(root: Path, files: Sequence[ListedFile]) -> Manifest:
+def make_manifest(root: Path, files: Sequence[ListedFile]) -> FileManifest:
     """The manifest of files below ``root``."""
     memory = cache_home() / "hashes" / f"{hashlib.sha256(os.fsencode(root)).hexdigest()}.json"
     before = _read(memory)
@@ -34,12 +34,14 @@ def make_manifest(root: Path, files: Sequence[ListedFile]) -> Manifest:
         digest = ""
         if not file.link and not file.folder:
             digest = _known_or_read(root / file.path, file.path, before, now)
-        entries.append(Entry(file.path, file.size, digest, file.executable, file.link, file.folder))
+        entries.append(
+            FileEntry(file.path, file.size, digest, file.executable, file.link, file.folder)
+        )
     if now != before:
         with contextlib.suppress(OSError):  # it only makes the next run faster
             memory.parent.mkdir(parents=True, exist_ok=True)
             write_whole(memory, msgspec.json.encode(now))
-    return Manifest(tuple(sorted(entries, key=lambda entry: entry.path)))
+    return FileManifest(tuple(sorted(entries, key=lambda entry: entry.path)))
 
 
 def _read(memory: Path) -> Known:

@@ -8,7 +8,7 @@ from functools import cached_property
 import msgspec
 
 
-class Entry(msgspec.Struct, frozen=True):
+class FileEntry(msgspec.Struct, frozen=True):
     """A file, a link or an empty folder; ``path`` is relative, with slashes."""
 
     path: str
@@ -19,10 +19,10 @@ class Entry(msgspec.Struct, frozen=True):
     folder: bool = False
 
 
-class Manifest(msgspec.Struct, frozen=True, dict=True):
+class FileManifest(msgspec.Struct, frozen=True, dict=True):
     """The entries in the order of their paths; two that are equal have one digest."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[FileEntry, ...]
 
     @cached_property
     def content(self) -> bytes:

@@ -20,7 +20,7 @@ from phalanx.launch.machines.in_thread import in_thread
 from phalanx.launch.shipping.home.checkpoints import at_home, place, split_off
 from phalanx.launch.shipping.home.incoming import Incoming, Received, shown
 from phalanx.launch.shipping.project import megabytes
-from phalanx.launch.shipping.send import Link, read_answer
+from phalanx.launch.shipping.send import ShippingLink, read_answer
 
 COLLECT_SECONDS = 300.0
 """Without a piece of a result; all of them may take as long as the line is slow."""
@@ -31,7 +31,7 @@ _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 OnTell = Callable[[str, dict[str, Any], bytes], None]
 
 
-class TellingLink(Link, Protocol):
+class TellingLink(ShippingLink, Protocol):
     """A link whose unasked messages can be listened to."""
 
     on_tell: OnTell
@@ -78,7 +78,7 @@ async def collect_results(links: Sequence[TellingLink], paths: RunPaths) -> Coll
     return collected
 
 
-async def _confirm(link: Link, collected: Collected) -> None:
+async def _confirm(link: ShippingLink, collected: Collected) -> None:
     """Let the machine remove its results when it is cleaned up."""
     try:
         await link.ask("collected", timeout=CLEAN_SECONDS)
@@ -216,7 +216,7 @@ def _folder_below(folder: Path, names: Sequence[str]) -> Iterator[int]:
         os.close(place)
 
 
-async def clean_up(link: Link) -> list[str]:
+async def clean_up(link: ShippingLink) -> list[str]:
     """Remove the run from a machine, less what is nowhere else; lines on what is kept there."""
     name = link.machine.name
     found = await link.ask(
