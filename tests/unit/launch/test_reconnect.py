@@ -39,7 +39,7 @@ class Place:
     async def start(self) -> None:
         await self.run.connect()
         (member,) = self.run.members
-        member.begin(self.paths, self.planned, self.run._on_exit, self.run._on_lost)
+        member.begin(self.paths, self.planned)
         self.run.started = True
         await member.start([{"rank": 0, "argv": ["sh", "-c", COUNTS]}])
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shipping_support import NearLink
+from shipping_support import Hearing, NearLink
 
 import phalanx
 from phalanx.agent.storage import environments as agent_environment
@@ -279,9 +279,9 @@ def test_an_offline_machine_gets_wheels_from_here(
         near = Machine(name="m1", host="here", folder=str(tmp_path / "there ü"))
         found = []
         for run_id in ("run-1", "run-2"):
-            async with await open_agent(near, run=run_id) as link:
+            hearing = Hearing(lambda name, told, payload: notes.append(told.get("text", "")))
+            async with await open_agent(near, run=run_id, listener=hearing) as link:
                 link.machine = machine  # as any other machine: it gets an environment of its own
-                link.on_tell = lambda name, told, payload: notes.append(told.get("text", ""))
                 found.append(await prepare_environment(link, root))
         return found
 

@@ -169,10 +169,9 @@ class Hostile(NearLink):
         if name != "collect":
             return await super().ask(name, **fields)
         for path, content in self.results:
-            self.on_tell("result", {"path": path, "size": len(content)}, b"")
-            self.on_tell("result_part", {}, content)
-            digest = hashlib.sha256(content).hexdigest()
-            self.on_tell("result_end", {"sha256": digest}, b"")
+            self.agent.tell("result", path=path, size=len(content))
+            self.agent.send({"tell": "result_part"}, content)
+            self.agent.tell("result_end", sha256=hashlib.sha256(content).hexdigest())
         return {"files": 1, "bytes": 1}
 
 

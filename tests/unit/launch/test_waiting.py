@@ -61,7 +61,7 @@ def test_nothing_is_said_while_there_are_signs() -> None:
 
 def test_each_sign_of_progress_gives_the_whole_time_anew() -> None:
     async def work() -> None:
-        one = MachineWait(M3)
+        one = MachineWait(M3, print)
         async with one.patiently(lambda: "copying", 300.0):
             (limit,) = one._limits
             ends = [limit.when() or 0.0]
@@ -78,7 +78,7 @@ def test_each_sign_of_progress_gives_the_whole_time_anew() -> None:
 def test_without_progress_it_ends_and_names_the_machine_and_what_it_was_doing() -> None:
     async def work() -> None:
         with pytest.raises(MachineError) as caught:
-            async with MachineWait(M3).patiently(lambda: "checking 2.0 GB of data", 0.05):
+            async with MachineWait(M3, print).patiently(lambda: "checking 2.0 GB of data", 0.05):
                 await asyncio.sleep(SECONDS)
         assert caught.value.cause == (
             "m3 has made no progress for 0 seconds: checking 2.0 GB of data"

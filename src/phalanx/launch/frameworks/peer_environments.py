@@ -58,12 +58,8 @@ PEERS = {
     peer.system: peer
     for peer in (
         PeerSystem("torch-ddp", TORCH, ".ddp.py", "torch DistributedDataParallel"),
-        PeerSystem(
-            MIRRORED, TENSORFLOW, ".keras.py", "TensorFlow MultiWorkerMirroredStrategy"
-        ),
-        PeerSystem(
-            PARAMETER_SERVER, TENSORFLOW, ".keras.py", "TensorFlow ParameterServerStrategy"
-        ),
+        PeerSystem(MIRRORED, TENSORFLOW, ".keras.py", "TensorFlow MultiWorkerMirroredStrategy"),
+        PeerSystem(PARAMETER_SERVER, TENSORFLOW, ".keras.py", "TensorFlow ParameterServerStrategy"),
     )
 }
 

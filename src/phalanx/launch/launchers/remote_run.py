@@ -61,10 +61,9 @@ class RemoteRun:
         self.started = False
         self._key = RunKey.new()
         self._ending = False
-        say, hold = self.news.append, reconnect
-        self.absences = Absences(run_id, 0.0 if detach else reconnect, say)
+        self.absences = Absences(run_id, 0.0 if detach else reconnect, self.say)
         self.members = [
-            MachineSession(machine, run_id, detach=detach, attach=attach, say=say, hold=hold)
+            MachineSession(machine, run_id, self, detach=detach, attach=attach, hold=reconnect)
             for machine in machines
         ]
 
@@ -109,8 +108,6 @@ class RemoteRun:
     async def _connect(self, member: MachineSession) -> None:
         async with telling(self.news.append, lambda: f"waiting for {member.name}: connecting"):
             await member.connect(CONNECT_SECONDS)
-        member.link.waiting.say = self.news.append
-        member.link.on_gap = self._on_gap
 
     def _give_addresses(self) -> None:
         """This machine is known to the others by the address they are reached from."""
@@ -140,7 +137,7 @@ class RemoteRun:
         planned = {machine.name: machine for machine in job.plan.machines}
         self.members = await self._dismiss(planned)
         for member in self.members:
-            member.begin(paths, planned[member.name], self._on_exit, self._on_lost)
+            member.begin(paths, planned[member.name])
         equipment = await pack_up(job, self.news.append)
         await _first_failure({member.name: member.equip(equipment) for member in self.members})
         pythons = {m.name: m.python for m in self.members if m.python is not None}
@@ -171,23 +168,26 @@ class RemoteRun:
 
     # -- while it runs -----------------------------------------------------------------------
 
-    def _on_exit(self, rank: int, code: int) -> None:
+    def say(self, text: str) -> None:
+        self.news.append(text)
+
+    def on_exit(self, rank: int, code: int) -> None:
         self.codes[rank] = code
 
-    def _on_gap(self, seconds: float) -> None:
+    def on_gap(self, seconds: float) -> None:
         """With workers on this computer itself the run cannot do without it."""
         far = not any(member.machine.is_here for member in self.members)
         self.absences.slept(seconds, leave=self.started and far)
 
-    def _on_lost(self, member: MachineSession, error: MachineError) -> None:
+    def on_lost(self, session: MachineSession, error: MachineError) -> None:
         """A connection may come back; agents that have ended do not."""
         if self._ending or self.absences.alone is not None:
             return
-        back = isinstance(error, ConnectionLost) and bool(member.started_ranks)
+        back = isinstance(error, ConnectionLost) and bool(session.started_ranks)
         if back and self.started and self.absences.seconds:
-            self.absences.wait_for(member, error, lambda error: self._lose(member, error))
+            self.absences.wait_for(session, error, lambda error: self._lose(session, error))
         else:
-            self._lose(member, error)
+            self._lose(session, error)
 
     def _lose(self, member: MachineSession, error: MachineError) -> None:
         """The workers of the others know whether they can go on; without any nobody can."""
@@ -203,12 +203,12 @@ class RemoteRun:
     async def _rejoin(self, job: Job, paths: RunPaths) -> None:
         planned = {machine.name: machine for machine in job.plan.machines}
         for member in self.members:
-            member.begin(paths, planned[member.name], self._on_exit, self._on_lost)
+            member.begin(paths, planned[member.name])
         self.started = True
         self._one_clock(job)
         for member in self.members:
             if member.gone is not None:
-                self._on_lost(member, member.gone)
+                self.on_lost(member, member.gone)
         await _all({m.name: m.rejoin() for m in self.members if m.gone is None})
 
     async def leave(self) -> None:

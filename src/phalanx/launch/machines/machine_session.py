@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from phalanx.core.errors import MachineError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.launchers.remote_worker import Seating
+from phalanx.launch.machines.agent_answers import AgentListener, AgentRefused
 from phalanx.launch.machines.agent_facts import ask_facts
 from phalanx.launch.machines.agent_frames import Exited, FileChunk, Ports, read_as
-from phalanx.launch.machines.agent_link import AgentLink, AgentRefused, open_agent
+from phalanx.launch.machines.agent_link import AgentLink, open_agent
 from phalanx.launch.machines.agent_loss import without_controls
 from phalanx.launch.machines.clocks import SKEW_WARNING, clock_words
 from phalanx.launch.machines.remote_files import Homecoming, MachineFile
 from phalanx.launch.machines.shipment import Equipment
 from phalanx.launch.pool.pool_addresses import address_for_others
-from phalanx.launch.run.say import Say
 from phalanx.launch.shipping.home.checkpoints import ComingHome
 from phalanx.launch.shipping.home.results import clean_up, take_checkpoint
 from phalanx.launch.shipping.send import answers_wrongly, read_answer
@@ -30,25 +29,32 @@ from phalanx.pool.here import on_this_machine
 from phalanx.pool.machine import Machine
 from phalanx.pool.machine_facts import MachineFacts
 
-OnExit = Callable[[int, int], None]
-OnLost = Callable[["MachineSession", MachineError], None]
 ANSWER_SECONDS = 20.0
 SAMPLES_SECONDS = 300.0
 """For those of weeks, over a slow line."""
 MOST_NOTES = 2000
 
 
-class MachineSession:
+class SessionListener(Protocol):
+    """What a session reports to its run."""
+
+    def say(self, text: str) -> None: ...
+    def on_exit(self, rank: int, code: int) -> None: ...
+    def on_lost(self, session: MachineSession, error: MachineError) -> None: ...
+    def on_gap(self, seconds: float) -> None: ...
+
+
+class MachineSession(AgentListener):
     """From logging in to cleaning up, on one machine."""
 
     def __init__(
         self,
         machine: Machine,
         run_id: str,
+        run: SessionListener,
         *,
-        detach: bool,
-        attach: bool,
-        say: Say,
+        detach: bool = False,
+        attach: bool = False,
         hold: float = 0.0,
     ) -> None:
         self.machine = machine
@@ -71,7 +77,7 @@ class MachineSession:
         self._link: AgentLink | None = None
         self._past: list[AgentLink] = []
         """Kept: the process behind one of this computer is killed by asyncio when it is dropped."""
-        self._run_id, self._say = run_id, say
+        self._run_id, self._run = run_id, run
         self._detach, self._attach = detach, attach
         self._hold = 0.0 if detach or attach else hold
         """Of an agent that ends with its controller, but not with its sleep."""
@@ -80,8 +86,8 @@ class MachineSession:
         self._reader = SampleReader()
         self._notes = 0
         self._seat: Seating | None = None
-        self._on_exit: OnExit = lambda rank, code: None
-        self._on_lost: OnLost = lambda member, error: None
+        self._watched = False
+        """Whether a loss is reported; before, and while reconnecting, requests fail by it."""
 
     @property
     def name(self) -> str:
@@ -133,6 +139,7 @@ class MachineSession:
             attach=self._attach,
             hold=self._hold,
             timeout=timeout,
+            listener=self,
         )
         if self._attach and self._link.hello.get("gone") is True:
             self.gone = MachineError(
@@ -141,7 +148,6 @@ class MachineSession:
             )
             await self._link.close()
             return
-        self._link.on_tell = self._hear
         facts, self.skew = await ask_facts(self._link, ANSWER_SECONDS)
         self._facts = facts
         gpus = len(facts.gpus)
@@ -167,20 +173,16 @@ class MachineSession:
 
     # -- workers -----------------------------------------------------------------------------
 
-    def begin(
-        self, paths: RunPaths, plan: PlannedMachine, on_exit: OnExit, on_lost: OnLost
-    ) -> None:
+    def begin(self, paths: RunPaths, plan: PlannedMachine) -> None:
         self.ranks = [slot.rank for slot in plan.slots]
-        self._files = Homecoming(paths, self.ranks, lambda text: self._say(f"{self.name}: {text}"))
+        self._files = Homecoming(paths, self.ranks, self._say_by_name)
         self._checkpoints = ComingHome(
             self.name,
             paths,
             lambda incoming, name: take_checkpoint(self.link, incoming, name),
-            lambda text: self._say(f"{self.name}: {text}"),
+            self._say_by_name,
         )
-        self._on_exit, self._on_lost = on_exit, on_lost
-        if self._link is not None:
-            self._link.on_lost = lambda error: self._on_lost(self, error)
+        self._watched = True
 
     async def start(self, workers: list[dict[str, Any]]) -> None:
         self.started_ranks = list(self.ranks)
@@ -193,10 +195,9 @@ class MachineSession:
 
     async def _end_the_started(self) -> None:
         """When one cannot be started, those before it end unheard: the one is the cause."""
-        self._on_exit = lambda rank, code: None
-        with contextlib.suppress(MachineError):
-            await self.stop(0.0)
         self.started_ranks = []
+        with contextlib.suppress(MachineError):
+            await self.link.ask("stop", grace=0.0, timeout=ANSWER_SECONDS)
 
     async def rejoin(self) -> None:
         """Have the rest of what the workers wrote, and of how they ended, sent."""
@@ -209,8 +210,14 @@ class MachineSession:
 
     async def reconnect(self, timeout: float) -> bool:
         """Be its controller again; whether there was an agent that still has the run."""
+        self._watched = False
         link = await open_agent(
-            self.machine, run=self._run_id, attach=True, hold=self._hold, timeout=timeout
+            self.machine,
+            run=self._run_id,
+            attach=True,
+            hold=self._hold,
+            timeout=timeout,
+            listener=self,
         )
         if link.hello.get("gone") is True:
             await link.close()
@@ -218,15 +225,14 @@ class MachineSession:
         old, self._link = self.link, link
         self._past.append(old)
         await old.detach()
-        link.on_tell, link.on_gap, link.waiting.say = self._hear, old.on_gap, self._say
         try:
             await self.rejoin()
         except MachineError:
             await link.detach()
             raise
-        link.on_lost = lambda error: self._on_lost(self, error)
         if link.lost is not None:
             raise link.lost
+        self._watched = True
         return True
 
     async def _have_sampled(self, timeout: float, **fields: Any) -> None:
@@ -236,7 +242,7 @@ class MachineSession:
         except MachineError as error:
             if self.link.lost is not None:
                 raise
-            self._say(error.cause)
+            self.say(error.cause)
 
     async def fetch_samples(self, paths: RunPaths) -> None:
         """Those that an agent that is gone has kept.
@@ -270,27 +276,37 @@ class MachineSession:
         if self.alive and self.started_ranks:
             await self.link.ask("stop", grace=grace, timeout=grace + ANSWER_SECONDS)
 
-    def _hear(self, what: str, told: dict[str, Any], payload: bytes) -> None:
-        if what == "chunk" and self._files is not None:
-            chunk = read_as(FileChunk, told)
+    def on_tell(self, name: str, fields: dict[str, Any], payload: bytes) -> None:
+        if name == "chunk" and self._files is not None:
+            chunk = read_as(FileChunk, fields)
             self._files.take(chunk.file, chunk.offset, payload)
-        elif what == "exited":
-            ended = read_as(Exited, told)
-            if ended.rank in self.ranks:
-                self._on_exit(ended.rank, ended.code)
-        elif what == "saved" and self._checkpoints is not None:
-            self._checkpoints.hear(str(told.get("checkpoint")))
-        elif what == "sample" and self.samples is not None:
-            sample = self._reader.read(told, self.clock_to_run)
+        elif name == "exited":
+            ended = read_as(Exited, fields)
+            if ended.rank in self.started_ranks:
+                self._run.on_exit(ended.rank, ended.code)
+        elif name == "saved" and self._checkpoints is not None:
+            self._checkpoints.hear(str(fields.get("checkpoint")))
+        elif name == "sample" and self.samples is not None:
+            sample = self._reader.read(fields, self.clock_to_run)
             if sample is not None:
                 self.samples.add(sample)
-        elif what == "note":
-            self._take_note(without_controls(str(told.get("text"))))
+        elif name == "note":
+            self._notes += 1
+            if self._notes <= MOST_NOTES:  # a machine cannot fill the terminal
+                self._say_by_name(without_controls(str(fields.get("text"))))
 
-    def _take_note(self, text: str) -> None:
-        self._notes += 1
-        if self._notes <= MOST_NOTES:  # whoever says something without end is not heard for ever
-            self._say(f"{self.name}: {text}")
+    def on_lost(self, error: MachineError) -> None:
+        if self._watched:
+            self._run.on_lost(self, error)
+
+    def on_gap(self, seconds: float) -> None:
+        self._run.on_gap(seconds)
+
+    def say(self, text: str) -> None:
+        self._run.say(text)
+
+    def _say_by_name(self, text: str) -> None:
+        self.say(f"{self.name}: {text}")
 
     # -- the end -----------------------------------------------------------------------------
 
@@ -302,7 +318,7 @@ class MachineSession:
     async def clean(self) -> None:
         if self.alive:
             for text in await clean_up(self.link):
-                self._say(text)
+                self.say(text)
 
     async def close(self) -> None:
         if self._link is not None:

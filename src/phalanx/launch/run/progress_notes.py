@@ -50,9 +50,8 @@ async def _tell(say: Say, words: Callable[[], str], last_sign: Callable[[], floa
 class MachineWait:
     """For one machine, which is asked for what may take long."""
 
-    def __init__(self, machine: Machine) -> None:
-        self.say: Say = lambda text: None
-        self._machine = machine
+    def __init__(self, machine: Machine, say: Say) -> None:
+        self.say, self._machine = say, machine
         self._noted = 0.0
         """When the machine itself last said how it is going."""
         self._limits: dict[asyncio.Timeout, float] = {}

@@ -8,6 +8,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,13 +29,13 @@ CLEAN_SECONDS = 120.0
 NAMED = 10
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
-OnTell = Callable[[str, dict[str, Any], bytes], None]
-
 
 class TellingLink(ShippingLink, Protocol):
-    """A link whose unasked messages can be listened to."""
+    """A link whose unasked messages can be taken."""
 
-    on_tell: OnTell
+    def diverted(
+        self, take: Callable[[str, dict[str, Any], bytes], bool]
+    ) -> AbstractContextManager[None]: ...
 
 
 @dataclass
@@ -117,18 +118,11 @@ async def take_checkpoint(link: TellingLink, incoming: Incoming, name: str) -> d
 
 
 async def _take(link: TellingLink, incoming: Incoming, ask: str, **fields: Any) -> dict[str, Any]:
-    """Ask for what comes as results do; what else the machine says meanwhile is heard as ever."""
-    others = link.on_tell
-
-    def on_tell(name: str, header: dict[str, Any], payload: bytes) -> None:
-        if not incoming.on_tell(name, header, payload):
-            others(name, header, payload)
-
-    link.on_tell = on_tell
+    """Ask for what comes as results do."""
     try:
-        return await link.ask(ask, **fields)
+        with link.diverted(incoming.on_tell):
+            return await link.ask(ask, **fields)
     finally:
-        link.on_tell = others
         incoming.close()
 
 
