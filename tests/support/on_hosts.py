@@ -19,7 +19,7 @@ from typing import Any
 from phalanx.core.errors import PhalanxError
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.sync.arena.remote.coordinator import Home
-from phalanx.sync.arena.remote.coordinator_messages import HOME, Hello
+from phalanx.sync.arena.remote.coordinator_messages import HOME, Ending, Hello
 from phalanx.sync.arena.remote.membership import become_worker, greet
 from phalanx.sync.arena.remote.remote_arena import Mirror
 from phalanx.sync.connect.listener import Listener
@@ -114,7 +114,7 @@ def _leave(arena: Mirror, *, in_good_order: bool) -> None:
         with suppress(PhalanxError, OSError):
             close()
     with suppress(PhalanxError, OSError):
-        arena.close(in_good_order=in_good_order)
+        arena.close(Ending.DONE if in_good_order else Ending.GONE)
 
 
 @contextmanager

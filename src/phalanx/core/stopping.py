@@ -5,9 +5,6 @@ A plain flag, because signal handlers set it: they must not take locks.
 
 from __future__ import annotations
 
-WORDS = "it was asked to stop"
-"""What a process that ends before the others tells them, so that nobody takes it for lost."""
-
 _asked = False
 
 

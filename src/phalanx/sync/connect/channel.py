@@ -30,8 +30,11 @@ BULK_BYTES = 1 << 16
 MAX_PIECES = 1000
 _PREFIX = struct.Struct("<IQ")
 CLOSED_HERE = "this side closed the connection"
-CLOSED = "it closed the connection"
 _REMEDY = "See its log, and whether its machine and link are up."
+
+
+class ChannelClosed(MachineLost):
+    """The other side ended the connection, and may have meant to."""
 
 
 class Channel:
@@ -168,7 +171,7 @@ class Channel:
             except OSError as error:
                 raise self.lost(reason(error)) from None
             if not count:
-                raise self.lost(CLOSED)
+                raise ChannelClosed(f"{self.peer} is gone (it closed the connection)", _REMEDY)
             return count
 
     def poll_events(self, sending: bool, receiving: bool) -> int:

@@ -26,11 +26,11 @@ from phalanx.core.run_folder.agreed_run import agreed_run
 from phalanx.core.run_folder.run_key import KEY_VARIABLE, RunKey, key_from
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.pool.measured import read_probe, slowest_links
-from phalanx.sync.arena.remote.coordinator_messages import Hello
+from phalanx.sync.arena.remote.coordinator_messages import Ending, Hello
 from phalanx.sync.arena.remote.coordinator_process import Orders, start_home
 from phalanx.sync.arena.remote.membership import become_worker, greet, host_id
 from phalanx.sync.arena.remote.remote_arena import Mirror
-from phalanx.sync.connect.channel import CLOSED
+from phalanx.sync.connect.channel import ChannelClosed
 from phalanx.sync.connect.listener import Listener
 from phalanx.sync.store.remote.servers import Wish
 from phalanx.sync.store.remote.store_server import StoreServer
@@ -159,21 +159,21 @@ def _leave(arena: Mirror, keeper: subprocess.Popen[bytes] | None, words: Path) -
         if arena.hosts is not None:
             arena.hosts.close()
     with suppress(PhalanxError, OSError):
-        arena.close(in_good_order=well, because="" if well else _last_words(words))
+        arena.close(*((Ending.DONE, "") if well else _ending(words)))
     if keeper is not None and keeper.stdin is not None:
         keeper.stdin.close()  # the home ends when the others have left, or soon
         with suppress(subprocess.TimeoutExpired):
             keeper.wait(LEAVE_SECONDS if well else 0.0)
 
 
-def _last_words(path: Path) -> str:
-    """Why this process failed, in one line, if it left that."""
+def _ending(traceback: Path) -> tuple[Ending, str]:
+    """Of a process that did not train to the end: with its reason in one line, if it left one."""
     if stopping.asked():
-        return stopping.WORDS
+        return Ending.STOPPED, ""
     with suppress(OSError, IndexError):
-        lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return lines[-1] if lines[0].startswith("Traceback") else lines[0]
-    return ""
+        lines = traceback.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return Ending.FAILED, lines[-1] if lines[0].startswith("Traceback") else lines[0]
+    return Ending.GONE, ""
 
 
 def device_of(arena: Mirror) -> torch.device:
@@ -212,10 +212,11 @@ def serve(seat: Seat) -> int:
         while not ended.is_set():  # the home ends the connection when the last worker has left
             if channel.poll(0.5):
                 channel.skip(channel.receive()[1])
+    except ChannelClosed:
+        pass
     except MachineLost as lost:
-        if CLOSED not in lost.cause:
-            print(f"error: {lost.cause}", file=sys.stderr, flush=True)
-            code = lost.exit_code
+        print(f"error: {lost.cause}", file=sys.stderr, flush=True)
+        code = lost.exit_code
     ended.set()
     serving.join(LEAVE_SECONDS)
     if keeper is not None and keeper.stdin is not None:

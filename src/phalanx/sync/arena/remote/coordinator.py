@@ -141,10 +141,10 @@ class Home:
             header, size = client.channel.receive()
             request = m.request_decoder.decode(header)
             if isinstance(request, m.Bye):
-                if request.because:
-                    self._lose(client, request.because)
-                else:
+                if request.ending is m.Ending.DONE:
                     self._leave(client)
+                else:
+                    self._lose(client, request.ending, request.because)
                 return
             self._take_changes(client, getattr(request, "runs", 0), size)
             self._handlers[type(request)](client, request)
@@ -176,19 +176,19 @@ class Home:
 
     def _leave(self, client: Client) -> None:
         if not client.hello.serves:
-            self._ended.append(client.lost(ended=True))
+            self._ended.append(client.lost(m.Ending.DONE))
         self._forget_client(client)
         self._settle_without()
 
-    def _lose(self, client: Client, because: str = "") -> None:
+    def _lose(self, client: Client, ending: m.Ending = m.Ending.GONE, because: str = "") -> None:
         """Everybody hears of it; those who waited for it go on, or give up."""
         if client not in self._clients:
             return
         self._forget_client(client)
         if len(self._present) < self._processes:
-            self._never.append(client.lost(because=because))
+            self._never.append(client.lost(ending, because))
         for other in list(self._clients):
-            self._say(other, client.lost(because=because))
+            self._say(other, client.lost(ending, because))
         self._settle_without()
 
     def _forget_client(self, client: Client) -> None:

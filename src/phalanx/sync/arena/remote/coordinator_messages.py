@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import msgspec
@@ -116,10 +117,23 @@ class Time(msgspec.Struct, frozen=True, tag=True):
     seq: int
 
 
-class Bye(msgspec.Struct, frozen=True, tag=True):
-    """This process ends; in good order, unless it says why not."""
+class Ending(StrEnum):
+    """How a process left the others."""
 
+    DONE = "done"
+    STOPPED = "stopped"
+    """It was asked to stop, and so are the others: no machine is lost."""
+    FAILED = "failed"
+    GONE = "gone"
+    """Its connection ended without a Bye."""
+
+
+class Bye(msgspec.Struct, frozen=True, tag=True):
+    """This process ends."""
+
+    ending: Ending = Ending.DONE
     because: Annotated[str, msgspec.Meta(max_length=400)] = ""
+    """Its last words, if it failed."""
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):
@@ -137,8 +151,7 @@ class Lost(msgspec.Struct, frozen=True, tag=True):
     machine: str
     address: str
     serves: bool = False
-    ended: bool = False
-    """It said good-bye, and others still count on it."""
+    ending: Ending = Ending.GONE
     because: str = ""
     """Its own words, where it had any."""
 

@@ -26,10 +26,10 @@ class Client:
         hello = self.hello
         return m.Member(self.rank, hello.machine, hello.address, hello.port, hello.host)
 
-    def lost(self, *, ended: bool = False, because: str = "") -> m.Lost:
+    def lost(self, ending: m.Ending, because: str = "") -> m.Lost:
         """How others are told that it is gone."""
         hello = self.hello
-        return m.Lost(self.rank, hello.machine, hello.address, hello.serves, ended, because)
+        return m.Lost(self.rank, hello.machine, hello.address, hello.serves, ending, because)
 
     def answer(self, reply: m.Reply, *changes: bytes) -> None:
         self.channel.send(m.encode(reply), *changes)

@@ -238,26 +238,28 @@ class Mirror:
 
     # -- the end -----------------------------------------------------------------------------
 
-    def close(self, *, in_good_order: bool, because: str = "") -> None:
+    def close(self, ending: m.Ending, because: str = "") -> None:
         if self.direct is not None:
             self.direct.close()
-        if in_good_order or because:
+        if ending is not m.Ending.GONE:
             with suppress(PeerLost):
-                self._talk.say(lambda *_: m.Bye(because[:400]), bare=True)
+                self._talk.say(lambda *_: m.Bye(ending, because[:400]), bare=True)
         self._talk.close()
 
     def _hear_of(self, lost: m.Lost) -> None:
-        if lost.because == stopping.WORDS:
-            stopping.ask()  # nobody is lost: all of them are to stop
-        elif not lost.serves and not lost.ended and self.survives(lost):
+        done = lost.ending is m.Ending.DONE
+        if lost.ending is m.Ending.STOPPED:
+            stopping.ask()
+            raise MachineLost(f"{_words(lost)} has ended: it was asked to stop", "See its log.")
+        if not lost.serves and not done and self.survives(lost):
             self.lost.add(lost.rank)
             return
         if lost.because:
             raise MachineLost(f"{_words(lost)} has ended: {lost.because}", "See its log.")
         raise MachineLost(
-            f"{_words(lost)} {'has ended' if lost.ended else 'is gone'}",
+            f"{_words(lost)} {'has ended' if done else 'is gone'}",
             "Leave the training loop on all workers alike; run.stop() ends it for everyone."
-            if lost.ended
+            if done
             else "Look at its log; its machine may be down, or cut off from the others.",
         )
 
