@@ -58,6 +58,7 @@ class NearLink:
 
     def __init__(self, folder: Path, name: str = "m1", run: str = "run-1") -> None:
         self.machine = Machine(name=name, host="192.0.2.1")
+        self.folder = str(folder)
         self.waiting = MachineWait(self.machine, lambda text: None)
         self.takers: list[Callable[[str, dict[str, Any], bytes], bool]] = []
         self.sent = 0

@@ -44,7 +44,7 @@ class Place:
         await member.start([{"rank": 0, "argv": ["sh", "-c", COUNTS]}])
 
     async def end(self) -> None:
-        while not self.run.codes:
+        while not self.run.codes or self.run.absences.names:
             assert self.run.error is None, self.run.error
             await asyncio.sleep(0.05)
 

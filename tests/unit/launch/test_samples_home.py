@@ -73,7 +73,7 @@ def test_a_machine_that_repeats_itself_is_not_heard_twice(paths: RunPaths) -> No
     machine = Machine(name="m1", host="192.0.2.1")
     (member,) = RemoteRun("run-1", [machine], attach=True).members
     member.samples = MachineFile(paths.machine("m1"))
-    assert member._last_sample() == 5.0
+    assert member.samples.go_on() == 5.0
     for moment in (4.0, 5.0, 6.0, 6.0, 3.0):
         member.on_tell("sample", {**FIGURES, "time": moment}, b"")
     assert [sample.time for sample in read_samples(paths)["m1"]] == [55.0, 56.0]
@@ -119,7 +119,7 @@ def test_a_detached_run_is_left_and_rejoined(paths: RunPaths, tmp_path: Path) ->
         (member,) = run.members
         member.samples = MachineFile(paths.machine("m1"))
         member.begin(paths, planned)
-        member.clock_to_run = 1000.0 * (1 + attach)  # this machine was restarted meanwhile
+        member.samples.clock_to_run = 1000.0 * (1 + attach)  # this machine was restarted meanwhile
         if attach:
             await member.rejoin()
         else:

@@ -21,7 +21,7 @@ from phalanx.agent.storage import environments as agent_environment
 from phalanx.core.errors import InputError, MachineError
 from phalanx.launch.machines.agent_link import open_agent
 from phalanx.launch.shipping import wheels
-from phalanx.launch.shipping.environment import inspect, prepare_environment
+from phalanx.launch.shipping.environment import choose_python, inspect
 from phalanx.launch.shipping.manifest import FileEntry, FileManifest
 from phalanx.launch.shipping.requirements import (
     WORKER_PACKAGES,
@@ -226,8 +226,8 @@ def test_a_named_python_is_used_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("einops")
     link = NearLink(tmp_path / "there")
     link.machine = Machine(name="m1", host="192.0.2.1", python=sys.executable)
-    found = asyncio.run(prepare_environment(link, tmp_path))
-    assert found.executable == sys.executable
+    found = asyncio.run(choose_python(link, tmp_path))
+    assert found.executable(link) == sys.executable
     assert not (tmp_path / "there/environments").exists()
 
 
@@ -282,7 +282,9 @@ def test_an_offline_machine_gets_wheels_from_here(
             hearing = Hearing(lambda name, told, payload: notes.append(told.get("text", "")))
             async with await open_agent(near, run=run_id, listener=hearing) as link:
                 link.machine = machine  # as any other machine: it gets an environment of its own
-                found.append(await prepare_environment(link, root))
+                choice = await choose_python(link, root)
+                found.append(await choice.prepare(link))
+                assert found[-1].executable == choice.executable(link)
         return found
 
     first, second = asyncio.run(go())

@@ -21,6 +21,7 @@ from phalanx.core.cache import cache_home
 from phalanx.core.errors import InputError, MachineError
 from phalanx.core.registry import did_you_mean
 from phalanx.core.settings import OURS
+from phalanx.core.terminal import Say
 from phalanx.launch.frameworks.framework import (
     MIRRORED,
     PARAMETER_SERVER,
@@ -28,7 +29,6 @@ from phalanx.launch.frameworks.framework import (
     TORCH,
     Framework,
 )
-from phalanx.launch.run.say import Say
 
 TENSORFLOW_PACKAGES = ("tensorflow==2.21.*", "tf-keras==2.21.*")
 """With tf_keras, because Keras 3 cannot train under MultiWorkerMirrored."""

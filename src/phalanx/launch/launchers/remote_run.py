@@ -8,35 +8,31 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
-
-import msgspec
 
 from phalanx.core.errors import InputError, MachineError, PhalanxError
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.core.run_folder.trust import write_launch
-from phalanx.launch.launchers.launcher import Job, Launch
-from phalanx.launch.launchers.remote_commands import orders_for
+from phalanx.launch.launchers.launcher import Job, Launch, WorkerCommand
+from phalanx.launch.launchers.remote_commands import commands_for, secrets_for, start_request
 from phalanx.launch.machines.agent_loss import ConnectionLost
 from phalanx.launch.machines.machine_session import MachineSession
 from phalanx.launch.machines.reconnect import Absences, Unreached
-from phalanx.launch.machines.shipment import pack_up
+from phalanx.launch.machines.shipment import Equipment, pack_up
 from phalanx.launch.pool.pool_addresses import own_address
-from phalanx.launch.run.problems import as_one
+from phalanx.launch.run.problems import all_of, first_failure
 from phalanx.launch.run.progress_notes import telling
 from phalanx.launch.shipping.home.results import collect_results
+from phalanx.launch.shipping.project import find_root
 from phalanx.launch.shipping.versions import check_versions
-from phalanx.plan.plan import PlannedMachine
 from phalanx.pool.machine import Machine
 
 CONNECT_SECONDS = 30.0
 LAST_SECONDS = 5.0
 
 
-class NobodyLeft(MachineError):  # noqa: N818  (what was found)
+class NothingLeft(MachineError):  # noqa: N818  (what was found)
     """No machine has anything of a detached run any more."""
 
 
@@ -50,6 +46,7 @@ class RemoteRun:
         *,
         detach: bool = False,
         attach: bool = False,
+        dry: bool = False,
         reconnect: float = 0.0,
     ) -> None:
         self._id, self._attach = run_id, attach
@@ -59,11 +56,14 @@ class RemoteRun:
         self.error: PhalanxError | None = None
         """Why the run cannot go on."""
         self.started = False
+        self._equipment: Equipment | None = None
         self._key = RunKey.new()
         self._ending = False
         self.absences = Absences(run_id, 0.0 if detach else reconnect, self.say)
         self.members = [
-            MachineSession(machine, run_id, self, detach=detach, attach=attach, hold=reconnect)
+            MachineSession(
+                machine, run_id, self, detach=detach, attach=attach, dry=dry, hold=reconnect
+            )
             for machine in machines
         ]
 
@@ -75,11 +75,11 @@ class RemoteRun:
             for name, why in (await self.connect_some()).items():
                 self._named(name).gone = MachineError(why, "See whether it is up.")
         else:
-            await _all({member.name: self._connect(member) for member in self.members})
+            await all_of({member.name: self._connect(member) for member in self.members})
         there = [member for member in self.members if member.gone is None]
         if not there:
             names = ", ".join(member.name for member in self.members)
-            raise NobodyLeft(
+            raise NothingLeft(
                 f"nothing of this run is left on {names}: it has ended, or its machines were "
                 "restarted",
                 f"Go on from its newest checkpoint: phalanx resume {self._id}",
@@ -115,11 +115,18 @@ class RemoteRun:
         for member in self.members:
             member.own_address = own or "127.0.0.1"
 
+    async def prepare(self, job: Job) -> list[WorkerCommand]:
+        """What will be started on every machine, from where; nothing is sent there yet."""
+        self.members = await self._dismiss({machine.name for machine in job.plan.machines})
+        equipment = self._equipment = await pack_up(job, self.say)
+        await first_failure({member.name: member.settle(equipment) for member in self.members})
+        return await commands_for(job, find_root(job.script), self.members)
+
     # -- start -------------------------------------------------------------------------------
 
-    async def launch(self, job: Job, root: Path, paths: RunPaths, launch: Launch) -> None:
-        """Equip every machine and start its workers; whatever goes wrong is kept as ``error``."""
-        await self._keep_error(self._launch(job, root, paths, launch))
+    async def launch(self, job: Job, paths: RunPaths, launch: Launch) -> None:
+        """Equip every machine and start its workers; what goes wrong is kept as ``error``."""
+        await self._keep_error(self._launch(job, paths, launch))
 
     async def rejoin(self, job: Job, paths: RunPaths) -> None:
         """Go on where another controller left off; errors as above."""
@@ -133,22 +140,24 @@ class RemoteRun:
         except Exception as error:
             self.error = MachineError(f"cannot start the workers: {error!r}")
 
-    async def _launch(self, job: Job, root: Path, paths: RunPaths, launch: Launch) -> None:
-        planned = {machine.name: machine for machine in job.plan.machines}
-        self.members = await self._dismiss(planned)
-        for member in self.members:
-            member.begin(paths, planned[member.name])
-        equipment = await pack_up(job, self.news.append)
-        await _first_failure({member.name: member.equip(equipment) for member in self.members})
+    async def _launch(self, job: Job, paths: RunPaths, launch: Launch) -> None:
+        assert self._equipment is not None
+        self._begin(job, paths)
+        equipment, root = self._equipment, find_root(job.script)
+        await first_failure({member.name: member.equip(equipment) for member in self.members})
         pythons = {m.name: m.python for m in self.members if m.python is not None}
         if job.framework is None:
             self.news.extend(check_versions(pythons, tls=job.fleet.tls))
         self._one_clock(job)
-        orders = await orders_for(job, root, self.members, self._key)
-        told = msgspec.structs.replace(launch, workers=orders.commands)
-        write_launch(paths, told.to_json() + "\n")
+        secrets = await secrets_for(job, self.members, self._key)
         self.started = True
-        await _first_failure({m.name: m.start(orders.of(m, root)) for m in self.members})
+        asked = {m: start_request(launch.workers, secrets, m, root) for m in self.members}
+        await first_failure({m.name: m.start(workers) for m, workers in asked.items()})
+
+    def _begin(self, job: Job, paths: RunPaths) -> None:
+        planned = {machine.name: machine for machine in job.plan.machines}
+        for member in self.members:
+            member.begin(paths, planned[member.name])
 
     def _one_clock(self, job: Job) -> None:
         """Samples are told by the clock that events are: the first machine's, or our own."""
@@ -156,10 +165,10 @@ class RemoteRun:
         ours = job.framework is not None or not self.members[0].alive
         first = 0.0 if ours else self.members[0].link.clock_offset
         for member in self.members:
-            if member.alive:
-                member.clock_to_run = member.link.clock_offset - first
+            if member.alive and member.samples is not None:
+                member.samples.clock_to_run = member.link.clock_offset - first
 
-    async def _dismiss(self, planned: dict[str, PlannedMachine]) -> list[MachineSession]:
+    async def _dismiss(self, planned: set[str]) -> list[MachineSession]:
         """Those without a worker are not needed any more."""
         for member in self.members:
             if member.name not in planned:
@@ -190,7 +199,7 @@ class RemoteRun:
             self._lose(session, error)
 
     def _lose(self, member: MachineSession, error: MachineError) -> None:
-        """The workers of the others know whether they can go on; without any nobody can."""
+        """The other machines' workers know whether they can go on; without a machine none can."""
         self.lost.update({r: error for r in member.ranks if self.codes.get(r) != 0})
         left = [m for m in self.members if m.alive or m.name in self.absences.names]
         if not left and isinstance(error, Unreached):
@@ -201,15 +210,13 @@ class RemoteRun:
         self.news.append(f"{error.cause}; the others go on if they can")
 
     async def _rejoin(self, job: Job, paths: RunPaths) -> None:
-        planned = {machine.name: machine for machine in job.plan.machines}
-        for member in self.members:
-            member.begin(paths, planned[member.name])
+        self._begin(job, paths)
         self.started = True
         self._one_clock(job)
         for member in self.members:
             if member.gone is not None:
                 self.on_lost(member, member.gone)
-        await _all({m.name: m.rejoin() for m in self.members if m.gone is None})
+        await all_of({m.name: m.rejoin() for m in self.members if m.gone is None})
 
     async def leave(self) -> None:
         """Let agents and workers be."""
@@ -278,35 +285,6 @@ class RemoteRun:
 
         chosen = self.members if members is None else members
         await asyncio.gather(*(tell(member) for member in chosen))
-
-
-async def _all(works: Mapping[str, Coroutine[Any, Any, None]]) -> None:
-    """By machine, all at once, to their ends; what went wrong is one error that names each."""
-    results = await asyncio.gather(*works.values(), return_exceptions=True)
-    _raise(dict(zip(works, results, strict=True)))
-
-
-async def _first_failure(works: Mapping[str, Coroutine[Any, Any, None]]) -> None:
-    """By machine, all at once; when one fails there is no use in the others going on."""
-    tasks = {name: asyncio.create_task(work) for name, work in works.items()}
-    try:
-        done, _ = await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_EXCEPTION)
-    finally:
-        for task in tasks.values():
-            task.cancel()
-        await asyncio.gather(*tasks.values(), return_exceptions=True)
-    _raise({name: task.exception() for name, task in tasks.items() if task in done})
-
-
-def _raise(results: Mapping[str, BaseException | None]) -> None:
-    problems: dict[str, PhalanxError] = {}
-    for name, result in results.items():
-        if isinstance(result, PhalanxError):
-            problems[name] = result
-        elif isinstance(result, BaseException):
-            raise result
-    if problems:
-        raise as_one(problems)
 
 
 def _refuse_twice(members: Sequence[MachineSession]) -> None:

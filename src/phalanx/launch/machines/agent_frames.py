@@ -39,14 +39,8 @@ class Exited(msgspec.Struct, frozen=True):
     code: Annotated[int, msgspec.Meta(ge=-255, le=255)]
 
 
-class AgentHello(msgspec.Struct, frozen=True):
-    """What an agent of a run says to ``hello``."""
-
-    run_folder: str
-
-
 class Ports(msgspec.Struct, frozen=True):
-    """Ports that nobody uses on a machine."""
+    """Unused ports of a machine."""
 
     ports: list[Annotated[int, msgspec.Meta(ge=1, le=65535)]]
 

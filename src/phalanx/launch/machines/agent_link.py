@@ -30,6 +30,7 @@ from phalanx.launch.machines.agent_loss import (
     silent,
     talks_otherwise,
     why_it_ended,
+    without_controls,
 )
 from phalanx.launch.machines.agent_source import agent_command, agent_sources
 from phalanx.launch.machines.clocks import ClockOffset
@@ -56,7 +57,7 @@ class AgentLink:
     def __init__(self, command: RunningCommand, patience: float, listener: AgentListener) -> None:
         self.machine = command.machine
         self.hello: dict[str, Any] = {}
-        """What it said of itself: ``pid``, ``version``, ``run_folder`` …"""
+        """What it said of itself: ``pid``, ``version``, ``folder`` …"""
         self.lost: MachineError | None = None
         self.waiting = MachineWait(self.machine, listener.say)
         self._command, self._patience, self._listener = command, patience, listener
@@ -71,13 +72,18 @@ class AgentLink:
 
     @property
     def address(self) -> str | None:
-        """The machine's, as it was reached; ``None`` of this machine."""
+        """As it was reached; ``None`` of this machine."""
         return self._command.address
 
     @property
     def reached_from(self) -> str | None:
         """This machine's own address on the way there."""
         return self._command.reached_from
+
+    @property
+    def folder(self) -> str:
+        """Where everything of ours is, over there."""
+        return without_controls(str(self.hello.get("folder")))
 
     @property
     def clock_offset(self) -> float:
@@ -157,8 +163,6 @@ class AgentLink:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    # -- from here on: the machinery ---------------------------------------------------------
 
     async def open(self, hello: dict[str, Any], timeout: float) -> None:
         """Send the agent itself, and greet it."""
@@ -245,11 +249,10 @@ class AgentLink:
             self._listener.on_lost(error)
 
     async def _has_ended(self) -> bool:
-        try:
+        with contextlib.suppress(TimeoutError):
             await self._command.wait(END_SECONDS)
-        except TimeoutError:
-            return False
-        return True
+            return True
+        return False
 
     async def _end(self, *, kill: bool) -> None:
         for task in self._tasks:

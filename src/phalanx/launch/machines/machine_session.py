@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
 from typing import Any, Protocol
 
 from phalanx.core.errors import MachineError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.launchers.remote_worker import Seating
 from phalanx.launch.machines.agent_answers import AgentListener, AgentRefused
-from phalanx.launch.machines.agent_facts import ask_facts
-from phalanx.launch.machines.agent_frames import Exited, FileChunk, Ports, read_as
+from phalanx.launch.machines.agent_facts import as_found, ask_facts
+from phalanx.launch.machines.agent_frames import Exited, FileChunk, read_as
 from phalanx.launch.machines.agent_link import AgentLink, open_agent
 from phalanx.launch.machines.agent_loss import without_controls
-from phalanx.launch.machines.clocks import SKEW_WARNING, clock_words
 from phalanx.launch.machines.remote_files import Homecoming, MachineFile
 from phalanx.launch.machines.shipment import Equipment
 from phalanx.launch.pool.pool_addresses import address_for_others
+from phalanx.launch.shipping.environment import PythonChoice
 from phalanx.launch.shipping.home.checkpoints import ComingHome
 from phalanx.launch.shipping.home.results import clean_up, take_checkpoint
-from phalanx.launch.shipping.send import answers_wrongly, read_answer
 from phalanx.launch.shipping.versions import Inspection
-from phalanx.observe.machines.agent_samples import SampleReader
 from phalanx.plan.plan import PlannedMachine
-from phalanx.pool.facts import Facts
-from phalanx.pool.here import on_this_machine
 from phalanx.pool.machine import Machine
 from phalanx.pool.machine_facts import MachineFacts
 
@@ -55,6 +50,7 @@ class MachineSession(AgentListener):
         *,
         detach: bool = False,
         attach: bool = False,
+        dry: bool = False,
         hold: float = 0.0,
     ) -> None:
         self.machine = machine
@@ -70,22 +66,20 @@ class MachineSession(AgentListener):
         self.gone: MachineError | None = None
         """Of a detached run that was found again: nothing of it is left here."""
         self.samples: MachineFile | None = None
-        self.clock_to_run = 0.0
-        """Seconds from this machine's clock to that of the run's first machine."""
         self.python: Inspection | None = None
         self._facts: MachineFacts | None = None
         self._link: AgentLink | None = None
         self._past: list[AgentLink] = []
         """Kept: the process behind one of this computer is killed by asyncio when it is dropped."""
         self._run_id, self._run = run_id, run
-        self._detach, self._attach = detach, attach
+        self._detach, self._attach, self._dry = detach, attach, dry
         self._hold = 0.0 if detach or attach else hold
         """Of an agent that ends with its controller, but not with its sleep."""
         self._files: Homecoming | None = None
         self._checkpoints: ComingHome | None = None
-        self._reader = SampleReader()
         self._notes = 0
         self._seat: Seating | None = None
+        self._python: PythonChoice | None = None
         self._watched = False
         """Whether a loss is reported; before, and while reconnecting, requests fail by it."""
 
@@ -105,7 +99,7 @@ class MachineSession(AgentListener):
     @property
     def run_folder(self) -> str:
         """The run's, over there."""
-        return without_controls(str(self.link.hello.get("run_folder")))
+        return f"{self.link.folder}/runs/{self._run_id}"
 
     @property
     def seat(self) -> Seating:
@@ -114,7 +108,7 @@ class MachineSession(AgentListener):
 
     @property
     def address(self) -> str:
-        """Where the other machines reach this one: told, or the way that SSH took."""
+        """Where the other machines reach this one: by the blueprint, or the way that SSH took."""
         reached_at = self.own_address if self.machine.is_here else self.link.address
         return address_for_others(self.machine, self.facts, reached_at)
 
@@ -132,15 +126,7 @@ class MachineSession(AgentListener):
     # -- before the start --------------------------------------------------------------------
 
     async def connect(self, timeout: float) -> None:
-        self._link = await open_agent(
-            self.machine,
-            run=self._run_id,
-            detach=self._detach,
-            attach=self._attach,
-            hold=self._hold,
-            timeout=timeout,
-            listener=self,
-        )
+        self._link = await self._open(timeout, detach=self._detach, attach=self._attach)
         if self._attach and self._link.hello.get("gone") is True:
             self.gone = MachineError(
                 f"nothing of this run is left on {self.name}",
@@ -148,28 +134,31 @@ class MachineSession(AgentListener):
             )
             await self._link.close()
             return
-        facts, self.skew = await ask_facts(self._link, ANSWER_SECONDS)
-        self._facts = facts
-        gpus = len(facts.gpus)
-        known = Facts(facts.cores, tuple(facts.cpu_ids), facts.memory or 0, gpus, gpus)
-        self.machine, self.remarks = on_this_machine(self.machine, known)
-        if abs(self.skew) > SKEW_WARNING:
-            words = clock_words(self.name, self.skew)
-            self.remarks.append(f"{words}; the run's times are corrected")
+        self._facts, self.skew = await ask_facts(self._link, ANSWER_SECONDS)
+        self.machine, self.remarks = as_found(self.machine, self._facts, self.skew)
+
+    async def _open(
+        self, timeout: float, *, detach: bool = False, attach: bool = False
+    ) -> AgentLink:
+        return await open_agent(
+            self.machine,
+            run=None if self._dry else self._run_id,
+            detach=detach and not self._dry,
+            attach=attach,
+            hold=self._hold,
+            timeout=timeout,
+            listener=self,
+        )
+
+    async def settle(self, equipment: Equipment) -> None:
+        """Find out where everything will be on the machine."""
+        settled = await equipment.settle(self.link, self.machine, self.run_folder)
+        self._seat, self._python = settled
 
     async def equip(self, equipment: Equipment) -> None:
         """Everything that the workers need is on the machine."""
-        seat, self.python = await equipment.bring(self.link, self.machine)
-        self._seat = replace(seat, skew=self.skew)
-
-    async def free_ports(self, count: int) -> list[int]:
-        answer = await self.link.ask(
-            "free_ports", address=self.address, count=count, timeout=ANSWER_SECONDS
-        )
-        ports = read_answer(self.link, answer, Ports).ports
-        if len(ports) != count:
-            raise answers_wrongly(self.link)
-        return ports
+        assert self._python is not None
+        self.python = await equipment.bring(self.link, self.seat, self._python)
 
     # -- workers -----------------------------------------------------------------------------
 
@@ -205,20 +194,13 @@ class MachineSession(AgentListener):
         self.started_ranks = list(self.ranks)
         offsets = self._files.know()
         await self.link.ask("resume_tails", offsets=offsets, timeout=ANSWER_SECONDS)
-        after = self._last_sample() or 0.0
-        await self._have_sampled(SAMPLES_SECONDS, keep=True, after=after)
+        after = self.samples.go_on() if self.samples is not None else None
+        await self._have_sampled(SAMPLES_SECONDS, keep=True, after=after or 0.0)
 
     async def reconnect(self, timeout: float) -> bool:
         """Be its controller again; whether there was an agent that still has the run."""
         self._watched = False
-        link = await open_agent(
-            self.machine,
-            run=self._run_id,
-            attach=True,
-            hold=self._hold,
-            timeout=timeout,
-            listener=self,
-        )
+        link = await self._open(timeout, attach=True)
         if link.hello.get("gone") is True:
             await link.close()
             return False
@@ -251,18 +233,9 @@ class MachineSession(AgentListener):
         tell what its moments were in the run.
         """
         self.samples = MachineFile(paths.machine(self.name))
-        after = self._last_sample()
+        after = self.samples.go_on()
         if after is not None:
             await self.link.ask("kept_samples", after=after, timeout=SAMPLES_SECONDS)
-
-    def _last_sample(self) -> float | None:
-        """When it was, by the machine's clock; what comes now is told by the clock it was."""
-        last = self.samples.last() if self.samples is not None else None
-        if last is None:
-            return None
-        self._reader.go_on_after(last)
-        self.clock_to_run = last.time - last.at
-        return last.at
 
     async def leave(self) -> None:
         if self.alive:
@@ -287,9 +260,7 @@ class MachineSession(AgentListener):
         elif name == "saved" and self._checkpoints is not None:
             self._checkpoints.hear(str(fields.get("checkpoint")))
         elif name == "sample" and self.samples is not None:
-            sample = self._reader.read(fields, self.clock_to_run)
-            if sample is not None:
-                self.samples.add(sample)
+            self.samples.hear(fields)
         elif name == "note":
             self._notes += 1
             if self._notes <= MOST_NOTES:  # a machine cannot fill the terminal
@@ -316,7 +287,7 @@ class MachineSession(AgentListener):
             await self._checkpoints.finish()
 
     async def clean(self) -> None:
-        if self.alive:
+        if self.alive and not self._dry:
             for text in await clean_up(self.link):
                 self.say(text)
 

@@ -8,22 +8,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from phalanx.core.terminal import Say
 from phalanx.launch.frameworks import Framework
 from phalanx.launch.launchers.launcher import Job
 from phalanx.launch.launchers.remote_worker import Seating
-from phalanx.launch.machines.agent_frames import AgentHello
 from phalanx.launch.machines.agent_link import AgentLink
-from phalanx.launch.machines.in_thread import in_thread
+from phalanx.launch.machines.event_loop import in_thread
 from phalanx.launch.run.progress_notes import telling
-from phalanx.launch.run.say import Say
 from phalanx.launch.shipping.code import code_manifest
 from phalanx.launch.shipping.data import checkpoint_manifest, data_manifest
 from phalanx.launch.shipping.datasets import Datasets, find_datasets
-from phalanx.launch.shipping.environment import prepare_environment
-from phalanx.launch.shipping.foreign import prepare_foreign
+from phalanx.launch.shipping.environment import PythonChoice, choose_python
+from phalanx.launch.shipping.foreign import choose_foreign
 from phalanx.launch.shipping.manifest import FileManifest
 from phalanx.launch.shipping.project import SHIP_LIMIT, megabytes, project_manifest
-from phalanx.launch.shipping.send import read_answer, ship
+from phalanx.launch.shipping.send import answers_wrongly, ship
 from phalanx.launch.shipping.versions import Inspection
 from phalanx.pool.machine import Machine
 
@@ -47,32 +46,53 @@ class Equipment:
     framework: Framework | None
     say: Say
 
-    async def bring(self, link: AgentLink, machine: Machine) -> tuple[Seating, Inspection]:
-        """Have it all on ``machine``; where it is, and what Python its workers get."""
-        tell = _Telling(self.say, "data sets").tell
-        datasets = await self.datasets.bring(link, tell)  # first: what is nowhere ends it
-        code = await self._ship(link, self.code, "code")
-        await self._ship(link, self.project, "project")
-        python = await self._python(link)
-        data = machine.data
+    async def settle(
+        self, link: AgentLink, machine: Machine, run_folder: str
+    ) -> tuple[Seating, PythonChoice]:
+        """Where it all will be on ``machine``, and what Python its workers get; sends nothing."""
+
+        def place(load: Load | None, kind: str) -> str | None:
+            return f"{link.folder}/{kind}/{load[1].digest}" if load else None
+
+        needed = await self.datasets.needed(link)  # first: what is nowhere ends it
+        if self.framework is not None and self.framework.requirements:
+            python = await choose_foreign(link, self.framework)
+        else:
+            python = await choose_python(link, self.project[0])
+        seating = Seating(
+            python=python.executable(link),
+            run_folder=run_folder,
+            code=place(self.code, "code") or "",
+            data=place(self.data, "data") or machine.data,
+            datasets=place((self.datasets.home, self.datasets.cached), "data") if needed else None,
+            checkpoint=f"{place(self.checkpoint, 'data')}/{self.resumed}" if self.resumed else None,
+        )
+        return seating, python
+
+    async def bring(self, link: AgentLink, seat: Seating, python: PythonChoice) -> Inspection:
+        """Have it all where ``seat`` says."""
+        if seat.datasets is not None:
+            progress = _Telling(self.say, "data sets").tell
+            _check(link, await self.datasets.send(link, progress), seat.datasets)
+        _check(link, await self._ship(link, self.code, "code"), seat.code)
+        _check(link, await self._ship(link, self.project, "project"), seat.project)
+        found = await python.prepare(link, _Telling(self.say, "packages").tell)
         if self.data is not None:
-            data = await self._ship(link, self.data, "data")
-        checkpoint = None
+            _check(link, await self._ship(link, self.data, "data"), seat.data)
         if self.checkpoint is not None:
             copied = await self._ship(link, self.checkpoint, "data")
-            checkpoint = f"{copied}/{self.resumed}"
-        folder = read_answer(link, link.hello, AgentHello).run_folder
-        return Seating(python.executable, folder, code, data, datasets, checkpoint), python
-
-    async def _python(self, link: AgentLink) -> Inspection:
-        tell = _Telling(self.say, "packages").tell
-        if self.framework is not None and self.framework.requirements:
-            return await prepare_foreign(link, self.framework, tell)
-        return await prepare_environment(link, self.project[0], tell)
+            _check(link, f"{copied}/{self.resumed}", seat.checkpoint)
+        return found
 
     async def _ship(self, link: AgentLink, load: Load, kind: str) -> str:
         root, manifest = load
         return await ship(link, manifest, root, kind, _Telling(self.say, kind).tell)
+
+
+def _check(link: AgentLink, there: str, expected: str | None) -> None:
+    """The record of the run names ``expected``: it was written before anything was sent."""
+    if there != expected:
+        raise answers_wrongly(link)
 
 
 async def pack_up(job: Job, say: Say) -> Equipment:

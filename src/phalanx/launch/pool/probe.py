@@ -18,10 +18,10 @@ import msgspec
 
 from phalanx.core.errors import MachineError, PhalanxError
 from phalanx.core.run_folder.run_key import RunKey
+from phalanx.core.terminal import Say
 from phalanx.launch.pool.pool_addresses import own_address
 from phalanx.launch.pool.probe_code import Code, own_code, worker_command
 from phalanx.launch.pool.probe_plan import Schedule, all_reached, handling, model_of, pair_seconds
-from phalanx.launch.run.say import Say
 from phalanx.launch.ssh.ssh_command import RunningCommand, start_command
 from phalanx.pool.machine import Machine
 from phalanx.pool.measured import (

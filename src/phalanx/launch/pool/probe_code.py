@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from phalanx.launch.machines.agent_link import open_agent
-from phalanx.launch.machines.in_thread import in_thread
+from phalanx.launch.machines.event_loop import in_thread
 from phalanx.launch.shipping.code import code_manifest
 from phalanx.launch.shipping.manifest import FileManifest
 from phalanx.launch.shipping.send import ignore_progress, ship

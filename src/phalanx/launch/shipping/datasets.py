@@ -11,7 +11,7 @@ import msgspec
 
 from phalanx.core.errors import InputError
 from phalanx.core.script.datasets import FILES, HOMES, data_home, files_in
-from phalanx.launch.run.say import Say
+from phalanx.core.terminal import Say
 from phalanx.launch.script.script_datasets import Needs, needs_of
 from phalanx.launch.shipping.hashes import make_manifest
 from phalanx.launch.shipping.listing import ListedFile, walk
@@ -51,17 +51,19 @@ class Datasets:
     def here(self) -> set[str]:
         return {entry.path.partition("/")[0] for entry in self.cached.entries}
 
-    async def bring(self, link: ShippingLink, progress: Progress) -> str | None:
-        """Send what the machine has not; the folder there, or ``None`` where nothing was needed."""
+    async def needed(self, link: ShippingLink) -> bool:
+        """Whether they are sent there; an error when one is neither there nor here."""
         if not self.asked:
-            return None
+            return False
         found = Found(list(self.asked), [])
         if not self.data_sent:
             found = await self._look(link)
         missing = set(found.missing) & set(self.asked)
         self._refuse(link, missing - self.here - set(found.reached))
-        if not missing & self.here:
-            return None
+        return bool(missing & self.here)
+
+    async def send(self, link: ShippingLink, progress: Progress) -> str:
+        """The folder there."""
 
         def tell(done: int, total: int, machine: str) -> None:
             if not done:

@@ -8,17 +8,14 @@ import re
 from phalanx.core.errors import MachineError
 from phalanx.launch.frameworks import Framework
 from phalanx.launch.frameworks.peer_environments import python_of
-from phalanx.launch.shipping.environment import inspect, make_environment
+from phalanx.launch.shipping.environment import PythonChoice, inspect
 from phalanx.launch.shipping.requirements import PipStep, Recipe
-from phalanx.launch.shipping.send import Progress, ShippingLink
-from phalanx.launch.shipping.versions import Inspection
+from phalanx.launch.shipping.send import ShippingLink
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
-async def prepare_foreign(
-    link: ShippingLink, framework: Framework, progress: Progress
-) -> Inspection:
+async def choose_foreign(link: ShippingLink, framework: Framework) -> PythonChoice:
     """First the blueprint's Python, then where this machine has it, at last a new environment."""
     machine, needed = link.machine, _names(framework)
     named = [machine.python] if "python" in machine.model_fields_set else []
@@ -26,11 +23,9 @@ async def prepare_foreign(
         with contextlib.suppress(MachineError):  # there is no such Python: the next one
             found = await inspect(link, python, needed)
             if all(name in found.packages for name in needed):
-                return found
+                return PythonChoice(found)
     recipe = Recipe(framework.name, (PipStep("\n".join(framework.requirements) + "\n", ""),))
-    base = await inspect(link, machine.python, needed)
-    made = await make_environment(link, recipe, base, progress)
-    return await inspect(link, made, needed)
+    return PythonChoice(await inspect(link, machine.python, needed), recipe, needed)
 
 
 def _names(framework: Framework) -> list[str]:

@@ -21,13 +21,12 @@ PIECE = 1 << 20
 WINDOW = 8 << 20
 FIRST_WINDOW = 256 << 10
 WINDOW_SECONDS = 0.5
-"""At most so many bytes, or what arrives in so long, are sent before the machine says how it is
-going; another as many are on their way then. More would keep pings waiting on a slow line."""
+"""At most so many bytes, or what arrives in so long, are sent before the machine answers; as many
+are on their way then. More would keep pings waiting on a slow line."""
 ANSWER_SECONDS = 120.0
 SLOWEST_FILE, SLOWEST_DISK = 0.02, 2e6
-"""A machine says nothing while it looks through its files, checks and copies them, so it gets the
-time that the slowest disk worth training from would take: seconds for each file, and bytes a
-second. Whoever takes longer is stuck."""
+"""A machine is silent while it checks and copies files, so it gets the time that the slowest disk
+worth training from would take: seconds for each file, and bytes a second."""
 ATTEMPTS = 2
 
 Progress = Callable[[int, int, str], None]
@@ -39,6 +38,9 @@ class ShippingLink(Protocol):
 
     machine: Machine
     waiting: MachineWait
+
+    @property
+    def folder(self) -> str: ...
 
     async def ask(
         self,
@@ -67,7 +69,6 @@ class Laid(msgspec.Struct):
 
 
 def read_answer(link: ShippingLink, answer: dict[str, Any], kind: type[T]) -> T:
-    """What a machine answered, which may be anything."""
     try:
         return msgspec.convert(answer, kind)
     except msgspec.ValidationError:
@@ -79,7 +80,7 @@ def answers_wrongly(link: ShippingLink) -> MachineError:
 
 
 def ignore_progress(done: int, total: int, machine: str) -> None:
-    """For whoever does not want to know."""
+    """Where progress is not shown."""
 
 
 async def ship(

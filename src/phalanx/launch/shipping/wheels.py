@@ -16,7 +16,7 @@ from pathlib import Path
 
 from phalanx.core.cache import cache_home
 from phalanx.core.errors import MachineError
-from phalanx.launch.machines.in_thread import in_thread
+from phalanx.launch.machines.event_loop import in_thread
 from phalanx.launch.shipping.hashes import make_manifest
 from phalanx.launch.shipping.listing import walk
 from phalanx.launch.shipping.manifest import FileManifest

@@ -17,7 +17,7 @@ import msgspec
 
 from phalanx.core.errors import MachineError, PhalanxError
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.launch.machines.in_thread import in_thread
+from phalanx.launch.machines.event_loop import in_thread
 from phalanx.launch.shipping.home.checkpoints import at_home, place, split_off
 from phalanx.launch.shipping.home.incoming import Incoming, Received, shown
 from phalanx.launch.shipping.project import megabytes
