@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.core.errors import InputError, PhalanxError
-from phalanx.launch.shipping.data import data_manifest
+from phalanx.launch.shipping.loads import data_manifest
 from phalanx.launch.shipping.project import project_manifest
 from phalanx.launch.shipping.requirements import (
     PipStep,

@@ -14,7 +14,7 @@ from lab_machines import MakeLab, lab, ssh
 from phalanx.core.errors import MachineError
 from phalanx.lab.lab import Lab
 from phalanx.launch.machines.agent_link import open_agent
-from phalanx.launch.shipping.data import data_manifest
+from phalanx.launch.shipping.loads import data_manifest
 from phalanx.launch.shipping.manifest import FileManifest
 from phalanx.launch.shipping.send import ship
 from phalanx.pool.machine import Machine

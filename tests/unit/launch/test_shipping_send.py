@@ -16,7 +16,7 @@ from phalanx.agent.storage import folders as files
 from phalanx.core.errors import InputError, MachineError
 from phalanx.launch.machines.agent_link import open_agent
 from phalanx.launch.shipping import send
-from phalanx.launch.shipping.data import data_manifest
+from phalanx.launch.shipping.loads import data_manifest
 from phalanx.launch.shipping.manifest import FileEntry, FileManifest
 from phalanx.launch.shipping.send import ship
 from phalanx.pool.machine import Machine

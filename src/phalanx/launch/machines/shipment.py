@@ -15,11 +15,9 @@ from phalanx.launch.launchers.remote_worker import Seating
 from phalanx.launch.machines.agent_link import AgentLink
 from phalanx.launch.machines.event_loop import in_thread
 from phalanx.launch.run.progress_notes import telling
-from phalanx.launch.shipping.code import code_manifest
-from phalanx.launch.shipping.data import checkpoint_manifest, data_manifest
 from phalanx.launch.shipping.datasets import Datasets, find_datasets
-from phalanx.launch.shipping.environment import PythonChoice, choose_python
-from phalanx.launch.shipping.foreign import choose_foreign
+from phalanx.launch.shipping.environment import PythonChoice, choose_foreign, choose_python
+from phalanx.launch.shipping.loads import checkpoint_manifest, code_manifest, data_manifest
 from phalanx.launch.shipping.manifest import FileManifest
 from phalanx.launch.shipping.project import SHIP_LIMIT, megabytes, project_manifest
 from phalanx.launch.shipping.send import answers_wrongly, ship

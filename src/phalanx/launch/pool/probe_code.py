@@ -8,7 +8,7 @@ from pathlib import Path
 
 from phalanx.launch.machines.agent_link import open_agent
 from phalanx.launch.machines.event_loop import in_thread
-from phalanx.launch.shipping.code import code_manifest
+from phalanx.launch.shipping.loads import code_manifest
 from phalanx.launch.shipping.manifest import FileManifest
 from phalanx.launch.shipping.send import ignore_progress, ship
 from phalanx.pool.machine import Machine

@@ -34,8 +34,12 @@ from phalanx.launch.run.failure import (
 from phalanx.launch.run.heartbeat import Patience
 from phalanx.launch.run.interrupts import Interrupts
 from phalanx.launch.run.observer import Observer
-from phalanx.launch.run.open_run_folder import OpenRunFolder, append_to_log, folder_gone
-from phalanx.launch.run.script_copy import keep_source
+from phalanx.launch.run.open_run_folder import (
+    OpenRunFolder,
+    append_to_log,
+    folder_gone,
+    keep_source,
+)
 from phalanx.launch.worker.script_runner import STOPPED_CODE
 from phalanx.observe.summary import run_lock as claim
 from phalanx.observe.summary.run_status import RUNNING

@@ -1,9 +1,10 @@
-"""What each machine gets once, and finds again by its content: ``--data DIR``, a checkpoint."""
+"""What each machine gets once, and finds by its content: our code, ``--data``, a checkpoint."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import phalanx
 from phalanx.core.errors import InputError
 from phalanx.launch.shipping.hashes import make_manifest
 from phalanx.launch.shipping.listing import walk
@@ -40,3 +41,19 @@ def _is_older(best: Path, checkpoint: Path) -> bool:
         return best.stat().st_mtime <= (checkpoint / MANIFEST).stat().st_mtime
     except OSError:
         return False
+
+
+def code_root() -> Path:
+    """The folder that Phalanx is imported from."""
+    return Path(phalanx.__file__).resolve().parent.parent
+
+
+def code_manifest() -> tuple[Path, FileManifest]:
+    """That folder, and the manifest of the package in it (paths begin with ``phalanx/``)."""
+    return code_root(), make_manifest(code_root(), walk(code_root(), _left_out))
+
+
+def _left_out(path: str, is_folder: bool) -> bool:
+    """Of what lies beside the package, everything."""
+    first, _, _ = path.partition("/")
+    return first != "phalanx" or path.endswith((".pyc", "__pycache__"))
