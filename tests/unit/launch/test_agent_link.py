@@ -195,7 +195,7 @@ def test_what_is_no_frame_loses_the_machine(tmp_path: Path) -> None:
     other = with_python(tmp_path, "echo Welcome to this machine; sleep 5")
 
     async def work() -> None:
-        with pytest.raises(MachineError, match="mine says what Phalanx does not: a frame is too"):
+        with pytest.raises(MachineError, match="mine sent unexpected output: a frame is too"):
             await open_agent(other, run="r")
 
     run(work)
@@ -224,7 +224,7 @@ def test_a_listener_that_fails_loses_the_machine(machine: Machine) -> None:
 
         async with opened(machine, listener=Hearing(on_tell)) as link:
             await link.ask("start", workers=[{"rank": 0, "argv": ["true"]}])
-            assert "says what Phalanx does not: KeyError" in (await loss_of(link)).cause
+            assert "sent unexpected output: KeyError" in (await loss_of(link)).cause
 
     run(work)
 

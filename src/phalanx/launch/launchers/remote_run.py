@@ -23,6 +23,7 @@ from phalanx.launch.machines.shipment import Equipment, pack_up
 from phalanx.launch.pool.pool_addresses import own_address
 from phalanx.launch.run.problems import all_of, first_failure
 from phalanx.launch.run.progress_notes import telling
+from phalanx.launch.shipping.home.incoming import shown
 from phalanx.launch.shipping.home.results import collect_results
 from phalanx.launch.shipping.project import find_root
 from phalanx.launch.shipping.versions import check_versions
@@ -160,8 +161,7 @@ class RemoteRun:
             member.begin(paths, planned[member.name])
 
     def _one_clock(self, job: Job) -> None:
-        """Samples are told by the clock that events are: the first machine's, or our own."""
-        # Those of another framework are made here, of what is printed.
+        """Samples and events have one clock: the first machine's, or ours where we make events."""
         ours = job.framework is not None or not self.members[0].alive
         first = 0.0 if ours else self.members[0].link.clock_offset
         for member in self.members:
@@ -254,9 +254,9 @@ class RemoteRun:
         self.news.extend(came.notes)
 
     def left_behind(self) -> list[str]:
-        """Where the results are that nobody waited for."""
+        """Where the results are that did not come home."""
         members = [m for m in self.members if m.alive and m.started_ranks]
-        return [f"{m.name} keeps its results, in {m.run_folder}" for m in members]
+        return [f"{m.name} keeps its results, in {shown(m.run_folder)}" for m in members]
 
     async def clean(self) -> None:
         await self._tell_all(lambda m: m.clean(), 30.0)

@@ -30,7 +30,6 @@ from phalanx.launch.machines.agent_loss import (
     silent,
     talks_otherwise,
     why_it_ended,
-    without_controls,
 )
 from phalanx.launch.machines.agent_source import agent_command, agent_sources
 from phalanx.launch.machines.clocks import ClockOffset
@@ -83,7 +82,7 @@ class AgentLink:
     @property
     def folder(self) -> str:
         """Where everything of ours is, over there."""
-        return without_controls(str(self.hello.get("folder")))
+        return str(self.hello.get("folder"))
 
     @property
     def clock_offset(self) -> float:

@@ -20,7 +20,7 @@ from phalanx.launch.shipping.environment import PythonChoice, choose_foreign, ch
 from phalanx.launch.shipping.loads import checkpoint_manifest, code_manifest, data_manifest
 from phalanx.launch.shipping.manifest import FileManifest
 from phalanx.launch.shipping.project import SHIP_LIMIT, megabytes, project_manifest
-from phalanx.launch.shipping.send import answers_wrongly, ship
+from phalanx.launch.shipping.send import Progress, answers_wrongly, ship
 from phalanx.launch.shipping.versions import Inspection
 from phalanx.pool.machine import Machine
 
@@ -69,28 +69,27 @@ class Equipment:
 
     async def bring(self, link: AgentLink, seat: Seating, python: PythonChoice) -> Inspection:
         """Have it all where ``seat`` says."""
+        there = {}
         if seat.datasets is not None:
-            progress = _Telling(self.say, "data sets").tell
-            _check(link, await self.datasets.send(link, progress), seat.datasets)
-        _check(link, await self._ship(link, self.code, "code"), seat.code)
-        _check(link, await self._ship(link, self.project, "project"), seat.project)
-        found = await python.prepare(link, _Telling(self.say, "packages").tell)
+            there[seat.datasets] = await self.datasets.send(link, self._telling("data sets"))
+        there[seat.code] = await self._ship(link, self.code, "code")
+        there[seat.project] = await self._ship(link, self.project, "project")
+        found = await python.prepare(link, self._telling("packages"))
         if self.data is not None:
-            _check(link, await self._ship(link, self.data, "data"), seat.data)
+            there[str(seat.data)] = await self._ship(link, self.data, "data")
         if self.checkpoint is not None:
             copied = await self._ship(link, self.checkpoint, "data")
-            _check(link, f"{copied}/{self.resumed}", seat.checkpoint)
+            there[str(seat.checkpoint)] = f"{copied}/{self.resumed}"
+        if any(place != found_at for place, found_at in there.items()):
+            raise answers_wrongly(link)  # the run's record names those places
         return found
 
     async def _ship(self, link: AgentLink, load: Load, kind: str) -> str:
         root, manifest = load
-        return await ship(link, manifest, root, kind, _Telling(self.say, kind).tell)
+        return await ship(link, manifest, root, kind, self._telling(kind))
 
-
-def _check(link: AgentLink, there: str, expected: str | None) -> None:
-    """The record of the run names ``expected``: it was written before anything was sent."""
-    if there != expected:
-        raise answers_wrongly(link)
+    def _telling(self, kind: str) -> Progress:
+        return _Telling(self.say, kind).tell
 
 
 async def pack_up(job: Job, say: Say) -> Equipment:

@@ -68,7 +68,7 @@ async def check_pool(machines: Sequence[Machine], say: Say = lambda _: None) -> 
         links = await asyncio.gather(*(_visit(stack, each) for each in check.visits))
         reached = {each.machine.name: link for each, link in zip(check.visits, links, strict=True)}
         open_links = {name: link for name, link in reached.items() if link is not None}
-        say("machines knock at each other")
+        say("testing connections between machines")
         await _meet(check, open_links)
     return check
 

@@ -234,7 +234,7 @@ class Prober:
             self._lose(name, f"{name} did not answer within {limit:.0f} seconds", _SEE_LOAD)
             return None
         except msgspec.MsgspecError:
-            self._lose(name, f"{name} says what Phalanx does not", _SAME_VERSION)
+            self._lose(name, f"{name} sent unexpected output", _SAME_VERSION)
             return None
         error = await _why_it_ended(worker)
         self._lose(name, error.cause, error.remedy)

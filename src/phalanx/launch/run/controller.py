@@ -152,8 +152,7 @@ class Controller:
         try:
             self._launcher.start(self._launch, self._paths)
         except OSError as error:
-            cause = MachineError(f"cannot start the workers: {error}")
-            return _Ending("failed", MACHINE_FAILED, cause)
+            return self._stop_for(MachineError(f"cannot start the workers: {error}"))
         ending = self._watch()
         if self._figures:
             self._figures.finish(ending.status)
@@ -162,11 +161,8 @@ class Controller:
             return _Ending("failed", BAD_INPUT, never_joined(self._launch.script))
         kept = all(self._paths.events_of(rank).exists() for rank in self._relay.joined)
         if ending.status == "done" and not kept:
-            return self._folder_gone()
+            return self._stop_for(folder_gone(self._paths))
         return ending
-
-    def _folder_gone(self) -> _Ending:
-        return _Ending("failed", MACHINE_FAILED, folder_gone(self._paths))
 
     def _watch(self) -> _Ending:
         """Look at the workers until one of the endings is reached."""
@@ -181,7 +177,7 @@ class Controller:
             except PhalanxError as error:
                 return _Ending("failed", error.exit_code, error)
             if not self._place.is_there():
-                return self._folder_gone()
+                return self._stop_for(folder_gone(self._paths))
             if ending is not None:
                 return ending
             time.sleep(_TICK)

@@ -1,4 +1,4 @@
-"""Nobody waits in silence, nor for somebody who makes no progress."""
+"""Progress notes for long waits, and an end to those without progress."""
 
 from __future__ import annotations
 

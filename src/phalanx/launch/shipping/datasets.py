@@ -13,9 +13,8 @@ from phalanx.core.errors import InputError
 from phalanx.core.script.datasets import FILES, HOMES, data_home, files_in
 from phalanx.core.terminal import Say
 from phalanx.launch.script.script_datasets import Needs, needs_of
-from phalanx.launch.shipping.hashes import make_manifest
 from phalanx.launch.shipping.listing import ListedFile, walk
-from phalanx.launch.shipping.manifest import FileManifest
+from phalanx.launch.shipping.manifest import FileManifest, make_manifest
 from phalanx.launch.shipping.project import megabytes
 from phalanx.launch.shipping.send import Progress, ShippingLink, read_answer, ship
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import phalanx
 from phalanx.core.errors import InputError
-from phalanx.launch.shipping.hashes import make_manifest
 from phalanx.launch.shipping.listing import walk
-from phalanx.launch.shipping.manifest import FileManifest
+from phalanx.launch.shipping.manifest import FileManifest, make_manifest
 
 BEST, MANIFEST = "best.safetensors", "manifest.json"
 

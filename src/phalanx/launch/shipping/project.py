@@ -13,9 +13,8 @@ from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import runs_home
 from phalanx.core.script.packages import place_of
 from phalanx.core.script.script_imports import script_files
-from phalanx.launch.shipping.hashes import make_manifest
 from phalanx.launch.shipping.listing import ListedFile, walk
-from phalanx.launch.shipping.manifest import FileManifest
+from phalanx.launch.shipping.manifest import FileManifest, make_manifest
 
 MARKS = (".git", "pyproject.toml", "setup.py")
 NEVER = frozenset({".git", ".venv", "venv", "__pycache__", "node_modules", ".hg", ".svn"})

@@ -17,9 +17,8 @@ from pathlib import Path
 from phalanx.core.cache import cache_home
 from phalanx.core.errors import MachineError
 from phalanx.launch.machines.event_loop import in_thread
-from phalanx.launch.shipping.hashes import make_manifest
 from phalanx.launch.shipping.listing import walk
-from phalanx.launch.shipping.manifest import FileManifest
+from phalanx.launch.shipping.manifest import FileManifest, make_manifest
 from phalanx.launch.shipping.requirements import PipStep, Recipe, refuse_unsafe
 from phalanx.launch.shipping.versions import Inspection
 
