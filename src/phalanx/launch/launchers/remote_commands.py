@@ -20,7 +20,9 @@ from phalanx.launch.launchers.remote_worker import (
 )
 from phalanx.launch.machines.agent_frames import Ports
 from phalanx.launch.machines.machine_session import ANSWER_SECONDS, MachineSession
+from phalanx.launch.shipping.loads import code_root
 from phalanx.launch.shipping.send import answers_wrongly, read_answer
+from phalanx.launch.worker import process_binding
 from phalanx.plan.plan import PlannedMachine
 from phalanx.pool.measured import read_probe, slowest_links
 
@@ -99,6 +101,7 @@ async def _foreign(
         {member.name: member.interface for member in members},
     )
     script = job.script.resolve().relative_to(root).as_posix()
+    binding = Path(process_binding.__file__).resolve().relative_to(code_root()).as_posix()
     grounds = {
         member.name: Ground(
             python=member.seat.python,
@@ -110,7 +113,7 @@ async def _foreign(
                 member.seat.python,
                 "-I",
                 "-S",
-                f"{member.seat.code}/phalanx/launch/worker/process_binding.py",
+                f"{member.seat.code}/{binding}",
             ),
         )
         for member in members
