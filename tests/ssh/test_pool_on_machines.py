@@ -161,13 +161,14 @@ def test_samples_agree_with_the_kernel_and_cost_little(machines: Lab, blueprint:
             busy = _on_this_host(inside, int(next(iter(pids.values()))))
             agent = _on_this_host(inside, link.hello["pid"])
 
-            def hear(name: str, fields: dict[str, Any], _: bytes) -> None:
+            def hear(name: str, fields: dict[str, Any], _: bytes) -> bool:
                 if name == "sample":
                     told.append((sample_of(fields), _seconds(busy), _seconds(agent)))
+                return True
 
-            link.on_tell = hear
-            await link.ask("sample", on=True)
-            await asyncio.sleep(WATCHED)
+            with link.diverted(hear):
+                await link.ask("sample", on=True)
+                await asyncio.sleep(WATCHED)
             return machines.usage("m1")[1] or 0
 
     kernel_memory = asyncio.run(work())

@@ -41,7 +41,7 @@ print("stamp made", time.monotonic(), flush=True)
 phalanx.fit(model, optimizer=optimizer, loss=nn.CrossEntropyLoss(),
             train=train, test=test, epochs=2, batch=320)
 """
-PARTS = ("connect", "ship", "import torch", "script", "meet", "first step")
+PARTS = ("look", "ship and import torch", "script", "meet", "first step")
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +58,7 @@ def bench(bench: Bench) -> Bench:
 def parts_of(run: Path, began: float) -> list[float]:
     """Seconds of each part; of the workers, the last one counts."""
     to_monotonic = time.monotonic() - time.time()
-    connected = (run / "plan.json").stat().st_mtime + to_monotonic
-    shipped = (run / "launch.json").stat().st_mtime + to_monotonic
+    settled = (run / "launch.json").stat().st_mtime + to_monotonic
     logs = [path.read_text() for path in (run / "logs").glob("rank-*.log")]
     logged = {
         word: max(
@@ -77,8 +76,7 @@ def parts_of(run: Path, began: float) -> list[float]:
     stepped = max(s["began"][0] + sum(s[name][0] for name in names) for s in steps)
     moments = [
         began,
-        connected,
-        shipped,
+        settled,
         logged["torch"],
         logged["made"],
         joined,
@@ -135,6 +133,23 @@ def test_from_the_command_to_the_first_step(bench: Bench) -> None:
     medians = [statistics.median(part) for part in zip(*found, strict=True)]
     print(f"median {statistics.median(totals):.1f} s of {REPEATS}:",
           ", ".join(f"{n} {s:.2f}" for n, s in zip(PARTS, medians, strict=True)))  # fmt: skip
+
+
+@pytest.mark.timeout(400)
+def test_a_dry_run_prints_what_starts(bench: Bench) -> None:
+    words = ["run", "stamped.py", "--pool", str(bench.pool), "--batch", "320"]
+    dry = bench.do(*words, "--dry-run", "--json", limit=120)
+    assert dry.code == 0, dry.text
+    assert not bench.runs.exists(), "a dry run leaves nothing"
+    ended = bench.do(*words, limit=300)
+    assert ended.code == 0, ended.text
+    run = bench.latest()
+    printed = dry.text[dry.text.index('{"dry_run"') :]
+    (shown,) = json.JSONDecoder().raw_decode(printed)[0]["launches"]
+    record = json.loads((run / "launch.json").read_text())
+    started = re.sub(r"TIME-stamped\S*?(?=[/\"])", run.name, json.dumps(shown["workers"]))
+    assert json.loads(started) == record["workers"]
+    assert shown["plan"] == json.loads((run / "plan.json").read_text())
 
 
 @pytest.mark.timeout(400)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from phalanx.agent.storage import (
     run_results as results,
 )
 from phalanx.core.errors import MachineError
-from phalanx.launch.run.progress_notes import Waiting
+from phalanx.launch.machines.agent_answers import AgentListener
+from phalanx.launch.run.progress_notes import MachineWait
 from phalanx.pool.machine import Machine
 
 HANDLERS: dict[str, Callable[..., Any]] = {
@@ -44,7 +46,8 @@ class NearAgent:
         self._link = link
 
     def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
-        self._link.on_tell(header["tell"], header, payload)
+        for take in self._link.takers:
+            take(header["tell"], header, payload)
 
     def tell(self, name: str, **fields: Any) -> None:
         self.send({"tell": name, **fields})
@@ -55,12 +58,19 @@ class NearLink:
 
     def __init__(self, folder: Path, name: str = "m1", run: str = "run-1") -> None:
         self.machine = Machine(name=name, host="192.0.2.1")
-        self.waiting = Waiting(self.machine)
-        self.on_tell: Callable[[str, dict[str, Any], bytes], None] = lambda *told: None
+        self.folder = str(folder)
+        self.waiting = MachineWait(self.machine, lambda text: None)
+        self.takers: list[Callable[[str, dict[str, Any], bytes], bool]] = []
         self.sent = 0
         self.cut_after: int | None = None
         self.garble: Callable[[int, bytes], bytes] = lambda offset, piece: piece
         self.agent = NearAgent(folder, run, self)
+
+    @contextmanager
+    def diverted(self, take: Callable[[str, dict[str, Any], bytes], bool]) -> Iterator[None]:
+        self.takers.append(take)
+        yield
+        self.takers.remove(take)
 
     async def ask(
         self, name: str, *, timeout: float = 10.0, payload: bytes = b"", **fields: Any
@@ -83,3 +93,24 @@ def reopen(link: NearLink) -> NearLink:
     """A new agent on the same machine, with what the old one left on its disk."""
     blobs._stores.pop(str(link.agent.folder)).drop_incoming()
     return NearLink(link.agent.folder, link.machine.name)
+
+
+class Hearing(AgentListener):
+    """A listener made of functions."""
+
+    def __init__(
+        self,
+        tell: Callable[[str, dict[str, Any], bytes], None] = lambda name, fields, payload: None,
+        lost: Callable[[MachineError], None] = lambda error: None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._tell, self._lost, self._say = tell, lost, say
+
+    def on_tell(self, name: str, fields: dict[str, Any], payload: bytes) -> None:
+        self._tell(name, fields, payload)
+
+    def on_lost(self, error: MachineError) -> None:
+        self._lost(error)
+
+    def say(self, text: str) -> None:
+        self._say(text)

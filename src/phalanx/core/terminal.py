@@ -7,7 +7,10 @@ terminal, colours alone are left of it.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
+Say = Callable[[str], None]
+"""Shows the user a line."""
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """All that can steer a terminal; tabs and line ends stay."""
 

@@ -1,1 +1,1 @@
-"""How it starts: launchers behind one small interface, and the controller that uses them."""
+"""How a run starts, is watched and ends. Uses core, pool, plan, observe, agent and arenas."""

@@ -49,7 +49,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Trial:
+class SwitchTrial:
     """One run that is wanted; ``seed`` counts from 0."""
 
     stage: str
@@ -58,7 +58,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SwitchVerdict:
     """What the search came to, as far as it came."""
 
     point: int | None = None
@@ -81,11 +81,11 @@ class SwitchSearch:
         self.rules = rules
         self._values: dict[tuple[int, int], float | None] = {}
 
-    def take(self, trial: Trial, value: float | None) -> None:
+    def take(self, trial: SwitchTrial, value: float | None) -> None:
         """``value`` is ``None`` for a run that was lost: ended early, or without a number."""
         self._values[trial.point, trial.seed] = value
 
-    def next(self) -> Trial | None:
+    def next(self) -> SwitchTrial | None:
         rules = self.rules
         search = range(rules.seeds)
         fresh = range(rules.seeds, rules.seeds + rules.confirm)
@@ -98,19 +98,19 @@ class SwitchSearch:
             return None
         return self._missing(CONFIRM, [rules.grid, high], fresh)
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> SwitchVerdict:
         rules = self.rules
         low, high = self._bounds()
         if low < high or self._missing(BASELINE, [rules.grid], range(rules.seeds)):
-            return Verdict()
+            return SwitchVerdict()
         if high == rules.grid:
-            return Verdict(high, 0.0)
+            return SwitchVerdict(high, 0.0)
         fresh = range(rules.seeds, rules.seeds + rules.confirm)
         behind = self.behind(high, range(rules.seeds))
         if not fresh or self._missing(CONFIRM, [rules.grid, high], fresh):
-            return Verdict(high, behind)
+            return SwitchVerdict(high, behind)
         again = self.behind(high, fresh)
-        return Verdict(high, behind, again is not None and self._holds(again), again)
+        return SwitchVerdict(high, behind, again is not None and self._holds(again), again)
 
     def behind(self, point: int, seeds: Sequence[int]) -> float | None:
         """How far behind the baseline ``point`` is, on average; ``None`` if a run was lost."""
@@ -146,8 +146,10 @@ class SwitchSearch:
         # Accuracies are shares of a test set: half a rounding error must not decide.
         return behind <= self.rules.tolerance + 1e-9
 
-    def _missing(self, stage: str, points: Sequence[int], seeds: Sequence[int]) -> Trial | None:
-        wanted = (Trial(stage, point, seed) for seed in seeds for point in points)
+    def _missing(
+        self, stage: str, points: Sequence[int], seeds: Sequence[int]
+    ) -> SwitchTrial | None:
+        wanted = (SwitchTrial(stage, point, seed) for seed in seeds for point in points)
         return next((t for t in wanted if (t.point, t.seed) not in self._values), None)
 
 

@@ -44,7 +44,7 @@ WRONG = {
 def test_wrong_frames_are_refused_by_both_sides(data: bytes) -> None:
     with pytest.raises(InvalidFrame):
         agent_side.unpack(io.BytesIO(data).read)
-    with pytest.raises(our_side.WrongFrame):
+    with pytest.raises(our_side.WrongAgentFrame):
         unpack_ours(data)
 
 
@@ -64,7 +64,7 @@ def test_a_field_of_the_wrong_kind_is_a_problem(kind: type, value: object) -> No
 def test_fields_from_a_machine_are_typed() -> None:
     exited = {"tell": "exited", "rank": 1, "code": -9}
     assert our_side.read_as(our_side.Exited, exited) == our_side.Exited(1, -9)
-    with pytest.raises(our_side.WrongFrame):
+    with pytest.raises(our_side.WrongAgentFrame):
         our_side.read_as(our_side.Exited, {"rank": "1", "code": 0})
 
 

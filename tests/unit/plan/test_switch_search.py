@@ -15,7 +15,7 @@ from phalanx.plan.switch_search import (
     SEARCH,
     Rules,
     SwitchSearch,
-    Trial,
+    SwitchTrial,
     is_lost,
 )
 
@@ -28,7 +28,7 @@ def drive(
     """Feed a search with runs that hold exactly from ``threshold`` on; what it asked for is kept
     in ``asked``."""
     search = SwitchSearch(rules)
-    asked: list[Trial] = []
+    asked: list[SwitchTrial] = []
     sign = -1 if rules.smaller_is_better else 1
     while (trial := search.next()) is not None:
         assert trial not in asked, "no run is asked for twice"
@@ -43,8 +43,8 @@ def drive(
     return search
 
 
-def asked_of(search: SwitchSearch) -> list[Trial]:
-    found: list[Trial] = search.asked  # type: ignore[attr-defined]
+def asked_of(search: SwitchSearch) -> list[SwitchTrial]:
+    found: list[SwitchTrial] = search.asked  # type: ignore[attr-defined]
     return found
 
 

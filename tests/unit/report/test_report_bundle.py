@@ -12,7 +12,7 @@ from made_runs import write_run, write_study
 from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.script.script_imports import script_files
-from phalanx.launch.run.script_copy import keep_source
+from phalanx.launch.run.open_run_folder import keep_source
 from phalanx.report.bundle import write_bundle
 from phalanx.report.html import write_report
 

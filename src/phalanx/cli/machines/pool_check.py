@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from phalanx.cli.output import Output
     from phalanx.launch.pool.pool_check import Check
-    from phalanx.launch.pool.pool_findings import Finding
+    from phalanx.launch.pool.pool_findings import PoolFinding
     from phalanx.pool.machine import Pool
 
 
@@ -53,7 +53,7 @@ def check(
     return MACHINE_FAILED if any(each.level == "error" for each in findings) else DONE
 
 
-def _check(pool: Pool, chosen: Sequence[Any], output: Output) -> tuple[Check, list[Finding]]:
+def _check(pool: Pool, chosen: Sequence[Any], output: Output) -> tuple[Check, list[PoolFinding]]:
     import asyncio
 
     from phalanx.launch.pool.pool_check import check_pool
@@ -66,7 +66,7 @@ def _check(pool: Pool, chosen: Sequence[Any], output: Output) -> tuple[Check, li
     return found, findings_of(found)
 
 
-def _show(check: Check, findings: Sequence[Finding], pool: Pool, output: Output) -> None:
+def _show(check: Check, findings: Sequence[PoolFinding], pool: Pool, output: Output) -> None:
     from phalanx.cli.output import write_problem
     from phalanx.cli.show import check_words as words
 
@@ -88,7 +88,7 @@ def _show(check: Check, findings: Sequence[Finding], pool: Pool, output: Output)
         output.say(everyone, style="green")
 
 
-def as_json(pool: Pool, check: Check, findings: Sequence[Finding]) -> dict[str, Any]:
+def as_json(pool: Pool, check: Check, findings: Sequence[PoolFinding]) -> dict[str, Any]:
     import dataclasses
 
     import msgspec

@@ -16,7 +16,7 @@ def show(jobs: list[tuple[str, Job]], out: Output) -> int:
 
     launches = []
     for name, job in jobs:
-        launch = _prepare(name, job)
+        job, launch = _rehearsed(name, job, out)
         launches.append({"plan": msgspec.to_builtins(job.plan), **msgspec.to_builtins(launch)})
         _print(name, job, launch, out)
     result: dict[str, Any] = {"dry_run": True, "launches": launches}
@@ -24,14 +24,20 @@ def show(jobs: list[tuple[str, Job]], out: Output) -> int:
     return 0
 
 
-def _prepare(name: str, job: Job) -> Launch:
+def _rehearsed(name: str, job: Job, out: Output) -> tuple[Job, Launch]:
     from phalanx.core.run_folder.run_paths import RunPaths, runs_home, slug
-    from phalanx.launch.launchers.launcher import LAUNCHERS
+    from phalanx.launch.launchers.launcher import LAUNCHERS, Launcher
+    from phalanx.launch.run.interrupts import Interrupts
 
     # The id of a real run begins with the moment of its start, which is not known yet.
     paths = RunPaths(runs_home().absolute() / f"TIME-{slug(name)}")
-    launch: Launch = LAUNCHERS.get(job.launcher)().prepare(job, paths)
-    return launch
+    launcher: Launcher = LAUNCHERS.get(job.launcher)()
+    with Interrupts() as interrupts:
+        try:
+            job = launcher.open(job, paths, out.note, interrupts.asked, dry=True)
+            return job, launcher.prepare(job, paths)
+        finally:
+            launcher.finish(out.note, interrupts.insisted)
 
 
 def _print(name: str, job: Job, launch: Launch, out: Output) -> None:

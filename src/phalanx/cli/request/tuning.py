@@ -12,7 +12,7 @@ from phalanx.core.errors import DONE, STOPPED, InputError
 from phalanx.core.run_folder.run_paths import new_run
 from phalanx.launch.run.observer import Observer
 from phalanx.observe.events.event_types import Logged
-from phalanx.plan.switch_search import BASELINE, SEARCH, Rules, SwitchSearch, Trial, is_lost
+from phalanx.plan.switch_search import BASELINE, SEARCH, Rules, SwitchSearch, SwitchTrial, is_lost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,7 @@ class Tuning:
         self._epochs = 0
         self._tried: list[Tried] = []
         # Planned before anything starts, so that no mistake waits in the queue.
-        if self._job(Trial(BASELINE, rules.grid, 0)).plan.workers == 1:
+        if self._job(SwitchTrial(BASELINE, rules.grid, 0)).plan.workers == 1:
             raise InputError("one worker has no other to agree with", "Try --workers 2.")
 
     def show(self) -> int:
@@ -49,7 +49,7 @@ class Tuning:
         from phalanx.cli.request.dry_run import show
 
         grid = self._rules.grid
-        trials = [Trial(BASELINE, grid, 0), Trial(SEARCH, grid // 2, 0)]
+        trials = [SwitchTrial(BASELINE, grid, 0), SwitchTrial(SEARCH, grid // 2, 0)]
         return show([(self._title(trial), self._job(trial)) for trial in trials], self._out)
 
     def execute(self) -> int:
@@ -77,7 +77,7 @@ class Tuning:
                 return outcome.exit_code
         return DONE
 
-    def _run_one(self, study: Study, trial: Trial) -> Outcome:
+    def _run_one(self, study: Study, trial: SwitchTrial) -> Outcome:
         from phalanx.cli.show.progress import observe
         from phalanx.cli.show.result_lines import describe
         from phalanx.launch.run.controller import execute
@@ -99,13 +99,13 @@ class Tuning:
             self._take(trial, outcome.summary)
         return outcome
 
-    def _loses(self, trial: Trial) -> Callable[[Values], bool]:
+    def _loses(self, trial: SwitchTrial) -> Callable[[Values], bool]:
         """Only the search gives runs up: the others are there for their last value."""
         if trial.stage != SEARCH:
             return lambda values: False
         return lambda values: is_lost(values, self._baselines, self._epochs, self._rules)
 
-    def _take(self, trial: Trial, summary: Summary) -> None:
+    def _take(self, trial: SwitchTrial, summary: Summary) -> None:
         history = values_of(summary, self._metric)
         value = history[max(history)] if history else None
         done = summary.status == "done"
@@ -125,14 +125,14 @@ class Tuning:
             f"Choose with --metric: {', '.join(n for n in known if n.endswith(_FIGURES))}",
         )
 
-    def _job(self, trial: Trial) -> Job:
+    def _job(self, trial: SwitchTrial) -> Job:
         batch = self._request.options.batch
         return self._request.job(self._specs.of(trial.point), batch, repeat=trial.seed)
 
-    def _title(self, trial: Trial) -> str:
+    def _title(self, trial: SwitchTrial) -> str:
         return f"{self._request.name}-{self._specs.of(trial.point)}"
 
-    def _label(self, trial: Trial) -> str:
+    def _label(self, trial: SwitchTrial) -> str:
         seed = self._request.options.seed + trial.seed
         return f"{trial.stage}: {self._specs.of(trial.point)}, seed {seed}"
 

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from phalanx.core import words
-from phalanx.plan.switch_search import BASELINE, SEARCH, SwitchSearch, Trial
+from phalanx.plan.switch_search import BASELINE, SEARCH, SwitchSearch, SwitchTrial
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,7 +34,9 @@ class Tried:
     run: str
 
     @staticmethod
-    def of(trial: Trial, specs: Specs, seed: int, summary: Summary, value: float | None) -> Tried:
+    def of(
+        trial: SwitchTrial, specs: Specs, seed: int, summary: Summary, value: float | None
+    ) -> Tried:
         from phalanx.report.load import train_seconds
 
         return Tried(

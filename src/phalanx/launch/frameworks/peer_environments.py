@@ -21,6 +21,7 @@ from phalanx.core.errors import InputError, MachineError
 from phalanx.core.files import cache_home
 from phalanx.core.registry import did_you_mean
 from phalanx.core.settings import OURS
+from phalanx.core.terminal import Say
 from phalanx.launch.frameworks.framework import (
     MIRRORED,
     PARAMETER_SERVER,
@@ -28,7 +29,6 @@ from phalanx.launch.frameworks.framework import (
     TORCH,
     Framework,
 )
-from phalanx.launch.run.say import Say
 
 TENSORFLOW_PACKAGES = ("tensorflow==2.21.*", "tf-keras==2.21.*")
 """With tf_keras, because Keras 3 cannot train under MultiWorkerMirrored."""
@@ -40,7 +40,7 @@ _MARK = "phalanx-requirements.txt"
 
 
 @dataclass(frozen=True)
-class Peer:
+class PeerSystem:
     """A system that ``compare --systems`` knows."""
 
     system: str
@@ -57,20 +57,20 @@ class Peer:
 PEERS = {
     peer.system: peer
     for peer in (
-        Peer("torch-ddp", TORCH, ".ddp.py", "torch DistributedDataParallel"),
-        Peer(MIRRORED, TENSORFLOW, ".keras.py", "TensorFlow MultiWorkerMirroredStrategy"),
-        Peer(PARAMETER_SERVER, TENSORFLOW, ".keras.py", "TensorFlow ParameterServerStrategy"),
+        PeerSystem("torch-ddp", TORCH, ".ddp.py", "torch DistributedDataParallel"),
+        PeerSystem(MIRRORED, TENSORFLOW, ".keras.py", "TensorFlow MultiWorkerMirroredStrategy"),
+        PeerSystem(PARAMETER_SERVER, TENSORFLOW, ".keras.py", "TensorFlow ParameterServerStrategy"),
     )
 }
 
 
-def peer_of(system: str) -> Peer:
+def peer_of(system: str) -> PeerSystem:
     if system not in PEERS:
         raise InputError(f"unknown system '{system}'", did_you_mean(system, [OURS, *PEERS]))
     return PEERS[system]
 
 
-def sibling_of(script: Path, peer: Peer) -> Path:
+def sibling_of(script: Path, peer: PeerSystem) -> Path:
     """The peer's script beside ``script``: ``mnist_mlp.keras.py`` for ``mnist_mlp.py``."""
     found = script.with_name(script.stem + peer.suffix)
     if not found.is_file():

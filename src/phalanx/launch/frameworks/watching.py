@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from phalanx.core.errors import PhalanxError, ScriptError
+from phalanx.core.files import read_tail
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.frameworks.framework import TENSORFLOW, WORKER
 from phalanx.launch.run.failure import explain, worker_name
-from phalanx.launch.run.traceback_tail import last_words
 from phalanx.observe.events.figure_lines import FigureLines, Told
 
 if TYPE_CHECKING:
@@ -60,3 +62,22 @@ def stuck_first(rank: int, paths: RunPaths, seconds: float) -> PhalanxError:
         f"(log: {paths.log_of(rank)})",
         "It waits for them: all have to run the same epochs and collectives.",
     )
+
+
+_LOOKED_AT = 1 << 16  # bytes at the end of the log
+_BEGINS = "Traceback (most recent call last):"
+_RANK = re.compile(r"^\[rank\d+\]: ?")  # torch puts it before every line
+
+
+def last_words(log: Path) -> list[str]:
+    """The lines of the last traceback, without what other threads printed after it."""
+    lines = [_RANK.sub("", line) for line in read_tail(log, _LOOKED_AT).splitlines()]
+    begins = [index for index, line in enumerate(lines) if line.rstrip().endswith(_BEGINS)]
+    if not begins:
+        return []
+    told = [_BEGINS]
+    for line in lines[begins[-1] + 1 :]:
+        told.append(line)
+        if line and not line[0].isspace():
+            break  # the exception itself stands at the margin
+    return told

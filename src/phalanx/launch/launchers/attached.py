@@ -9,8 +9,9 @@ from dataclasses import replace
 from phalanx.core.errors import PhalanxError
 from phalanx.core.files import write_whole
 from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.core.terminal import Say
 from phalanx.launch.launchers.launcher import Job, Launch, never, read_launch
-from phalanx.launch.launchers.remote_run import NobodyLeft, RemoteRun
+from phalanx.launch.launchers.remote_run import NothingLeft, RemoteRun
 from phalanx.launch.launchers.ssh import SshLauncher
 from phalanx.launch.machines.event_loop import EventLoop
 from phalanx.launch.machines.reconnect import reconnect_seconds
@@ -18,7 +19,6 @@ from phalanx.launch.machines.recover_results import salvage
 from phalanx.launch.run.controller import Controller, Outcome
 from phalanx.launch.run.interrupts import Interrupts
 from phalanx.launch.run.observer import Observer
-from phalanx.launch.run.say import Say
 from phalanx.launch.ssh.ssh_login import with_passwords
 from phalanx.observe.summary.summary import summarise
 
@@ -36,12 +36,12 @@ def take_over(job: Job, paths: RunPaths, observer: Observer) -> Outcome:
                 launcher.leave()
                 raise
             return controller.run()
-    except NobodyLeft as error:
+    except NothingLeft as error:
         return _give_up(job, paths, observer, error)
 
 
-def _give_up(job: Job, paths: RunPaths, observer: Observer, error: NobodyLeft) -> Outcome:
-    """Nobody runs it any more: what is known of it, and what can still be had, is all there is."""
+def _give_up(job: Job, paths: RunPaths, observer: Observer, error: NothingLeft) -> Outcome:
+    """No machine runs it any more: bring home what is left, and write down what is known."""
     with contextlib.suppress(PhalanxError):
         salvage(job.fleet.machines, paths, observer.note)
     paths.detached.unlink(missing_ok=True)
@@ -53,7 +53,9 @@ def _give_up(job: Job, paths: RunPaths, observer: Observer, error: NobodyLeft) -
 class AttachedLauncher(SshLauncher):
     """Starts nothing: finds the workers that run, or how they ended."""
 
-    def open(self, job: Job, paths: RunPaths, say: Say, asked: Callable[[], bool]) -> Job:
+    def open(
+        self, job: Job, paths: RunPaths, say: Say, asked: Callable[[], bool], *, dry: bool = False
+    ) -> Job:
         machines = with_passwords(job.fleet.machines)
         self._loop = EventLoop()
         self._run = RemoteRun(paths.id, machines, attach=True, reconnect=reconnect_seconds())

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from phalanx.core import settings
 from phalanx.core.context import WorkerContext, enter
@@ -33,7 +33,6 @@ from phalanx.launch.launchers.launcher import (
     never,
     worker_variables,
 )
-from phalanx.launch.launchers.streams import RankStreams
 from phalanx.launch.worker.script_runner import (
     PEER_LOST_CODE,
     STOPPED_CODE,
@@ -153,3 +152,39 @@ def _command(job: Job, paths: RunPaths, machine: PlannedMachine, slot: Slot) -> 
         threads=1,
         log=log_name(paths, slot.rank),
     )
+
+
+class RankStreams:
+    """Redirects the output of threads that were assigned a file; others write as before."""
+
+    def __init__(self) -> None:
+        self._files = threading.local()
+        self._before: tuple[TextIO, TextIO] | None = None
+
+    def install(self) -> None:
+        self._before = sys.stdout, sys.stderr
+        sys.stdout = cast(TextIO, _Router(self._current, sys.stdout))
+        sys.stderr = cast(TextIO, _Router(self._current, sys.stderr))
+
+    def remove(self) -> None:
+        if self._before is not None:
+            sys.stdout, sys.stderr = self._before
+            self._before = None
+
+    def assign(self, file: TextIO) -> None:
+        """What the calling thread prints from now on goes to ``file``."""
+        self._files.file = file
+
+    def _current(self) -> TextIO | None:
+        return getattr(self._files, "file", None)
+
+
+class _Router:
+    """A text stream that is another one for each thread."""
+
+    def __init__(self, current: Callable[[], TextIO | None], default: TextIO) -> None:
+        self._current = current
+        self._default = default
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._current() or self._default, name)

@@ -1,7 +1,7 @@
 """Launchers: sibling ways to start the workers of a run, behind one small interface.
 
-``prepare`` is the dry run: its :class:`Launch` says exactly what ``start`` will start, and is
-what ``launch.json`` holds. Only what cannot be known before (the number of the descriptor of the
+``open`` and ``prepare`` are the dry run: the :class:`Launch` is what ``start`` starts, and what
+``launch.json`` holds. Only what cannot be known before (the number of the descriptor of the
 shared memory, the clock reading, the controller's process id) is added at the start.
 """
 
@@ -24,8 +24,8 @@ from phalanx.core.files import read_bounded
 from phalanx.core.registry import Registry
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import OURS, RunSettings
+from phalanx.core.terminal import Say
 from phalanx.launch.frameworks import Framework, ending_rule, roles_by_rank
-from phalanx.launch.run.say import Say
 from phalanx.observe.events.event_types import MachineSample
 from phalanx.observe.machines.monitor import Monitor
 from phalanx.plan.plan import Plan, PlannedMachine, Slot
@@ -124,7 +124,7 @@ def read_launch(paths: RunPaths) -> tuple[Launch, Plan]:
         raise InputError(f"cannot read how '{paths.id}' was started: {error}") from None
 
 
-class Samples(Protocol):
+class MachineSamples(Protocol):
     """Readings of a machine, as they come."""
 
     def start(self) -> None: ...
@@ -144,15 +144,17 @@ def never() -> bool:
 class Launcher(Protocol):
     """Starts the workers of one run, once, and ends them."""
 
-    def open(self, job: Job, paths: RunPaths, say: Say, asked: Callable[[], bool]) -> Job:
+    def open(
+        self, job: Job, paths: RunPaths, say: Say, asked: Callable[[], bool], *, dry: bool = False
+    ) -> Job:
         """Look at the machines before anything is settled; the job as it can be done there.
 
-        Ends soon, by ``RunStopped``, once ``asked()``.
+        Ends soon, by ``RunStopped``, once ``asked()``. ``dry``: nothing will be started.
         """
         return job
 
     def prepare(self, job: Job, paths: RunPaths) -> Launch:
-        """What ``start`` would start; touches nothing."""
+        """What ``start`` starts, of the job that ``open`` returned; touches nothing."""
         ...
 
     def start(self, launch: Launch, paths: RunPaths) -> None:
@@ -207,7 +209,7 @@ class Launcher(Protocol):
         """The process ids of the workers that run on this machine now."""
         ...
 
-    def samples(self, launch: Launch, paths: RunPaths) -> list[Samples]:
+    def samples(self, launch: Launch, paths: RunPaths) -> list[MachineSamples]:
         """Who reads the machines."""
         names = dict.fromkeys(worker.machine for worker in launch.workers)
         return [Monitor(name, paths.machine(name), self.processes) for name in names]

@@ -15,6 +15,7 @@ from phalanx.agent.machine.ports import free_port
 from phalanx.core import settings
 from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.core.terminal import Say
 from phalanx.launch.frameworks import Framework, places_of
 from phalanx.launch.frameworks.commands import Ground, commands_of
 from phalanx.launch.launchers.launcher import (
@@ -29,7 +30,6 @@ from phalanx.launch.launchers.launcher import (
     with_own_threads,
     worker_variables,
 )
-from phalanx.launch.run.say import Say
 from phalanx.launch.worker import process_binding as tied
 from phalanx.plan.plan import Plan, PlannedMachine, Slot
 from phalanx.sync.arena import memfd

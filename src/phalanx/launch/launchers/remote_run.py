@@ -8,35 +8,32 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
-
-import msgspec
 
 from phalanx.core.errors import InputError, MachineError, PhalanxError
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.core.run_folder.trust import write_launch
-from phalanx.launch.launchers.launcher import Job, Launch
-from phalanx.launch.launchers.remote_commands import orders_for
+from phalanx.launch.launchers.launcher import Job, Launch, WorkerCommand
+from phalanx.launch.launchers.remote_commands import commands_for, secrets_for, start_request
 from phalanx.launch.machines.agent_loss import ConnectionLost
-from phalanx.launch.machines.machine_session import Member
+from phalanx.launch.machines.machine_session import MachineSession
 from phalanx.launch.machines.reconnect import Absences, Unreached
-from phalanx.launch.machines.shipment import pack_up
+from phalanx.launch.machines.shipment import Equipment, pack_up
 from phalanx.launch.pool.pool_addresses import own_address
-from phalanx.launch.run.problems import as_one
+from phalanx.launch.run.problems import all_of, first_failure
 from phalanx.launch.run.progress_notes import telling
+from phalanx.launch.shipping.home.incoming import shown
 from phalanx.launch.shipping.home.results import collect_results
+from phalanx.launch.shipping.project import find_root
 from phalanx.launch.shipping.versions import check_versions
-from phalanx.plan.plan import PlannedMachine
 from phalanx.pool.machine import Machine
 
 CONNECT_SECONDS = 30.0
 LAST_SECONDS = 5.0
 
 
-class NobodyLeft(MachineError):  # noqa: N818  (what was found)
+class NothingLeft(MachineError):  # noqa: N818  (what was found)
     """No machine has anything of a detached run any more."""
 
 
@@ -50,6 +47,7 @@ class RemoteRun:
         *,
         detach: bool = False,
         attach: bool = False,
+        dry: bool = False,
         reconnect: float = 0.0,
     ) -> None:
         self._id, self._attach = run_id, attach
@@ -59,12 +57,14 @@ class RemoteRun:
         self.error: PhalanxError | None = None
         """Why the run cannot go on."""
         self.started = False
+        self._equipment: Equipment | None = None
         self._key = RunKey.new()
         self._ending = False
-        say, hold = self.news.append, reconnect
-        self.absences = Absences(run_id, 0.0 if detach else reconnect, say)
+        self.absences = Absences(run_id, 0.0 if detach else reconnect, self.say)
         self.members = [
-            Member(machine, run_id, detach=detach, attach=attach, say=say, hold=hold)
+            MachineSession(
+                machine, run_id, self, detach=detach, attach=attach, dry=dry, hold=reconnect
+            )
             for machine in machines
         ]
 
@@ -76,11 +76,11 @@ class RemoteRun:
             for name, why in (await self.connect_some()).items():
                 self._named(name).gone = MachineError(why, "See whether it is up.")
         else:
-            await _all({member.name: self._connect(member) for member in self.members})
+            await all_of({member.name: self._connect(member) for member in self.members})
         there = [member for member in self.members if member.gone is None]
         if not there:
             names = ", ".join(member.name for member in self.members)
-            raise NobodyLeft(
+            raise NothingLeft(
                 f"nothing of this run is left on {names}: it has ended, or its machines were "
                 "restarted",
                 f"Go on from its newest checkpoint: phalanx resume {self._id}",
@@ -91,7 +91,7 @@ class RemoteRun:
         self._give_addresses()
         return [member.machine for member in self.members]
 
-    def _named(self, name: str) -> Member:
+    def _named(self, name: str) -> MachineSession:
         return next(member for member in self.members if member.name == name)
 
     async def connect_some(self) -> dict[str, str]:
@@ -106,11 +106,9 @@ class RemoteRun:
                 raise error
         return silent
 
-    async def _connect(self, member: Member) -> None:
+    async def _connect(self, member: MachineSession) -> None:
         async with telling(self.news.append, lambda: f"waiting for {member.name}: connecting"):
             await member.connect(CONNECT_SECONDS)
-        member.link.waiting.say = self.news.append
-        member.link.on_gap = self._on_gap
 
     def _give_addresses(self) -> None:
         """This machine is known to the others by the address they are reached from."""
@@ -118,11 +116,18 @@ class RemoteRun:
         for member in self.members:
             member.own_address = own or "127.0.0.1"
 
+    async def prepare(self, job: Job) -> list[WorkerCommand]:
+        """What will be started on every machine, from where; nothing is sent there yet."""
+        self.members = await self._dismiss({machine.name for machine in job.plan.machines})
+        equipment = self._equipment = await pack_up(job, self.say)
+        await first_failure({member.name: member.settle(equipment) for member in self.members})
+        return await commands_for(job, find_root(job.script), self.members)
+
     # -- start -------------------------------------------------------------------------------
 
-    async def launch(self, job: Job, root: Path, paths: RunPaths, launch: Launch) -> None:
-        """Equip every machine and start its workers; whatever goes wrong is kept as ``error``."""
-        await self._keep_error(self._launch(job, root, paths, launch))
+    async def launch(self, job: Job, paths: RunPaths, launch: Launch) -> None:
+        """Equip every machine and start its workers; what goes wrong is kept as ``error``."""
+        await self._keep_error(self._launch(job, paths, launch))
 
     async def rejoin(self, job: Job, paths: RunPaths) -> None:
         """Go on where another controller left off; errors as above."""
@@ -136,33 +141,34 @@ class RemoteRun:
         except Exception as error:
             self.error = MachineError(f"cannot start the workers: {error!r}")
 
-    async def _launch(self, job: Job, root: Path, paths: RunPaths, launch: Launch) -> None:
-        planned = {machine.name: machine for machine in job.plan.machines}
-        self.members = await self._dismiss(planned)
-        for member in self.members:
-            member.begin(paths, planned[member.name], self._on_exit, self._on_lost)
-        equipment = await pack_up(job, self.news.append)
-        await _first_failure({member.name: member.equip(equipment) for member in self.members})
+    async def _launch(self, job: Job, paths: RunPaths, launch: Launch) -> None:
+        assert self._equipment is not None
+        self._begin(job, paths)
+        equipment, root = self._equipment, find_root(job.script)
+        await first_failure({member.name: member.equip(equipment) for member in self.members})
         pythons = {m.name: m.python for m in self.members if m.python is not None}
         if job.framework is None:
             self.news.extend(check_versions(pythons, tls=job.fleet.tls))
         self._one_clock(job)
-        orders = await orders_for(job, root, self.members, self._key)
-        told = msgspec.structs.replace(launch, workers=orders.commands)
-        write_launch(paths, told.to_json() + "\n")
+        secrets = await secrets_for(job, self.members, self._key)
         self.started = True
-        await _first_failure({m.name: m.start(orders.of(m, root)) for m in self.members})
+        asked = {m: start_request(launch.workers, secrets, m, root) for m in self.members}
+        await first_failure({m.name: m.start(workers) for m, workers in asked.items()})
+
+    def _begin(self, job: Job, paths: RunPaths) -> None:
+        planned = {machine.name: machine for machine in job.plan.machines}
+        for member in self.members:
+            member.begin(paths, planned[member.name])
 
     def _one_clock(self, job: Job) -> None:
-        """Samples are told by the clock that events are: the first machine's, or our own."""
-        # Those of another framework are made here, of what is printed.
+        """Samples and events have one clock: the first machine's, or ours where we make events."""
         ours = job.framework is not None or not self.members[0].alive
         first = 0.0 if ours else self.members[0].link.clock_offset
         for member in self.members:
-            if member.alive:
-                member.clock_to_run = member.link.clock_offset - first
+            if member.alive and member.samples is not None:
+                member.samples.clock_to_run = member.link.clock_offset - first
 
-    async def _dismiss(self, planned: dict[str, PlannedMachine]) -> list[Member]:
+    async def _dismiss(self, planned: set[str]) -> list[MachineSession]:
         """Those without a worker are not needed any more."""
         for member in self.members:
             if member.name not in planned:
@@ -171,26 +177,29 @@ class RemoteRun:
 
     # -- while it runs -----------------------------------------------------------------------
 
-    def _on_exit(self, rank: int, code: int) -> None:
+    def say(self, text: str) -> None:
+        self.news.append(text)
+
+    def on_exit(self, rank: int, code: int) -> None:
         self.codes[rank] = code
 
-    def _on_gap(self, seconds: float) -> None:
+    def on_gap(self, seconds: float) -> None:
         """With workers on this computer itself the run cannot do without it."""
         far = not any(member.machine.is_here for member in self.members)
         self.absences.slept(seconds, leave=self.started and far)
 
-    def _on_lost(self, member: Member, error: MachineError) -> None:
+    def on_lost(self, session: MachineSession, error: MachineError) -> None:
         """A connection may come back; agents that have ended do not."""
         if self._ending or self.absences.alone is not None:
             return
-        back = isinstance(error, ConnectionLost) and bool(member.started_ranks)
+        back = isinstance(error, ConnectionLost) and bool(session.started_ranks)
         if back and self.started and self.absences.seconds:
-            self.absences.wait_for(member, error, lambda error: self._lose(member, error))
+            self.absences.wait_for(session, error, lambda error: self._lose(session, error))
         else:
-            self._lose(member, error)
+            self._lose(session, error)
 
-    def _lose(self, member: Member, error: MachineError) -> None:
-        """The workers of the others know whether they can go on; without any nobody can."""
+    def _lose(self, member: MachineSession, error: MachineError) -> None:
+        """The other machines' workers know whether they can go on; without a machine none can."""
         self.lost.update({r: error for r in member.ranks if self.codes.get(r) != 0})
         left = [m for m in self.members if m.alive or m.name in self.absences.names]
         if not left and isinstance(error, Unreached):
@@ -201,15 +210,13 @@ class RemoteRun:
         self.news.append(f"{error.cause}; the others go on if they can")
 
     async def _rejoin(self, job: Job, paths: RunPaths) -> None:
-        planned = {machine.name: machine for machine in job.plan.machines}
-        for member in self.members:
-            member.begin(paths, planned[member.name], self._on_exit, self._on_lost)
+        self._begin(job, paths)
         self.started = True
         self._one_clock(job)
         for member in self.members:
             if member.gone is not None:
-                self._on_lost(member, member.gone)
-        await _all({m.name: m.rejoin() for m in self.members if m.gone is None})
+                self.on_lost(member, member.gone)
+        await all_of({m.name: m.rejoin() for m in self.members if m.gone is None})
 
     async def leave(self) -> None:
         """Let agents and workers be."""
@@ -247,9 +254,9 @@ class RemoteRun:
         self.news.extend(came.notes)
 
     def left_behind(self) -> list[str]:
-        """Where the results are that nobody waited for."""
+        """Where the results are that did not come home."""
         members = [m for m in self.members if m.alive and m.started_ranks]
-        return [f"{m.name} keeps its results, in {m.run_folder}" for m in members]
+        return [f"{m.name} keeps its results, in {shown(m.run_folder)}" for m in members]
 
     async def clean(self) -> None:
         await self._tell_all(lambda m: m.clean(), 30.0)
@@ -261,13 +268,13 @@ class RemoteRun:
 
     async def _tell_all(
         self,
-        what: Callable[[Member], Awaitable[None]],
+        what: Callable[[MachineSession], Awaitable[None]],
         limit: float,
-        members: Sequence[Member] | None = None,
+        members: Sequence[MachineSession] | None = None,
     ) -> None:
         """One after the other would let a silent machine hold up the rest."""
 
-        async def tell(member: Member) -> None:
+        async def tell(member: MachineSession) -> None:
             try:
                 async with asyncio.timeout(limit):
                     await what(member)
@@ -280,38 +287,9 @@ class RemoteRun:
         await asyncio.gather(*(tell(member) for member in chosen))
 
 
-async def _all(works: Mapping[str, Coroutine[Any, Any, None]]) -> None:
-    """By machine, all at once, to their ends; what went wrong is one error that names each."""
-    results = await asyncio.gather(*works.values(), return_exceptions=True)
-    _raise(dict(zip(works, results, strict=True)))
-
-
-async def _first_failure(works: Mapping[str, Coroutine[Any, Any, None]]) -> None:
-    """By machine, all at once; when one fails there is no use in the others going on."""
-    tasks = {name: asyncio.create_task(work) for name, work in works.items()}
-    try:
-        done, _ = await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_EXCEPTION)
-    finally:
-        for task in tasks.values():
-            task.cancel()
-        await asyncio.gather(*tasks.values(), return_exceptions=True)
-    _raise({name: task.exception() for name, task in tasks.items() if task in done})
-
-
-def _raise(results: Mapping[str, BaseException | None]) -> None:
-    problems: dict[str, PhalanxError] = {}
-    for name, result in results.items():
-        if isinstance(result, PhalanxError):
-            problems[name] = result
-        elif isinstance(result, BaseException):
-            raise result
-    if problems:
-        raise as_one(problems)
-
-
-def _refuse_twice(members: Sequence[Member]) -> None:
+def _refuse_twice(members: Sequence[MachineSession]) -> None:
     """Two names of one machine would have it wait for itself."""
-    seen: dict[str, Member] = {}
+    seen: dict[str, MachineSession] = {}
     for member in members:
         other = seen.setdefault(member.facts.machine_id, member)
         if other is not member:

@@ -23,8 +23,6 @@ from phalanx.launch.launchers.launcher import (
 )
 from phalanx.plan.plan import PlannedMachine, Slot
 
-DEFAULT_FOLDER = "~/.cache/phalanx"
-
 
 @dataclass(frozen=True)
 class Seating:
@@ -39,8 +37,6 @@ class Seating:
     """Ready-made ones that were sent, each in a folder of its name."""
     checkpoint: str | None = None
     """Of the run that this one goes on from."""
-    skew: float = 0.0
-    """Seconds that the machine's wall clock is ahead of ours."""
 
     @property
     def project(self) -> str:
@@ -48,7 +44,7 @@ class Seating:
 
 
 @dataclass(frozen=True)
-class Meeting:
+class MeetingPoint:
     """How the workers of all machines find and know each other."""
 
     address: str
@@ -60,11 +56,6 @@ class Meeting:
     """Bits per second of each machine's slowest link, where measured."""
     members: Sequence[str] = ()
     """Addresses of all machines."""
-
-
-def seating_before(folder: str, python: str, run: str) -> Seating:
-    """As far as it is known before anything was shipped."""
-    return Seating(python, f"{folder}/runs/{run}", f"{folder}/code")
 
 
 def command_of(
@@ -93,7 +84,7 @@ def working_folder(root: Path, seat: Seating) -> str:
 
 
 def meeting_variables(
-    meeting: Meeting, address: str, machine: PlannedMachine, slot: Slot
+    meeting: MeetingPoint, address: str, machine: PlannedMachine, slot: Slot
 ) -> dict[str, str]:
     """What connects the worker of ``slot`` to the others; it holds the key, so is not kept."""
     found = {
@@ -120,8 +111,6 @@ def _variables(job: Job, machine: PlannedMachine, slot: Slot, seat: Seating) -> 
         **process_variables(job, slot),
         "PYTHONPATH": seat.code,
     }
-    if seat.skew:
-        found[settings.SKEW] = repr(seat.skew)
     if seat.data is not None:
         found[settings.DATA] = seat.data
     return {**found, **dataset_variables(seat)}

@@ -14,15 +14,20 @@ import msgspec
 from phalanx.core.errors import InputError, MachineError, PhalanxError, RunStopped
 from phalanx.core.files import read_bounded
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.launch.frameworks import plan_for, roles_by_rank
-from phalanx.launch.launchers.launcher import Job, Launch, Launcher, Samples, describe_launch, never
+from phalanx.core.terminal import Say
+from phalanx.launch.frameworks import plan_for
+from phalanx.launch.launchers.launcher import (
+    Job,
+    Launch,
+    Launcher,
+    MachineSamples,
+    describe_launch,
+    never,
+)
 from phalanx.launch.launchers.remote_run import RemoteRun
-from phalanx.launch.launchers.remote_worker import DEFAULT_FOLDER, command_of, seating_before
 from phalanx.launch.machines.event_loop import EventLoop, cancel
 from phalanx.launch.machines.reconnect import reconnect_seconds
 from phalanx.launch.machines.remote_files import MachineFile
-from phalanx.launch.run.say import Say
-from phalanx.launch.shipping.project import find_root
 from phalanx.launch.ssh.ssh_login import with_passwords
 from phalanx.pool.machine import Machine
 
@@ -42,17 +47,23 @@ class SshLauncher(Launcher):
         self._job: Job | None = None
         self._paths: RunPaths | None = None
         self._launching: Future[None] | None = None
+        self._look: Callable[[], bool] = never
+        """Asked while something is waited for: says what there is, and whether to stop."""
         self._switched = 0
         """When the file of ``phalanx switch`` was last changed."""
 
-    def open(self, job: Job, paths: RunPaths, say: Say, asked: Callable[[], bool]) -> Job:
+    def open(
+        self, job: Job, paths: RunPaths, say: Say, asked: Callable[[], bool], *, dry: bool = False
+    ) -> Job:
         machines = tuple(with_passwords(job.fleet.machines))
         self._loop = EventLoop()
-        reconnect = reconnect_seconds()
-        self._run = RemoteRun(paths.id, machines, detach=job.fleet.detach, reconnect=reconnect)
+        self._run = RemoteRun(
+            paths.id, machines, detach=job.fleet.detach, dry=dry, reconnect=reconnect_seconds()
+        )
+        self._look = self._saying(say, asked)
         say(f"connecting to {len(machines)} machine{'s' * (len(machines) != 1)}")
         try:
-            found = self._loop.wait(self._run.connect(), self._saying(say, asked))
+            found = self._loop.wait(self._run.connect(), self._look)
             self._say_news(say)
             return _as_found(job, tuple(found))
         except BaseException:
@@ -60,26 +71,17 @@ class SshLauncher(Launcher):
             raise
 
     def prepare(self, job: Job, paths: RunPaths) -> Launch:
+        assert self._loop and self._run
         self._job = job
-        root = find_root(job.script)
-        folders = {m.name: m.folder or DEFAULT_FOLDER for m in job.fleet.machines}
-        pythons = {m.name: m.python for m in job.fleet.machines}
-        seats = job.plan.seats
-        roles = roles_by_rank(job.framework, len(seats)) if job.framework else [""] * len(seats)
-        workers = []
-        for (machine, slot), role in zip(seats, roles, strict=True):
-            seating = seating_before(folders[machine.name], pythons[machine.name], paths.id)
-            command = command_of(job, root, machine, slot, seating)
-            workers.append(msgspec.structs.replace(command, role=role))
+        workers = self._loop.wait(self._run.prepare(job), self._look)
         return describe_launch(job, paths, workers)
 
     def start(self, launch: Launch, paths: RunPaths) -> None:
         assert self._job and self._loop and self._run
         self._paths = paths
-        if self._job.fleet.detach:  # before anybody runs there: whoever ends us, they can be found
+        if self._job.fleet.detach:  # first: if we are killed, the workers can still be found
             paths.detached.touch()
-        work = self._run.launch(self._job, find_root(self._job.script), paths, launch)
-        self._launching = self._loop.submit(work)
+        self._launching = self._loop.submit(self._run.launch(self._job, paths, launch))
 
     def poll(self) -> dict[int, int]:
         run = self._run
@@ -151,7 +153,9 @@ class SshLauncher(Launcher):
             return
         try:
             if paths is not None:
-                self._tell_while(run, loop, paths, say, hurry)
+                self._bring_home(run, loop, paths, say, hurry)
+            with contextlib.suppress(PhalanxError, RunStopped, TimeoutError, OSError):
+                loop.wait(run.clean(), self._saying(say, hurry), _CLEANING)
         finally:
             self._close()
             if paths is not None:
@@ -161,15 +165,15 @@ class SshLauncher(Launcher):
     def processes(self) -> list[int]:
         return []  # agents read what their workers use
 
-    def samples(self, launch: Launch, paths: RunPaths) -> list[Samples]:
+    def samples(self, launch: Launch, paths: RunPaths) -> list[MachineSamples]:
         assert self._run is not None
-        files: list[Samples] = []
+        files: list[MachineSamples] = []
         for member in self._run.members:
             member.samples = MachineFile(paths.machine(member.name))
             files.append(member.samples)
         return files
 
-    def _tell_while(
+    def _bring_home(
         self, run: RemoteRun, loop: EventLoop, paths: RunPaths, say: Say, hurry: Callable[[], bool]
     ) -> None:
         try:
@@ -179,8 +183,6 @@ class SshLauncher(Launcher):
         except (PhalanxError, TimeoutError, OSError):
             pass
         self._say_news(say)
-        with contextlib.suppress(PhalanxError, RunStopped, TimeoutError, OSError):
-            loop.wait(run.clean(), self._saying(say, hurry), _CLEANING)
 
     def _saying(self, say: Say, asked: Callable[[], bool]) -> Callable[[], bool]:
         """Asked again and again while something is waited for: a time to say what there is."""

@@ -1,1 +1,1 @@
-"""The machines of a run as the controller sees them: sessions, agents, files."""
+"""One machine as the controller sees it: the link to its agent, a session, its files and clock."""

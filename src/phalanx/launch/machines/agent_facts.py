@@ -8,6 +8,10 @@ import msgspec
 
 from phalanx.launch.machines.agent_link import AgentLink
 from phalanx.launch.machines.agent_loss import talks_otherwise
+from phalanx.launch.machines.clocks import SKEW_WARNING, clock_words
+from phalanx.pool.facts import Facts
+from phalanx.pool.here import on_this_machine
+from phalanx.pool.machine import Machine
 from phalanx.pool.machine_facts import MachineFacts, facts_of
 
 
@@ -20,3 +24,13 @@ async def ask_facts(link: AgentLink, timeout: float) -> tuple[MachineFacts, floa
     except msgspec.ValidationError as error:
         raise talks_otherwise(link.machine, str(error)) from None
     return facts, facts.wall - arrived  # short of the answer's way: milliseconds
+
+
+def as_found(machine: Machine, facts: MachineFacts, skew: float) -> tuple[Machine, list[str]]:
+    """The machine with what it has, and remarks on what is other than the blueprint says."""
+    gpus = len(facts.gpus)
+    known = Facts(facts.cores, tuple(facts.cpu_ids), facts.memory or 0, gpus, gpus)
+    found, remarks = on_this_machine(machine, known)
+    if abs(skew) > SKEW_WARNING:
+        remarks.append(f"{clock_words(machine.name, skew)}; the run's times are corrected")
+    return found, remarks

@@ -13,11 +13,11 @@ T = TypeVar("T")
 _headers = msgspec.json.Decoder(dict[str, Any])
 
 
-class WrongFrame(Exception):  # noqa: N818  (what came)
+class WrongAgentFrame(Exception):  # noqa: N818  (what came)
     """Not what an agent says."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class AgentFrame(msgspec.Struct, frozen=True):
     """What a frame is: the answer to a request, a problem with it, or something told."""
 
     answer: int | None = None
@@ -25,7 +25,7 @@ class Answer(msgspec.Struct, frozen=True):
     tell: str | None = None
 
 
-class Chunk(msgspec.Struct, frozen=True):
+class FileChunk(msgspec.Struct, frozen=True):
     """Bytes that were appended to a file of the run."""
 
     file: str
@@ -39,14 +39,8 @@ class Exited(msgspec.Struct, frozen=True):
     code: Annotated[int, msgspec.Meta(ge=-255, le=255)]
 
 
-class Settled(msgspec.Struct, frozen=True):
-    """What an agent of a run says to ``hello``."""
-
-    run_folder: str
-
-
 class Ports(msgspec.Struct, frozen=True):
-    """Ports that nobody uses on a machine."""
+    """Unused ports of a machine."""
 
     ports: list[Annotated[int, msgspec.Meta(ge=1, le=65535)]]
 
@@ -58,7 +52,7 @@ class Pong(msgspec.Struct, frozen=True):
     mine: float
 
 
-class Problem(msgspec.Struct, frozen=True):
+class AgentProblem(msgspec.Struct, frozen=True):
     """Why a request was not answered."""
 
     cause: str
@@ -70,7 +64,7 @@ def read_as(kind: type[T], fields: dict[str, Any]) -> T:
     try:
         return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
-        raise WrongFrame(str(error)) from None
+        raise WrongAgentFrame(str(error)) from None
 
 
 def pack(header: dict[str, Any], payload: bytes = b"") -> bytes:
@@ -84,9 +78,9 @@ async def unpack(read: Callable[[int], Awaitable[bytes]]) -> tuple[dict[str, Any
     """The next frame; ``read`` gives exactly as many bytes as it is asked for."""
     header_length, payload_length = LENGTHS.unpack(await read(LENGTHS.size))
     if header_length > MOST_HEADER or payload_length > MOST_PAYLOAD:
-        raise WrongFrame("a frame is too long")
+        raise WrongAgentFrame("a frame is too long")
     try:
         header = _headers.decode(await read(header_length))
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise WrongFrame(str(error)) from None
+        raise WrongAgentFrame(str(error)) from None
     return header, await read(payload_length)

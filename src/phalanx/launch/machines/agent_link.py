@@ -1,6 +1,6 @@
-"""The controller's end of an agent: asks it, hears what it tells, and notices when it is gone.
+"""The controller's end of an agent: asks it, hears what it sends, and notices when it is gone.
 
-Whatever comes from the machine is data: a frame that no agent would send loses the machine.
+What comes from the machine is data: a frame that no agent would send loses the machine.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import contextlib
 import itertools
 import sys
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 from phalanx.core.errors import MachineError
+from phalanx.launch.machines.agent_answers import AgentListener, PendingAnswers, Reply, Taker
 from phalanx.launch.machines.agent_frames import (
-    Answer,
+    AgentFrame,
+    AgentProblem,
     Pong,
-    Problem,
-    WrongFrame,
+    WrongAgentFrame,
     pack,
     read_as,
     unpack,
@@ -30,10 +30,10 @@ from phalanx.launch.machines.agent_loss import (
     silent,
     talks_otherwise,
     why_it_ended,
-    without_controls,
 )
 from phalanx.launch.machines.agent_source import agent_command, agent_sources
-from phalanx.launch.run.progress_notes import Doing, Waiting
+from phalanx.launch.machines.clocks import ClockOffset
+from phalanx.launch.run.progress_notes import Doing, MachineWait
 from phalanx.launch.ssh.ssh_command import RunningCommand, start_command
 from phalanx.launch.ssh.ssh_connect import CONNECT_SECONDS
 from phalanx.pool.machine import Machine
@@ -48,44 +48,30 @@ HELLO_SECONDS = 20.0
 ASK_SECONDS = 10.0
 LEAVE_SECONDS = 6.0
 END_SECONDS = 3.0
-PONGS_KEPT = 30
-"""Clocks drift: the best of the last half minute counts, not the best there ever was."""
-
-OnTell = Callable[[str, dict[str, Any], bytes], None]
-OnLost = Callable[[MachineError], None]
-OnGap = Callable[[float], None]
-Reply = tuple[dict[str, Any], bytes]
-
-
-class Refused(MachineError):  # noqa: N818  (what was answered)
-    """The agent says why it does not do what it is asked."""
 
 
 class AgentLink:
     """An agent that answers; leaving ``async with`` ends it, and its workers with it."""
 
-    def __init__(self, command: RunningCommand, patience: float) -> None:
+    def __init__(self, command: RunningCommand, patience: float, listener: AgentListener) -> None:
         self.machine = command.machine
         self.hello: dict[str, Any] = {}
-        """What it said of itself: ``pid``, ``version``, ``run_folder`` …"""
+        """What it said of itself: ``pid``, ``version``, ``folder`` …"""
         self.lost: MachineError | None = None
-        self.on_tell: OnTell = lambda name, fields, payload: None
-        self.on_lost: OnLost = lambda error: None
-        self.on_gap: OnGap = lambda seconds: None
-        """This computer itself did not run for so long."""
-        self.waiting = Waiting(self.machine)
-        self._command, self._patience = command, patience
-        self._numbers, self._heard = itertools.count(1), time.monotonic()
-        self._pending: dict[int, asyncio.Future[Reply]] = {}
-        self._pongs: deque[tuple[float, float]] = deque(maxlen=PONGS_KEPT)
+        self.waiting = MachineWait(self.machine, listener.say)
+        self._command, self._patience, self._listener = command, patience, listener
+        self._takers: list[Taker] = []
+        self._heard = time.monotonic()
+        self._pending = PendingAnswers(self.machine.name)
+        self._clock = ClockOffset()
         self._closing = False
         self._ended = False
-        """Whether its output has: then there is nobody to be killed."""
+        """Whether its output has: then there is no process left to kill."""
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def address(self) -> str | None:
-        """The machine's, as it was reached; ``None`` of this machine."""
+        """As it was reached; ``None`` of this machine."""
         return self._command.address
 
     @property
@@ -94,9 +80,14 @@ class AgentLink:
         return self._command.reached_from
 
     @property
+    def folder(self) -> str:
+        """Where everything of ours is, over there."""
+        return str(self.hello.get("folder"))
+
+    @property
     def clock_offset(self) -> float:
         """Seconds to add to the machine's monotonic clock to get ours."""
-        return min(self._pongs)[1] if self._pongs else 0.0
+        return self._clock.seconds
 
     async def ask(
         self,
@@ -121,17 +112,22 @@ class AgentLink:
         self, header: dict[str, Any], payload: bytes = b"", *, timeout: float | None = ASK_SECONDS
     ) -> Reply:
         """As ``ask``, with the bytes that came with the answer."""
-        number = next(self._numbers)
-        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._pending[number] = answer
+        with self._pending.expected() as (number, answer):
+            try:
+                async with asyncio.timeout(timeout):
+                    await self.send({**header, "id": number}, payload)
+                    return await answer
+            except TimeoutError:
+                raise no_answer(self.machine, header["ask"], timeout) from None
+
+    @contextlib.contextmanager
+    def diverted(self, take: Taker) -> Iterator[None]:
+        """Meanwhile ``take`` is the first to hear what the agent sends unasked."""
+        self._takers.append(take)
         try:
-            async with asyncio.timeout(timeout):
-                await self.send({**header, "id": number}, payload)
-                return await answer
-        except TimeoutError:
-            raise no_answer(self.machine, header["ask"], timeout) from None
+            yield
         finally:
-            del self._pending[number]
+            self._takers.remove(take)
 
     async def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
         """A frame without an answer (a blob); returns when there is room for the next."""
@@ -153,7 +149,7 @@ class AgentLink:
                 with contextlib.suppress(MachineError):
                     await self.ask("leave", grace=grace, timeout=LEAVE_SECONDS + grace)
                     left = await self._has_ended()
-        finally:  # also when whoever closes has no more patience
+        finally:  # also when closing itself is cancelled
             await self._end(kill=not left and not self._ended)
 
     async def detach(self) -> None:
@@ -166,8 +162,6 @@ class AgentLink:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    # -- from here on: the machinery ---------------------------------------------------------
 
     async def open(self, hello: dict[str, Any], timeout: float) -> None:
         """Send the agent itself, and greet it."""
@@ -193,11 +187,11 @@ class AgentLink:
         except EOFError:
             self._ended = True
             self._lose(await why_it_ended(self._command))
-        except WrongFrame as error:
+        except WrongAgentFrame as error:
             self._lose(talks_otherwise(self.machine, str(error)))
         except OSError as error:  # this machine's own disk; what becomes of the connection ends it
             self._lose(cannot_keep(self.machine, error))
-        except Exception as error:  # whoever listens did not expect what was told
+        except Exception as error:  # the listener did not expect what was sent
             why = f"{type(error).__name__}: {error}"
             self._lose(talks_otherwise(self.machine, why))
             raise
@@ -214,34 +208,19 @@ class AgentLink:
         return b"".join(parts)
 
     def _take(self, header: dict[str, Any], payload: bytes) -> None:
-        found = read_as(Answer, header)
+        found = read_as(AgentFrame, header)
         if found.tell == "pong":
-            self._take_pong(read_as(Pong, header))
+            self._clock.take(read_as(Pong, header))
         elif found.tell is not None:
             self.waiting.heard(found.tell)
-            self.on_tell(found.tell, header, payload)
+            if not any(take(found.tell, header, payload) for take in self._takers):
+                self._listener.on_tell(found.tell, header, payload)
         elif found.problem is not None:
-            self._refuse(found.problem, read_as(Problem, header))
+            self._pending.refuse(found.problem, read_as(AgentProblem, header))
         elif found.answer is not None:
-            self._resolve(found.answer, header, payload)
+            self._pending.resolve(found.answer, header, payload)
         else:
-            raise WrongFrame("a frame says nothing")
-
-    def _take_pong(self, pong: Pong) -> None:
-        now = time.monotonic()
-        self._pongs.append((now - pong.sent, (now + pong.sent) / 2 - pong.mine))
-
-    def _resolve(self, number: int, header: dict[str, Any], payload: bytes) -> None:
-        """An answer that nobody waits for any more is one that came late."""
-        waiting = self._pending.get(number)
-        if waiting is not None and not waiting.done():
-            waiting.set_result((header, payload))
-
-    def _refuse(self, number: int, problem: Problem) -> None:
-        waiting = self._pending.get(number)
-        if waiting is not None and not waiting.done():
-            cause = f"{self.machine.name}: {without_controls(problem.cause)}"
-            waiting.set_exception(Refused(cause, without_controls(problem.remedy)))
+            raise WrongAgentFrame("a frame says nothing")
 
     async def _ping(self) -> None:
         for count in itertools.count(1):
@@ -253,7 +232,7 @@ class AgentLink:
             gap = time.clock_gettime(time.CLOCK_BOOTTIME) - before - pause
             if gap > OWN_GAP:
                 self._heard = time.monotonic()  # it had no chance to be heard
-                self.on_gap(gap)
+                self._listener.on_gap(gap)
             if self.lost is not None:
                 return
             if time.monotonic() - self._heard > self._patience:
@@ -264,18 +243,15 @@ class AgentLink:
         if self.lost is not None:
             return
         self.lost = error
-        for waiting in self._pending.values():
-            if not waiting.done():
-                waiting.set_exception(error)
+        self._pending.fail_all(error)
         if not self._closing:
-            self.on_lost(error)
+            self._listener.on_lost(error)
 
     async def _has_ended(self) -> bool:
-        try:
+        with contextlib.suppress(TimeoutError):
             await self._command.wait(END_SECONDS)
-        except TimeoutError:
-            return False
-        return True
+            return True
+        return False
 
     async def _end(self, *, kill: bool) -> None:
         for task in self._tasks:
@@ -295,6 +271,7 @@ async def open_agent(
     hold: float = 0.0,
     timeout: float = CONNECT_SECONDS,
     patience: float = PATIENCE,
+    listener: AgentListener | None = None,
 ) -> AgentLink:
     """Log in, start an agent in the machine's Python, and greet it.
 
@@ -304,7 +281,7 @@ async def open_agent(
     own = machine.is_here and "python" not in machine.model_fields_set
     python = sys.executable if own else machine.python
     command = await start_command(machine, agent_command(python, run), timeout=timeout)
-    link = AgentLink(command, patience)
+    link = AgentLink(command, patience, listener or AgentListener())
     hello = {
         "run": run,
         "name": machine.name,

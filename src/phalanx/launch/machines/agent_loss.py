@@ -17,7 +17,7 @@ _MOST_WORDS = 500
 
 
 class ConnectionLost(MachineError):  # noqa: N818  (what happened)
-    """Whoever was at its other end may still be there."""
+    """The agent at its other end may still be there."""
 
 
 async def why_it_ended(command: RunningCommand) -> MachineError:
@@ -91,7 +91,7 @@ def cannot_keep(machine: Machine, error: OSError) -> MachineError:
 
 def talks_otherwise(machine: Machine, why: str) -> MachineError:
     return MachineError(
-        f"{machine.name} says what Phalanx does not: {without_controls(why)}",
+        f"{machine.name} sent unexpected output: {without_controls(why)}",
         "Its login shell has to print nothing; see what 'ssh' to it shows.",
     )
 

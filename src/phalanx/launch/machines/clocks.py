@@ -1,9 +1,32 @@
-"""How far a machine's clock is from this one's, in words."""
+"""How far a machine's clocks are from this one's."""
 
 from __future__ import annotations
 
+import time
+from collections import deque
+
+from phalanx.launch.machines.agent_frames import Pong
+
 SKEW_WARNING = 5.0
-"""Seconds that two machines' clocks may differ without a word."""
+"""Seconds that two machines' wall clocks may differ without a word."""
+PONGS_KEPT = 30
+"""Clocks drift: the best of the last half minute counts, not the best there ever was."""
+
+
+class ClockOffset:
+    """Of a machine's monotonic clock, from the pings it answers."""
+
+    def __init__(self) -> None:
+        self._pongs: deque[tuple[float, float]] = deque(maxlen=PONGS_KEPT)
+
+    @property
+    def seconds(self) -> float:
+        """To add to the machine's clock to get ours: by the ping that took the least time."""
+        return min(self._pongs)[1] if self._pongs else 0.0
+
+    def take(self, pong: Pong) -> None:
+        now = time.monotonic()
+        self._pongs.append((now - pong.sent, (now + pong.sent) / 2 - pong.mine))
 
 
 def clock_words(name: str, skew: float) -> str:
@@ -13,7 +36,7 @@ def clock_words(name: str, skew: float) -> str:
 
 def _duration(seconds: float) -> str:
     for unit, size in (("day", 86400.0), ("hour", 3600.0), ("minute", 60.0)):
-        # A minute less than an hour is said as an hour: nobody sets clocks to 59 minutes.
+        # A minute less than an hour is said as an hour: clocks are not set to 59 minutes.
         if seconds >= size * 0.98:
             number = round(seconds / size)
             return f"{number} {unit}{'' if number == 1 else 's'}"

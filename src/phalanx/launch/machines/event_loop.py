@@ -1,15 +1,17 @@
-"""An event loop in a thread of its own, for a controller that must never wait without a look."""
+"""An event loop in a thread of its own, for a controller that never blocks; and the reverse."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from phalanx.core.errors import RunStopped
 
+P = ParamSpec("P")
 T = TypeVar("T")
 _TICK = 0.05
 _LAST = 5.0
@@ -71,3 +73,29 @@ def cancel(future: concurrent.futures.Future[Any]) -> None:
     """Cancel work, and wait a moment for it to have ended."""
     future.cancel()
     concurrent.futures.wait([future], timeout=_LAST)
+
+
+async def in_thread(work: Callable[P, T], *words: P.args, **options: P.kwargs) -> T:
+    """As ``asyncio.to_thread``, whose threads would keep Ctrl-C waiting until all is read."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if answer.done():
+            return  # it was cancelled
+        if error is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result, trouble = None, None
+        try:
+            result = work(*words, **options)
+        except BaseException as error:
+            trouble = error
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(settle, result, trouble)
+
+    threading.Thread(target=run, name="phalanx-reading", daemon=True).start()
+    return await answer

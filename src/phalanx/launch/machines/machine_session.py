@@ -3,52 +3,54 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from phalanx.core.errors import MachineError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.launchers.remote_worker import Seating
-from phalanx.launch.machines.agent_facts import ask_facts
-from phalanx.launch.machines.agent_frames import Chunk, Exited, Ports, read_as
-from phalanx.launch.machines.agent_link import AgentLink, Refused, open_agent
+from phalanx.launch.machines.agent_answers import AgentListener, AgentRefused
+from phalanx.launch.machines.agent_facts import as_found, ask_facts
+from phalanx.launch.machines.agent_frames import Exited, FileChunk, read_as
+from phalanx.launch.machines.agent_link import AgentLink, open_agent
 from phalanx.launch.machines.agent_loss import without_controls
-from phalanx.launch.machines.clocks import SKEW_WARNING, clock_words
 from phalanx.launch.machines.remote_files import Homecoming, MachineFile
 from phalanx.launch.machines.shipment import Equipment
 from phalanx.launch.pool.pool_addresses import address_for_others
-from phalanx.launch.run.say import Say
+from phalanx.launch.shipping.environment import PythonChoice
 from phalanx.launch.shipping.home.checkpoints import ComingHome
 from phalanx.launch.shipping.home.results import clean_up, take_checkpoint
-from phalanx.launch.shipping.send import answers_wrongly, read_answer
 from phalanx.launch.shipping.versions import Inspection
-from phalanx.observe.machines.agent_samples import SampleReader
 from phalanx.plan.plan import PlannedMachine
-from phalanx.pool.facts import Facts
-from phalanx.pool.here import on_this_machine
 from phalanx.pool.machine import Machine
 from phalanx.pool.machine_facts import MachineFacts
 
-OnExit = Callable[[int, int], None]
-OnLost = Callable[["Member", MachineError], None]
 ANSWER_SECONDS = 20.0
 SAMPLES_SECONDS = 300.0
 """For those of weeks, over a slow line."""
 MOST_NOTES = 2000
 
 
-class Member:
+class SessionListener(Protocol):
+    """What a session reports to its run."""
+
+    def say(self, text: str) -> None: ...
+    def on_exit(self, rank: int, code: int) -> None: ...
+    def on_lost(self, session: MachineSession, error: MachineError) -> None: ...
+    def on_gap(self, seconds: float) -> None: ...
+
+
+class MachineSession(AgentListener):
     """From logging in to cleaning up, on one machine."""
 
     def __init__(
         self,
         machine: Machine,
         run_id: str,
+        run: SessionListener,
         *,
-        detach: bool,
-        attach: bool,
-        say: Say,
+        detach: bool = False,
+        attach: bool = False,
+        dry: bool = False,
         hold: float = 0.0,
     ) -> None:
         self.machine = machine
@@ -64,24 +66,22 @@ class Member:
         self.gone: MachineError | None = None
         """Of a detached run that was found again: nothing of it is left here."""
         self.samples: MachineFile | None = None
-        self.clock_to_run = 0.0
-        """Seconds from this machine's clock to that of the run's first machine."""
         self.python: Inspection | None = None
         self._facts: MachineFacts | None = None
         self._link: AgentLink | None = None
         self._past: list[AgentLink] = []
         """Kept: the process behind one of this computer is killed by asyncio when it is dropped."""
-        self._run_id, self._say = run_id, say
-        self._detach, self._attach = detach, attach
+        self._run_id, self._run = run_id, run
+        self._detach, self._attach, self._dry = detach, attach, dry
         self._hold = 0.0 if detach or attach else hold
         """Of an agent that ends with its controller, but not with its sleep."""
         self._files: Homecoming | None = None
         self._checkpoints: ComingHome | None = None
-        self._reader = SampleReader()
         self._notes = 0
         self._seat: Seating | None = None
-        self._on_exit: OnExit = lambda rank, code: None
-        self._on_lost: OnLost = lambda member, error: None
+        self._python: PythonChoice | None = None
+        self._watched = False
+        """Whether a loss is reported; before, and while reconnecting, requests fail by it."""
 
     @property
     def name(self) -> str:
@@ -99,7 +99,7 @@ class Member:
     @property
     def run_folder(self) -> str:
         """The run's, over there."""
-        return without_controls(str(self.link.hello.get("run_folder")))
+        return f"{self.link.folder}/runs/{self._run_id}"
 
     @property
     def seat(self) -> Seating:
@@ -108,7 +108,7 @@ class Member:
 
     @property
     def address(self) -> str:
-        """Where the other machines reach this one: told, or the way that SSH took."""
+        """Where the other machines reach this one: by the blueprint, or the way that SSH took."""
         reached_at = self.own_address if self.machine.is_here else self.link.address
         return address_for_others(self.machine, self.facts, reached_at)
 
@@ -126,14 +126,7 @@ class Member:
     # -- before the start --------------------------------------------------------------------
 
     async def connect(self, timeout: float) -> None:
-        self._link = await open_agent(
-            self.machine,
-            run=self._run_id,
-            detach=self._detach,
-            attach=self._attach,
-            hold=self._hold,
-            timeout=timeout,
-        )
+        self._link = await self._open(timeout, detach=self._detach, attach=self._attach)
         if self._attach and self._link.hello.get("gone") is True:
             self.gone = MachineError(
                 f"nothing of this run is left on {self.name}",
@@ -141,62 +134,59 @@ class Member:
             )
             await self._link.close()
             return
-        self._link.on_tell = self._hear
-        facts, self.skew = await ask_facts(self._link, ANSWER_SECONDS)
-        self._facts = facts
-        gpus = len(facts.gpus)
-        known = Facts(facts.cores, tuple(facts.cpu_ids), facts.memory or 0, gpus, gpus)
-        self.machine, self.remarks = on_this_machine(self.machine, known)
-        if abs(self.skew) > SKEW_WARNING:
-            words = clock_words(self.name, self.skew)
-            self.remarks.append(f"{words}; the run's times are corrected")
+        self._facts, self.skew = await ask_facts(self._link, ANSWER_SECONDS)
+        self.machine, self.remarks = as_found(self.machine, self._facts, self.skew)
+
+    async def _open(
+        self, timeout: float, *, detach: bool = False, attach: bool = False
+    ) -> AgentLink:
+        return await open_agent(
+            self.machine,
+            run=None if self._dry else self._run_id,
+            detach=detach and not self._dry,
+            attach=attach,
+            hold=self._hold,
+            timeout=timeout,
+            listener=self,
+        )
+
+    async def settle(self, equipment: Equipment) -> None:
+        """Find out where everything will be on the machine."""
+        settled = await equipment.settle(self.link, self.machine, self.run_folder)
+        self._seat, self._python = settled
 
     async def equip(self, equipment: Equipment) -> None:
         """Everything that the workers need is on the machine."""
-        seat, self.python = await equipment.bring(self.link, self.machine)
-        self._seat = replace(seat, skew=self.skew)
-
-    async def free_ports(self, count: int) -> list[int]:
-        answer = await self.link.ask(
-            "free_ports", address=self.address, count=count, timeout=ANSWER_SECONDS
-        )
-        ports = read_answer(self.link, answer, Ports).ports
-        if len(ports) != count:
-            raise answers_wrongly(self.link)
-        return ports
+        assert self._python is not None
+        self.python = await equipment.bring(self.link, self.seat, self._python)
 
     # -- workers -----------------------------------------------------------------------------
 
-    def begin(
-        self, paths: RunPaths, plan: PlannedMachine, on_exit: OnExit, on_lost: OnLost
-    ) -> None:
+    def begin(self, paths: RunPaths, plan: PlannedMachine) -> None:
         self.ranks = [slot.rank for slot in plan.slots]
-        self._files = Homecoming(paths, self.ranks, lambda text: self._say(f"{self.name}: {text}"))
+        self._files = Homecoming(paths, self.ranks, self._say_by_name)
         self._checkpoints = ComingHome(
             self.name,
             paths,
             lambda incoming, name: take_checkpoint(self.link, incoming, name),
-            lambda text: self._say(f"{self.name}: {text}"),
+            self._say_by_name,
         )
-        self._on_exit, self._on_lost = on_exit, on_lost
-        if self._link is not None:
-            self._link.on_lost = lambda error: self._on_lost(self, error)
+        self._watched = True
 
     async def start(self, workers: list[dict[str, Any]]) -> None:
         self.started_ranks = list(self.ranks)
         try:
             await self.link.ask("start", workers=workers, timeout=ANSWER_SECONDS)
-        except Refused:
+        except AgentRefused:
             await self._end_the_started()
             raise
         await self._have_sampled(ANSWER_SECONDS, keep=self._detach or self._hold > 0)
 
     async def _end_the_started(self) -> None:
         """When one cannot be started, those before it end unheard: the one is the cause."""
-        self._on_exit = lambda rank, code: None
-        with contextlib.suppress(MachineError):
-            await self.stop(0.0)
         self.started_ranks = []
+        with contextlib.suppress(MachineError):
+            await self.link.ask("stop", grace=0.0, timeout=ANSWER_SECONDS)
 
     async def rejoin(self) -> None:
         """Have the rest of what the workers wrote, and of how they ended, sent."""
@@ -204,29 +194,27 @@ class Member:
         self.started_ranks = list(self.ranks)
         offsets = self._files.know()
         await self.link.ask("resume_tails", offsets=offsets, timeout=ANSWER_SECONDS)
-        after = self._last_sample() or 0.0
-        await self._have_sampled(SAMPLES_SECONDS, keep=True, after=after)
+        after = self.samples.go_on() if self.samples is not None else None
+        await self._have_sampled(SAMPLES_SECONDS, keep=True, after=after or 0.0)
 
     async def reconnect(self, timeout: float) -> bool:
         """Be its controller again; whether there was an agent that still has the run."""
-        link = await open_agent(
-            self.machine, run=self._run_id, attach=True, hold=self._hold, timeout=timeout
-        )
+        self._watched = False
+        link = await self._open(timeout, attach=True)
         if link.hello.get("gone") is True:
             await link.close()
             return False
         old, self._link = self.link, link
         self._past.append(old)
         await old.detach()
-        link.on_tell, link.on_gap, link.waiting.say = self._hear, old.on_gap, self._say
         try:
             await self.rejoin()
         except MachineError:
             await link.detach()
             raise
-        link.on_lost = lambda error: self._on_lost(self, error)
         if link.lost is not None:
             raise link.lost
+        self._watched = True
         return True
 
     async def _have_sampled(self, timeout: float, **fields: Any) -> None:
@@ -236,7 +224,7 @@ class Member:
         except MachineError as error:
             if self.link.lost is not None:
                 raise
-            self._say(error.cause)
+            self.say(error.cause)
 
     async def fetch_samples(self, paths: RunPaths) -> None:
         """Those that an agent that is gone has kept.
@@ -245,18 +233,9 @@ class Member:
         tell what its moments were in the run.
         """
         self.samples = MachineFile(paths.machine(self.name))
-        after = self._last_sample()
+        after = self.samples.go_on()
         if after is not None:
             await self.link.ask("kept_samples", after=after, timeout=SAMPLES_SECONDS)
-
-    def _last_sample(self) -> float | None:
-        """When it was, by the machine's clock; what comes now is told by the clock it was."""
-        last = self.samples.last() if self.samples is not None else None
-        if last is None:
-            return None
-        self._reader.go_on_after(last)
-        self.clock_to_run = last.time - last.at
-        return last.at
 
     async def leave(self) -> None:
         if self.alive:
@@ -270,27 +249,35 @@ class Member:
         if self.alive and self.started_ranks:
             await self.link.ask("stop", grace=grace, timeout=grace + ANSWER_SECONDS)
 
-    def _hear(self, what: str, told: dict[str, Any], payload: bytes) -> None:
-        if what == "chunk" and self._files is not None:
-            chunk = read_as(Chunk, told)
+    def on_tell(self, name: str, fields: dict[str, Any], payload: bytes) -> None:
+        if name == "chunk" and self._files is not None:
+            chunk = read_as(FileChunk, fields)
             self._files.take(chunk.file, chunk.offset, payload)
-        elif what == "exited":
-            ended = read_as(Exited, told)
-            if ended.rank in self.ranks:
-                self._on_exit(ended.rank, ended.code)
-        elif what == "saved" and self._checkpoints is not None:
-            self._checkpoints.hear(str(told.get("checkpoint")))
-        elif what == "sample" and self.samples is not None:
-            sample = self._reader.read(told, self.clock_to_run)
-            if sample is not None:
-                self.samples.add(sample)
-        elif what == "note":
-            self._take_note(without_controls(str(told.get("text"))))
+        elif name == "exited":
+            ended = read_as(Exited, fields)
+            if ended.rank in self.started_ranks:
+                self._run.on_exit(ended.rank, ended.code)
+        elif name == "saved" and self._checkpoints is not None:
+            self._checkpoints.hear(str(fields.get("checkpoint")))
+        elif name == "sample" and self.samples is not None:
+            self.samples.hear(fields)
+        elif name == "note":
+            self._notes += 1
+            if self._notes <= MOST_NOTES:  # a machine cannot fill the terminal
+                self._say_by_name(without_controls(str(fields.get("text"))))
 
-    def _take_note(self, text: str) -> None:
-        self._notes += 1
-        if self._notes <= MOST_NOTES:  # whoever says something without end is not heard for ever
-            self._say(f"{self.name}: {text}")
+    def on_lost(self, error: MachineError) -> None:
+        if self._watched:
+            self._run.on_lost(self, error)
+
+    def on_gap(self, seconds: float) -> None:
+        self._run.on_gap(seconds)
+
+    def say(self, text: str) -> None:
+        self._run.say(text)
+
+    def _say_by_name(self, text: str) -> None:
+        self.say(f"{self.name}: {text}")
 
     # -- the end -----------------------------------------------------------------------------
 
@@ -300,9 +287,9 @@ class Member:
             await self._checkpoints.finish()
 
     async def clean(self) -> None:
-        if self.alive:
+        if self.alive and not self._dry:
             for text in await clean_up(self.link):
-                self._say(text)
+                self.say(text)
 
     async def close(self) -> None:
         if self._link is not None:

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from phalanx.core.errors import InputError, MachineError, PhalanxError
+from phalanx.core.terminal import Say
 from phalanx.launch.machines.agent_link import PATIENCE
-from phalanx.launch.run.say import Say
 
 VARIABLE = "PHALANX_RECONNECT"
 SECONDS = 120.0

@@ -9,6 +9,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -16,7 +17,7 @@ from phalanx.core import words
 from phalanx.core.files import LARGEST_LOG
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.observe.events.event_types import MachineSample
-from phalanx.observe.machines.agent_samples import ToldSample
+from phalanx.observe.machines.agent_samples import SampleReader, ToldSample
 
 LARGEST = 4 << 30
 """Bytes of one file; what a machine sends beyond is not kept."""
@@ -75,9 +76,26 @@ class MachineFile:
     """The samples of one machine: kept in its file, and for whoever watches."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.clock_to_run = 0.0
+        """Seconds from this machine's clock to that of the run's first machine."""
+        self._path, self._reader = path, SampleReader()
         self._size = path.stat().st_size if path.is_file() else 0
         self._fresh: deque[MachineSample] = deque(maxlen=_KEPT)
+
+    def hear(self, fields: dict[str, Any]) -> None:
+        """What the machine's agent sends."""
+        sample = self._reader.read(fields, self.clock_to_run)
+        if sample is not None:
+            self.add(sample)
+
+    def go_on(self) -> float | None:
+        """When the last one was, by the machine's clock: what comes now is by that clock too."""
+        last = self.last()
+        if last is None:
+            return None
+        self._reader.go_on_after(last)
+        self.clock_to_run = last.time - last.at
+        return last.at
 
     def add(self, sample: ToldSample) -> None:
         line = msgspec.json.encode(sample) + b"\n"

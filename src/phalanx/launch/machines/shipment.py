@@ -9,26 +9,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from phalanx.core import words
+from phalanx.core.terminal import Say
 from phalanx.launch.frameworks import Framework
 from phalanx.launch.launchers.launcher import Job
 from phalanx.launch.launchers.remote_worker import Seating
-from phalanx.launch.machines.agent_frames import Settled
 from phalanx.launch.machines.agent_link import AgentLink
-from phalanx.launch.machines.in_thread import in_thread
+from phalanx.launch.machines.event_loop import in_thread
 from phalanx.launch.run.progress_notes import telling
-from phalanx.launch.run.say import Say
-from phalanx.launch.shipping.code import code_manifest
-from phalanx.launch.shipping.data import checkpoint_manifest, data_manifest
 from phalanx.launch.shipping.datasets import Datasets, find_datasets
-from phalanx.launch.shipping.environment import prepare_environment
-from phalanx.launch.shipping.foreign import prepare_foreign
-from phalanx.launch.shipping.manifest import Manifest
+from phalanx.launch.shipping.environment import PythonChoice, choose_foreign, choose_python
+from phalanx.launch.shipping.loads import checkpoint_manifest, code_manifest, data_manifest
+from phalanx.launch.shipping.manifest import FileManifest
 from phalanx.launch.shipping.project import SHIP_LIMIT, project_manifest
-from phalanx.launch.shipping.send import read_answer, ship
+from phalanx.launch.shipping.send import Progress, answers_wrongly, ship
 from phalanx.launch.shipping.versions import Inspection
 from phalanx.pool.machine import Machine
 
-Load = tuple[Path, Manifest]
+Load = tuple[Path, FileManifest]
 """A folder of this machine, and what of it travels."""
 _WORTH_TELLING = 5_000_000
 """Bytes: less is there before anybody has read the line."""
@@ -48,32 +45,52 @@ class Equipment:
     framework: Framework | None
     say: Say
 
-    async def bring(self, link: AgentLink, machine: Machine) -> tuple[Seating, Inspection]:
-        """Have it all on ``machine``; where it is, and what Python its workers get."""
-        tell = _Telling(self.say, "data sets").tell
-        datasets = await self.datasets.bring(link, tell)  # first: what is nowhere ends it
-        code = await self._ship(link, self.code, "code")
-        await self._ship(link, self.project, "project")
-        python = await self._python(link)
-        data = machine.data
+    async def settle(
+        self, link: AgentLink, machine: Machine, run_folder: str
+    ) -> tuple[Seating, PythonChoice]:
+        """Where it all will be on ``machine``, and what Python its workers get; sends nothing."""
+
+        def place(load: Load | None, kind: str) -> str | None:
+            return f"{link.folder}/{kind}/{load[1].digest}" if load else None
+
+        needed = await self.datasets.needed(link)  # first: what is nowhere ends it
+        if self.framework is not None and self.framework.requirements:
+            python = await choose_foreign(link, self.framework)
+        else:
+            python = await choose_python(link, self.project[0])
+        seating = Seating(
+            python=python.executable(link),
+            run_folder=run_folder,
+            code=place(self.code, "code") or "",
+            data=place(self.data, "data") or machine.data,
+            datasets=place((self.datasets.home, self.datasets.cached), "data") if needed else None,
+            checkpoint=f"{place(self.checkpoint, 'data')}/{self.resumed}" if self.resumed else None,
+        )
+        return seating, python
+
+    async def bring(self, link: AgentLink, seat: Seating, python: PythonChoice) -> Inspection:
+        """Have it all where ``seat`` says."""
+        there = {}
+        if seat.datasets is not None:
+            there[seat.datasets] = await self.datasets.send(link, self._telling("data sets"))
+        there[seat.code] = await self._ship(link, self.code, "code")
+        there[seat.project] = await self._ship(link, self.project, "project")
+        found = await python.prepare(link, self._telling("packages"))
         if self.data is not None:
-            data = await self._ship(link, self.data, "data")
-        checkpoint = None
+            there[str(seat.data)] = await self._ship(link, self.data, "data")
         if self.checkpoint is not None:
             copied = await self._ship(link, self.checkpoint, "data")
-            checkpoint = f"{copied}/{self.resumed}"
-        folder = read_answer(link, link.hello, Settled).run_folder
-        return Seating(python.executable, folder, code, data, datasets, checkpoint), python
-
-    async def _python(self, link: AgentLink) -> Inspection:
-        tell = _Telling(self.say, "packages").tell
-        if self.framework is not None and self.framework.requirements:
-            return await prepare_foreign(link, self.framework, tell)
-        return await prepare_environment(link, self.project[0], tell)
+            there[str(seat.checkpoint)] = f"{copied}/{self.resumed}"
+        if any(place != found_at for place, found_at in there.items()):
+            raise answers_wrongly(link)  # the run's record names those places
+        return found
 
     async def _ship(self, link: AgentLink, load: Load, kind: str) -> str:
         root, manifest = load
-        return await ship(link, manifest, root, kind, _Telling(self.say, kind).tell)
+        return await ship(link, manifest, root, kind, self._telling(kind))
+
+    def _telling(self, kind: str) -> Progress:
+        return _Telling(self.say, kind).tell
 
 
 async def pack_up(job: Job, say: Say) -> Equipment:

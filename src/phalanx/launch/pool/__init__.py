@@ -1,1 +1,1 @@
-"""What is done with a whole pool: check, init, trust, probe."""
+"""What is done with a whole pool, without a run: check, init, trust, probe."""

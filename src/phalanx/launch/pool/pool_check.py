@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from itertools import permutations
 
 from phalanx.core.errors import MachineError, PhalanxError
+from phalanx.core.terminal import Say
 from phalanx.launch.machines.agent_facts import ask_facts
 from phalanx.launch.machines.agent_link import AgentLink, open_agent
 from phalanx.launch.pool.pool_addresses import address_for_others, own_address
-from phalanx.launch.run.say import Say
 from phalanx.pool.machine import Machine
 from phalanx.pool.machine_facts import MachineFacts
 
@@ -68,7 +68,7 @@ async def check_pool(machines: Sequence[Machine], say: Say = lambda _: None) -> 
         links = await asyncio.gather(*(_visit(stack, each) for each in check.visits))
         reached = {each.machine.name: link for each, link in zip(check.visits, links, strict=True)}
         open_links = {name: link for name, link in reached.items() if link is not None}
-        say("machines knock at each other")
+        say("testing connections between machines")
         await _meet(check, open_links)
     return check
 

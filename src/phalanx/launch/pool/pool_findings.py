@@ -28,7 +28,7 @@ FILTERED = (
 
 
 @dataclass(frozen=True)
-class Finding:
+class PoolFinding:
     """``error`` keeps a machine from taking part; a warning does not."""
 
     level: str
@@ -37,12 +37,12 @@ class Finding:
     remedy: str
 
 
-def findings_of(check: Check) -> list[Finding]:
+def findings_of(check: Check) -> list[PoolFinding]:
     found = [finding for visit in check.visits for finding in _of_machine(visit)]
     return [*found, *_same_machines(check), *_closed_doors(check)]
 
 
-def _of_machine(visit: Visit) -> Iterator[Finding]:
+def _of_machine(visit: Visit) -> Iterator[PoolFinding]:
     name, facts = visit.machine.name, visit.facts
     if visit.error is not None:
         yield _error(name, visit.error)
@@ -52,7 +52,7 @@ def _of_machine(visit: Visit) -> Iterator[Finding]:
         yield _error(name, visit.python_error)
     yield from _python(visit)
     if facts.disk_free is not None and facts.disk_free < LEAST_DISK:
-        yield Finding(
+        yield PoolFinding(
             "error",
             (name,),
             f"{name}: {facts.disk_free / 1e6:.0f} MB are free in {facts.folder}",
@@ -64,23 +64,23 @@ def _of_machine(visit: Visit) -> Iterator[Finding]:
     gpus = len(facts.gpus)
     for each in contradictions(visit.machine, cores=facts.cores, memory=facts.memory, gpus=gpus):
         level = "error" if each.field == "gpus" else "warning"
-        yield Finding(level, (name,), each.cause, each.remedy)
+        yield PoolFinding(level, (name,), each.cause, each.remedy)
 
 
-def _python(visit: Visit) -> Iterator[Finding]:
+def _python(visit: Visit) -> Iterator[PoolFinding]:
     name, version = visit.machine.name, visit.python
     if version is None:
         return
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if numbers < OLDEST:
-        yield Finding(
+        yield PoolFinding(
             "error",
             (name,),
             f"{name}: '{visit.machine.python}' is Python {version}; workers need 3.11 or newer",
             "Install one, and name it as 'python' in the blueprint.",
         )
     elif visit.torch is None:
-        yield Finding(
+        yield PoolFinding(
             "warning",
             (name,),
             f"{name}: {visit.machine.python} has no torch",
@@ -88,11 +88,11 @@ def _python(visit: Visit) -> Iterator[Finding]:
         )
 
 
-def _clock(visit: Visit) -> Iterator[Finding]:
+def _clock(visit: Visit) -> Iterator[PoolFinding]:
     name, skew = visit.machine.name, visit.skew
     if skew is None or abs(skew) <= SKEW_WARNING:
         return
-    yield Finding(
+    yield PoolFinding(
         "error" if abs(skew) >= SKEW_ERROR else "warning",
         (name,),
         clock_words(name, skew),
@@ -100,13 +100,13 @@ def _clock(visit: Visit) -> Iterator[Finding]:
     )
 
 
-def _same_machines(check: Check) -> Iterator[Finding]:
+def _same_machines(check: Check) -> Iterator[PoolFinding]:
     known = [visit for visit in check.visits if visit.facts is not None]
     for one, other in combinations(known, 2):
         assert one.facts and other.facts
         if one.facts.machine_id == other.facts.machine_id:
             names = one.machine.name, other.machine.name
-            yield Finding(
+            yield PoolFinding(
                 "error",
                 names,
                 f"{names[0]} ({one.machine.endpoint}) and {names[1]} "
@@ -115,11 +115,11 @@ def _same_machines(check: Check) -> Iterator[Finding]:
             )
 
 
-def _closed_doors(check: Check) -> Iterator[Finding]:
+def _closed_doors(check: Check) -> Iterator[PoolFinding]:
     for knock in check.knocks:
         if not knock.ok:
             source, target = check.visit(knock.source), check.visit(knock.target)
-            yield Finding(
+            yield PoolFinding(
                 "error",
                 (knock.source, knock.target),
                 f"{knock.source} does not reach {knock.target} at {target.address}: {knock.why}",
@@ -139,6 +139,6 @@ def _way_in(knock: Knock, source: Visit, target: Visit) -> str:
     )
 
 
-def _error(name: str, error: PhalanxError) -> Finding:
+def _error(name: str, error: PhalanxError) -> PoolFinding:
     cause = error.cause if name in error.cause else f"{name}: {error.cause}"
-    return Finding("error", (name,), cause, error.remedy)
+    return PoolFinding("error", (name,), cause, error.remedy)

@@ -18,10 +18,10 @@ import msgspec
 
 from phalanx.core.errors import MachineError, PhalanxError
 from phalanx.core.run_folder.run_key import RunKey
+from phalanx.core.terminal import Say
 from phalanx.launch.pool.pool_addresses import own_address
 from phalanx.launch.pool.probe_code import Code, own_code, worker_command
 from phalanx.launch.pool.probe_plan import Schedule, all_reached, handling, model_of, pair_seconds
-from phalanx.launch.run.say import Say
 from phalanx.launch.ssh.ssh_command import RunningCommand, start_command
 from phalanx.pool.machine import Machine
 from phalanx.pool.measured import (
@@ -234,7 +234,7 @@ class Prober:
             self._lose(name, f"{name} did not answer within {limit:.0f} seconds", _SEE_LOAD)
             return None
         except msgspec.MsgspecError:
-            self._lose(name, f"{name} says what Phalanx does not", _SAME_VERSION)
+            self._lose(name, f"{name} sent unexpected output", _SAME_VERSION)
             return None
         error = await _why_it_ended(worker)
         self._lose(name, error.cause, error.remedy)

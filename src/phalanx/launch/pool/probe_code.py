@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from phalanx.launch.machines.agent_link import open_agent
-from phalanx.launch.machines.in_thread import in_thread
-from phalanx.launch.shipping.code import code_manifest
-from phalanx.launch.shipping.manifest import Manifest
+from phalanx.launch.machines.event_loop import in_thread
+from phalanx.launch.shipping.loads import code_manifest
+from phalanx.launch.shipping.manifest import FileManifest
 from phalanx.launch.shipping.send import ignore_progress, ship
 from phalanx.pool.machine import Machine
 
-Code = tuple[Path, Manifest]
+Code = tuple[Path, FileManifest]
 
 
 async def own_code() -> Code:

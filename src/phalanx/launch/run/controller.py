@@ -7,30 +7,39 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 from phalanx.core.errors import (
     BAD_INPUT,
     DONE,
     MACHINE_FAILED,
     STOPPED,
-    InputError,
     MachineError,
     PhalanxError,
-    ScriptError,
 )
 from phalanx.core.files import write_whole
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.run_folder.trust import write_launch
 from phalanx.launch.frameworks.watching import counted, figures_of, stuck_first, why_failed
 from phalanx.launch.launchers.launcher import LAUNCHERS, STOP_SECONDS, Job, Launch, Launcher
-from phalanx.launch.run.deadline import Patience
 from phalanx.launch.run.event_tail import Relay
-from phalanx.launch.run.failure import FREE_SOME_SPACE, culprit, explain, failures, told_by
+from phalanx.launch.run.failure import (
+    cannot_write,
+    culprit,
+    ended_early,
+    explain,
+    failures,
+    never_joined,
+    told_by,
+)
+from phalanx.launch.run.heartbeat import Patience
 from phalanx.launch.run.interrupts import Interrupts
 from phalanx.launch.run.observer import Observer
-from phalanx.launch.run.open_run_folder import Place, append_to_log, folder_gone
-from phalanx.launch.run.script_copy import keep_source
+from phalanx.launch.run.open_run_folder import (
+    OpenRunFolder,
+    append_to_log,
+    folder_gone,
+    keep_source,
+)
 from phalanx.launch.worker.script_runner import STOPPED_CODE
 from phalanx.observe.summary import run_lock as claim
 from phalanx.observe.summary.run_status import RUNNING
@@ -92,7 +101,7 @@ def _settle(launcher: Launcher, job: Job, paths: RunPaths) -> Launch:
         write_launch(paths, launch.to_json() + "\n")
         keep_source(job.script, paths)
     except OSError as error:
-        raise _cannot_write(paths.folder, error) from None
+        raise cannot_write(paths.folder, error) from None
     return launch
 
 
@@ -120,7 +129,7 @@ class Controller:
         self._stragglers_waited = Patience(_PATIENCE_FOR_STRAGGLERS)
         self._first_waited = Patience(_PATIENCE_FOR_FIRST)
         self._figures = figures_of(launch, paths)
-        self._place = Place(paths.folder)
+        self._place = OpenRunFolder(paths.folder)
 
     def run(self) -> Outcome:
         ending = _Ending("failed", MACHINE_FAILED)
@@ -143,21 +152,17 @@ class Controller:
         try:
             self._launcher.start(self._launch, self._paths)
         except OSError as error:
-            cause = MachineError(f"cannot start the workers: {error}")
-            return _Ending("failed", MACHINE_FAILED, cause)
+            return self._stop_for(MachineError(f"cannot start the workers: {error}"))
         ending = self._watch()
         if self._figures:
             self._figures.finish(ending.status)
         self._relay.drain()
         if ending.status == "done" and not self._relay.joined and self._launch.joins:
-            return self._never_joined()
+            return _Ending("failed", BAD_INPUT, never_joined(self._launch.script))
         kept = all(self._paths.events_of(rank).exists() for rank in self._relay.joined)
         if ending.status == "done" and not kept:
-            return self._folder_gone()
+            return self._stop_for(folder_gone(self._paths))
         return ending
-
-    def _folder_gone(self) -> _Ending:
-        return _Ending("failed", MACHINE_FAILED, folder_gone(self._paths))
 
     def _watch(self) -> _Ending:
         """Look at the workers until one of the endings is reached."""
@@ -172,7 +177,7 @@ class Controller:
             except PhalanxError as error:
                 return _Ending("failed", error.exit_code, error)
             if not self._place.is_there():
-                return self._folder_gone()
+                return self._stop_for(folder_gone(self._paths))
             if ending is not None:
                 return ending
             time.sleep(_TICK)
@@ -194,7 +199,7 @@ class Controller:
         for rank, error in lost.items():
             # Other frameworks do not go on without a machine, and nobody begins without one.
             if not self._launch.joins or rank not in self._relay.joined:
-                return self._without_machine(error)
+                return self._stop_for(error)
         if len({*codes, *lost}) == len(self._ranks):
             return _Ending("done", DONE)
         if self._observer.has_seen_enough():
@@ -203,7 +208,7 @@ class Controller:
             return self._ending_of_foreign(codes)
         early = [rank for rank in codes if rank not in self._relay.finished]
         if early and self._early_waited.over():
-            return self._ended_early(early[0])
+            return self._stop_for(ended_early(early[0], self._paths))
         waited_for = self._ranks[0] in codes and not self._launcher.away()
         if waited_for and self._stragglers_waited.over():
             return self._left_behind(codes)
@@ -229,12 +234,10 @@ class Controller:
         if deciding[0] in codes and self._stragglers_waited.over():
             return self._left_behind(codes)
         if len(codes) == len(self._ranks) - 1 and self._first_waited.over():
-            self._launcher.stop(_GRACE_OF_FAILURE, self._interrupts.asked)
-            error = stuck_first(deciding[0], self._paths, _PATIENCE_FOR_FIRST)
-            return _Ending("failed", error.exit_code, error)
+            return self._stop_for(stuck_first(deciding[0], self._paths, _PATIENCE_FOR_FIRST))
         return None
 
-    def _without_machine(self, error: MachineError) -> _Ending:
+    def _stop_for(self, error: PhalanxError) -> _Ending:
         self._launcher.stop(_GRACE_OF_FAILURE, self._interrupts.asked)
         return _Ending("failed", error.exit_code, error)
 
@@ -264,15 +267,6 @@ class Controller:
                 self._observer.failure(rank, line)
         return _Ending("failed", error.exit_code, error)
 
-    def _ended_early(self, rank: int) -> _Ending:
-        """A worker left in the middle: the others would wait for it for ever."""
-        self._launcher.stop(_GRACE_OF_FAILURE, self._interrupts.asked)
-        error = ScriptError(
-            f"worker {rank} ended before the training did (log: {self._paths.log_of(rank)})",
-            "Every worker has to call fit, or run the same epochs of join's loop.",
-        )
-        return _Ending("failed", error.exit_code, error)
-
     def _left_behind(self, codes: dict[int, int]) -> _Ending:
         late = [rank for rank in self._ranks if rank not in codes]
         self._launcher.stop(_GRACE_OF_FAILURE, self._interrupts.asked)
@@ -283,13 +277,6 @@ class Controller:
             " after the first worker was done",
         )
         return _Ending("done", DONE)
-
-    def _never_joined(self) -> _Ending:
-        error = InputError(
-            f"{self._launch.script} never called phalanx.fit or phalanx.join",
-            "Without one of them its workers do not train together; see the README.",
-        )
-        return _Ending("failed", error.exit_code, error)
 
     def _end_everything(self) -> None:
         self._launcher.stop(_GRACE_OF_FAILURE, self._interrupts.insisted)
@@ -309,9 +296,5 @@ class Controller:
         try:
             write_whole(self._paths.summary, summary.to_json() + "\n")
         except OSError as error:
-            return _cannot_write(self._paths.summary, error)
+            return cannot_write(self._paths.summary, error)
         return None
-
-
-def _cannot_write(path: Path, error: OSError) -> MachineError:
-    return MachineError(f"cannot write {path}: {error.strerror or error}", FREE_SOME_SPACE)

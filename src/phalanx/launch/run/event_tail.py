@@ -6,7 +6,7 @@ import time
 
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.terminal import line_as_shown
-from phalanx.launch.launchers.launcher import Samples
+from phalanx.launch.launchers.launcher import MachineSamples
 from phalanx.launch.run.heartbeat import Silence
 from phalanx.launch.run.observer import Observer
 from phalanx.observe.events.collect import EventTail, LineTail
@@ -21,7 +21,7 @@ class Relay:
     """Events of every rank, output of the first, samples of the machines."""
 
     def __init__(
-        self, paths: RunPaths, ranks: list[int], machines: list[Samples], observer: Observer
+        self, paths: RunPaths, ranks: list[int], machines: list[MachineSamples], observer: Observer
     ) -> None:
         self.joined: set[int] = set()
         """The ranks that have joined the run."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from phalanx.core.errors import (
@@ -58,6 +59,25 @@ def explain(rank: int, code: int, paths: RunPaths, launch: Launch | None = None)
     if code == STOPPED_CODE:
         return ScriptError(f"{who} was stopped by a signal, not by its controller {log}")
     return ScriptError(f"{who} exited with code {code} {log}")
+
+
+def ended_early(rank: int, paths: RunPaths) -> ScriptError:
+    """A worker left in the middle: the others would wait for it for ever."""
+    return ScriptError(
+        f"worker {rank} ended before the training did (log: {paths.log_of(rank)})",
+        "Every worker has to call fit, or run the same epochs of join's loop.",
+    )
+
+
+def never_joined(script: str) -> InputError:
+    return InputError(
+        f"{script} never called phalanx.fit or phalanx.join",
+        "Without one of them its workers do not train together; see the README.",
+    )
+
+
+def cannot_write(path: Path, error: OSError) -> MachineError:
+    return MachineError(f"cannot write {path}: {error.strerror or error}", FREE_SOME_SPACE)
 
 
 def worker_name(rank: int, launch: Launch | None) -> str:

@@ -13,8 +13,25 @@ from collections.abc import Callable, Iterator
 
 from phalanx.observe.events.event_types import Event, Finished, Joined, WorkerLost
 
+MOST_STEP = 1.0
+"""Seconds between two questions that count; more is a sleep."""
 LIMIT = 40.0
 """Seconds without a sign of life; the workers give one every 5."""
+
+
+class Patience:
+    """Runs out some seconds after it was first asked for, however long this computer sleeps."""
+
+    def __init__(self, seconds: float) -> None:
+        self._left = seconds
+        self._asked: float | None = None
+
+    def over(self) -> bool:
+        now = time.monotonic()
+        if self._asked is not None:
+            self._left -= min(now - self._asked, MOST_STEP)
+        self._asked = now
+        return self._left <= 0
 
 
 class Silence:

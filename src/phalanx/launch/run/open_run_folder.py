@@ -1,16 +1,18 @@
-"""The folder of a run while it runs: whether it is still there, and its logs."""
+"""The folder of a run while it runs: whether it is still there, its logs, the script that ran."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from phalanx.core.errors import MachineError
 from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.core.script.script_imports import script_files
 
 
-class Place:
+class OpenRunFolder:
     """A folder that is there now, told from another one that has its name later."""
 
     def __init__(self, folder: Path) -> None:
@@ -43,3 +45,14 @@ def append_to_log(log: Path, lines: list[str]) -> None:
         number = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         with os.fdopen(number, "a", encoding="utf-8") as file:
             file.write("\n".join(lines) + "\n")
+
+
+def keep_source(script: Path, paths: RunPaths) -> None:
+    """Copy ``script`` and the modules beside it that it imports into the run's folder."""
+    root = script.resolve().parent
+    for file in script_files(script):
+        copy = paths.source / file.relative_to(root)
+        # A module that cannot be copied is the bundle's loss, not the training's.
+        with suppress(OSError):
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(file.read_bytes())

@@ -1,8 +1,10 @@
-"""What went wrong on several machines at once, as one error that leaves none of them out."""
+"""What is done on several machines at once, and what goes wrong there, as one error."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Coroutine, Mapping
+from typing import Any
 
 from phalanx.core.errors import PhalanxError
 
@@ -22,9 +24,38 @@ def as_one(problems: Mapping[str, PhalanxError]) -> PhalanxError:
 
 
 def _lines(by_remedy: Mapping[str, list[str]], machines: int) -> str:
-    """Nobody is named where one remedy is for all."""
+    """Machines are named where their remedies differ."""
     lines = [
         remedy if len(names) == machines else f"{', '.join(names)}: {remedy}"
         for remedy, names in by_remedy.items()
     ]
     return "\n  ".join(lines)
+
+
+async def all_of(works: Mapping[str, Coroutine[Any, Any, None]]) -> None:
+    """By machine, all at once, to their ends; what went wrong is one error that names each."""
+    results = await asyncio.gather(*works.values(), return_exceptions=True)
+    _raise(dict(zip(works, results, strict=True)))
+
+
+async def first_failure(works: Mapping[str, Coroutine[Any, Any, None]]) -> None:
+    """By machine, all at once; when one fails there is no use in the others going on."""
+    tasks = {name: asyncio.create_task(work) for name, work in works.items()}
+    try:
+        done, _ = await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        for task in tasks.values():
+            task.cancel()
+        await asyncio.gather(*tasks.values(), return_exceptions=True)
+    _raise({name: task.exception() for name, task in tasks.items() if task in done})
+
+
+def _raise(results: Mapping[str, BaseException | None]) -> None:
+    problems: dict[str, PhalanxError] = {}
+    for name, result in results.items():
+        if isinstance(result, PhalanxError):
+            problems[name] = result
+        elif isinstance(result, BaseException):
+            raise result
+    if problems:
+        raise as_one(problems)

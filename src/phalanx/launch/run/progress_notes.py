@@ -1,4 +1,4 @@
-"""Nobody waits in silence, nor for somebody who makes no progress."""
+"""Progress notes for long waits, and an end to those without progress."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 
+from phalanx.core.terminal import Say
 from phalanx.launch.machines.agent_loss import no_progress
-from phalanx.launch.run.say import Say
 from phalanx.pool.machine import Machine
 
 Doing = Callable[[], str]
@@ -47,12 +47,11 @@ async def _tell(say: Say, words: Callable[[], str], last_sign: Callable[[], floa
             due = time.monotonic() + EACH_WORD
 
 
-class Waiting:
+class MachineWait:
     """For one machine, which is asked for what may take long."""
 
-    def __init__(self, machine: Machine) -> None:
-        self.say: Say = lambda text: None
-        self._machine = machine
+    def __init__(self, machine: Machine, say: Say) -> None:
+        self.say, self._machine = say, machine
         self._noted = 0.0
         """When the machine itself last said how it is going."""
         self._limits: dict[asyncio.Timeout, float] = {}

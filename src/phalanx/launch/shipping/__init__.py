@@ -1,1 +1,2 @@
-"""What travels to a machine and back: Phalanx itself, the project, data, environments, results."""
+"""What travels to a machine: Phalanx itself, the project, data, environments; ``home`` brings
+results back. Knows agents by the protocol ``ShippingLink`` alone."""

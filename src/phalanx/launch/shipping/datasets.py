@@ -12,12 +12,11 @@ import msgspec
 from phalanx.core import words
 from phalanx.core.errors import InputError
 from phalanx.core.script.datasets import FILES, HOMES, data_home, files_in
-from phalanx.launch.run.say import Say
+from phalanx.core.terminal import Say
 from phalanx.launch.script.script_datasets import Needs, needs_of
-from phalanx.launch.shipping.hashes import make_manifest
 from phalanx.launch.shipping.listing import ListedFile, walk
-from phalanx.launch.shipping.manifest import Manifest
-from phalanx.launch.shipping.send import Link, Progress, read_answer, ship
+from phalanx.launch.shipping.manifest import FileManifest, make_manifest
+from phalanx.launch.shipping.send import Progress, ShippingLink, read_answer, ship
 
 if TYPE_CHECKING:
     from phalanx.launch.launchers.launcher import Job
@@ -40,7 +39,7 @@ class Datasets:
     script: str
     needs: Needs
     home: Path
-    cached: Manifest
+    cached: FileManifest
     """All of them that this machine has, below ``home``."""
     asked: dict[str, list[str]]
     """The files of each by which a machine can tell whether it has it."""
@@ -51,17 +50,19 @@ class Datasets:
     def here(self) -> set[str]:
         return {entry.path.partition("/")[0] for entry in self.cached.entries}
 
-    async def bring(self, link: Link, progress: Progress) -> str | None:
-        """Send what the machine has not; the folder there, or ``None`` where nothing was needed."""
+    async def needed(self, link: ShippingLink) -> bool:
+        """Whether they are sent there; an error when one is neither there nor here."""
         if not self.asked:
-            return None
+            return False
         found = Found(list(self.asked), [])
         if not self.data_sent:
             found = await self._look(link)
         missing = set(found.missing) & set(self.asked)
         self._refuse(link, missing - self.here - set(found.reached))
-        if not missing & self.here:
-            return None
+        return bool(missing & self.here)
+
+    async def send(self, link: ShippingLink, progress: Progress) -> str:
+        """The folder there."""
 
         def tell(done: int, total: int, machine: str) -> None:
             if not done:
@@ -73,7 +74,7 @@ class Datasets:
 
         return await ship(link, self.cached, self.home, "data", tell)
 
-    async def _look(self, link: Link) -> Found:
+    async def _look(self, link: ShippingLink) -> Found:
         answer = await link.ask(
             "datasets",
             timeout=LOOK_SECONDS,
@@ -84,7 +85,7 @@ class Datasets:
         )
         return read_answer(link, answer, Found)
 
-    def _refuse(self, link: Link, nowhere: set[str]) -> None:
+    def _refuse(self, link: ShippingLink, nowhere: set[str]) -> None:
         """``nowhere``: neither there nor here, nor to be downloaded."""
         machine = link.machine.name
         for name in sorted(nowhere & self.needs.surely):

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from phalanx.core.errors import MachineError
+from phalanx.launch.frameworks import Framework
+from phalanx.launch.frameworks.peer_environments import python_of
 from phalanx.launch.run.progress_notes import telling
-from phalanx.launch.shipping.requirements import WORKER_PACKAGES, Recipe, read_recipe
-from phalanx.launch.shipping.send import Link, Progress, ignore_progress, read_answer, ship
+from phalanx.launch.shipping.requirements import WORKER_PACKAGES, PipStep, Recipe, read_recipe
+from phalanx.launch.shipping.send import (
+    Progress,
+    ShippingLink,
+    answers_wrongly,
+    ignore_progress,
+    read_answer,
+    ship,
+)
 from phalanx.launch.shipping.versions import OLDEST, Inspection
 from phalanx.launch.shipping.wheels import fetch_wheels
 
@@ -28,23 +40,50 @@ class Made(msgspec.Struct):
     offline: str | None = None
 
 
-async def prepare_environment(
-    link: Link, root: Path, progress: Progress = ignore_progress
-) -> Inspection:
+@dataclass(frozen=True)
+class PythonChoice:
+    """A Python that a machine has, or one that is made from it by ``recipe``."""
+
+    base: Inspection
+    recipe: Recipe | None = None
+    packages: Sequence[str] = WORKER_PACKAGES
+    """Whose versions are of interest."""
+
+    @property
+    def digest(self) -> str:
+        assert self.recipe is not None
+        return self.recipe.digest(self.base.version, self.base.platform)
+
+    def executable(self, link: ShippingLink) -> str:
+        """Known before it is made: environments are named by what is in them."""
+        if self.recipe is None:
+            return self.base.executable
+        return f"{link.folder}/environments/{self.digest}/bin/python"
+
+    async def prepare(self, link: ShippingLink, progress: Progress = ignore_progress) -> Inspection:
+        if self.recipe is None:
+            return self.base
+        python = await _make(link, self, progress)
+        if python != self.executable(link):
+            raise answers_wrongly(link)
+        return await inspect(link, python, self.packages)
+
+
+async def choose_python(link: ShippingLink, root: Path) -> PythonChoice:
     """The Python that the machine's workers shall run, for the project at ``root``."""
     machine = link.machine
     if "python" in machine.model_fields_set:
-        return await inspect(link, machine.python)
+        return PythonChoice(await inspect(link, machine.python))
     if machine.is_here:
-        return await inspect(link, sys.executable)
-    recipe = read_recipe(root)
+        return PythonChoice(await inspect(link, sys.executable))
     base = await inspect(link, machine.python)
-    if recipe is None or base.minor < OLDEST:  # too old for us: said when versions are compared
-        return base
-    return await inspect(link, await make_environment(link, recipe, base, progress))
+    # One that is too old for us is reported when versions are compared.
+    return PythonChoice(base, read_recipe(root) if base.minor >= OLDEST else None)
 
 
-async def inspect(link: Link, python: str, packages: Sequence[str] = WORKER_PACKAGES) -> Inspection:
+async def inspect(
+    link: ShippingLink, python: str, packages: Sequence[str] = WORKER_PACKAGES
+) -> Inspection:
     answer = await link.ask(
         "inspect",
         timeout=INSPECT_SECONDS,
@@ -55,14 +94,15 @@ async def inspect(link: Link, python: str, packages: Sequence[str] = WORKER_PACK
     return read_answer(link, answer, Inspection)
 
 
-async def make_environment(link: Link, recipe: Recipe, base: Inspection, progress: Progress) -> str:
+async def _make(link: ShippingLink, choice: PythonChoice, progress: Progress) -> str:
     """By pip on the machine, with wheels of this one where the machine reaches no index."""
-    made = await _ask(link, recipe, base, None)
+    assert choice.recipe is not None
+    made = await _ask(link, choice, None)
     if made.python is None:
         async with telling(link.waiting.say, lambda: f"fetching packages for {link.machine.name}"):
-            folder, manifest = await fetch_wheels(recipe, base, link.machine.name)
+            folder, manifest = await fetch_wheels(choice.recipe, choice.base, link.machine.name)
         wheels = await ship(link, manifest, folder, "wheels", progress)
-        made = await _ask(link, recipe, base, wheels)
+        made = await _ask(link, choice, wheels)
     if made.python is None:
         raise MachineError(
             f"{link.machine.name} cannot make an environment: {made.offline}",
@@ -71,14 +111,35 @@ async def make_environment(link: Link, recipe: Recipe, base: Inspection, progres
     return made.python
 
 
-async def _ask(link: Link, recipe: Recipe, base: Inspection, wheels: str | None) -> Made:
+async def _ask(link: ShippingLink, choice: PythonChoice, wheels: str | None) -> Made:
     answer = await link.ask(
         "environment",
         timeout=MAKE_SECONDS,
         doing=lambda: "making an environment",
-        python=base.executable,
-        digest=recipe.digest(base.version, base.platform),
-        steps=recipe.steps,
+        python=choice.base.executable,
+        digest=choice.digest,
+        steps=choice.recipe.steps if choice.recipe else (),
         wheels=wheels,
     )
     return read_answer(link, answer, Made)
+
+
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+async def choose_foreign(link: ShippingLink, framework: Framework) -> PythonChoice:
+    """First the blueprint's Python, then where this machine has it, at last a new environment."""
+    machine, needed = link.machine, _names(framework)
+    named = [machine.python] if "python" in machine.model_fields_set else []
+    for python in (*named, framework.python or str(python_of(framework))):
+        with contextlib.suppress(MachineError):  # there is no such Python: the next one
+            found = await inspect(link, python, needed)
+            if all(name in found.packages for name in needed):
+                return PythonChoice(found)
+    recipe = Recipe(framework.name, (PipStep("\n".join(framework.requirements) + "\n", ""),))
+    return PythonChoice(await inspect(link, machine.python, needed), recipe, needed)
+
+
+def _names(framework: Framework) -> list[str]:
+    found = (_NAME.match(line) for line in framework.requirements)
+    return [match[0] for match in found if match]

@@ -1,14 +1,26 @@
-"""A list of files with their checksums: what a folder on a machine is laid out from."""
+"""A list of files with their checksums: what a folder on a machine is laid out from.
+
+Checksums are remembered: a file is read again only when it has changed.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
+import time
+from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 
 import msgspec
 
+from phalanx.core.errors import InputError
+from phalanx.core.files import cache_home, write_whole
+from phalanx.launch.shipping.listing import ListedFile
 
-class Entry(msgspec.Struct, frozen=True):
+
+class FileEntry(msgspec.Struct, frozen=True):
     """A file, a link or an empty folder; ``path`` is relative, with slashes."""
 
     path: str
@@ -19,10 +31,10 @@ class Entry(msgspec.Struct, frozen=True):
     folder: bool = False
 
 
-class Manifest(msgspec.Struct, frozen=True, dict=True):
+class FileManifest(msgspec.Struct, frozen=True, dict=True):
     """The entries in the order of their paths; two that are equal have one digest."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[FileEntry, ...]
 
     @cached_property
     def content(self) -> bytes:
@@ -35,3 +47,57 @@ class Manifest(msgspec.Struct, frozen=True, dict=True):
     @property
     def size(self) -> int:
         return sum(entry.size for entry in self.entries)
+
+
+SETTLED_NS = 2_000_000_000
+"""A file that was changed just now may change again within the same tick of its clock."""
+
+Known = dict[str, tuple[int, int, int, str]]
+"""By path: size, time of the last change, inode, checksum."""
+
+
+def make_manifest(root: Path, files: Sequence[ListedFile]) -> FileManifest:
+    """The manifest of files below ``root``."""
+    memory = cache_home() / "hashes" / f"{hashlib.sha256(os.fsencode(root)).hexdigest()}.json"
+    before = _read(memory)
+    now: Known = {}
+    entries = []
+    for file in files:
+        digest = ""
+        if not file.link and not file.folder:
+            digest = _known_or_read(root / file.path, file.path, before, now)
+        entries.append(
+            FileEntry(file.path, file.size, digest, file.executable, file.link, file.folder)
+        )
+    if now != before:
+        with contextlib.suppress(OSError):  # it only makes the next run faster
+            memory.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(memory, msgspec.json.encode(now))
+    return FileManifest(tuple(sorted(entries, key=lambda entry: entry.path)))
+
+
+def _read(memory: Path) -> Known:
+    try:
+        return msgspec.json.decode(memory.read_bytes(), type=Known)
+    except (OSError, msgspec.DecodeError):
+        return {}
+
+
+def _known_or_read(source: Path, path: str, before: Known, now: Known) -> str:
+    try:
+        status = source.stat()
+        mark = (status.st_size, status.st_mtime_ns, status.st_ino)
+        held = before.get(path)
+        if held is not None and held[:3] == mark:
+            now[path] = held
+            return held[3]
+        with source.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(
+            f"cannot read {source}: {error.strerror}",
+            "It belongs to what is sent to the machines: make it readable, or leave it out.",
+        ) from None
+    if time.time_ns() - status.st_mtime_ns > SETTLED_NS:
+        now[path] = (*mark, digest)
+    return digest

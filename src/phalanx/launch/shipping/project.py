@@ -14,9 +14,8 @@ from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import runs_home
 from phalanx.core.script.packages import place_of
 from phalanx.core.script.script_imports import script_files
-from phalanx.launch.shipping.hashes import make_manifest
 from phalanx.launch.shipping.listing import ListedFile, walk
-from phalanx.launch.shipping.manifest import Manifest
+from phalanx.launch.shipping.manifest import FileManifest, make_manifest
 
 MARKS = (".git", "pyproject.toml", "setup.py")
 NEVER = frozenset({".git", ".venv", "venv", "__pycache__", "node_modules", ".hg", ".svn"})
@@ -49,7 +48,7 @@ def project_manifest(
     limit: int = SHIP_LIMIT,
     without: Sequence[Path] = (),
     follow: bool = False,
-) -> tuple[Path, Manifest]:
+) -> tuple[Path, FileManifest]:
     """The project's root and what of it is sent: always the script, whatever is ignored.
 
     ``without``: files that are nobody else's business, such as the blueprint with its passwords.

@@ -38,7 +38,7 @@ LARGEST = 4 << 20
 MOST_SHOWN = 120  # characters of a line
 
 
-class Step(msgspec.Struct, frozen=True):
+class PipStep(msgspec.Struct, frozen=True):
     """One call of pip: the contents of a requirements file and of a constraints file."""
 
     requirements: str
@@ -49,7 +49,7 @@ class Recipe(msgspec.Struct, frozen=True):
     """How to make an environment; ``source`` is the file that asks for it."""
 
     source: str
-    steps: tuple[Step, ...]
+    steps: tuple[PipStep, ...]
 
     def digest(self, *circumstances: str) -> str:
         """What environments that are alike share: the contents and where they are made."""
@@ -61,34 +61,34 @@ def read_recipe(root: Path) -> Recipe | None:
     """From the project's lock, requirements or constraints; ``None`` when it has none."""
     for name in (*LOCKS, CONSTRAINTS):
         if (root / name).is_file():
-            found = Lines([], [])
+            found = RequirementLines([], [])
             _read_lines(root / name, root, found, as_constraints=name == CONSTRAINTS)
             return Recipe(name, _steps(found))
     return None
 
 
 @dataclass(frozen=True)
-class Lines:
+class RequirementLines:
     """What files ask for: packages, and versions of packages that others may ask for."""
 
     wanted: list[str]
     constraints: list[str]
 
 
-def _steps(lines: Lines) -> tuple[Step, ...]:
+def _steps(lines: RequirementLines) -> tuple[PipStep, ...]:
     """The project's wishes first: Phalanx is held to the versions here only where they allow it."""
     every = [*lines.wanted, *lines.constraints]
     own, versions = own_requirements(), _own_versions(_names(every))
     if not any("--hash" in line for line in every):
         constraints = _text([*lines.constraints, *versions])
-        return (Step(_text([*lines.wanted, *own]), constraints),)
+        return (PipStep(_text([*lines.wanted, *own]), constraints),)
     # With hashes pip takes nothing without one, so ours come after, and change nothing; those of
     # ours that have one are taken by it.
     needed = _names(own) - _names(lines.wanted)
     hashed = [line for line in lines.constraints if "--hash" in line and _names([line]) & needed]
-    first = Step(_text([*lines.wanted, *hashed]), _text(lines.constraints))
+    first = PipStep(_text([*lines.wanted, *hashed]), _text(lines.constraints))
     pins = [_NAME_AND_PIN.sub(r"\1", line) for line in every if _NAME_AND_PIN.match(line)]
-    rest = Step(_text(own), _text([*pins, *versions]))
+    rest = PipStep(_text(own), _text([*pins, *versions]))
     return (first, rest) if first.requirements else (rest,)
 
 
@@ -133,7 +133,7 @@ def _text(lines: list[str]) -> str:
 
 
 def _read_lines(
-    file: Path, root: Path, found: Lines, depth: int = 0, *, as_constraints: bool = False
+    file: Path, root: Path, found: RequirementLines, depth: int = 0, *, as_constraints: bool = False
 ) -> None:
     """The lines of a file with those that it includes; comments are left out."""
     shown = file.relative_to(root) if file.is_relative_to(root) else file
@@ -168,7 +168,7 @@ def _text_of(file: Path, shown: Path, root: Path) -> str:
         raise InputError(f"cannot read {shown}: {error}", "Correct it, or remove it.") from None
 
 
-def refuse_unsafe(steps: Iterable[Step], machine: str) -> None:
+def refuse_unsafe(steps: Iterable[PipStep], machine: str) -> None:
     """Before pip works on this machine: names and versions only.
 
     Anything else could have it build a source, which runs the project's code here, read a file of

@@ -12,8 +12,8 @@ import msgspec
 
 from phalanx.core import words
 from phalanx.core.errors import InputError, MachineError
-from phalanx.launch.run.progress_notes import Doing, Waiting
-from phalanx.launch.shipping.manifest import Entry, Manifest
+from phalanx.launch.run.progress_notes import Doing, MachineWait
+from phalanx.launch.shipping.manifest import FileEntry, FileManifest
 from phalanx.pool.machine import Machine
 
 T = TypeVar("T")
@@ -21,24 +21,26 @@ PIECE = 1 << 20
 WINDOW = 8 << 20
 FIRST_WINDOW = 256 << 10
 WINDOW_SECONDS = 0.5
-"""At most so many bytes, or what arrives in so long, are sent before the machine says how it is
-going; another as many are on their way then. More would keep pings waiting on a slow line."""
+"""At most so many bytes, or what arrives in so long, are sent before the machine answers; as many
+are on their way then. More would keep pings waiting on a slow line."""
 ANSWER_SECONDS = 120.0
 SLOWEST_FILE, SLOWEST_DISK = 0.02, 2e6
-"""A machine says nothing while it looks through its files, checks and copies them, so it gets the
-time that the slowest disk worth training from would take: seconds for each file, and bytes a
-second. Whoever takes longer is stuck."""
+"""A machine is silent while it checks and copies files, so it gets the time that the slowest disk
+worth training from would take: seconds for each file, and bytes a second."""
 ATTEMPTS = 2
 
 Progress = Callable[[int, int, str], None]
 """Called with the bytes that have arrived, those to send in all, and the machine's name."""
 
 
-class Link(Protocol):
+class ShippingLink(Protocol):
     """What shipping needs of the connection to an agent."""
 
     machine: Machine
-    waiting: Waiting
+    waiting: MachineWait
+
+    @property
+    def folder(self) -> str: ...
 
     async def ask(
         self,
@@ -66,25 +68,24 @@ class Laid(msgspec.Struct):
     path: str
 
 
-def read_answer(link: Link, answer: dict[str, Any], kind: type[T]) -> T:
-    """What a machine answered, which may be anything."""
+def read_answer(link: ShippingLink, answer: dict[str, Any], kind: type[T]) -> T:
     try:
         return msgspec.convert(answer, kind)
     except msgspec.ValidationError:
         raise answers_wrongly(link) from None
 
 
-def answers_wrongly(link: Link) -> MachineError:
+def answers_wrongly(link: ShippingLink) -> MachineError:
     return MachineError(f"the agent on {link.machine.name} answers wrongly", "Try again.")
 
 
 def ignore_progress(done: int, total: int, machine: str) -> None:
-    """For whoever does not want to know."""
+    """Where progress is not shown."""
 
 
 async def ship(
-    link: Link,
-    manifest: Manifest,
+    link: ShippingLink,
+    manifest: FileManifest,
     source_root: Path,
     kind: str,
     progress: Progress = ignore_progress,
@@ -109,7 +110,7 @@ class Shipment:
     """One manifest on its way to one machine."""
 
     def __init__(
-        self, link: Link, manifest: Manifest, root: Path, kind: str, progress: Progress
+        self, link: ShippingLink, manifest: FileManifest, root: Path, kind: str, progress: Progress
     ) -> None:
         self._link, self._manifest, self._root, self._kind = link, manifest, root, kind
         self._progress = progress
@@ -142,7 +143,9 @@ class Shipment:
         name = self._link.machine.name
         self._progress(0, total, name)
         checked = sum(entry.size for entry, _ in todo)  # also what was there before
-        async with Window(self._link, f"{words.size(total)} of {self._kind}", checked) as window:
+        async with SendWindow(
+            self._link, f"{words.size(total)} of {self._kind}", checked
+        ) as window:
             for entry, offset in todo:
                 async for at, piece in _pieces(self._root / entry.path, entry, offset, window):
                     last = at + len(piece) >= entry.size
@@ -192,7 +195,7 @@ class Shipment:
         content, digest = self._manifest.content, self._manifest.digest
         if not 0 <= offset <= len(content):
             raise answers_wrongly(self._link)
-        async with Window(self._link, "a list of files", len(content)) as window:
+        async with SendWindow(self._link, "a list of files", len(content)) as window:
             while True:
                 piece = content[offset : offset + window.piece]
                 last = offset + len(piece) >= len(content)
@@ -207,10 +210,10 @@ class Shipment:
         await self._link.send(header, piece)
 
 
-class Window:
+class SendWindow:
     """Keeps a machine's troubles (a full disk) from being noticed only at the end."""
 
-    def __init__(self, link: Link, what: str, checked: int) -> None:
+    def __init__(self, link: ShippingLink, what: str, checked: int) -> None:
         self._link, self._what, self._checked = link, what, checked
         self.arrived = 0
         """Bytes, as far as is known."""
@@ -247,7 +250,7 @@ class Window:
         self._size = max(wanted, min(FIRST_WINDOW, WINDOW) // 4)
         self.arrived, self._since = arrived, now
 
-    async def __aenter__(self) -> Window:
+    async def __aenter__(self) -> SendWindow:
         return self
 
     async def __aexit__(self, kind: object, *_: object) -> None:
@@ -277,7 +280,7 @@ def _seconds(files: int, size: int = 0) -> float:
 
 
 async def _pieces(
-    path: Path, entry: Entry, offset: int, window: Window
+    path: Path, entry: FileEntry, offset: int, window: SendWindow
 ) -> AsyncIterator[tuple[int, bytes]]:
     """The file's content from ``offset``, at least one piece (an empty file has an empty one)."""
     try:

@@ -16,11 +16,10 @@ from pathlib import Path
 
 from phalanx.core.errors import MachineError
 from phalanx.core.files import cache_home
-from phalanx.launch.machines.in_thread import in_thread
-from phalanx.launch.shipping.hashes import make_manifest
+from phalanx.launch.machines.event_loop import in_thread
 from phalanx.launch.shipping.listing import walk
-from phalanx.launch.shipping.manifest import Manifest
-from phalanx.launch.shipping.requirements import Recipe, Step, refuse_unsafe
+from phalanx.launch.shipping.manifest import FileManifest, make_manifest
+from phalanx.launch.shipping.requirements import PipStep, Recipe, refuse_unsafe
 from phalanx.launch.shipping.versions import Inspection
 
 FETCH_SECONDS = 3600.0
@@ -29,7 +28,9 @@ OLD_NAMES = {5: "manylinux1", 12: "manylinux2010", 17: "manylinux2014"}
 _TICK = 0.2
 
 
-async def fetch_wheels(recipe: Recipe, python: Inspection, machine: str) -> tuple[Path, Manifest]:
+async def fetch_wheels(
+    recipe: Recipe, python: Inspection, machine: str
+) -> tuple[Path, FileManifest]:
     """A folder with every wheel that the recipe needs there, and its manifest."""
     refuse_unsafe(recipe.steps, machine)
     digest = recipe.digest(python.version, python.platform)
@@ -64,11 +65,11 @@ async def _fetch(recipe: Recipe, python: Inspection, folder: Path, machine: str)
     part.rename(folder)
 
 
-def _listed(folder: Path) -> Manifest:
+def _listed(folder: Path) -> FileManifest:
     return make_manifest(folder, walk(folder, lambda path, is_folder: False))
 
 
-async def _download(step: Step, python: Inspection, folder: Path, machine: str) -> None:
+async def _download(step: PipStep, python: Inspection, folder: Path, machine: str) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         words = [sys.executable, "-m", "pip", "download", "--only-binary=:all:", "--no-input"]
         words += ["--disable-pip-version-check", "--progress-bar", "off", "--dest", str(folder)]

@@ -15,7 +15,7 @@ import asyncssh
 
 from phalanx.core.errors import InputError, MachineError
 from phalanx.launch.ssh.known_keys import known_keys
-from phalanx.launch.ssh.ssh_login import Watch, login_options
+from phalanx.launch.ssh.ssh_login import LoginWatch, login_options
 from phalanx.pool.machine import Machine
 
 CONNECT_SECONDS = 10.0
@@ -54,7 +54,7 @@ async def connect(
 async def _connect_over(
     machine: Machine, tunnel: asyncssh.SSHClientConnection | None, timeout: float
 ) -> asyncssh.SSHClientConnection:
-    watch = Watch(machine.host_key)
+    watch = LoginWatch(machine.host_key)
     why: Exception | None = None
     options = login_options(machine)
     if tunnel is not None:
@@ -79,7 +79,7 @@ async def _connect_over(
 
 
 async def _log_in(
-    machine: Machine, options: dict[str, Any], watch: Watch
+    machine: Machine, options: dict[str, Any], watch: LoginWatch
 ) -> asyncssh.SSHClientConnection:
     where = machine.label
     try:

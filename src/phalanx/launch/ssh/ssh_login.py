@@ -82,7 +82,7 @@ def _typed(label: str) -> Credential:
     return Credential("inline", secret=SecretStr(text))
 
 
-class Watch:
+class LoginWatch:
     """What was seen of one connection, and the jump host's that ends with it."""
 
     def __init__(self, expected: str | None) -> None:
@@ -96,7 +96,7 @@ class Watch:
 
 
 class _Client(asyncssh.SSHClient):
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: LoginWatch) -> None:
         self._watch = watch
 
     def validate_host_public_key(

@@ -1,4 +1,4 @@
-"""``python tied.py PYTHON SCRIPT [ARGUMENT]…``: becomes that command, tied to its controller.
+"""``process_binding.py PYTHON SCRIPT [ARGUMENT]…``: becomes that command, bound to its controller.
 
 For scripts that are run by a Python of their own, which need not have Phalanx: standard library
 only. What is set here (death with the controller, cores, Ctrl-C) outlives ``exec``.

@@ -12,7 +12,7 @@ from phalanx.core.errors import MachineError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.launchers.attached import take_over
 from phalanx.launch.launchers.launcher import LAUNCHERS, Fleet, Job
-from phalanx.launch.launchers.remote_run import NobodyLeft
+from phalanx.launch.launchers.remote_run import NothingLeft
 from phalanx.launch.launchers.ssh import SshLauncher
 from phalanx.launch.machines.remote_files import MachineFile
 from phalanx.launch.run import controller
@@ -39,7 +39,7 @@ def test_a_detached_run_of_which_nothing_is_left_is_lost(job: Job, tmp_path: Pat
     kept = [{**FIGURES, "time": 1.0 + number} for number in range(4)]
     (saved.parents[1] / FILE).write_text("".join(f"{json.dumps(each)}\n" for each in kept))
     outcome = take_over(job, paths, Recorder())
-    assert isinstance(outcome.error, NobodyLeft) and outcome.exit_code == 3
+    assert isinstance(outcome.error, NothingLeft) and outcome.exit_code == 3
     assert outcome.summary.status == "lost" and not paths.detached.exists()
     written = read_record(paths.summary, Summary)
     assert written is not None and written.status == "lost"

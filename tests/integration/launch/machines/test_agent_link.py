@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shipping_support import Hearing
 
 from phalanx.core.errors import MachineError
 from phalanx.launch.machines.agent_link import AgentLink, open_agent
@@ -64,8 +65,7 @@ def test_asks_are_answered_and_what_is_told_is_heard(machine: Machine) -> None:
             if name == "exited":
                 ended.set()
 
-        async with opened(machine) as link:
-            link.on_tell = on_tell
+        async with opened(machine, listener=Hearing(on_tell)) as link:
             assert link.address is None
             answers = await asyncio.gather(
                 *(link.ask("free_ports", address="127.0.0.1", count=n) for n in range(8))
@@ -113,8 +113,7 @@ def test_what_takes_long_is_told_and_ends_without_progress(
     said: list[str] = []
 
     async def work() -> None:
-        async with opened(machine) as link:
-            link.waiting.say = said.append
+        async with opened(machine, listener=Hearing(say=said.append)) as link:
             with pytest.raises(
                 MachineError, match="mine has made no progress for 1 seconds: making an environment"
             ):
@@ -149,8 +148,7 @@ def test_a_long_wait_can_be_given_up(machine: Machine, tmp_path: Path) -> None:
 def test_a_killed_agent_loses_the_machine_and_every_waiting_ask(machine: Machine) -> None:
     async def work() -> None:
         lost: list[MachineError] = []
-        async with opened(machine) as link:
-            link.on_lost = lost.append
+        async with opened(machine, listener=Hearing(lost=lost.append)) as link:
             waiting = asyncio.create_task(
                 link.ask("start", workers=[{"rank": 0, "argv": ["sleep", "300"]}])
             )
@@ -197,7 +195,7 @@ def test_what_is_no_frame_loses_the_machine(tmp_path: Path) -> None:
     other = with_python(tmp_path, "echo Welcome to this machine; sleep 5")
 
     async def work() -> None:
-        with pytest.raises(MachineError, match="mine says what Phalanx does not: a frame is too"):
+        with pytest.raises(MachineError, match="mine sent unexpected output: a frame is too"):
             await open_agent(other, run="r")
 
     run(work)
@@ -224,10 +222,9 @@ def test_a_listener_that_fails_loses_the_machine(machine: Machine) -> None:
         def on_tell(name: str, fields: dict[str, Any], payload: bytes) -> None:
             raise KeyError("samples")
 
-        async with opened(machine) as link:
-            link.on_tell = on_tell
+        async with opened(machine, listener=Hearing(on_tell)) as link:
             await link.ask("start", workers=[{"rank": 0, "argv": ["true"]}])
-            assert "says what Phalanx does not: KeyError" in (await loss_of(link)).cause
+            assert "sent unexpected output: KeyError" in (await loss_of(link)).cause
 
     run(work)
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from lab_machines import MakeLab, run_in
 from lab_machines import lab as lab
+from shipping_support import Hearing
 
 from phalanx.core.errors import MachineError
 from phalanx.lab.lab import Lab
@@ -67,8 +68,7 @@ def test_a_worker_from_start_to_end(made: Lab, machine: Machine) -> None:
             elif name == "exited":
                 ended.set()
 
-        async with await open_agent(machine, run="a-run") as link:
-            link.on_tell = on_tell
+        async with await open_agent(machine, run="a-run", listener=Hearing(on_tell)) as link:
             assert link.address == made.machine("m1").address
             await link.ask("start", workers=[{"rank": 0, "argv": ["seq", "1", "300000"]}])
             await ended.wait()

@@ -14,8 +14,8 @@ from lab_machines import MakeLab, lab, ssh
 from phalanx.core.errors import MachineError
 from phalanx.lab.lab import Lab
 from phalanx.launch.machines.agent_link import open_agent
-from phalanx.launch.shipping.data import data_manifest
-from phalanx.launch.shipping.manifest import Manifest
+from phalanx.launch.shipping.loads import data_manifest
+from phalanx.launch.shipping.manifest import FileManifest
 from phalanx.launch.shipping.send import ship
 from phalanx.pool.machine import Machine
 
@@ -50,7 +50,7 @@ def await_answer(lab: Lab, name: str) -> None:
 
 
 async def send_until(
-    machine: Machine, manifest: Manifest, root: Path, lab: Lab, cut_at: int | None
+    machine: Machine, manifest: FileManifest, root: Path, lab: Lab, cut_at: int | None
 ) -> tuple[str, list[int]]:
     """Send the data, and cut the machine off when so many bytes have arrived."""
     told: list[int] = []

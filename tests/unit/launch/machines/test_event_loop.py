@@ -8,8 +8,7 @@ import pytest
 
 from phalanx.core.errors import RunStopped
 from phalanx.launch.launchers.launcher import never
-from phalanx.launch.machines.event_loop import EventLoop
-from phalanx.launch.machines.in_thread import in_thread
+from phalanx.launch.machines.event_loop import EventLoop, in_thread
 
 
 @pytest.fixture

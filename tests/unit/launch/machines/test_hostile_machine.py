@@ -11,8 +11,7 @@ from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.launchers.remote_run import RemoteRun
 from phalanx.launch.launchers.ssh import SshLauncher
 from phalanx.launch.machines import machine_session as members
-from phalanx.launch.machines.agent_frames import Exited, Ports, WrongFrame, read_as
-from phalanx.launch.machines.machine_session import Member
+from phalanx.launch.machines.agent_frames import Exited, Ports, WrongAgentFrame, read_as
 from phalanx.launch.machines.remote_files import LARGEST_TRACEBACK, Homecoming
 from phalanx.launch.shipping.home.incoming import Incoming, is_safe
 from phalanx.launch.shipping.versions import Inspection
@@ -59,13 +58,11 @@ def test_a_piece_from_before_the_beginning_is_passed_over(paths: RunPaths) -> No
 
 def test_notes_are_plain_lines_and_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(members, "MOST_NOTES", 3)
-    said: list[str] = []
-    machine = Machine(name="m2", host="192.0.2.1")
-    member = Member(machine, "run-1", detach=False, attach=False, say=said.append)
+    run = RemoteRun("run-1", [Machine(name="m2", host="192.0.2.1")])
     for _ in range(10):
-        member._hear("note", {"text": ESCAPES}, b"")
-    assert len(said) == 3
-    assert all(text.isprintable() for text in said)
+        run.members[0].on_tell("note", {"text": ESCAPES}, b"")
+    assert len(run.news) == 3
+    assert all(text.isprintable() for text in run.news)
 
 
 def test_whoever_keeps_talking_does_not_hold_up_the_controller() -> None:
@@ -84,13 +81,13 @@ def test_whoever_keeps_talking_does_not_hold_up_the_controller() -> None:
 
 @pytest.mark.parametrize("ports", [["a"], [0], [-1], [65536], [None], "22"])
 def test_ports_are_numbers_of_ports(ports: object) -> None:
-    with pytest.raises(WrongFrame):
+    with pytest.raises(WrongAgentFrame):
         read_as(Ports, {"ports": ports})
 
 
 @pytest.mark.parametrize("code", [10**30, -1000, "0", None])
 def test_exit_codes_are_those_of_processes(code: object) -> None:
-    with pytest.raises(WrongFrame):
+    with pytest.raises(WrongAgentFrame):
         read_as(Exited, {"rank": 0, "code": code})
 
 

@@ -39,12 +39,12 @@ class Place:
     async def start(self) -> None:
         await self.run.connect()
         (member,) = self.run.members
-        member.begin(self.paths, self.planned, self.run._on_exit, self.run._on_lost)
+        member.begin(self.paths, self.planned)
         self.run.started = True
         await member.start([{"rank": 0, "argv": ["sh", "-c", COUNTS]}])
 
     async def end(self) -> None:
-        while not self.run.codes:
+        while not self.run.codes or self.run.absences.names:
             assert self.run.error is None, self.run.error
             await asyncio.sleep(0.05)
 

@@ -14,7 +14,6 @@ from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.launchers.remote_run import RemoteRun
 from phalanx.launch.machines import machine_session as member_module
 from phalanx.launch.machines import remote_files as homecoming
-from phalanx.launch.machines.machine_session import Member
 from phalanx.launch.machines.remote_files import MachineFile
 from phalanx.observe.machines.agent_samples import SampleReader, ToldSample
 from phalanx.observe.summary.run_records import read_samples
@@ -72,11 +71,11 @@ def test_a_machine_does_not_fill_the_disk(paths: RunPaths, monkeypatch: pytest.M
 def test_a_machine_that_repeats_itself_is_not_heard_twice(paths: RunPaths) -> None:
     MachineFile(paths.machine("m1")).add(told(5.0))
     machine = Machine(name="m1", host="192.0.2.1")
-    member = Member(machine, "run-1", detach=False, attach=True, say=print)
+    (member,) = RemoteRun("run-1", [machine], attach=True).members
     member.samples = MachineFile(paths.machine("m1"))
-    assert member._last_sample() == 5.0
+    assert member.samples.go_on() == 5.0
     for moment in (4.0, 5.0, 6.0, 6.0, 3.0):
-        member._hear("sample", {**FIGURES, "time": moment}, b"")
+        member.on_tell("sample", {**FIGURES, "time": moment}, b"")
     assert [sample.time for sample in read_samples(paths)["m1"]] == [55.0, 56.0]
 
 
@@ -91,7 +90,7 @@ def test_samples_that_are_late_do_not_end_a_run(
         await run.connect()
         (member,) = run.members
         try:
-            member.begin(paths, planned, lambda *_: None, lambda *_: None)
+            member.begin(paths, planned)
             await member.start([{"rank": 0, "argv": ["sleep", "300"]}])
             monkeypatch.setattr(member_module, "SAMPLES_SECONDS", 0.0)
             await member.rejoin()
@@ -119,8 +118,8 @@ def test_a_detached_run_is_left_and_rejoined(paths: RunPaths, tmp_path: Path) ->
         await run.connect()
         (member,) = run.members
         member.samples = MachineFile(paths.machine("m1"))
-        member.begin(paths, planned, lambda *_: None, lambda *_: None)
-        member.clock_to_run = 1000.0 * (1 + attach)  # this machine was restarted meanwhile
+        member.begin(paths, planned)
+        member.samples.clock_to_run = 1000.0 * (1 + attach)  # this machine was restarted meanwhile
         if attach:
             await member.rejoin()
         else:

@@ -10,7 +10,7 @@ from found_machines import facts
 from phalanx.core.errors import MachineError
 from phalanx.launch.pool.pool_addresses import address_for_others, own_address
 from phalanx.launch.pool.pool_check import Check, Knock, Visit
-from phalanx.launch.pool.pool_findings import Finding, findings_of
+from phalanx.launch.pool.pool_findings import PoolFinding, findings_of
 from phalanx.pool.machine import Machine
 from phalanx.pool.machine_facts import Address, Gpu, MachineFacts
 
@@ -26,7 +26,7 @@ def visit(name: str = "alpha", host: str = "10.0.0.2", **changes: Any) -> Visit:
     return made
 
 
-def found(*visits: Visit, knocks: tuple[Knock, ...] = ()) -> list[Finding]:
+def found(*visits: Visit, knocks: tuple[Knock, ...] = ()) -> list[PoolFinding]:
     return findings_of(Check(list(visits), list(knocks)))
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from phalanx.core.errors import InputError, PhalanxError
-from phalanx.launch.shipping.data import data_manifest
+from phalanx.launch.shipping.loads import data_manifest
 from phalanx.launch.shipping.project import project_manifest
 from phalanx.launch.shipping.requirements import (
+    PipStep,
     Recipe,
-    Step,
     own_requirements,
     read_recipe,
     refuse_unsafe,
@@ -89,7 +89,7 @@ def test_files_beside_each_other_in_the_project_are_read(project: Path) -> None:
 def fetch(text: str) -> None:
     version = ".".join(map(str, sys.version_info[:2]))
     python = Inspection(sys.executable, version, {}, "linux-x86_64", ("glibc", "2.36"))
-    asyncio.run(fetch_wheels(Recipe("requirements.txt", (Step(text, ""),)), python, "m1"))
+    asyncio.run(fetch_wheels(Recipe("requirements.txt", (PipStep(text, ""),)), python, "m1"))
 
 
 def evil_source(project: Path) -> tuple[Path, Path]:
@@ -154,7 +154,7 @@ def test_names_with_versions_marks_hashes_and_indexes_are() -> None:
         "-i https://example.com/simple",
         "--pre",
     )
-    refuse_unsafe([Step("".join(f"{line}\n" for line in lines), "")], "m1")
+    refuse_unsafe([PipStep("".join(f"{line}\n" for line in lines), "")], "m1")
 
 
 def test_constraints_with_hashes(project: Path) -> None:
@@ -163,7 +163,7 @@ def test_constraints_with_hashes(project: Path) -> None:
     recipe = read_recipe(project)
     assert recipe is not None
     first, rest = recipe.steps
-    assert first == Step("msgspec==0.19 --hash=sha256:ab\n", text)
+    assert first == PipStep("msgspec==0.19 --hash=sha256:ab\n", text)
     assert rest.requirements.splitlines() == own_requirements()
     assert rest.constraints.startswith("msgspec==0.19\nunrelated==3\n")
     assert "hash" not in rest.constraints

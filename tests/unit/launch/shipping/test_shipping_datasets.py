@@ -47,7 +47,15 @@ class Place:
         )
 
     def bring(self, data: Path | None = None) -> Path | None:
-        sent = asyncio.run(self.found(data).bring(self.link, ignore_progress))
+        async def send() -> str | None:
+            found = self.found(data)
+            return (
+                await found.send(self.link, ignore_progress)
+                if await found.needed(self.link)
+                else None
+            )
+
+        sent = asyncio.run(send())
         return None if sent is None else Path(sent)
 
 

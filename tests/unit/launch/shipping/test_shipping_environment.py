@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shipping_support import NearLink
+from shipping_support import Hearing, NearLink
 
 import phalanx
 from phalanx.agent.storage import environments as agent_environment
 from phalanx.core.errors import InputError, MachineError
 from phalanx.launch.machines.agent_link import open_agent
 from phalanx.launch.shipping import wheels
-from phalanx.launch.shipping.environment import inspect, prepare_environment
-from phalanx.launch.shipping.manifest import Entry, Manifest
+from phalanx.launch.shipping.environment import choose_python, inspect
+from phalanx.launch.shipping.manifest import FileEntry, FileManifest
 from phalanx.launch.shipping.requirements import (
     WORKER_PACKAGES,
+    PipStep,
     Recipe,
-    Step,
     installed,
     own_requirements,
     read_recipe,
@@ -129,7 +129,7 @@ def test_a_file_that_includes_itself_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_digest_knows_contents_and_circumstances() -> None:
-    one, other = Recipe("a", (Step("x", ""),)), Recipe("a", (Step("x", "y"),))
+    one, other = Recipe("a", (PipStep("x", ""),)), Recipe("a", (PipStep("x", "y"),))
     digests = {one.digest("3.11", "arm"), one.digest("3.12", "arm"), other.digest("3.11", "arm")}
     assert len(digests) == 3
     assert Recipe("other.txt", one.steps).digest("3.11", "arm") in digests
@@ -226,8 +226,8 @@ def test_a_named_python_is_used_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("einops")
     link = NearLink(tmp_path / "there")
     link.machine = Machine(name="m1", host="192.0.2.1", python=sys.executable)
-    found = asyncio.run(prepare_environment(link, tmp_path))
-    assert found.executable == sys.executable
+    found = asyncio.run(choose_python(link, tmp_path))
+    assert found.executable(link) == sys.executable
     assert not (tmp_path / "there/environments").exists()
 
 
@@ -279,10 +279,12 @@ def test_an_offline_machine_gets_wheels_from_here(
         near = Machine(name="m1", host="here", folder=str(tmp_path / "there ü"))
         found = []
         for run_id in ("run-1", "run-2"):
-            async with await open_agent(near, run=run_id) as link:
+            hearing = Hearing(lambda name, told, payload: notes.append(told.get("text", "")))
+            async with await open_agent(near, run=run_id, listener=hearing) as link:
                 link.machine = machine  # as any other machine: it gets an environment of its own
-                link.on_tell = lambda name, told, payload: notes.append(told.get("text", ""))
-                found.append(await prepare_environment(link, root))
+                choice = await choose_python(link, root)
+                found.append(await choice.prepare(link))
+                assert found[-1].executable == choice.executable(link)
         return found
 
     first, second = asyncio.run(go())
@@ -348,4 +350,4 @@ def test_what_an_agent_says_is_not_trusted(tmp_path: Path, have: dict[str, Any])
     with pytest.raises(MachineError, match="answers wrongly"):
         asyncio.run(inspect(link, "python3"))
     with pytest.raises(MachineError, match="answers wrongly"):
-        asyncio.run(ship(link, Manifest((Entry("a", 1, "a" * 64),)), tmp_path, "data"))
+        asyncio.run(ship(link, FileManifest((FileEntry("a", 1, "a" * 64),)), tmp_path, "data"))

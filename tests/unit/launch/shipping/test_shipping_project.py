@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from phalanx.core.errors import InputError
-from phalanx.launch.shipping import hashes
-from phalanx.launch.shipping.code import code_manifest
-from phalanx.launch.shipping.data import data_manifest
+from phalanx.launch.shipping import manifest as hashes
+from phalanx.launch.shipping.loads import code_manifest, data_manifest
 from phalanx.launch.shipping.project import find_root, list_files, project_manifest
 
 

@@ -16,8 +16,8 @@ from phalanx.agent.storage import folders as files
 from phalanx.core.errors import InputError, MachineError
 from phalanx.launch.machines.agent_link import open_agent
 from phalanx.launch.shipping import send
-from phalanx.launch.shipping.data import data_manifest
-from phalanx.launch.shipping.manifest import Entry, Manifest
+from phalanx.launch.shipping.loads import data_manifest
+from phalanx.launch.shipping.manifest import FileEntry, FileManifest
 from phalanx.launch.shipping.send import ship
 from phalanx.pool.machine import Machine
 
@@ -238,20 +238,20 @@ DIGEST_OF_X = hashlib.sha256(b"x").hexdigest()
 @pytest.mark.parametrize(
     "entry",
     [
-        Entry("../out", 1, DIGEST_OF_X),
-        Entry("/out", 1, DIGEST_OF_X),
-        Entry("a/../../out", 1, DIGEST_OF_X),
-        Entry("out", link="/etc/passwd"),
-        Entry("deep/out", link="../../x"),
+        FileEntry("../out", 1, DIGEST_OF_X),
+        FileEntry("/out", 1, DIGEST_OF_X),
+        FileEntry("a/../../out", 1, DIGEST_OF_X),
+        FileEntry("out", link="/etc/passwd"),
+        FileEntry("deep/out", link="../../x"),
     ],
 )
-def test_the_agent_lays_out_nothing_elsewhere(tmp_path: Path, entry: Entry) -> None:
+def test_the_agent_lays_out_nothing_elsewhere(tmp_path: Path, entry: FileEntry) -> None:
     link = NearLink(tmp_path / "there")
     store = blobs.store_of(link.agent)
     store.path(DIGEST_OF_X).parent.mkdir(parents=True)
     store.path(DIGEST_OF_X).write_text("x")
     with pytest.raises(MachineError, match=r"unsafe (path|link)"):
-        asyncio.run(ship(link, Manifest((entry,)), tmp_path, "data"))
+        asyncio.run(ship(link, FileManifest((entry,)), tmp_path, "data"))
     assert not (tmp_path / "there/data").exists() or not list((tmp_path / "there/data").iterdir())
 
 

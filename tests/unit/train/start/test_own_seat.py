@@ -10,7 +10,7 @@ import pytest
 from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.core.settings import RunSettings
-from phalanx.launch.launchers.remote_worker import Meeting, meeting_variables
+from phalanx.launch.launchers.remote_worker import MeetingPoint, meeting_variables
 from phalanx.train.start.environment import detect
 from phalanx.train.start.joining_hosts import ticket_of
 from phalanx.train.start.launcher_env import own_seat, seat_of
@@ -92,7 +92,7 @@ def test_the_launcher_names_the_addresses_of_all_machines() -> None:
     seat = own_seat(VARIABLES)
     assert seat is not None
     assert ticket_of(seat, VARIABLES).members == ()
-    meeting = Meeting("127.0.0.1", 9900, RunKey.new(), False, {}, ["127.0.0.1", "::1"])
+    meeting = MeetingPoint("127.0.0.1", 9900, RunKey.new(), False, {}, ["127.0.0.1", "::1"])
     machine, slot = SimpleNamespace(slots=[0]), 0
     given = meeting_variables(meeting, "127.0.0.1", machine, slot)  # type: ignore[arg-type]
     assert ticket_of(seat, VARIABLES | given).members == ("127.0.0.1", "::1")

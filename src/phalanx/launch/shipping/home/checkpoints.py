@@ -19,7 +19,7 @@ import msgspec
 
 from phalanx.core.errors import MachineError
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.launch.machines.in_thread import in_thread
+from phalanx.launch.machines.event_loop import in_thread
 from phalanx.launch.shipping.home.incoming import Incoming, Received
 
 NAME = re.compile(r"[0-9]{6,15}")

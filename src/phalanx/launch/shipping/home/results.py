@@ -8,6 +8,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,10 +18,10 @@ import msgspec
 from phalanx.core import words
 from phalanx.core.errors import MachineError, PhalanxError
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.launch.machines.in_thread import in_thread
+from phalanx.launch.machines.event_loop import in_thread
 from phalanx.launch.shipping.home.checkpoints import at_home, place, split_off
 from phalanx.launch.shipping.home.incoming import Incoming, Received, shown
-from phalanx.launch.shipping.send import Link, read_answer
+from phalanx.launch.shipping.send import ShippingLink, read_answer
 
 COLLECT_SECONDS = 300.0
 """Without a piece of a result; all of them may take as long as the line is slow."""
@@ -28,13 +29,13 @@ CLEAN_SECONDS = 120.0
 NAMED = 10
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
-OnTell = Callable[[str, dict[str, Any], bytes], None]
 
+class TellingLink(ShippingLink, Protocol):
+    """A link whose unasked messages can be taken."""
 
-class TellingLink(Link, Protocol):
-    """A link whose unasked messages can be listened to."""
-
-    on_tell: OnTell
+    def diverted(
+        self, take: Callable[[str, dict[str, Any], bytes], bool]
+    ) -> AbstractContextManager[None]: ...
 
 
 @dataclass
@@ -78,7 +79,7 @@ async def collect_results(links: Sequence[TellingLink], paths: RunPaths) -> Coll
     return collected
 
 
-async def _confirm(link: Link, collected: Collected) -> None:
+async def _confirm(link: ShippingLink, collected: Collected) -> None:
     """Let the machine remove its results when it is cleaned up."""
     try:
         await link.ask("collected", timeout=CLEAN_SECONDS)
@@ -117,18 +118,11 @@ async def take_checkpoint(link: TellingLink, incoming: Incoming, name: str) -> d
 
 
 async def _take(link: TellingLink, incoming: Incoming, ask: str, **fields: Any) -> dict[str, Any]:
-    """Ask for what comes as results do; what else the machine says meanwhile is heard as ever."""
-    others = link.on_tell
-
-    def on_tell(name: str, header: dict[str, Any], payload: bytes) -> None:
-        if not incoming.on_tell(name, header, payload):
-            others(name, header, payload)
-
-    link.on_tell = on_tell
+    """Ask for what comes as results do."""
     try:
-        return await link.ask(ask, **fields)
+        with link.diverted(incoming.on_tell):
+            return await link.ask(ask, **fields)
     finally:
-        link.on_tell = others
         incoming.close()
 
 
@@ -216,7 +210,7 @@ def _folder_below(folder: Path, names: Sequence[str]) -> Iterator[int]:
         os.close(place)
 
 
-async def clean_up(link: Link) -> list[str]:
+async def clean_up(link: ShippingLink) -> list[str]:
     """Remove the run from a machine, less what is nowhere else; lines on what is kept there."""
     name = link.machine.name
     found = await link.ask(

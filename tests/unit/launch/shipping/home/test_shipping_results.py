@@ -15,9 +15,9 @@ from phalanx.agent.storage.environments import MARKER
 from phalanx.core.errors import MachineError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.machines.agent_link import open_agent
-from phalanx.launch.shipping.data import data_manifest
 from phalanx.launch.shipping.home.incoming import Incoming, is_safe
 from phalanx.launch.shipping.home.results import Collected, clean_up, collect_results
+from phalanx.launch.shipping.loads import data_manifest
 from phalanx.launch.shipping.send import ship
 from phalanx.pool.machine import Machine
 
@@ -169,10 +169,9 @@ class Hostile(NearLink):
         if name != "collect":
             return await super().ask(name, **fields)
         for path, content in self.results:
-            self.on_tell("result", {"path": path, "size": len(content)}, b"")
-            self.on_tell("result_part", {}, content)
-            digest = hashlib.sha256(content).hexdigest()
-            self.on_tell("result_end", {"sha256": digest}, b"")
+            self.agent.tell("result", path=path, size=len(content))
+            self.agent.send({"tell": "result_part"}, content)
+            self.agent.tell("result_end", sha256=hashlib.sha256(content).hexdigest())
         return {"files": 1, "bytes": 1}
 
 

@@ -1,18 +1,18 @@
-"""What each machine gets once, and finds again by its content: ``--data DIR``, a checkpoint."""
+"""What each machine gets once, and finds by its content: our code, ``--data``, a checkpoint."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import phalanx
 from phalanx.core.errors import InputError
-from phalanx.launch.shipping.hashes import make_manifest
 from phalanx.launch.shipping.listing import walk
-from phalanx.launch.shipping.manifest import Manifest
+from phalanx.launch.shipping.manifest import FileManifest, make_manifest
 
 BEST, MANIFEST = "best.safetensors", "manifest.json"
 
 
-def data_manifest(folder: Path, follow: bool = False) -> tuple[Path, Manifest]:
+def data_manifest(folder: Path, follow: bool = False) -> tuple[Path, FileManifest]:
     """The folder and all that is in it; nothing is ignored."""
     if not folder.is_dir():
         raise InputError(f"--data {folder} is not a folder", "Name the folder that holds the data.")
@@ -20,7 +20,7 @@ def data_manifest(folder: Path, follow: bool = False) -> tuple[Path, Manifest]:
     return root, make_manifest(root, walk(root, lambda path, is_folder: False, follow=follow))
 
 
-def checkpoint_manifest(checkpoint: Path) -> tuple[Path, Manifest]:
+def checkpoint_manifest(checkpoint: Path) -> tuple[Path, FileManifest]:
     """A checkpoint under the names it has in its run, and the best weights if they are older."""
     folder = checkpoint.resolve()
     root, own = folder.parent.parent, f"{folder.parent.name}/{folder.name}"
@@ -40,3 +40,19 @@ def _is_older(best: Path, checkpoint: Path) -> bool:
         return best.stat().st_mtime <= (checkpoint / MANIFEST).stat().st_mtime
     except OSError:
         return False
+
+
+def code_root() -> Path:
+    """The folder that Phalanx is imported from."""
+    return Path(phalanx.__file__).resolve().parent.parent
+
+
+def code_manifest() -> tuple[Path, FileManifest]:
+    """That folder, and the manifest of the package in it (paths begin with ``phalanx/``)."""
+    return code_root(), make_manifest(code_root(), walk(code_root(), _left_out))
+
+
+def _left_out(path: str, is_folder: bool) -> bool:
+    """Of what lies beside the package, everything."""
+    first, _, _ = path.partition("/")
+    return first != "phalanx" or path.endswith((".pyc", "__pycache__"))
