@@ -50,6 +50,7 @@ check: $(READY) ## format, lint, types, import order, links, sizes
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python tests/check_links.py
+	$(BIN)/python tests/list_messages.py --count
 	$(BIN)/python tests/check_house.py
 
 .PHONY: docs

@@ -101,7 +101,7 @@ def may_be_refused(script: Script, workers: int, strategy: str = "allreduce") ->
         # A sum, whose gradients are read between two backward passes.
         "gradients were read": script.sums and script.clip_each and script.accumulate > 1,
         # A change inside a pass, to which not every worker comes where batches are taken freely.
-        "different ways": script.branch in ("unfrozen", "added") and not is_lockstep(strategy),
+        "diverged": script.branch in ("unfrozen", "added") and not is_lockstep(strategy),
         # Rates that follow each worker's own figure.
         "learning rates": script.schedule == "own figure",
     }

@@ -30,7 +30,7 @@ class Counted(Team):
     def block(self, steps: int, limit: float = 1.0) -> float:
         self._blocks += 1
         if self._blocks == self._fails_at:
-            raise Failed("it said nothing")
+            raise Failed("it printed nothing")
         self._log.append(self.name)
         return float(steps)
 
@@ -50,7 +50,7 @@ def test_a_team_that_fails_is_told_and_left_out() -> None:
     teams: dict[str, Team] = {"a": Counted("a", log), "b": Counted("b", log, fails_at=3)}
     found = in_turns(teams, lambda _: 1, 4, lambda name, why: told.append((name, why)))
     assert found == {"a": [1.0] * 4}
-    assert told == [("b", "it said nothing")] and log.count("b") == 2
+    assert told == [("b", "it printed nothing")] and log.count("b") == 2
 
 
 def test_a_process_computes_when_told_and_only_then(

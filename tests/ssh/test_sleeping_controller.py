@@ -173,7 +173,7 @@ def test_stopped_while_no_machine_answers(bench: Bench) -> None:
         running.signal(signal.SIGINT)
         ended = running.end(60)
     assert ended.code == 130, ended.text
-    assert "no machine can be reached, so that the run cannot be stopped" in ended.words
+    assert "no machine can be reached; the run cannot be stopped" in ended.words
     holds(lambda: run_in(bench.lab, "m1", ["true"]) == "")
     stopped = bench.do("stop", bench.latest().name)
     told(stopped, nothing_left(bench.lab, "m1"))

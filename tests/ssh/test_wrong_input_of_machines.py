@@ -108,7 +108,7 @@ def shell(lab: Lab, program: str) -> Iterator[None]:
 def test_changed_host_key_in_the_blueprint(bench: Bench) -> None:
     shown = bench.lab.machine("m2").host_key
     line = rf"m2 \S+ shows the host key {re.escape(shown)}, the blueprint has {OTHER_KEY}"
-    refused(bench, line, "If the machine was set up anew, correct host_key", host_key=OTHER_KEY)
+    refused(bench, line, "If the machine was reinstalled, correct host_key", host_key=OTHER_KEY)
 
 
 def test_changed_host_key_in_the_file_of_keys(bench: Bench, tmp_path: Path) -> None:
@@ -264,12 +264,12 @@ def test_a_machine_that_does_not_answer(bench: Bench) -> None:
 
 def test_no_shell(bench: Bench) -> None:
     with shell(bench.lab, "/usr/sbin/nologin"):
-        line = r"m2 \S+ starts no command: it says 'This account is currently not available"
+        line = r"m2 \S+ cannot start a command: it says 'This account is currently not available"
         refused(bench, line, "Its SSH server has to allow commands")
 
 
 def test_a_shell_that_talks(bench: Bench) -> None:
     noisy = '#!/bin/sh\necho Welcome to our computing centre, enjoy your stay\nexec /bin/sh "$@"\n'
     with shell(bench.lab, put(bench.lab, "/run/home/noisy", noisy)):
-        line = r"m2 \S+ starts no command: it says 'Welcome to our computing centre, enjoy"
+        line = r"m2 \S+ cannot start a command: it says 'Welcome to our computing centre, enjoy"
         refused(bench, line, "its login shell has to print nothing")

@@ -39,7 +39,7 @@ def as_optimizers(
         if closure is not None and closure.default is inspect.Parameter.empty:
             raise InputError(
                 f"{type(optimizer).__name__} evaluates the loss several times a step (a closure)",
-                "No strategy can share that among workers; use another optimizer.",
+                "No strategy supports that; use another optimizer.",
             )
     return found
 
@@ -104,5 +104,5 @@ def save_state(state: dict[str, Tensor], path: Path) -> None:
             temporary.unlink(missing_ok=True)
         raise MachineError(
             f"cannot write {path}: {getattr(error, 'strerror', None) or error}",
-            "See that there is space and that it may be written; then: phalanx resume",
+            "Check free space and permissions, then: phalanx resume",
         ) from error

@@ -65,11 +65,11 @@ class Verbs(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0]
         if name not in self.commands:
-            raise InputError(f"there is no verb '{name}'", did_you_mean(name, self.commands))
+            raise InputError(f"unknown command '{name}'", did_you_mean(name, self.commands))
         if isinstance(ctx.obj, Invocation) and ctx.obj.words and name not in PASS_WORDS_ON:
             raise InputError(
-                f"'phalanx {name}' takes no words after --",
-                f"These pass them on to a script: {', '.join(PASS_WORDS_ON)}.",
+                f"'phalanx {name}' takes no arguments after --",
+                f"These pass arguments to a script: {', '.join(PASS_WORDS_ON)}.",
             )
         return super().resolve_command(ctx, args)
 
@@ -103,7 +103,7 @@ def _print_version(wanted: bool) -> None:
 def phalanx(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Say the version."),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """Train one model on many workers, and know whether it was worth it."""

@@ -49,13 +49,13 @@ def _no_such_option(option: str, path: str, context: Any) -> InputError:
     remedy = did_you_mean(option, options)
     if _passes_on(path):
         near = remedy if remedy.startswith("Did") else f"See: {path} --help."
-        remedy = f"{near} The script's own go after --: {path} SCRIPT -- {option}"
+        remedy = f"{near} The script's options go after --: {path} SCRIPT -- {option}"
     return InputError(f"'{path}' has no option '{option}'", remedy)
 
 
 def _extra(path: str) -> str:
     if _passes_on(path):
-        return "Words for the script go after --."
+        return "Arguments for the script go after --."
     return f"See: {path} --help"
 
 

@@ -69,7 +69,7 @@ class Lab:
         states.folder_of(name)
         if not 1 <= count <= network.MACHINES_AT_MOST:
             raise InputError(
-                f"a lab of {count} machines cannot be",
+                f"a lab of {count} machines is not possible",
                 f"Give a number from 1 to {network.MACHINES_AT_MOST}.",
             )
         quotas = limits.read_quotas(cpu, count)
@@ -90,7 +90,7 @@ class Lab:
         state = states.read(name)
         if state is None or not state.ready:
             raise InputError(
-                f"lab '{name}' did not start wholly", f"End it: phalanx lab down {name}"
+                f"lab '{name}' did not start completely", f"End it: phalanx lab down {name}"
             )
         return cls(state)
 
@@ -216,7 +216,8 @@ class Lab:
         if not ending.is_alive(machine):
             what = "was killed" if machine.killed else "is gone"
             raise MachineError(
-                f"machine '{name}' {what}", f"Start anew: phalanx lab down {self.name}"
+                f"machine '{name}' {what}",
+                f"End the lab, then start again: phalanx lab down {self.name}",
             )
         return machine
 

@@ -26,7 +26,7 @@ def read_rate(value: float | str | None) -> float | None:
         value = float(found[1]) * RATES[found[2]]
     if isinstance(value, str) or not SLOWEST_RATE <= value < math.inf:
         raise InputError(
-            f"'{value}' is no rate of a link",
+            f"'{value}' is not a link rate",
             "Give one of 100kbit or more: 100mbit, 1gbit, 2.5gbit.",
         )
     return float(value)
@@ -42,7 +42,7 @@ def read_memory(value: int | str | None) -> int | None:
         size = None
     if not isinstance(size, int) or size < SMALLEST_MEMORY:
         raise InputError(
-            f"'{value}' is no memory for a machine", "Give a size of 64MiB or more, such as 4GiB."
+            f"'{value}' is not a memory size", "Give a size of 64MiB or more, such as 4GiB."
         )
     return size
 
@@ -55,7 +55,7 @@ def read_quotas(cpu: str | Sequence[float] | None, count: int) -> list[float | N
         quotas = [float(word) for word in (cpu.split(",") if isinstance(cpu, str) else cpu)]
     except ValueError:
         raise InputError(
-            f"'{cpu}' is no list of numbers", "Give percent of one core: --cpu 60,60,30"
+            f"'{cpu}' is not a list of numbers", "Give percent of one core: --cpu 60,60,30"
         ) from None
     quotas = quotas * count if len(quotas) == 1 else quotas
     if len(quotas) != count:
@@ -69,7 +69,7 @@ def read_quotas(cpu: str | Sequence[float] | None, count: int) -> list[float | N
 def check_quota(quota: float) -> float:
     if not SMALLEST_QUOTA <= quota < math.inf:
         raise InputError(
-            f"a quota of {quota:g} % is no share of a core", "Give 1 or more: percent of one core."
+            f"a quota of {quota:g} % is too small", "Give 1 or more: percent of one core."
         )
     return quota
 

@@ -71,7 +71,7 @@ class Starting:
         assert stream is not None
         left = max(0.0, self._end - time.monotonic())
         if not select.select([stream], [], [], left)[0]:
-            return f"nothing was heard of it within {START_LIMIT:g} s"
+            return f"it did not report within {START_LIMIT:g} s"
         return stream.readline().decode(errors="replace").strip()
 
     def _failed(self, line: str) -> MachineError:

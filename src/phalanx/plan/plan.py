@@ -55,7 +55,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return msgspec.json.decode(text, type=Plan)
         except msgspec.MsgspecError as error:
-            raise InputError(f"the plan cannot be read: {error}", "Make it anew.") from error
+            raise InputError(f"the plan cannot be read: {error}", "Make it again.") from error
 
 
 def make_plan(
@@ -103,7 +103,7 @@ def _count(
 ) -> tuple[int, list[str]]:
     """The number of workers, and why it is that."""
     if workers is not None and workers < 1:
-        raise InputError(f"--workers is {workers}: no worker, no training", "Use 1 or more.")
+        raise InputError(f"--workers is {workers}: at least one is needed", "Use 1 or more.")
     most = MOST_WORKERS * len(machines)
     if workers is not None and workers > most:
         raise InputError(f"--workers is {workers}, more than can be started", f"At most {most}.")
@@ -131,7 +131,7 @@ def _check_batch(batch: int | None, workers: int) -> None:
 def _remarks(machine: Machine, workers: int) -> list[str]:
     name, cores = machine.name, machine.cores
     if not workers:
-        return [f"{name} has no worker: the others take them all"]
+        return [f"{name} has no worker: the other machines take them all"]
     if cores is None:
         return [f"{name}: the number of cores is unknown, so one thread per worker, not pinned"]
     if crowded(machine, workers):

@@ -51,7 +51,7 @@ def _part(pool: Pool, word: str, text: str) -> list[Machine]:
         hint = did_you_mean(word, known)
         if list(named) == [HERE]:
             hint = "Other machines come from a blueprint: --pool FILE."
-        raise InputError(f"'{word}' is no machine and no selection", hint)
+        raise InputError(f"'{word}' is neither a machine nor a selection", hint)
     return [named[word]]
 
 
@@ -64,7 +64,9 @@ def _group(pool: Pool, word: str) -> list[Machine]:
     }
     found = [m for m in pool.machines if tests[word](m)]
     if not found:
-        raise InputError(f"the selection '{word}' takes no machine", f"The pool has {_has(pool)}.")
+        raise InputError(
+            f"the selection '{word}' matches no machine", f"The pool has {_has(pool)}."
+        )
     return found
 
 

@@ -36,7 +36,7 @@ def place_servers(hosts: Sequence[Host], wish: int | Sequence[str] | None = None
     working = [host for host in hosts if host.workers > 0] or list(hosts)
     count = -(-len(working) // MACHINES_PER_SERVER) if wish is None else wish
     if count < 1:
-        raise InputError(f"{count} servers cannot keep parameters", "Ask for one or more.")
+        raise InputError(f"{count} servers are too few", "Ask for one or more.")
     best = sorted(working, key=_rank)
     return [best[i % len(best)].name for i in range(count)]
 
@@ -53,6 +53,6 @@ def _named(hosts: Sequence[Host], names: Sequence[str]) -> list[str]:
     for name in names:
         if name not in known:
             raise InputError(
-                f"a server is to be on '{name}', which is no machine", did_you_mean(name, known)
+                f"'{name}', which should be a server, is not a machine", did_you_mean(name, known)
             )
     return list(names)

@@ -82,7 +82,7 @@ def _drafts(document: Document) -> list[Draft]:
         other = next(e for word, e in top.items() if word != "connections")
         raise document.fault(
             other.key_node,
-            f"'{other.key}' cannot stand beside 'connections'",
+            f"'{other.key}' cannot be used with 'connections'",
             "Use either the original form or 'machines' with 'defaults'.",
         )
     return _original_form(document, top["connections"])
@@ -174,7 +174,7 @@ def _wrong_field(
     wanted = Machine.model_fields[field].description or ""
     if field == "name":
         return document.fault(
-            draft.node, f"'{_shown(draft.name)}' cannot name a machine", f"A name is {wanted}."
+            draft.node, f"'{_shown(draft.name)}' is not a machine name", f"A name is {wanted}."
         )
     if field not in draft.fields:
         return document.fault(
@@ -208,7 +208,7 @@ def _check_twice(
     for other in earlier:
         if other.name == machine.name:
             raise document.fault(
-                draft.node, f"machine '{machine.name}' is there twice", "Remove or rename one."
+                draft.node, f"machine '{machine.name}' is given twice", "Remove or rename one."
             )
         if machine.is_here and other.is_here:
             raise document.fault(

@@ -56,6 +56,6 @@ def contradictions(
     ):
         if said is not None and there is not None and there < said * least:
             remedy = f"Correct '{field}'"
-            remedy += ", or say emulated: yes if it only pretends." if field == "gpus" else "."
+            remedy += ", or set emulated: yes if that is intended." if field == "gpus" else "."
             found.append(Contradiction(machine.name, field, said, there, remedy))
     return found

@@ -83,7 +83,7 @@ class Document:
         if not isinstance(node, ScalarNode):
             raise self.fault(node, f"{what} must be a single value, not {_kind(node)}")
         if str(node.tag) not in _PLAIN_TAGS:
-            raise self.fault(node, f"{what} has a YAML tag, which means nothing here", QUOTES)
+            raise self.fault(node, f"{what} has a YAML tag, which is not supported", QUOTES)
         if str(node.tag) == _TAG + "null":
             raise self.fault(node, f"{what} has no value", "Give it one, or remove it.")
         return _join_surrogates(str(node.value))
@@ -93,7 +93,9 @@ class Document:
             raise self.fault(node, f"a key of {what} must be a single word")
         if str(node.tag) == _TAG + "merge":
             raise self.fault(
-                node, "merge keys (<<) are not read", "Put what machines share into 'defaults'."
+                node,
+                "merge keys (<<) are not supported",
+                "Put what machines share into 'defaults'.",
             )
         return _join_surrogates(str(node.value))
 

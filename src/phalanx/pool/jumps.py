@@ -28,16 +28,14 @@ def _resolved(machine: Machine, known: dict[str, Machine], before: tuple[str, ..
         return machine
     if machine.name in before:
         loop = " - ".join([*before[before.index(machine.name) :], machine.name])
-        raise JumpError(
-            machine.name, f"the jump hosts lead in a circle: {loop}", "Remove one of them."
-        )
+        raise JumpError(machine.name, f"the jump hosts form a loop: {loop}", "Remove one of them.")
     other = known.get(machine.jump)
     if other is None:
         return machine.model_copy(update={"via": _outside(machine, machine.jump)})
     if other.is_here or machine.is_here:
         raise JumpError(
             machine.name,
-            f"machine '{machine.name}': 'here' needs no jump host and is none",
+            f"machine '{machine.name}': 'here' cannot have or be a jump host",
             "Remove 'jump'.",
         )
     return machine.model_copy(update={"via": _resolved(other, known, (*before, machine.name))})
@@ -50,7 +48,7 @@ def _outside(machine: Machine, jump: str) -> Machine:
     except ValueError:
         raise JumpError(
             machine.name,
-            f"machine '{machine.name}': '{jump[:60]}' is no machine of the pool and no host",
+            f"machine '{machine.name}': '{jump[:60]}' is neither a machine of the pool nor a host",
             "Give a machine's name, or [user@]host[:port].",
         ) from None
     return Machine(

@@ -154,7 +154,7 @@ def _unequal_threads(rows: Sequence[Competitor]) -> list[str]:
     if len(set(known.values())) < 2 or not any(row.strategy == "single" for row in rows):
         return []
     told = words.listed([f"{label} with {threads}" for label, threads in known.items()])
-    return [f"They computed with unlike numbers of threads in all: {told}."]
+    return [f"They used different numbers of threads in total: {told}."]
 
 
 def worth_distributing(rows: Sequence[Competitor], quality: Quality) -> str | None:

@@ -51,7 +51,7 @@ _ENDED = {
     "running": "is still running,",
     "failed": "failed",
     "stopped": "was stopped",
-    "lost": "was lost (its controller ended without a word)",
+    "lost": "was lost (its controller ended unexpectedly)",
 }
 
 
@@ -104,7 +104,7 @@ def unfinished(study: StudyData) -> list[str]:
         for run in group.runs
         if not run.done
     ]
-    told += [f"{name} (its folder is gone)" for name in study.missing]
+    told += [f"{name} (its folder was removed)" for name in study.missing]
     total = len(study.runs) + len(study.missing)
     return [f"Not finished: {len(told)} of {total}: {words.listed(told)}."] if told else []
 

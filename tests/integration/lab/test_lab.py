@@ -244,7 +244,7 @@ def test_several_labs_have_networks_of_their_own(pair: Lab, lab: MakeLab) -> Non
 def test_what_a_killed_start_left_is_taken_down(gone: str, moment: str) -> None:
     ended = _dying(gone, moment, signal.SIGKILL)
     assert ended.returncode == -signal.SIGKILL
-    with pytest.raises(InputError, match="did not start wholly"):
+    with pytest.raises(InputError, match="did not start completely"):
         Lab.load(gone)
     with pytest.raises(InputError, match="already"):
         Lab.up(1, name=gone)

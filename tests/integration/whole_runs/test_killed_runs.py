@@ -145,7 +145,7 @@ def _go_on(folder: Path, undisturbed: Undisturbed) -> str:
         if told[0].endswith("is done"):
             assert _model(folder) == undisturbed.model
             return OVER
-        assert "has no checkpoint to go on from" in told[0]
+        assert "has no checkpoint to resume from" in told[0]
         return NONE_YET
     assert ended.returncode == 0, ended.stderr
     assert _model(folder) == undisturbed.model

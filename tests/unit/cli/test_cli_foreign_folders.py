@@ -174,12 +174,12 @@ def test_a_key_that_others_can_use_is_refused(
     key = trust.key_file()
     assert key.stat().st_mode & 0o777 == 0o600 and key.stat().st_size == trust.KEY_BYTES
     key.chmod(mode)
-    with pytest.raises(InputError, match="not yours alone"):
+    with pytest.raises(InputError, match="other users can access it"):
         is_own(paths)
     key.chmod(0o600)
     if os.geteuid() == 0:
         os.chown(key, 12345, -1)
-        with pytest.raises(InputError, match="not yours alone"):
+        with pytest.raises(InputError, match="other users can access it"):
             write_launch(paths, "{}")
 
 

@@ -97,7 +97,7 @@ def test_several_machines() -> None:
 def test_a_machine_without_a_worker_is_left_out_and_said() -> None:
     made = plan(here(2), remote("b", cores=1), workers=1)
     assert [m.name for m in made.machines] == ["here"]
-    assert "b has no worker: the others take them all" in made.reasons
+    assert "b has no worker: the other machines take them all" in made.reasons
 
 
 def test_unknown_cores() -> None:

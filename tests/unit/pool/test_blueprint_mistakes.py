@@ -104,11 +104,15 @@ CASES = {
     "no connections": ('{"connections": []}', "the blueprint has no machines", ""),
     "list of machines": ("machines: [a]", "1:11: machines must be a mapping", "For example"),
     "a word": ("hello", "pool.yaml:1:1: the blueprint must be a mapping", "For example"),
-    "name with a slash": ("machines: {../a: {host: a}}", "'../a' cannot name a machine", "letters"),
-    "name of a selection": ("machines: {gpus: {host: a}}", "'gpus' cannot name", "selections"),
+    "name with a slash": ("machines: {../a: {host: a}}", "'../a' is not a machine name", "letters"),
+    "name of a selection": (
+        "machines: {gpus: {host: a}}",
+        "'gpus' is not a machine name",
+        "selections",
+    ),
     "both forms": (
         "machines: {a: {host: a}}\nconnections: []",
-        "pool.yaml:1:1: 'machines' cannot stand beside 'connections'",
+        "pool.yaml:1:1: 'machines' cannot be used with 'connections'",
         "either",
     ),
     "two spellings": (
@@ -122,9 +126,9 @@ CASES = {
         "username",
     ),
     "original: no IP": ("connections: [{GPUS: 1}]", "1:15: connection 1 has no 'host'", ""),
-    "original: IP twice": ("connections: [{IP: a}, {IP: a}]", "machine 'a' is there twice", ""),
+    "original: IP twice": ("connections: [{IP: a}, {IP: a}]", "machine 'a' is given twice", ""),
     "two documents": ("machines: {}\n---\nmachines: {}", "pool.yaml:2:1: broken YAML", ""),
-    "merge": (machine("<<: {gpus: 1}"), "4:5: merge keys (<<) are not read", "defaults"),
+    "merge": (machine("<<: {gpus: 1}"), "4:5: merge keys (<<) are not supported", "defaults"),
     "object tag": (machine("user: !!python/object:os.system x"), "user has a YAML tag", "quotes"),
     "deep": ("{a: " * 2_000, "pool.yaml: is nested too deeply", ""),
 }

@@ -55,11 +55,14 @@ def test_ways_are_not_written_down(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{a: {host: a.x, jump: b}, b: {host: b.x, jump: a}}", "in a circle"),
-        ("{a: {host: a.x, jump: a}}", "in a circle"),
-        ("{here: {host: here}, a: {host: a.x, jump: here}}", "'here' needs no jump host"),
+        ("{a: {host: a.x, jump: b}, b: {host: b.x, jump: a}}", "form a loop"),
+        ("{a: {host: a.x, jump: a}}", "form a loop"),
+        (
+            "{here: {host: here}, a: {host: a.x, jump: here}}",
+            "'here' cannot have or be a jump host",
+        ),
         ("{a: {host: a.x, jump: 'x;reboot'}}", "jump must be"),
-        ("{a: {host: a.x, jump: 'gate:99999'}}", "no machine of the pool and no host"),
+        ("{a: {host: a.x, jump: 'gate:99999'}}", "neither a machine of the pool nor a host"),
         ("{a: {host: a.x, jump: '-oProxyCommand=x'}}", "jump must be"),
         ("{a: {host: a.x, address: 'b c'}}", "address must be"),
         ("{a: {host: a.x, folder: '-rf'}}", "folder must be"),

@@ -226,6 +226,6 @@ def test_unlike_numbers_of_threads_are_said() -> None:
     alone = replace(row("single", [9.0]), threads=1)
     two = replace(row("allreduce", [5.0]), workers=2, threads=2)
     told = " ".join(decide([alone, two], ACCURACY).remarks)
-    assert "unlike numbers of threads in all: single with 1 and allreduce with 2" in told
+    assert "different numbers of threads in total: single with 1 and allreduce with 2" in told
     same = " ".join(decide([replace(alone, threads=2), two], ACCURACY).remarks)
     assert "threads" not in same

@@ -95,7 +95,7 @@ def gpus() -> HealthCheck:
     facts = measure()
     if facts.gpus > facts.usable_gpus:
         remedy = "The installed torch is a CPU build; pytorch.org has CUDA builds."
-        return HealthCheck("GPUs", "warn", f"{facts.gpus}, of no use to this torch", remedy)
+        return HealthCheck("GPUs", "warn", f"{facts.gpus}, not usable by this torch", remedy)
     return HealthCheck("GPUs", "ok", str(facts.gpus) if facts.gpus else "none")
 
 

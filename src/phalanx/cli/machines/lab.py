@@ -172,13 +172,13 @@ def cut(machine: MachineName, lab: InLab = None, json: o.Json = False) -> int:
 
 @lab_app.command()
 def heal(machine: MachineName, lab: InLab = None, json: o.Json = False) -> int:
-    """Put a machine's link up again, and give it the quota that it had at first.
+    """Bring a machine's link up again, and restore its quota.
 
     Example: phalanx lab heal m2
     """
     found = _load(lab)
     found.heal(machine)
-    return _tell(found, machine, "is as it was at first", json)
+    return _tell(found, machine, "is restored", json)
 
 
 @lab_app.command()
@@ -189,7 +189,7 @@ def kill(machine: MachineName, lab: InLab = None, json: o.Json = False) -> int:
     """
     found = _load(lab)
     found.kill(machine)
-    return _tell(found, machine, "is without power", json)
+    return _tell(found, machine, "is powered off", json)
 
 
 def _check_out(path: Path) -> None:
@@ -201,7 +201,7 @@ def _check_out(path: Path) -> None:
     if not path.absolute().parent.is_dir():
         raise InputError(f"{path}: there is no such folder", "Give another --out.")
     if path.is_dir() or (path.exists() and not _is_left_over(path)):
-        raise InputError(f"{path}: is there already", "Remove it, or give another --out.")
+        raise InputError(f"{path} already exists", "Remove it, or give another --out.")
 
 
 def _is_left_over(path: Path) -> bool:

@@ -30,7 +30,7 @@ def init(
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write it.")] = Path(
         "pool.yaml"
     ),
-    user: Annotated[str | None, typer.Option(metavar="NAME", help="Whom to log in as.")] = None,
+    user: Annotated[str | None, typer.Option(metavar="NAME", help="The user to log in as.")] = None,
     key: Annotated[str | None, typer.Option(metavar="PATH", help="The private key.")] = None,
     password: Annotated[
         str | None,
@@ -59,7 +59,7 @@ def init(
 
     reference = None if password is None else password_reference(password)
     if out.exists():
-        raise InputError(f"{out} is there already", "Give another --out, or remove it first.")
+        raise InputError(f"{out} already exists", "Give another --out, or remove it first.")
     output = Output(json)
     found = _names(names or [], from_ssh_config)
     machines = machines_named(found, out, user=user, key=key, password=reference)
@@ -96,7 +96,7 @@ def _visits(machines: Sequence[Machine], output: Output) -> list[Visit]:
     from phalanx.launch.pool.pool_init import find_out, typed_password
 
     typed = typed_password(machines)
-    with output.human.status("finding out"):
+    with output.human.status("reading machine facts"):
         return asyncio.run(find_out(machines, typed))
 
 

@@ -42,7 +42,7 @@ def probe(
 
     if not SHORTEST <= seconds <= LONGEST:
         raise InputError(
-            f"a probe cannot take {seconds:g} seconds", f"Give {SHORTEST:g} to {LONGEST:g}."
+            f"--seconds cannot be {seconds:g} seconds", f"Give {SHORTEST:g} to {LONGEST:g}."
         )
     pool = read_blueprint(file)
     chosen = select(pool, machines)

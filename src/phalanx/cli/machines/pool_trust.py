@@ -95,7 +95,9 @@ def _agreed(count: int, file: Path, output: Output, yes: bool) -> bool:
     if yes:
         return True
     if not sys.stdin.isatty():
-        output.note("not recorded: there is no terminal to ask at; look at them, then give --yes")
+        output.note(
+            "not recorded: no terminal to confirm at; check the fingerprints, then use --yes"
+        )
         return False
     what = "this key" if count == 1 else f"these {count} keys"
     return typer.confirm(f"Record {what} in {file}?", err=True)

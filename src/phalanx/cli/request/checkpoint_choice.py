@@ -47,7 +47,7 @@ def _newest(paths: RunPaths, out: Output, fetch: bool) -> tuple[Path, Checkpoint
     except InputError as error:
         if (found := _begun_from(paths)) is None:
             raise _with_silent(error, silent) from None
-        out.note(f"{paths.id} has no checkpoint of its own: the one that it began from is taken")
+        out.note(f"{paths.id} has no checkpoint of its own; using the one that it started from")
         return found
     for remark in remarks:
         out.note(f"warning: {remark}")
@@ -66,13 +66,13 @@ def _fetch_left(paths: RunPaths, out: Output) -> dict[str, str]:
     from phalanx.cli.verbs.attach import past_job
     from phalanx.launch.machines.recover_results import salvage
 
-    out.note(f"{paths.id}: looking on its machines for what did not come home")
+    out.note(f"{paths.id}: looking for newer checkpoints on its machines")
     try:
         silent = salvage(past_job(paths, None).fleet.machines, paths, out.note)
     except PhalanxError as error:
         silent = {"its machines": error.cause}
     for name, why in silent.items():
-        out.note(f"warning: {name} could not be asked for a newer checkpoint: {why}")
+        out.note(f"warning: {name} could not be checked for a newer checkpoint: {why}")
     return silent
 
 
@@ -94,7 +94,7 @@ def _with_silent(error: InputError, silent: dict[str, str]) -> InputError:
         return error
     names = ", ".join(silent)
     return InputError(
-        f"{error.cause}: none came home, and {names} could not be asked",
+        f"{error.cause}: none was fetched, and {names} could not be reached",
         "Resume it again when they answer, or start it again.",
     )
 

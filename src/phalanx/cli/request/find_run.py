@@ -53,7 +53,7 @@ def detached(name: str | None) -> RunPaths:
         return find_run(name)
     found = [run for run in list_runs() if run.detached.exists()]
     if not found:
-        raise InputError("no run is detached", "phalanx runs lists what there is.")
+        raise InputError("no run is detached", "List runs: phalanx runs")
     return found[-1]
 
 
@@ -90,4 +90,4 @@ def summary_of(paths: RunPaths) -> Summary:
 
 def _check_is_run(paths: RunPaths) -> None:
     if not paths.launch.exists() and not paths.study.exists():
-        raise InputError(f"{paths.folder} is not a run", "See which there are: phalanx runs")
+        raise InputError(f"{paths.folder} is not a run", "List runs: phalanx runs")

@@ -26,7 +26,7 @@ def _explain_strategies(ctx: Any, value: str | None) -> str | None:
 
 Script = Annotated[
     Path,
-    typer.Argument(metavar="SCRIPT", help="The training script. Words after -- go to it."),
+    typer.Argument(metavar="SCRIPT", help="The training script. Arguments after -- go to it."),
 ]
 Module = Annotated[
     bool, typer.Option("-m", help="SCRIPT is the name of a module, as for python -m.")
@@ -42,7 +42,7 @@ RunNames = Annotated[
         help="Its id, a part of it, or its folder; several are compared. Default: newest.",
     ),
 ]
-OTHER_POOL = "The blueprint, if it is not where it was, or if the run's folder is not your own."
+OTHER_POOL = "The blueprint, if it has moved, or if the run's folder is not yours."
 Json = Annotated[
     bool, typer.Option("--json", help="End stdout with one JSON object; text goes to stderr.")
 ]
@@ -52,7 +52,7 @@ Strategy = Annotated[
         metavar="SPEC",
         callback=_explain_strategies,
         is_eager=True,
-        help=f"How workers agree: {STRATEGY_NAMES}, or switch:at=0.5. 'help' explains them.",
+        help=f"How workers synchronise: {STRATEGY_NAMES}, or switch:at=0.5. 'help' explains them.",
     ),
 ]
 NewStrategy = Annotated[
@@ -87,7 +87,7 @@ PoolFile = Annotated[
 Machines = Annotated[
     str,
     typer.Option(
-        metavar="SELECTION", help="Who takes part: all, cpus, gpus, energy, fastest:N, or names."
+        metavar="SELECTION", help="Which machines: all, cpus, gpus, energy, fastest:N, or names."
     ),
 ]
 LauncherName = Annotated[
@@ -95,12 +95,14 @@ LauncherName = Annotated[
     typer.Option(
         metavar="NAME",
         help="local (processes), ssh (other machines) or inprocess (threads, to debug). "
-        "Default: as the machines ask for.",
+        "Default: from the machines.",
     ),
 ]
 DataFolder = Annotated[
     Path | None,
-    typer.Option("--data", metavar="DIR", help="Copied to every machine once; run.data there."),
+    typer.Option(
+        "--data", metavar="DIR", help="A folder to copy to every machine once (run.data)."
+    ),
 ]
 ShipLimit = Annotated[
     str | None,
@@ -108,10 +110,10 @@ ShipLimit = Annotated[
 ]
 FollowLinks = Annotated[
     bool,
-    typer.Option("--follow-links", help="Send the files that links lead to out of the project."),
+    typer.Option("--follow-links", help="Send files outside the project that links point to."),
 ]
 Detach = Annotated[
-    bool, typer.Option("--detach", help="Leave the run alone once it trains; phalanx attach.")
+    bool, typer.Option("--detach", help="Return once it trains; follow it by phalanx attach.")
 ]
 Epochs = Annotated[int | None, typer.Option(metavar="N", help="Instead of the script's number.")]
 Batch = Annotated[

@@ -157,7 +157,7 @@ def check(
     _check_numbers(options)
     _check_choices(options)
     if module and not joins:
-        raise InputError("-m does not go with --framework", "Name the file of the script.")
+        raise InputError("-m cannot be used with --framework", "Name the file of the script.")
     named = None
     if module:
         script, named = module_file(str(script), Path.cwd())
@@ -226,9 +226,7 @@ def read_batches(text: str | None) -> list[int | None]:
 
 def refuse_two_batches(batch: object, batch_per_worker: int | None) -> None:
     if batch is not None and batch_per_worker is not None:
-        raise InputError(
-            "--batch and --batch-per-worker say the same thing twice", "Give one of them."
-        )
+        raise InputError("use --batch or --batch-per-worker, not both", "Give one of them.")
 
 
 def _check_numbers(options: RunOptions) -> None:
@@ -277,9 +275,9 @@ def _check_travel(request: Request) -> None:
             "Leave --launcher out, or select machines with 'host: here'.",
         )
     if options.data is not None and not options.data.is_dir():
-        raise InputError(f"--data {options.data} is no folder", "Name the folder with the data.")
+        raise InputError(f"--data {options.data} is not a folder", "Name the folder with the data.")
     if options.detach and launcher != "ssh":
         raise InputError(
-            f"--detach does not go with the launcher '{launcher}'",
+            f"--detach cannot be used with the launcher '{launcher}'",
             "On this machine: nohup phalanx run … &; or --launcher ssh.",
         )

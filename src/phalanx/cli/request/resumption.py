@@ -35,7 +35,7 @@ class ResumeOptions:
     batch: Annotated[Number, typer.Option(metavar="N", help=Same)] = None
     checkpoint: Annotated[
         Number,
-        typer.Option(metavar="NUMBER", help="Which one. Default: the newest that is whole."),
+        typer.Option(metavar="NUMBER", help="Which one. Default: the newest complete one."),
     ] = None
     launcher: Annotated[Text, typer.Option(metavar="NAME", help=Same)] = None
     pool: Annotated[Path | None, typer.Option("--pool", metavar="FILE", help=Same)] = None
@@ -51,7 +51,7 @@ class ResumeOptions:
     ] = None
     trust: Annotated[
         bool,
-        typer.Option("--trust", help="Also if the folder was made elsewhere, or by others."),
+        typer.Option("--trust", help="Accept a folder made elsewhere or by another user."),
     ] = False
     follow_links: o.FollowLinks = False
     dry_run: o.DryRun = False

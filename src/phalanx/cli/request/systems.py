@@ -42,16 +42,18 @@ def read_framework(
 
     if name is None:
         if roles is not None:
-            raise InputError("--roles is about TensorFlow scripts", "Add --framework tensorflow.")
+            raise InputError(
+                "--roles is for TensorFlow scripts only", "Add --framework tensorflow."
+            )
         return None
     if name not in FRAMEWORKS:
         raise InputError(f"unknown framework '{name}'", did_you_mean(name, FRAMEWORKS))
     _refuse(ctx, "strategy", "the script synchronises its workers itself")
     for option in ("slow", "rate", "precision", "balance", "checkpoint_every"):
-        _refuse(ctx, option, "it is Phalanx's own loop that can do this")
+        _refuse(ctx, option, "only Phalanx's own loop can do this")
     if name == TORCH:
         if roles is not None:
-            raise InputError("--roles is about TensorFlow scripts", "Leave it out.")
+            raise InputError("--roles is for TensorFlow scripts only", "Leave it out.")
         return Framework(name=name, system=TORCH)
     return _tensorflow(TENSORFLOW, roles, script)
 
@@ -76,7 +78,7 @@ def _refuse(ctx: typer.Context, option: str, why: str) -> None:
     shown = "--" + option.replace("_", "-")
     source = ctx.get_parameter_source(option)
     if source is not None and source.name == "COMMANDLINE":
-        raise InputError(f"{shown} does not go with another framework: {why}", "Leave it out.")
+        raise InputError(f"{shown} cannot be used with another framework: {why}", "Leave it out.")
 
 
 def read_systems(
@@ -94,7 +96,7 @@ def read_systems(
     named = _named_scripts(peers or ())
     if systems is None:
         if named:
-            raise InputError("--peer is about other systems", f"Add --systems {OURS},{min(named)}")
+            raise InputError("--peer needs --systems", f"Add --systems {OURS},{min(named)}")
         return None
     names = [name.strip() for name in systems.split(",")]
     if twice := next((name for name in names if names.count(name) > 1), None):
@@ -102,7 +104,7 @@ def read_systems(
     if unused := sorted(set(named) - set(names)):
         raise InputError(f"--peer names {unused[0]}, --systems does not", "Name it in both.")
     for option in ("slow", "rate", "precision"):
-        _refuse(ctx, option, "the others do not have it")
+        _refuse(ctx, option, "other systems do not have it")
     found = {
         name: check_script(named.get(name) or sibling_of(script, peer_of(name)), joins=False)
         for name in names
@@ -141,7 +143,9 @@ def framework_job(
     from phalanx.launch.frameworks import plan_for
 
     if request.launcher == "inprocess":
-        raise InputError("threads cannot run another framework's script", "Use --launcher local.")
+        raise InputError(
+            "--launcher inprocess cannot run another framework's script", "Use --launcher local."
+        )
     job = request.job("allreduce", batch, repeat=repeat)
     asked = request.options.workers
     total = sum(framework.roles.values()) or asked

@@ -42,7 +42,7 @@ class Tuning:
         self._tried: list[Tried] = []
         # Planned before anything starts, so that no mistake waits in the queue.
         if self._job(SwitchTrial(BASELINE, rules.grid, 0)).plan.workers == 1:
-            raise InputError("one worker has no other to agree with", "Try --workers 2.")
+            raise InputError("tune-switch needs at least 2 workers", "Try --workers 2.")
 
     def show(self) -> int:
         """Only what would be started first: the rest depends on what comes of it."""
@@ -92,7 +92,7 @@ class Tuning:
             self._out.problem(outcome.error)
             study.failures[paths.id] = outcome.error.cause
         elif watcher.lost and outcome.summary.status == "stopped":
-            study.failures[paths.id] = "clearly lost, so it was ended early"
+            study.failures[paths.id] = "clearly worse: ended early"
         study.write()
         self._out.say("      " + describe(outcome.summary))
         if outcome.exit_code == DONE:

@@ -40,5 +40,5 @@ def _one_phase(option: str, text: str) -> str:
     if len(spec.phases) > 1 or spec.on_straggler:
         raise InputError(f"{option} {text} is a switch itself", "Give one strategy.")
     if spec.phases[0].name == "single":
-        raise InputError(f"{option} single: it has one worker only", "For example: allreduce")
+        raise InputError(f"{option} cannot be single: it has one worker", "For example: allreduce")
     return spec.phases[0].label

@@ -85,9 +85,11 @@ def read_checkpoints(text: str, keep: int) -> CheckpointTimes:
             _once(epochs, "epochs", text)
             epochs = _whole(number, part)
     if minutes is not None and not 0 < minutes < math.inf:
-        raise InputError(f"--checkpoint-every {text}: no time at all", _EVERY_EXAMPLE)
+        raise InputError(f"--checkpoint-every {text}: the time must be above 0", _EVERY_EXAMPLE)
     if keep < 1:
-        raise InputError(f"--keep must be at least 1, not {keep}", "None: --checkpoint-every 0")
+        raise InputError(
+            f"--keep must be at least 1, not {keep}", "For no checkpoints: --checkpoint-every 0"
+        )
     return CheckpointTimes(epochs or 0, minutes, keep)
 
 

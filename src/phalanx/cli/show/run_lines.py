@@ -30,7 +30,7 @@ def run_lines(rows: Sequence[dict[str, Any]], room: int) -> Iterator[Text]:
         shown = cells if fits else ("", *cells[STATUS:])
         yield _line(shown, widths, "", STYLES.get(row["status"], "dim"))
         if row["resumes"]:
-            yield Text(f"  went on from {printable(row['resumes'])}", style="dim")
+            yield Text(f"  resumed from {printable(row['resumes'])}", style="dim")
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

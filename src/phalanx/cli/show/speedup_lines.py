@@ -50,7 +50,7 @@ def _who_matter(worth: Worth) -> list[str]:
 def _waiting(worth: Worth) -> str:
     late = worth.waiting
     if late is None:
-        return "no one waits for another"
+        return "no waiting"
     if late.share < _WORTH_TELLING:
         return "hardly any waiting"
     others = [name for name in worth.machines if name != late.name]

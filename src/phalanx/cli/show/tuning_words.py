@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from phalanx.cli.request.tuning_specs import Specs
     from phalanx.observe.summary.summary import Summary
 
-MONOTONE = "It is taken for granted that a later switch is never worse: not every point was tried."
+MONOTONE = "This assumes that a later switch is never worse; not every point was tried."
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ def attach(
     ] = None,
     json: o.Json = False,
 ) -> int:
-    """Show a run that goes on without a controller, and bring it home when it ends.
+    """Follow a run that has no controller, and fetch its results when it ends.
 
     It was started with --detach, or the computer that started it slept or went for too long.
 
@@ -39,7 +39,7 @@ def attach(
     paths = detached(run)
     if controller_alive(paths):
         raise InputError(
-            f"'{paths.id}' has a controller already", f"Look on: phalanx logs {paths.id} --follow"
+            f"'{paths.id}' has a controller already", f"Follow it: phalanx logs {paths.id} --follow"
         )
     job = job_of(paths, pool)
     out = Output(json)
@@ -56,7 +56,7 @@ def job_of(paths: RunPaths, pool: Path | None) -> Job:
         raise InputError(f"'{paths.id}' has ended", f"See: phalanx report {paths.id}")
     job = past_job(paths, pool)
     if not paths.detached.exists() and job.launcher != "ssh":
-        raise InputError(f"'{paths.id}' is no detached run", "phalanx runs lists what there is.")
+        raise InputError(f"'{paths.id}' is not a detached run", "List runs: phalanx runs")
     return job
 
 

@@ -81,7 +81,7 @@ def compare_checked(request: Request, strategies: list[str], batches: list[int |
 
     out, batches = start_of(request, batches)
     if request.workers == 1 and strategies != ["single"]:
-        out.note("note: one worker has no other to agree with; --workers 2 makes a comparison")
+        out.note("note: one worker has nothing to synchronise; compare with --workers 2")
     cells = matrix(strategies, batches, request.options.repeat)
     return show_or_execute(StudyRun(request, cells, out), out, request.options.dry_run)
 

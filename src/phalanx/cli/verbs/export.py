@@ -140,11 +140,11 @@ def _check_target(target: Path, force: bool) -> None:
     if target.is_dir():
         raise InputError(f"{target} is a folder", "Name a file: --output model.safetensors")
     if not target.absolute().parent.is_dir():
-        raise InputError(f"there is no folder {target.parent}", "Make it first.")
+        raise InputError(f"there is no folder {target.parent}", "Create it first.")
     if target.exists() and not target.is_file():
         raise InputError(f"{target} is not a plain file", "Name another: --output FILE")
     if os.path.lexists(target) and not force:
-        raise InputError(f"{target} is there already", "--force replaces it.")
+        raise InputError(f"{target} already exists", "--force replaces it.")
 
 
 def _write(target: Path, save: Callable[[Path], None], force: bool) -> tuple[int, int]:

@@ -23,7 +23,7 @@ def logs(
     run: o.RunName = None,
     rank: Annotated[int, typer.Option(metavar="N", help="The worker, counted from 0.")] = 0,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the run ends (or Ctrl-C).")
+        bool, typer.Option("--follow", "-f", help="Follow until the run ends (or Ctrl-C).")
     ] = False,
     json: o.Json = False,
 ) -> int:

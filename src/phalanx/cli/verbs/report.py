@@ -32,7 +32,7 @@ def report(
     from phalanx.core.errors import InputError
 
     if output is not None and not bundle:
-        raise InputError("--output is where the bundle goes", "Add --bundle.")
+        raise InputError("--output needs --bundle", "Add --bundle.")
     named: list[str | None] = [*runs] if runs else [None]
     paths = for_report(named[0]) if len(named) == 1 else _together(named)
     out = Output(json)
@@ -64,7 +64,7 @@ def _together(names: Sequence[str | None]) -> RunPaths:
     for run in runs:
         if run.folder.resolve().parent != home:
             raise InputError(
-                f"{run.folder} is not in {home}", "Runs that are reported together lie together."
+                f"{run.folder} is not in {home}", "All runs of a report must be in one folder."
             )
     ids = list(dict.fromkeys(run.id for run in runs))
     first = read_record(runs[0].launch, LaunchRecord) or LaunchRecord()

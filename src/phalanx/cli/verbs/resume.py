@@ -79,9 +79,9 @@ def changed_sources(paths: RunPaths, script: Path) -> list[str]:
         name = kept.relative_to(paths.source)
         now = folder / name
         if not now.is_file():
-            remarks.append(f"{name} is gone since the run began (its copy: {kept})")
+            remarks.append(f"{name} was removed since the run began (copy: {kept})")
         elif not filecmp.cmp(now, kept, shallow=False):
-            remarks.append(f"{name} has changed since the run began (as it was: {kept})")
+            remarks.append(f"{name} has changed since the run began (copy: {kept})")
     return remarks
 
 
@@ -128,5 +128,5 @@ def _check_there_is_more(epochs: int | None, manifest: CheckpointManifest) -> No
     raise InputError(
         f"--epochs {epochs} leaves nothing to train: checkpoint {manifest.number} is "
         f"{'' if manifest.position >= manifest.samples else 'in '}{where(manifest)}",
-        "--epochs counts from the beginning; an earlier one: --checkpoint N.",
+        "--epochs is the total; for an earlier checkpoint: --checkpoint N.",
     )

@@ -77,7 +77,7 @@ def tell_outcome(outcome: Outcome, paths: RunPaths, out: Output) -> int:
     if outcome.error:
         out.problem(outcome.error)
     if outcome.summary.status == "running":
-        out.say(f"{paths.id} goes on without this command", "bold")
+        out.say(f"{paths.id} keeps running", "bold")
         out.say(f"attach  phalanx attach {paths.id}")
         out.result(_result(outcome))
         return outcome.exit_code

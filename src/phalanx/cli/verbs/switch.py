@@ -25,13 +25,15 @@ EXAMPLE = "For example: phalanx switch async"
 def switch(
     words: Annotated[
         list[str],
-        typer.Argument(metavar="[RUN] SPEC", help="The run (default: the one going on), and how."),
+        typer.Argument(
+            metavar="[RUN] SPEC", help="The run (default: the running one), and the strategy."
+        ),
     ],
     json: o.Json = False,
 ) -> int:
     """Change the strategy of a run that is going on.
 
-    The workers take it up at their next common step; parameters and optimizer stay as they are.
+    The workers switch at their next common step; parameters and optimizer stay as they are.
     """
     from phalanx.cli.output import Output
 
@@ -52,10 +54,10 @@ def _read(words: list[str]) -> tuple[str | None, Spec]:
     from phalanx.core.spec import parse_spec
 
     if len(words) > 2:
-        raise InputError("switch takes a run and a strategy, no more", EXAMPLE)
+        raise InputError("switch takes at most a run and a strategy", EXAMPLE)
     spec = parse_spec(words[-1])
     if spec.phases[0].name == "single":
-        raise InputError("'single' is no strategy for several workers", EXAMPLE)
+        raise InputError("'single' has one worker only", EXAMPLE)
     return (words[0] if len(words) == 2 else None), spec
 
 
@@ -85,7 +87,7 @@ def _check_workers(paths: RunPaths) -> None:
     plan = read_record(paths.plan, PlanRecord)
     if plan is not None and plan.workers == 1:
         raise InputError(
-            f"'{paths.id}' has one worker, which has no other to agree with",
+            f"'{paths.id}' has one worker: nothing to synchronise",
             "Start it with --workers 2 or more.",
         )
 
@@ -111,7 +113,8 @@ def _ask(paths: RunPaths, spec: Spec) -> int:
         write_whole(paths.switch, json_module.dumps({"number": number, "spec": spec.text}) + "\n")
     except OSError as error:
         raise InputError(
-            f"cannot write {paths.switch}: {error.strerror}", "Only who may write the run may."
+            f"cannot write {paths.switch}: {error.strerror}",
+            "You need write access to the run's folder.",
         ) from error
     return number
 
@@ -155,8 +158,8 @@ def _told(paths: RunPaths, spec: Spec, switched: Switched | None) -> str:
     if not controller_alive(paths):
         return f"{paths.id} ended before it switched"
     return (
-        f"asked {paths.id} to switch to {spec.text}; its workers have not taken it up yet "
-        f"(if they cannot, they say why: phalanx logs {paths.id})"
+        f"asked {paths.id} to switch to {spec.text}; its workers have not switched yet "
+        f"(if they refuse, the log says why: phalanx logs {paths.id})"
     )
 
 

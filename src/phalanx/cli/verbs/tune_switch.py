@@ -20,12 +20,13 @@ def tune_switch(
     ctx: typer.Context,
     script: o.Script,
     tolerance: Annotated[
-        float, typer.Option(metavar="T", help="What may be lost; for accuracies in points (%).")
+        float,
+        typer.Option(metavar="T", help="Largest accepted loss; accuracies in percentage points."),
     ] = 0.3,
-    from_: Annotated[str, typer.Option("--from", metavar="SPEC", help="What it begins with.")] = (
-        "allreduce"
-    ),
-    to: Annotated[str, typer.Option(metavar="SPEC", help="What it switches to.")] = "async",
+    from_: Annotated[
+        str, typer.Option("--from", metavar="SPEC", help="The strategy it begins with.")
+    ] = ("allreduce"),
+    to: Annotated[str, typer.Option(metavar="SPEC", help="The strategy it switches to.")] = "async",
     grid: Annotated[int, typer.Option(metavar="N", help="Points are multiples of 1/N.")] = 10,
     metric: Annotated[
         str, typer.Option(metavar="NAME", help="What is compared, as logged at each epoch's end.")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ScriptOrNone = Annotated[
     Path | None,
-    typer.Argument(metavar="[SCRIPT]", help="The training script. Words after -- go to it."),
+    typer.Argument(metavar="[SCRIPT]", help="The training script. Arguments after -- go to it."),
 ]
 
 
@@ -25,7 +25,8 @@ def worker(
     ctx: typer.Context,
     script: ScriptOrNone = None,
     strategy: Annotated[
-        str | None, typer.Option(metavar="SPEC", help="How workers agree. Default: allreduce.")
+        str | None,
+        typer.Option(metavar="SPEC", help="How workers synchronise. Default: allreduce."),
     ] = None,
     epochs: o.Epochs = None,
     batch: o.Batch = None,
@@ -34,7 +35,8 @@ def worker(
         str | None, typer.Option(metavar="NAME", help="auto, float32 or bfloat16.")
     ] = None,
     pool: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The blueprint: who has which address.")
+        Path | None,
+        typer.Option(metavar="FILE", help="The blueprint with the machines' addresses."),
     ] = None,
     servers: Annotated[
         str | None,
@@ -45,7 +47,7 @@ def worker(
     ] = False,
     name: o.Name = None,
     new_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a new key for a run, and end.")
+        Path | None, typer.Option(metavar="FILE", help="Write a new run key and exit.")
     ] = None,
     json: o.Json = False,
 ) -> int:
@@ -86,7 +88,7 @@ def _write_key(path: Path, out: Output) -> int:
     try:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
-        raise InputError(f"{path} is there already", "Name another file, or remove it.") from None
+        raise InputError(f"{path} already exists", "Name another file, or remove it.") from None
     except OSError as error:
         why = error.strerror or error
         raise InputError(f"cannot write {path}: {why}", "Name another file.") from error
@@ -112,7 +114,7 @@ def _seat() -> Seat:
     seat = seat_of(os.environ, socket.gethostname())
     if seat is None:
         raise InputError(
-            "this process is alone: no launcher says which of several it is",
+            "this process is alone: no launcher's variables are set",
             "Start it by torchrun, mpirun or srun, with two processes or more; else: phalanx run",
         )
     return seat
@@ -133,7 +135,7 @@ def _check_key() -> None:
 
     if key_from(os.environ) is None:
         raise InputError(
-            f"{KEY_FILE_VARIABLE} is not set: without a key no process is let in",
+            f"{KEY_FILE_VARIABLE} is not set: workers authenticate by this key",
             "Make one with phalanx worker --new-key FILE, and give all processes the same.",
         )
 

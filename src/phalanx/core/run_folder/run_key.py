@@ -44,7 +44,7 @@ class RunKey:
         except ValueError:
             # The text is not shown: it may be most of a real key.
             raise InputError(
-                f"The run's key has to be {2 * KEY_BYTES} hexadecimal digits.",
+                f"the run's key must be {2 * KEY_BYTES} hexadecimal digits",
                 "Make one with: openssl rand -hex 32",
             ) from None
 
@@ -66,7 +66,7 @@ class RunKey:
         return hash(self._secret)
 
     def __reduce__(self) -> tuple[object, ...]:
-        raise TypeError("a run key is not pickled")
+        raise TypeError("a run key cannot be pickled")
 
 
 def without_core_dumps() -> None:
@@ -108,6 +108,6 @@ def _check_private(path: Path, mode: int) -> None:
         )
     if mode & 0o077:
         raise InputError(
-            f"Others can read or change {path}, which holds the run's key.",
+            f"other users can read or change {path}, which holds the run's key",
             f"Change that: chmod 600 {path}",
         )

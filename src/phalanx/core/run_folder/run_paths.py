@@ -182,7 +182,7 @@ def _made_home() -> Path:
 def _unwritable(folder: Path, error: OSError) -> InputError:
     # What is in the way "exists" for mkdir alone: a link to nowhere does not for anybody else.
     in_the_way = isinstance(error, FileExistsError)
-    why = "something that is no folder is in its place" if in_the_way else error.strerror
+    why = "it exists and is not a folder" if in_the_way else error.strerror
     return InputError(f"cannot write the run folder {folder}: {why}", REMEDY)
 
 

@@ -125,7 +125,7 @@ def _read_key(path: Path) -> bytes:
         os.close(file)
     if about.st_uid != os.geteuid() or about.st_mode & 0o077 or len(key) != KEY_BYTES:
         raise InputError(
-            f"{path}, your key for run folders, is not yours alone, or damaged",
-            f"Others could have made run folders in your name. Remove it: rm {path}",
+            f"{path} (your key for run folders) is damaged, or other users can access it",
+            f"Other users could have made run folders in your name. Remove it: rm {path}",
         )
     return key

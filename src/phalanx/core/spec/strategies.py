@@ -44,7 +44,7 @@ def _check_range(options: Mapping[str, Value]) -> None:
 def _check_through(options: Mapping[str, Value]) -> None:
     if options.get("through", "links") != "links" and "topology" in options:
         raise InputError(
-            f"'allreduce' through {options['through']} has no topology of ours",
+            f"'allreduce' with through={options['through']} takes no topology",
             "Leave one of the two out: allreduce:through=gloo, or allreduce:topology=ring",
         )
 
@@ -78,7 +78,7 @@ _BOUND_UPPER = 1 << 20
 _TRAITS: dict[str, Traits] = {
     "single": Traits("one process, no communication", lockstep=True, any_optimizer=True),
     "allreduce": Traits(
-        "every step waits for everyone and averages the gradients",
+        "every step waits for all workers and averages the gradients",
         lockstep=True,
         balanced=True,
         any_optimizer=True,
@@ -91,7 +91,7 @@ _TRAITS: dict[str, Traits] = {
             "through": Key(
                 str,
                 choices=("links", "gloo", "nccl"),
-                summary="whose connections between machines: ours or torch's (links)",
+                summary="connections between machines: Phalanx's or torch's (links)",
             ),
         },
         check=_check_through,
@@ -140,7 +140,7 @@ _TRAITS: dict[str, Traits] = {
         keys={
             "size": Key(int, 1, 64, summary="workers in a group (2)"),
             "by": Key(
-                str, choices=("rank", "machine", "speed"), summary="who belongs together (rank)"
+                str, choices=("rank", "machine", "speed"), summary="how groups are formed (rank)"
             ),
             "servers": _SERVERS,
         },

@@ -75,7 +75,7 @@ def sibling_of(script: Path, peer: PeerSystem) -> Path:
     found = script.with_name(script.stem + peer.suffix)
     if not found.is_file():
         raise InputError(
-            f"{peer.system} needs a script of its own, and there is no {found}",
+            f"{peer.system} needs its own script, and there is no {found}",
             f"Write it, or name another: --peer {peer.system}=SCRIPT",
         )
     return found
@@ -96,7 +96,9 @@ def environment_for(framework: Framework, say: Say) -> Path:
     if _is_ours(framework) or os.environ.get(VARIABLE):
         if not _has_it(python, _MODULES.get(framework.name, ())):
             named = os.environ.get(VARIABLE)
-            raise InputError(f"{named} has no TensorFlow", f"Unset {VARIABLE} to have one made.")
+            raise InputError(
+                f"{named} has no TensorFlow", f"Unset {VARIABLE} to let Phalanx make one."
+            )
         return python
     folder, content = python.parents[1], _content(framework)
     with _alone(folder):

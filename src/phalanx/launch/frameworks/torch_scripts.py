@@ -6,7 +6,7 @@ so machines may have unequal numbers of processes.
 
 Under torchrun alone both may train every process on its own, without a word: Accelerate where
 there is no GPU, and Lightning where the script does not say how many devices there are. What
-they have to be told besides is in the last two functions.
+they also need is in the last two functions.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class RemoteRun:
         """Log in everywhere at once; the machines as they were found."""
         if self._attach:
             for name, why in (await self.connect_some()).items():
-                self._named(name).gone = MachineError(why, "See whether it is up.")
+                self._named(name).gone = MachineError(why, "Check whether it is up.")
         else:
             await all_of({member.name: self._connect(member) for member in self.members})
         there = [member for member in self.members if member.gone is None]
@@ -207,7 +207,7 @@ class RemoteRun:
         elif not self.started or not left:
             self.error = self.error or error
             return
-        self.news.append(f"{error.cause}; the others go on if they can")
+        self.news.append(f"{error.cause}; the others continue if they can")
 
     async def _rejoin(self, job: Job, paths: RunPaths) -> None:
         self._begin(job, paths)
@@ -237,7 +237,7 @@ class RemoteRun:
     def say_unreachable(self) -> None:
         """Where no machine is here to be stopped, none of them stops."""
         if self.started and self.absences.names and not any(m.alive for m in self.members):
-            self.absences.give_up("no machine can be reached, so that the run cannot be stopped")
+            self.absences.give_up("no machine can be reached; the run cannot be stopped")
 
     def all_ended(self) -> bool:
         ranks = [rank for m in self.members if m.alive for rank in m.started_ranks]

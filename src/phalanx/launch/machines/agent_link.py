@@ -220,7 +220,7 @@ class AgentLink:
         elif found.answer is not None:
             self._pending.resolve(found.answer, header, payload)
         else:
-            raise WrongAgentFrame("a frame says nothing")
+            raise WrongAgentFrame("a frame has no message")
 
     async def _ping(self) -> None:
         for count in itertools.count(1):

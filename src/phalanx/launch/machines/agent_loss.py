@@ -44,13 +44,13 @@ async def why_it_ended(command: RunningCommand) -> MachineError:
         )
     if not code and not last:  # 0: of a relay that an agent has let go of
         return ConnectionLost(
-            f"the connection to {machine.name} was lost", "See whether it is still up."
+            f"the connection to {machine.name} was lost", "Check whether it is still up."
         )
     why = last or exit_words(code)
     kind = MachineError if code else ConnectionLost
     return kind(
         f"the agent on {machine.name} ended: {why}",
-        "See whether the machine is up, and whether somebody ends processes there.",
+        "Check whether the machine is up, and whether somebody ends processes there.",
     )
 
 
@@ -64,14 +64,14 @@ def exit_words(code: int | None) -> str:
 def silent(machine: Machine, seconds: float) -> MachineError:
     return ConnectionLost(
         f"{machine.name} has not answered for {seconds:.0f} seconds",
-        "See whether it is up, and whether it can be reached.",
+        "Check whether it is up, and whether it can be reached.",
     )
 
 
 def no_answer(machine: Machine, ask: str, seconds: float | None) -> MachineError:
     return MachineError(
         f"{machine.name} did not answer '{ask}' within {seconds or 0.0:.0f} seconds",
-        "See whether it is up and how busy it is.",
+        "Check whether it is up and how busy it is.",
     )
 
 
@@ -92,7 +92,7 @@ def cannot_keep(machine: Machine, error: OSError) -> MachineError:
 def talks_otherwise(machine: Machine, why: str) -> MachineError:
     return MachineError(
         f"{machine.name} sent unexpected output: {without_controls(why)}",
-        "Its login shell has to print nothing; see what 'ssh' to it shows.",
+        "Its login shell must print nothing; see what 'ssh' to it prints.",
     )
 
 

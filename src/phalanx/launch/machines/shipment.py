@@ -99,7 +99,7 @@ async def pack_up(job: Job, say: Say) -> Equipment:
     limit = SHIP_LIMIT if fleet.ship_limit is None else fleet.ship_limit
     follow = fleet.follow_links
     own = [fleet.pool] if fleet.pool is not None else []
-    async with telling(say, lambda: "reading what shall be sent to the machines"):
+    async with telling(say, lambda: "reading the files to send"):
         project = await in_thread(project_manifest, job.script, limit, own, follow)
         return Equipment(
             code=await in_thread(code_manifest),

@@ -1,4 +1,4 @@
-"""At which address the other machines reach a machine: told, else found. Pure."""
+"""The address at which other machines reach a machine: configured, else found. Pure."""
 
 from __future__ import annotations
 

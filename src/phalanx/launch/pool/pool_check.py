@@ -103,7 +103,7 @@ async def _inspect(link: AgentLink, visit: Visit) -> None:
         torch = found["packages"].get("torch")
         visit.torch = None if torch is None else str(torch)[:40]
     except (KeyError, AttributeError):
-        visit.python_error = MachineError(f"{machine.name}: its Python is not understood")
+        visit.python_error = MachineError(f"{machine.name}: its Python gave an unexpected answer")
     except PhalanxError as error:
         if link.lost is not None:
             raise
@@ -124,7 +124,7 @@ async def _meet(check: Check, links: dict[str, AgentLink]) -> None:
             answer = await link.ask("listen", address=visit.address, timeout=ANSWER_SECONDS)
             doors[name] = visit.address, int(answer["port"]), str(answer["token"])
         except (KeyError, ValueError):
-            visit.listen_error = MachineError(f"{name} does not say where it listens")
+            visit.listen_error = MachineError(f"{name} did not report its port")
         except PhalanxError as error:
             visit.listen_error = error
 

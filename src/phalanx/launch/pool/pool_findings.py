@@ -131,7 +131,7 @@ def _way_in(knock: Knock, source: Visit, target: Visit) -> str:
     if "another machine" in knock.why:
         return f"Give {knock.target} the address that it has itself as 'address' in the blueprint."
     if knock.why not in FILTERED:
-        return f"See whether {knock.source} has a way there: ip route get {target.address}"
+        return f"Check whether {knock.source} has a way there: ip route get {target.address}"
     who = source.address or knock.source
     return (
         f"Open it on {knock.target}: sudo ufw allow from {who} to any   (or: sudo firewall-cmd "

@@ -57,7 +57,7 @@ def password_reference(text: str) -> Credential:
         )
     if found.kind == "env" and not os.environ.get(found.name):
         raise InputError(
-            f"the password should be in {found.name}, which is not set",
+            f"{found.name}, which should hold the password, is not set",
             f"Set it: read -rs {found.name} && export {found.name}",
         )
     return found
@@ -73,7 +73,8 @@ def typed_password(machines: Iterable[Machine]) -> Credential | None:
         return Credential("inline", secret=SecretStr(getpass(f"password of {whose}: ")))
     except EOFError:
         raise InputError(
-            "the password cannot be asked for here", "Give --password env:NAME, or --key."
+            "the password cannot be asked for without a terminal",
+            "Give --password env:NAME, or --key.",
         ) from None
 
 
@@ -90,7 +91,7 @@ def machines_named(
     for name in names:
         machine = _machine(name, user, key, password)
         if any(machine.name == other.name for other in found):
-            raise InputError(f"'{name}' is there twice", "Give each machine once.")
+            raise InputError(f"'{name}' is given twice", "Give each machine once.")
         found.append(machine)
     try:
         return resolve_ways(found, keys_beside(out))
@@ -113,7 +114,7 @@ def _machine(name: str, user: str | None, key: str | None, password: Credential 
         return Machine.model_validate({k: v for k, v in fields.items() if v is not None})
     except ValidationError:
         raise InputError(
-            f"'{name[:60]}' cannot be a machine", "Give a host name, an address, or an alias."
+            f"'{name[:60]}' is not a machine name", "Give a host name, an address, or an alias."
         ) from None
 
 

@@ -1,6 +1,6 @@
 """Host keys before they are trusted: what each machine shows, against what is known of it.
 
-A connection is opened just far enough to see the key; nobody logs in, except to jump hosts, whose
+A connection is opened just far enough to see the key, without a login, except to jump hosts, whose
 own keys have to be known by then.
 """
 
@@ -156,5 +156,5 @@ def _changed(
         remedy = "remove that line by hand."
     return MachineError(
         f"{machine.label} shows a changed host key: {shown}; {place} has {expected}",
-        f"Somebody may be in between. If the machine was set up anew, {remedy}",
+        f"This may be an attack. If the machine was reinstalled, {remedy}",
     )

@@ -1,6 +1,6 @@
 """Probes the links of a pool: starts a worker on each machine, and asks one thing at a time.
 
-Whoever does not answer is left out with a line that says why; the others are still measured. All
+A machine that does not answer is left out, with its reason; the others are still measured. All
 waiting ends with the budget.
 """
 
@@ -249,7 +249,7 @@ class Prober:
 
 
 _OPEN_PORTS = "Machines have to reach each other on any port: see their firewalls."
-_SEE_LOAD = "See whether it is up and how busy it is, or give --seconds more."
+_SEE_LOAD = "Check whether it is up and how busy it is, or give --seconds more."
 _SAME_VERSION = "Install the same version of Phalanx there."
 
 
@@ -277,9 +277,9 @@ async def _why_it_ended(worker: RunningCommand) -> MachineError:
             f"{name} has no command '{python}'", "Name its Python as 'python' in the blueprint."
         )
     if code is None and not last:
-        return MachineError(f"the connection to {name} was lost", "See whether it is still up.")
+        return MachineError(f"the connection to {name} was lost", "Check whether it is still up.")
     why = last or f"exit code {code}"
-    return MachineError(f"the worker on {name} ended: {why}", "See whether its machine is up.")
+    return MachineError(f"the worker on {name} ended: {why}", "Check whether its machine is up.")
 
 
 def probe_links(

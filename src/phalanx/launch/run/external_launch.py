@@ -46,8 +46,8 @@ class Record:
     def begin(self) -> None:
         if self._paths.launch.exists():
             raise InputError(
-                f"{self._paths.folder} has a run already",
-                "End what is left of it; or give this one a PHALANX_RUN_ID of its own.",
+                f"{self._paths.folder} already contains a run",
+                "End it, or set another PHALANX_RUN_ID for this one.",
             )
         write_whole(self._paths.plan, self._job.plan.to_json() + "\n")
         launch = describe_launch(self._job, self._paths, [])

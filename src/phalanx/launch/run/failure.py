@@ -24,7 +24,7 @@ from phalanx.launch.worker.script_runner import PEER_LOST_CODE, STOPPED_CODE
 if TYPE_CHECKING:
     from phalanx.launch.launchers.launcher import Launch
 
-FREE_SOME_SPACE = "Free some space on the disk; what has a checkpoint can go on: phalanx resume"
+FREE_SOME_SPACE = "Free disk space, then go on from the last checkpoint: phalanx resume"
 _FULL = 1 << 16  # bytes
 _MOST_TOLD = 1 << 20  # bytes
 

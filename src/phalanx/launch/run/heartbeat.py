@@ -1,8 +1,8 @@
-"""Who has not been heard of for so long that somebody should know.
+"""Workers that have sent nothing for so long that the user should know.
 
 A worker writes at least a sign of life every few seconds, from a thread of its own: one that is
 silent is stopped, starved of memory or stuck in code that lets no other thread run. In lockstep
-everybody then waits for it without a word. It is only told, never ended for it: a full disk
+all others then wait for it. It is only reported, never ended for it: a full disk
 silences a worker that trains well.
 """
 
@@ -65,7 +65,7 @@ class Silence:
             if since is None and now - heard >= LIMIT:
                 self._silent[rank] = heard
                 yield (
-                    f"{self._names[rank]} has not been heard of for {LIMIT:.0f} s:"
+                    f"{self._names[rank]} has sent nothing for {LIMIT:.0f} s:"
                     " stopped, short of memory, or stuck"
                 )
             elif since is not None and heard > since:

@@ -1,4 +1,4 @@
-"""Which ready-made data sets a script reads, told from its source without running it."""
+"""Which ready-made data sets a script reads, found in its source without running it."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def _folder(root: Path, at: str, left_out: LeftOut) -> Iterator[ListedFile]:
         if count > MOST_FILES:
             raise InputError(
                 f"{root} has more than {MOST_FILES} files to send",
-                "Leave some out by a .gitignore, or keep them on the machines (data: in the "
+                "Exclude some in a .gitignore, or keep them on the machines (data: in the "
                 "blueprint).",
             )
 
@@ -69,7 +69,7 @@ def _children(root: Path, place: str, left_out: LeftOut) -> Iterator[ListedFile]
     except OSError as error:
         raise InputError(
             f"cannot read the folder {root / place}: {error.strerror}",
-            "It would be sent to the machines: make it readable, or leave it out by a .gitignore.",
+            "It would be sent to the machines: make it readable, or exclude it in a .gitignore.",
         ) from None
     for entry in names:
         path = f"{place}/{entry.name}" if place else entry.name
@@ -100,7 +100,7 @@ def _check_name(root: Path, path: str) -> None:
         shown = path.encode(errors="replace").decode()
         raise InputError(
             f"{root}: the name '{shown}' is not UTF-8, so it cannot be sent",
-            "Rename it, or leave it out by a .gitignore.",
+            "Rename it, or exclude it in a .gitignore.",
         ) from None
 
 
@@ -119,7 +119,7 @@ def _link(root: Path, path: str) -> ListedFile:
 def _refused(link: Path, why: str, otherwise: str = "") -> InputError:
     return InputError(
         f"the link {link} {why}",
-        f"{otherwise}Leave it out by a .gitignore; what is behind it can be sent by --data.",
+        f"{otherwise}Exclude it in a .gitignore; what is behind it can be sent by --data.",
     )
 
 

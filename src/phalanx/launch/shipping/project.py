@@ -93,7 +93,7 @@ def _check_size(root: Path, files: list[ListedFile], limit: int) -> None:
     raise InputError(
         f"the project {root} has {words.size(size)}, more than the {words.size(limit)} that are "
         f"sent; the largest: {names}",
-        "Leave files out by a .gitignore, send data by --data, or raise --ship-limit.",
+        "Exclude files in a .gitignore, send data by --data, or raise --ship-limit.",
     )
 
 

@@ -76,7 +76,7 @@ def read_answer(link: ShippingLink, answer: dict[str, Any], kind: type[T]) -> T:
 
 
 def answers_wrongly(link: ShippingLink) -> MachineError:
-    return MachineError(f"the agent on {link.machine.name} answers wrongly", "Try again.")
+    return MachineError(f"the agent on {link.machine.name} sent an invalid answer", "Try again.")
 
 
 def ignore_progress(done: int, total: int, machine: str) -> None:
@@ -159,7 +159,7 @@ class Shipment:
         answer = await self._link.ask(
             "lay_out",
             timeout=_seconds(len(self._manifest.entries), self._size),
-            doing=lambda: f"laying out {self._words()}",
+            doing=lambda: f"unpacking {self._words()}",
             kind=self._kind,
             manifest=self._manifest.digest,
         )
@@ -172,7 +172,7 @@ class Shipment:
         path = self._root / self._manifest.entries[number].path
         return MachineError(
             f"{path} arrives at {self._link.machine.name} with another checksum than it had here",
-            "Did it change meanwhile? Start again when it is at rest.",
+            "If it changed while it was sent, start again.",
         )
 
     async def _have(self, first: int) -> Have:

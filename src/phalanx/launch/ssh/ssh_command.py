@@ -235,7 +235,7 @@ async def start_command(
     except (OSError, ValueError, asyncssh.Error) as error:
         connection.abort()
         raise MachineError(
-            f"{machine.label} starts no command: {words_of(error)}",
+            f"{machine.label} cannot start a command: {words_of(error)}",
             "Its SSH server has to allow commands, and its login shell has to print nothing.",
         ) from None
     except BaseException:

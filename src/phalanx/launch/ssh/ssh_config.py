@@ -82,7 +82,7 @@ def _ask(tool: str, name: str) -> dict[str, list[str]]:
     if answer is None or answer.returncode != 0:
         why = (answer.stderr.strip().splitlines() or ["no answer"])[-1] if answer else "no answer"
         raise InputError(
-            f"ssh does not understand the name '{name}': {why[:200]}",
+            f"ssh cannot resolve the name '{name}': {why[:200]}",
             "Give a host name, an address, or an alias of ~/.ssh/config.",
         )
     said: dict[str, list[str]] = {}

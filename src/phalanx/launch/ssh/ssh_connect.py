@@ -141,13 +141,13 @@ def _wrong_host_key(
         return MachineError(
             f"{where} shows the host key {', '.join(presented)}, "
             f"the blueprint has {machine.host_key}",
-            "Somebody may be in between. If the machine was set up anew, correct host_key.",
+            "This may be an attack. If the machine was reinstalled, correct host_key.",
         )
     if known:
         return MachineError(
             f"{where} shows a changed host key: {shown}; "
             f"{known[0].place} has {known[0].fingerprint}",
-            "Somebody may be in between. If the machine was set up anew, remove that line, "
+            "This may be an attack. If the machine was reinstalled, remove that line, "
             "then run: phalanx pool trust FILE",
         )
     return MachineError(

@@ -75,7 +75,8 @@ def _typed(label: str) -> Credential:
         text = getpass(f"password of {label}: ")
     except EOFError:
         raise InputError(
-            f"the password of {label} cannot be asked for here", "Use a key, or env:NAME."
+            f"the password of {label} cannot be asked for without a terminal",
+            "Use a key, or env:NAME.",
         ) from None
     finally:
         signal.signal(signal.SIGINT, before)
@@ -117,7 +118,7 @@ def _only_key(machine: Machine, path: str) -> dict[str, Any]:
     file = Path(path).expanduser()
     if not file.is_file():
         raise InputError(
-            f"the key of {machine.name} is not there: {path}", "Correct 'key' in the blueprint."
+            f"the key of {machine.name} does not exist: {path}", "Correct 'key' in the blueprint."
         )
     return {"client_keys": [str(file)], "agent_path": None}
 

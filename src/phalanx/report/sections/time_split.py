@@ -23,7 +23,7 @@ def section(study: StudyData) -> Section | None:
 
         caption = (
             "Only blue is learning. Red is waiting for other workers, yellow moves gradients and "
-            "parameters, light blue waits for data; a short bar with much blue is what to look for."
+            "parameters, light blue waits for data; the best bar is short and mostly blue."
         )
         plots = (Plot("time-split", caption, time_split(study), wide=True),)
     if not (plots or grids):

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from phalanx.sync.connect.channel import Channel
 
 LEFT = (
-    "another worker has left while this one waits for it",
-    "Leave the training loop on all workers alike; run.stop() ends it for everyone.",
+    "another worker has left the training while this one waits for it",
+    "All workers must leave the loop at the same point; run.stop() ends it for all.",
 )
 
 

@@ -230,7 +230,7 @@ class DeterministicScheduler:
         words = [f"rank {s.rank} {'has ended' if s.left else s.waits}" for s in self._slots]
         for slot in blocked:
             slot.verdict = DeadlockError(
-                f"the workers wait for each other for ever: {', '.join(words)}",
+                f"deadlock, every worker waits for another: {', '.join(words)}",
                 "Every worker has to step, evaluate and end its epochs as often as the others.",
             )
             self._free(slot)

@@ -86,7 +86,7 @@ def checked(descriptor: int) -> int:
     except OSError:
         pass
     os.close(descriptor)
-    raise PeerLost("the first worker of this machine shared something that is no memory of ours")
+    raise PeerLost("the first worker of this machine shared an invalid memory descriptor")
 
 
 def _initialise(base: int, workers: int) -> None:

@@ -57,13 +57,13 @@ def connect(
         if left <= 0:
             raise MachineLost(
                 f"{peer} cannot be reached ({why})",
-                "See whether its machine is up, and whether a firewall is between.",
+                "Check whether its machine is up, and whether a firewall is between.",
             )
         try:
             return _connect_once(address, port, caller, timeout=left, source=source)
         except Dropped as dropped:
             refused += dropped.refused
-            why = "it ended the connection; perhaps strangers crowd its port"
+            why = "it ended the connection; perhaps its port is flooded"
             if refused >= MAX_REFUSED_PROOFS:
                 raise without_key(peer) from None
             # Longer each time, and never all at once: others may be in the same crowd.
@@ -118,7 +118,7 @@ def resolve(address: str, port: int) -> tuple[socket.AddressFamily, SocketAddres
         found = socket.getaddrinfo(address or "?", port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         raise InputError(
-            f"No address is known for {address!r}.", "Write the machine's address as a number."
+            f"cannot resolve {address!r}", "Use the machine's numeric address."
         ) from None
     family, _, _, _, where = found[0]
     return family, where
@@ -129,7 +129,7 @@ def listening(address: str, port: int, backlog: int) -> socket.socket:
     family, where = resolve(address, port)
     if ipaddress.ip_address(str(where[0]).partition("%")[0]).is_unspecified:
         raise InputError(
-            f"{address} would let everybody in who reaches any network of this machine.",
+            f"{address} would accept connections from every network of this machine",
             "Listen on the machine's address in the pool, or on 127.0.0.1.",
         )
     made = socket.socket(family, socket.SOCK_STREAM)

@@ -154,8 +154,7 @@ class Caller:
         if other != name:
             raise PeerLost(
                 f"the connection to {peer} led to another member of the run, {_text(other)}",
-                "Two connections were crossed: see who is between the machines, and whether an "
-                "address is given twice.",
+                "Check for a proxy between the machines, and whether an address is given twice.",
             )
         return transcript.binding()
 
@@ -174,8 +173,8 @@ def _wrong_greeting(hello: bytes, peer: str) -> PeerLost:
             f"{peer} and this side disagree about TLS", "Give all members of the run one blueprint."
         )
     return PeerLost(
-        f"{peer} is no member of a Phalanx run of this version",
-        "Look whether the port is right, and all machines have one version of Phalanx.",
+        f"{peer} is not a member of a Phalanx run of this version",
+        "Check the port, and that all machines have the same version of Phalanx.",
     )
 
 

@@ -68,7 +68,7 @@ def rest_length(block: bytes | bytearray, peer: str) -> int:
     """How many bytes of the header follow the first block."""
     length = int.from_bytes(block[:_LENGTH], "little")
     if length > MAX_HEADER:
-        raise PeerLost(f"{peer} announced a header of {length} bytes, which is no message of ours")
+        raise PeerLost(f"{peer} announced a header of {length} bytes, which is not a valid message")
     return max(0, length - (BLOCK - _LENGTH))
 
 
@@ -81,9 +81,7 @@ def make_room(header: bytes | bytearray, peer: str, limit: int = MAX_PAYLOAD) ->
         raise PeerLost(f"{peer} sent a header that cannot be read ({error})") from None
     for one in headers:
         if one.dtype not in _DTYPES or len(one.shape) > 8 or min(one.shape, default=0) < 0:
-            raise PeerLost(
-                f"{peer} announced a tensor of type {one.dtype!r:.20} that we do not have"
-            )
+            raise PeerLost(f"{peer} announced a tensor of type {one.dtype!r:.20}, which is unknown")
     total = sum(one.nbytes() for one in headers)
     if total > limit:
         raise PeerLost(f"{peer} announced {total} bytes; the most a message may have is {limit}")

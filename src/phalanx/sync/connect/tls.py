@@ -83,7 +83,7 @@ def client_channel(connection: socket.socket, identity: Identity, peer: str) -> 
         secured.close()
         raise PeerLost(
             f"{peer} showed a certificate that is not this connection's",
-            "Somebody may sit between the two machines: look at the network.",
+            "This may be an attack on the connection: check the network.",
         ) from None
     except OSError:
         secured.close()

@@ -137,7 +137,7 @@ def _check(
 ) -> None:
     for name, value in (("batch", batch), ("accumulate", accumulate), ("patience", patience)):
         if value is not None and value < 1:
-            raise InputError(f"fit: {name}={value}", f"{name} is a whole number from 1.")
+            raise InputError(f"fit: invalid {name}={value}", f"{name} is a whole number from 1.")
     if clip is not None and clip <= 0:
         raise InputError(f"fit: clip={clip}", "clip is the largest norm allowed, above 0.")
     if taken := {"loss", "accuracy"} & set(metrics):

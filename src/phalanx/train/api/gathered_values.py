@@ -26,7 +26,7 @@ def gather(value: Any, exchange: Gather) -> list[Any]:
 
 def reduce(value: Any, how: str, exchange: Gather) -> Any:
     if how not in WAYS:
-        raise InputError(f"run.reduce cannot '{how}'", f"Use {', '.join(WAYS)}.")
+        raise InputError(f"run.reduce: unknown reduction '{how}'", f"Use {', '.join(WAYS)}.")
     found = gather(value, exchange)
     where = value.device if isinstance(value, Tensor) else None
     return _combined(found, how, where)
@@ -36,12 +36,12 @@ def bring_together(engine: Engine, mine: bytes, inside: bool, over: bool) -> lis
     """A meeting of all workers. ``inside``: a pass over the data is under way."""
     if over:
         raise InputError(
-            "run.gather after the training: the workers do not meet any more",
+            "run.gather was called after the training",
             "Call it inside the loop over run.epochs.",
         )
     if inside and not engine.lockstep:
         raise InputError(
-            f"run.gather between the batches of {engine.phase}: not all workers have equally many",
+            f"run.gather between the batches of {engine.phase}: workers have unequal numbers",
             "Call it after the loop over run.batches.",
         )
     resting = engine.resting

@@ -14,7 +14,7 @@ from phalanx.core.errors import InputError
 Forward = Callable[[nn.Module, Any], tuple[Any, Any]]
 """From a model and a batch to (outputs, targets)."""
 TARGETS = ("labels", "label", "targets", "target", "y")
-REMEDY = "Say it: forward=lambda model, batch: (model(batch['image']), batch['label'])"
+REMEDY = "Specify it: forward=lambda model, batch: (model(batch['image']), batch['label'])"
 
 
 def call_model(model: nn.Module, batch: Any) -> tuple[Any, Any]:

@@ -55,7 +55,7 @@ def newest_valid(folder: Path) -> tuple[Path, CheckpointManifest, list[str]]:
         except Damaged as damage:
             remarks.append(f"{folder.name}/{checkpoint.name}: {damage}, skipped")
     remedy = "; ".join(remarks) or "It ended before it wrote one: start it again."
-    raise InputError(f"{folder.resolve().parent.name} has no checkpoint to go on from", remedy)
+    raise InputError(f"{folder.resolve().parent.name} has no checkpoint to resume from", remedy)
 
 
 def verified(checkpoint: Path) -> CheckpointManifest:
@@ -63,7 +63,7 @@ def verified(checkpoint: Path) -> CheckpointManifest:
     try:
         return check(checkpoint)
     except Damaged as damage:
-        raise InputError(f"{checkpoint}: {damage}", "Go on from another checkpoint.") from damage
+        raise InputError(f"{checkpoint}: {damage}", "Resume from another checkpoint.") from damage
 
 
 def check(checkpoint: Path) -> CheckpointManifest:
@@ -83,7 +83,7 @@ def _check_file(path: Path, record: FileRecord) -> None:
     # Neither a link nor a pipe is opened: one leads elsewhere, the other never ends.
     about = path.lstat()
     if not stat.S_ISREG(about.st_mode):
-        raise Damaged(f"{path.name} is no plain file")
+        raise Damaged(f"{path.name} is not a plain file")
     if about.st_size != record.bytes:
         raise Damaged(f"{path.name} is damaged ({about.st_size} of {record.bytes} bytes)")
     with path.open("rb") as file:
@@ -155,5 +155,5 @@ def _names(folder: Path) -> list[str]:
         return []
     except OSError as error:
         raise InputError(
-            f"cannot read {folder}: {error.strerror}", "See its permissions."
+            f"cannot read {folder}: {error.strerror}", "Check its permissions."
         ) from error

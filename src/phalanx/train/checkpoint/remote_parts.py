@@ -2,7 +2,7 @@
 A second machine may get the whole from it, so that it is not lost with the first.
 
 A parcel is one message: which checkpoint it belongs to and its checksum, then the bytes of the
-file. Whoever cannot make its part sends one without a checksum.
+file. A worker that cannot make its part sends one without a checksum.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _await(channel: Channel, number: int, end: float) -> tuple[Label, int]:
             if label.number > number:
                 raise NoParcel("sent a later part")
     except PeerLost as lost:
-        raise NoParcel(f"cannot be heard any more ({lost.cause})") from None
+        raise NoParcel(f"is not reachable any more ({lost.cause})") from None
     except msgspec.MsgspecError:
         channel.close()
         raise NoParcel("sent something else") from None
@@ -119,7 +119,7 @@ def _lost_as_none() -> Iterator[None]:
     try:
         yield
     except PeerLost as lost:
-        raise NoParcel(f"cannot be heard any more ({lost.cause})") from None
+        raise NoParcel(f"is not reachable any more ({lost.cause})") from None
 
 
 def _write(channel: Channel, label: Label, size: int, path: Path, steps: Steps) -> FileRecord:

@@ -127,7 +127,7 @@ class Resumed:
             yield
         except (LookupError, ValueError, TypeError, RuntimeError) as error:
             raise InputError(
-                f"checkpoint {self.manifest.number} does not hold what it should: {error}",
+                f"checkpoint {self.manifest.number} is damaged: {error}",
                 "Take an older one: phalanx resume --checkpoint N",
             ) from error
 

@@ -98,4 +98,4 @@ def load(checkpoint: Path, manifest: CheckpointManifest, rank: int | None) -> di
             return {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         cause = f"{checkpoint.name}/{name} cannot be read ({error})"
-        raise InputError(cause, "Go on from another checkpoint.") from error
+        raise InputError(cause, "Resume from another checkpoint.") from error

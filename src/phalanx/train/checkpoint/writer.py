@@ -275,7 +275,7 @@ class Writer:
         try:
             action()
         except Exception as error:
-            self.problem = f"the checkpoints could not be tidied up: {_why(error)}"
+            self.problem = f"old checkpoints could not be removed: {_why(error)}"
 
     def _give_up(self, number: int) -> None:
         """The first worker removes what there is; any other tells it not to wait."""

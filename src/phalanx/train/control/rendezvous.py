@@ -127,8 +127,7 @@ class Rendezvous:
         other = next(others, self._members[-1])
         words = [_word(row[rank]) for rank in (first, other)]
         raise InputError(
-            f"the workers went different ways: worker {first} {words[0]}, "
-            f"worker {other} {words[1]}",
+            f"the workers diverged: worker {first} {words[0]}, worker {other} {words[1]}",
             "Every worker has to step, evaluate, read gradients and end its epochs as often as the "
             "others; run.stop() ends training for all.",
         )

@@ -230,8 +230,8 @@ class LossWatch:
         if found.bends:
             raise InputError(
                 f"the loss is a function of the whole batch ({found.bends[0]}), which "
-                "cannot be put together from parts of it",
-                "Take the mean last: of a value for each sample; for a root of a mean, without "
+                "cannot be computed from parts of it",
+                "Compute a value per sample and take the mean last; if a root follows, leave out "
                 "the root.",
             )
         if found.selected is not None:

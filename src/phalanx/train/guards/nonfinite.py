@@ -20,7 +20,7 @@ from phalanx.train.start.environment import Environment
 
 MOST_IN_A_ROW = 10
 SOUND = "phalanx resume goes on from the last checkpoint whose weights are"
-_CAUSES = "Look for samples that are not numbers, a learning rate that is too high, or log(0)"
+_CAUSES = "Look for NaN in the data, a learning rate that is too high, or log(0)"
 
 
 class NonFinite:
@@ -92,5 +92,5 @@ def bad_weights(
             if name.rpartition(".")[2] in ("running_mean", "running_var") and not (
                 math.isfinite(float(buffer.sum())) or bool(buffer.isfinite().all())
             ):
-                return f"{name} is not finite: a batch had numbers that are not"
+                return f"{name} is not finite: a batch had values that are not finite"
     return None

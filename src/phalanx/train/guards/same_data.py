@@ -1,7 +1,7 @@
 """Whether all workers have the same data: each shows what it has at its first use of a set.
 
-Nobody waits for anybody: a worker compares with those who came to this place before it, so the
-last one has seen all. Which set is which is told by the place in the script.
+No worker waits: each compares with those that came to this place before it, so the
+last one has seen all. A set is identified by its place in the script.
 """
 
 from __future__ import annotations

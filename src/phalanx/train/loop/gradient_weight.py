@@ -155,7 +155,7 @@ class GradientWeight:
             raise InputError(
                 "the loss is a mean over a selection of the batch, which may be of another size "
                 "on another worker",
-                "Say what it counts for, run.step(weight=how many were selected); for a cross "
+                "Give its weight, run.step(weight=how many were selected); for a cross "
                 "entropy, ignore targets (-100) instead of leaving them out.",
             )
         return self._measured(index, wanted)

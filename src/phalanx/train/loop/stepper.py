@@ -125,7 +125,9 @@ class Stepper:
         for i, known in enumerate(self._optimizers):
             if known is optimizer:
                 return i
-        raise InputError("this optimizer did not join", "phalanx.join([G, D], [g, d])")
+        raise InputError(
+            "this optimizer was not given to phalanx.join", "phalanx.join([G, D], [g, d])"
+        )
 
     def step_before_switch(self) -> None:
         """What was accumulated under the old strategy is applied there."""
@@ -163,7 +165,7 @@ class Stepper:
 
 def _unfed() -> InputError:
     return InputError(
-        "this batch did not come from run.batches, so its weight is unknown",
+        "run.step needs a batch from run.batches to know its weight",
         "for x, y in run.batches(train, batch=128): or, for batches of your own, "
         "error.backward() and run.step(weight=its part of the global batch).",
     )
@@ -171,6 +173,6 @@ def _unfed() -> InputError:
 
 def _over() -> InputError:
     return InputError(
-        "this training is over: the workers do not step together any more",
+        "this training has ended: the workers do not step together any more",
         "Train inside the loop over run.epochs, or join again.",
     )

@@ -114,7 +114,7 @@ class TrainingLoop:
         chosen, workers = self._parts.environment.settings, self._engine.workers
         if chosen.epochs and self.epochs is None:
             raise InputError(
-                "--epochs was given, but this script's loop does not ask for it",
+                "--epochs was given, but the script does not loop over run.epochs",
                 "for epoch in run.epochs(10):",
             )
         wanted = batch_of(chosen, batch or reader.batch, workers)

@@ -63,7 +63,7 @@ def ticket_of(seat: Seat, variables: Mapping[str, str]) -> Ticket:
     key, ours = key_from(variables), seat.launcher == "phalanx"
     if key is None:
         raise InputError(
-            "this run has no key, so its workers could not be known from strangers",
+            "this run has no key by which its workers authenticate",
             "phalanx worker --new-key FILE makes one; set PHALANX_KEY_FILE to it on all machines.",
         )
     pool, addresses = None if ours else _pool(variables), own_addresses()

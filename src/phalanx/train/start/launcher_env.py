@@ -238,11 +238,11 @@ def _on_this_node(found: Variables, local: int | None) -> int | None:
     if node >= len(counts):
         raise InputError(
             f"SLURM_NODEID is {node}, but {name} ('{text}') has {len(counts)} nodes",
-            f"Start it by srun; or say who is where: {hosts.PROCESS}, {hosts.PROCESSES}.",
+            f"Start it by srun; or set {hosts.PROCESS}, {hosts.PROCESSES}.",
         )
     if local is not None and local >= counts[node]:
         raise InputError(
             f"SLURM_LOCALID is {local}, but {name} ('{text}') gives this node {counts[node]}",
-            f"Start it by srun; or say who is where: {hosts.PROCESS}, {hosts.PROCESSES}.",
+            f"Start it by srun; or set {hosts.PROCESS}, {hosts.PROCESSES}.",
         )
     return counts[node]

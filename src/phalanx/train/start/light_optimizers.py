@@ -1,7 +1,7 @@
 """Making an optimizer does not have to import torch's compiler.
 
 torch marks some methods of optimizers so that its compiler passes over them, and imports the whole
-compiler on their first call: as long as importing torch itself, on every machine. As long as nobody
+compiler on their first call: as long as importing torch itself, on every machine. Until something
 has imported it, nothing is being compiled and the mark means nothing.
 """
 

@@ -1,8 +1,8 @@
-"""Which of a machine's addresses the others reach it at: told, never guessed.
+"""The address at which other machines reach this one: configured, never guessed.
 
 The interface comes from ``PHALANX_ADDRESS`` or from the pool. A name is looked up once, here, and
 has to lead to an address of this machine: many systems resolve their own name to loopback, where
-nobody else could reach them.
+no other machine could reach them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def own_address(
         raise InputError("this machine's address is not known", _REMEDY)
     if machine is not None:
         raise InputError(
-            f"{pool.source}: machine '{machine.name}' is 'here', which tells the others nothing",
+            f"{pool.source}: machine '{machine.name}' is 'here', which other machines cannot use",
             f"Give it its address as host, or set {hosts.ADDRESS}.",
         )
     raise InputError(

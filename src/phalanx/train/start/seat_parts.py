@@ -49,7 +49,8 @@ def meeting_of(found: Variables, address: str, port: int | None, wanted: str) ->
     if not address or port is None:
         missing = hosts.PORT if address and told else hosts.MEET
         raise InputError(
-            f"{missing} is not set: where is process 0?", f"Set {hosts.MEET}: {wanted}"
+            f"{missing} is not set: the address of process 0 is unknown",
+            f"Set {hosts.MEET}: {wanted}",
         )
     if not _NAME.fullmatch(address):
         raise InputError(f"process 0 cannot be at '{address}'", f"Set {hosts.MEET}: {wanted}")

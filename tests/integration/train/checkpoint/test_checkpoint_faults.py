@@ -240,8 +240,8 @@ def pipe(path: Path) -> None:
         (flip, "is damaged (checksum)"),
         (cut, "is damaged ("),
         (Path.unlink, "is missing"),
-        (link, "is no plain file"),
-        (pipe, "is no plain file"),
+        (link, "is not a plain file"),
+        (pipe, "is not a plain file"),
     ],
 )
 def test_a_damaged_file_is_named_and_skipped(
@@ -314,7 +314,7 @@ def test_all_damaged_is_said_with_each_name(folder: Path) -> None:
         flip(folder / f"{number:06d}" / SHARED)
     with pytest.raises(InputError) as caught:
         shelf.newest_valid(folder)
-    assert caught.value.cause == "a-run has no checkpoint to go on from"
+    assert caught.value.cause == "a-run has no checkpoint to resume from"
     for number in (1, 2, 3):
         assert f"checkpoints/00000{number}: {SHARED} is damaged (checksum)" in caught.value.remedy
 

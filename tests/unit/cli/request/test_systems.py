@@ -124,7 +124,7 @@ def test_the_roles_of_a_dry_run(shell: Shell) -> None:
         (("compare", "--systems", "phalanx,horovod", "S"), "unknown system 'horovod'"),
         (("compare", "--systems", "torch-ddp,torch-ddp", "S"), "twice"),
         (("compare", "--systems", "phalanx,tf-ps", "S"), "there is no train.keras.py"),
-        (("compare", "--peer", "tf-ps=S", "S"), "--peer is about other systems"),
+        (("compare", "--peer", "tf-ps=S", "S"), "--peer needs --systems"),
         (("compare", "--systems", "phalanx", "--peer", "tf-ps=S", "S"), "--systems does not"),
         (("compare", "--systems", "phalanx,tf-ps", "--peer", "tf-ps", "S"), "names no script"),
         (("compare", "--systems", "phalanx,tf-ps", "--peer", "tf-ps=no.py", "S"), "no script"),
@@ -134,7 +134,10 @@ def test_the_roles_of_a_dry_run(shell: Shell) -> None:
         (("run", "--framework", "torch", "--roles", "worker=2", "S"), "--roles"),
         (("run", "--roles", "worker=2", "S"), "--roles"),
         (("run", "--framework", "tensorflow", "--roles", "boss=1", "S"), "unknown role 'boss'"),
-        (("run", "--framework", "torch", "--launcher", "inprocess", "S"), "threads"),
+        (
+            ("run", "--framework", "torch", "--launcher", "inprocess", "S"),
+            "another framework's script",
+        ),
         (
             ("run", "--framework", "tensorflow", "--roles", "worker=3", "--workers", "2", "S"),
             "do not agree",

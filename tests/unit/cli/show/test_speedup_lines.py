@@ -79,8 +79,7 @@ def test_a_machine_that_was_lost_is_not_waited_for() -> None:
     live = LiveWorth("async", balance=False)
     first, second = said(live, iter([*events[:half], *gone, *events[half:]]))
     assert first == (
-        "worth it? m1 98 samples/s (50 %), m2 98 (50 %), m3 0 until it was lost;"
-        " no one waits for another"
+        "worth it? m1 98 samples/s (50 %), m2 98 (50 %), m3 0 until it was lost; no waiting"
     )
     assert second.startswith("m3 was lost; both machines that are left pay: ")
 

@@ -133,7 +133,7 @@ def test_a_resumed_run_without_a_checkpoint_goes_on_from_where_it_began(
     assert listed == {RUN: None, first.id: f"{RUN}, checkpoint 1"}
     assert "went on from" in shell("runs").out
     damage(paths, 1)
-    assert "no checkpoint to go on from" in refused(
+    assert "no checkpoint to resume from" in refused(
         shell, "resume", first.id, "--epochs", "5", made=1
     )
 

@@ -106,8 +106,8 @@ def test_eighty_columns_for_runs_that_went_on(
     lines = house("runs").out.splitlines()
 
     assert max(map(len, lines)) <= 80
-    assert [line for line in lines if "went on" in line] == [
-        f"  went on from {origin}, checkpoint 140" for origin in origins.values()
+    assert [line for line in lines if "resumed from" in line] == [
+        f"  resumed from {origin}, checkpoint 140" for origin in origins.values()
     ]
     assert [line.split()[0] for line in lines if line.startswith("2025")] == [
         STUDY, OLD, NEW, *origins
@@ -265,7 +265,7 @@ def test_report_of_several_runs_is_a_new_study_of_them(house: Shell, tmp_path: P
     assert answer.json["run"] != STUDY
     elsewhere = write_run(tmp_path / "other", "20250104-000000-far", strategy="bsp")
     refused = house("report", NEW, str(elsewhere.folder))
-    assert (refused.code, "lie together" in refused.err) == (2, True)
+    assert (refused.code, "must be in one folder" in refused.err) == (2, True)
 
 
 def test_report_of_one_run_and_its_bundle_are_where_it_says(house: Shell) -> None:

@@ -64,7 +64,7 @@ def test_a_switch_that_happened_before_is_not_the_answer(
             assert answer.code == 0
             assert answer.json["switched"] is False
             assert answer.json["number"] == number
-            assert "have not taken it up yet" in answer.err
+            assert "have not switched yet" in answer.err
     assert json.loads(paths.switch.read_text())["number"] == 2
 
 

@@ -62,7 +62,7 @@ def test_a_file_that_others_can_open_is_refused(tmp_path: Path, mode: int) -> No
     file = tmp_path / "key"
     file.write_text(RunKey.new().text())
     file.chmod(mode)
-    with pytest.raises(InputError, match="Others can read or change") as caught:
+    with pytest.raises(InputError, match="other users can read or change") as caught:
         key_from({"PHALANX_KEY_FILE": str(file)})
     assert f"chmod 600 {file}" in caught.value.remedy
 

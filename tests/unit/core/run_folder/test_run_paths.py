@@ -30,7 +30,7 @@ def test_something_else_in_the_place_of_the_home(
     else:
         home.symlink_to(tmp_path / "nowhere")
     monkeypatch.setenv("PHALANX_RUNS", str(home))
-    with pytest.raises(InputError, match="something that is no folder is in its place") as caught:
+    with pytest.raises(InputError, match="it exists and is not a folder") as caught:
         new_run("name")
     assert str(home) in caught.value.cause
     assert "PHALANX_RUNS" in caught.value.remedy

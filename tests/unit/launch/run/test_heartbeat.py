@@ -80,7 +80,7 @@ class Waker(Recorder):
 
     def note(self, text: str) -> None:
         self.told.append(text)
-        if "not been heard of" in text:
+        if "has sent nothing" in text:
             os.kill(int((self._files / "pid-1").read_text()), signal.SIGCONT)
 
 

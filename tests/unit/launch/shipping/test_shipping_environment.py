@@ -347,7 +347,7 @@ class Liar(NearLink):
 def test_what_an_agent_says_is_not_trusted(tmp_path: Path, have: dict[str, Any]) -> None:
     link = Liar(tmp_path)
     link.answers = {"inspect": {"executable": 3}, "have": have, "lay_out": {"path": 5}}
-    with pytest.raises(MachineError, match="answers wrongly"):
+    with pytest.raises(MachineError, match="an invalid answer"):
         asyncio.run(inspect(link, "python3"))
-    with pytest.raises(MachineError, match="answers wrongly"):
+    with pytest.raises(MachineError, match="an invalid answer"):
         asyncio.run(ship(link, FileManifest((FileEntry("a", 1, "a" * 64),)), tmp_path, "data"))

@@ -89,7 +89,7 @@ def test_all_that_may_take_long_has_words_and_time_enough(tmp_path: Path, projec
     send_to(link, project, "data")
     allowed = send.ANSWER_SECONDS + 8 * send.SLOWEST_FILE
     assert link.waits["checking 2.0 MB of data"] == pytest.approx(allowed + 1.0, abs=0.2)
-    assert link.waits["laying out 2.0 MB of data"] == pytest.approx(allowed + 1.0, abs=0.2)
+    assert link.waits["unpacking 2.0 MB of data"] == pytest.approx(allowed + 1.0, abs=0.2)
     assert link.waits["comparing checksums of 2.0 MB of data"] > send.ANSWER_SECONDS
     assert "copying 2.0 MB of data" in link.waits
 

@@ -212,7 +212,10 @@ def test_whoever_waits_in_vain_is_told_when_the_other_has_left(way: str) -> None
             return error.cause
         return "went on"
 
-    assert scripted(2, work) == ["left", "another worker has left while this one waits for it"]
+    assert scripted(2, work) == [
+        "left",
+        "another worker has left the training while this one waits for it",
+    ]
 
 
 def _wait(arena: ThreadArena, way: str, gone: Callable[[], bool]) -> None:

@@ -166,5 +166,5 @@ def test_who_never_gets_room_says_why() -> None:
                     one.close()
 
         threading.Thread(target=turn_away, daemon=True).start()
-        with pytest.raises(PeerLost, match=r"cannot be reached .*strangers"):
+        with pytest.raises(PeerLost, match=r"cannot be reached .*flooded"):
             connect(HERE, port, RunKey.new(), timeout=1.0)

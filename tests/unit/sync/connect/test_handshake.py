@@ -84,7 +84,7 @@ def test_a_proof_sent_back_to_its_author_is_no_proof() -> None:
 
 
 def test_another_service_is_told_apart() -> None:
-    lost = pytest.raises(PeerLost, match="no member of a Phalanx run")
+    lost = pytest.raises(PeerLost, match="not a member of a Phalanx run")
     with _impostor(lambda hello, answer: b"", greeting=b"SSH-2.0-") as port, lost:
         connect("127.0.0.1", port, RunKey.new())
 

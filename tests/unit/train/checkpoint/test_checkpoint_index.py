@@ -86,7 +86,7 @@ def test_other_names_are_no_checkpoints(name: str) -> None:
 def test_no_checkpoint_is_said_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         shelf.newest_valid(tmp_path / "my-run" / "checkpoints")
-    assert caught.value.cause == "my-run has no checkpoint to go on from"
+    assert caught.value.cause == "my-run has no checkpoint to resume from"
     assert caught.value.remedy
 
 

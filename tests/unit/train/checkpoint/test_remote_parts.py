@@ -67,7 +67,7 @@ def test_what_cannot_be_made_and_who_is_gone_are_told_apart(
     with pytest.raises(parcels.NoParcel, match="in time"):
         parcels.receive(pair[1], 2, tmp_path / "came", time.monotonic() + 0.1)
     pair[0].close()
-    with pytest.raises(parcels.NoParcel, match="cannot be heard"):
+    with pytest.raises(parcels.NoParcel, match="is not reachable"):
         parcels.receive(pair[1], 3, tmp_path / "came", _soon())
 
 

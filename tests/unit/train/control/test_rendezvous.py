@@ -17,7 +17,7 @@ def test_workers_that_mean_different_things() -> None:
     def work(rank: int, arena: ThreadArena) -> None:
         Rendezvous(arena, arena.circle(range(2)), range(2)).meet(SAVE if rank else EVALUATE)
 
-    with pytest.raises(InputError, match="went different ways"):
+    with pytest.raises(InputError, match="diverged"):
         scripted(2, work)
 
 

@@ -76,7 +76,7 @@ class ComingHome:
                 cause = error.cause if isinstance(error, MachineError) else str(error)
                 if cause != self._problem:
                     self._problem = cause
-                    self._say(f"checkpoint {int(name)} did not come home yet: {cause}")
+                    self._say(f"checkpoint {int(name)} was not fetched yet: {cause}")
                 if name == self._wanted:  # an agent that is reached again tells of it again
                     self._tried = ""
                     return
@@ -138,10 +138,10 @@ def _check(files: Mapping[str, Received]) -> None:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise OSError("its manifest cannot be read") from None
     if {*listed, _MANIFEST} != set(files) or any("/" in file for file in files):
-        raise OSError("it has other files than its manifest lists")
+        raise OSError("its files are not those of its manifest")
     for file, record in listed.items():
         if (files[file].size, files[file].sha256) != (record.bytes, record.sha256):
-            raise OSError(f"{file} is not what the manifest says")
+            raise OSError(f"{file} does not match the manifest")
 
 
 def _follow(paths: RunPaths, newest: str, there: Sequence[str]) -> None:

@@ -96,7 +96,7 @@ class Incoming:
             self._note("a file without a name")
             return
         if announced.size < 0 or not is_safe(announced.path):
-            self._note(f"{shown(announced.path)} (a name that leads elsewhere)")
+            self._note(f"{shown(announced.path)} (unsafe path)")
         elif len(self.received) >= MOST_FILES:
             self._note(f"{shown(announced.path)} (too many files)")
         elif announced.size > shutil.disk_usage(self._scratch).free:

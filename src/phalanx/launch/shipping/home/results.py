@@ -99,7 +99,7 @@ async def _collect(link: TellingLink, incoming: Incoming, have: Sequence[str]) -
         incoming,
         "collect",
         timeout=COLLECT_SECONDS,
-        doing=lambda: f"bringing its results home, {words.size(incoming.bytes)} so far",
+        doing=lambda: f"fetching its results, {words.size(incoming.bytes)} so far",
         have=have,
     )
     names = msgspec.convert(answer.get("refused", []), list[str])
@@ -112,7 +112,7 @@ async def take_checkpoint(link: TellingLink, incoming: Incoming, name: str) -> d
         incoming,
         "checkpoint",
         timeout=COLLECT_SECONDS,
-        doing=lambda: f"bringing a checkpoint home, {words.size(incoming.bytes)} so far",
+        doing=lambda: f"fetching a checkpoint, {words.size(incoming.bytes)} so far",
         checkpoint=name,
     )
 
@@ -131,11 +131,11 @@ def _note_failure(incoming: Incoming, answer: object, collected: Collected) -> N
         if not isinstance(answer, PhalanxError | OSError | msgspec.ValidationError):
             raise answer
         cause = answer.cause if isinstance(answer, PhalanxError) else str(answer)
-        collected.notes.append(f"not all results of {incoming.machine} came home: {cause}")
+        collected.notes.append(f"not all results of {incoming.machine} were fetched: {cause}")
         collected.incomplete.add(incoming.machine)
     if incoming.refused:
         names = _some(incoming.refused)
-        collected.notes.append(f"{incoming.machine}: these results did not come home: {names}")
+        collected.notes.append(f"{incoming.machine}: these results were not fetched: {names}")
         collected.incomplete.add(incoming.machine)
 
 
@@ -148,7 +148,7 @@ def _settle_all(incoming: Incoming, paths: RunPaths, collected: Collected) -> No
             collected.bytes += sum(one.size for one in files)
         except OSError as error:
             why = error.strerror or error
-            collected.notes.append(f"{incoming.machine}: checkpoint {int(name)} is left out: {why}")
+            collected.notes.append(f"{incoming.machine}: checkpoint {int(name)} is skipped: {why}")
             collected.incomplete.add(incoming.machine)
     for one in others:
         _settle(one, incoming.machine, paths.folder, collected)
@@ -222,7 +222,7 @@ async def clean_up(link: ShippingLink) -> list[str]:
     )
     notes = [f"{name} keeps {_new_files(new)}"] if new.count else []
     kept = [shown(path) for path in read_answer(link, answer, Cleaned).kept if path != new.path]
-    return notes + ([f"{name} keeps results that did not come home: {_some(kept)}"] if kept else [])
+    return notes + ([f"{name} keeps results that were not fetched: {_some(kept)}"] if kept else [])
 
 
 def _new_files(new: NewFiles) -> str:

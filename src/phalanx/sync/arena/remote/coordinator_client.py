@@ -151,7 +151,7 @@ class CoordinatorClient:
         try:
             reply = m.reply_decoder.decode(header)
         except msgspec.MsgspecError:
-            raise self._channel.lost("it said something that no coordinator says") from None
+            raise self._channel.lost("it sent an unexpected message") from None
         if isinstance(reply, m.Lost):
             self._hear_of(reply)
         if not isinstance(reply, m.CoordinatorAnswer):

@@ -81,7 +81,7 @@ def start_coordinator(orders: CoordinatorOrders) -> tuple[subprocess.Popen[bytes
     answer = json.loads(child.stdout.readline() or b"{}")
     if "port" not in answer:
         raise InputError(
-            f"the run cannot be met at {orders.address}:{orders.port}: "
+            f"the coordinator cannot start at {orders.address}:{orders.port}: "
             f"{answer.get('problem', 'its process did not start')}",
             "Choose another port: PHALANX_PORT, the same for all processes.",
         )

@@ -81,9 +81,9 @@ class DirectBarrier:
             gone()
             raise
         except (msgspec.MsgspecError, ValueError):
-            raise channel.lost("it said something that does not belong in a meeting") from None
+            raise channel.lost("it sent an unexpected message at a barrier") from None
         if arrival.number != self.number:
-            raise channel.lost("it is at another meeting")
+            raise channel.lost("it is at another barrier")
         return arrival, (arrival.runs, places, values)
 
     def close(self) -> None:

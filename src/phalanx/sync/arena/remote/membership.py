@@ -64,13 +64,13 @@ def greet(
     if not channel.poll(timeout):
         channel.close()
         raise PeerLost(
-            f"not all of the {hello.processes} processes came within {timeout:.0f} seconds",
+            f"not all of the {hello.processes} processes connected within {timeout:.0f} seconds",
             "See the logs of the others; every process needs the same key and address to meet.",
         )
     header, _ = channel.receive()
     welcome = reply_decoder.decode(header)
     if not isinstance(welcome, Welcome):
-        raise PeerLost("another process was lost before all were there", "See its log.")
+        raise PeerLost("another process was lost before all had connected", "See its log.")
     for member in (*welcome.workers, *welcome.servers):
         if member.address == address:
             channel.peer = f"the first machine, {member.machine} ({address})"

@@ -263,7 +263,7 @@ class RemoteArena:
         ended = lost.ending is m.Ending.FINISHED
         raise MachineLost(
             f"{_words(lost)} {'has ended' if ended else 'is gone'}",
-            "Leave the training loop on all workers alike; run.stop() ends it for everyone."
+            "All workers must leave the loop at the same point; run.stop() ends it for all."
             if ended
             else "Look at its log; its machine may be down, or cut off from the others.",
         )

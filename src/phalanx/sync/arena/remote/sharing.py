@@ -51,7 +51,7 @@ def hand_out(descriptor: int, name: str, to: Sequence[int], notes: Notes, key: R
                 socket.send_fds(sender, [_proof(key, name, door)], [descriptor])
         except OSError:
             raise PeerLost(
-                f"worker {rank} says that it waits for {name} where no process of this user does",
+                f"worker {rank} claims to wait for {name}, but no process of this user does",
                 "Look for a process on this machine or in this run that is not Phalanx's.",
             ) from None
 

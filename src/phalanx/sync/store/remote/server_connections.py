@@ -166,5 +166,5 @@ class ServerConnections:
 
 def done(answer: m.Answer) -> m.StoreDone:
     if not isinstance(answer, m.StoreDone):
-        raise PeerLost("a parameter server answered another question than was asked")
+        raise PeerLost("a parameter server sent the wrong answer")
     return answer

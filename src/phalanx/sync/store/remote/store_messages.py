@@ -198,11 +198,11 @@ def read_request(header: bytes) -> Request:
     try:
         return _requests.decode(header)
     except msgspec.DecodeError as error:
-        raise StoreRefused(f"this is no request to a parameter store ({error})") from None
+        raise StoreRefused(f"invalid request to a parameter store ({error})") from None
 
 
 def read_answer(header: bytes) -> Answer:
     try:
         return _answers.decode(header)
     except msgspec.DecodeError as error:
-        raise StoreRefused(f"this is no answer of a parameter store ({error})") from None
+        raise StoreRefused(f"invalid answer of a parameter store ({error})") from None

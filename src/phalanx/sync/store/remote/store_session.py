@@ -146,7 +146,9 @@ class Session:
         asked = time.perf_counter()
         with visit.shard.lock:
             if request.rank in visit.shard.fenced:
-                raise m.StoreRefused(f"the others took worker {request.rank} for lost and went on")
+                raise m.StoreRefused(
+                    f"worker {request.rank} was considered lost; the others went on"
+                )
             began, before = time.perf_counter(), visit.shard.version
             visit.shard.update(
                 visit.optimizers, gradients, request.groups, request.used, request.rate_factor

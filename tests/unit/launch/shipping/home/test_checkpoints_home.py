@@ -83,7 +83,7 @@ def test_a_machine_that_dies_while_it_sends_leaves_no_half_checkpoint(tmp_path: 
     agent.breaks_after = 4
     _hear(home, "000002")
     assert at_home(RunPaths(tmp_path / "home")) == ["000001"]
-    assert "checkpoint 2 did not come home yet: the machine is gone" in said[0]
+    assert "checkpoint 2 was not fetched yet: the machine is gone" in said[0]
     assert newest(tmp_path / "home" / "checkpoints") == 1
 
 

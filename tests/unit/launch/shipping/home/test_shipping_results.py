@@ -100,7 +100,7 @@ def test_a_name_that_is_not_utf_8_is_told_and_kept(tmp_path: Path, paths: RunPat
     odd = link.agent.run_folder / "files" / os.fsdecode(b"caf\xe9")
     odd.write_text("x")
     collected = collect(paths, link)
-    assert collected.notes == ["m1: these results did not come home: files/caf\\xe9 (not UTF-8)"]
+    assert collected.notes == ["m1: these results were not fetched: files/caf\\xe9 (not UTF-8)"]
     assert "did not come home" in asyncio.run(clean_up(link))[0]
     assert odd.exists()
 
@@ -241,7 +241,7 @@ def test_results_that_are_not_home_are_not_removed(tmp_path: Path) -> None:
     link = machine_with(tmp_path, "m1", {"files/a": b"a", "logs/rank-0.log": b"x"})
     (note,) = asyncio.run(clean_up(link))
     kept = link.agent.run_folder / "files"
-    assert note == f"m1 keeps results that did not come home: {kept}"
+    assert note == f"m1 keeps results that were not fetched: {kept}"
     assert [p.name for p in link.agent.run_folder.iterdir()] == ["files"]
 
 

@@ -80,7 +80,7 @@ def test_a_member_cannot_make_another_write_into_a_file(
         time.sleep(0.05)
     over.set()
     os.close(file)
-    assert isinstance(results[0], PeerLost) and "no memory of ours" in results[0].cause
+    assert isinstance(results[0], PeerLost) and "invalid memory descriptor" in results[0].cause
     assert precious.read_bytes() == before
 
 
@@ -98,7 +98,7 @@ def test_only_memory_of_ours_is_taken(tmp_path: Path, kind: str) -> None:
         if kind == "deleted file":
             path.unlink()
     try:
-        with pytest.raises(PeerLost, match="no memory of ours"):
+        with pytest.raises(PeerLost, match="invalid memory descriptor"):
             memfd.checked(descriptor)
     finally:
         Path(f"/dev/shm/phalanx-test-{os.getpid()}").unlink(missing_ok=True)

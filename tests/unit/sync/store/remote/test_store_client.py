@@ -497,7 +497,7 @@ def test_nothing_of_a_fenced_worker_is_applied_and_what_was_is_told(made: Any) -
     assert other.client.fence(1) == [32, 32]
     push(other, 0, 16)
     before = other.flats[0].clone()
-    with pytest.raises(InputError, match="took worker 1 for lost"):
+    with pytest.raises(InputError, match="worker 1 was considered lost"):
         push(lost, 1, 48)
     other.client.pull(other.flats)
     assert torch.equal(other.flats[0], before)
