@@ -112,7 +112,7 @@ def main() -> int:
         found.extend(sorted(messages(path), key=lambda one: int(one.place.rpartition(":")[2])))
         if "--docstrings" in sys.argv:
             found.extend(modules(path))
-    for place, kind, text in found:
+    for place, kind, text in [] if "--count" in sys.argv else found:
         print(f"{place}: {kind}: {' '.join(text.split())}")
     shown = "\n".join(_without_values(one.text) for one in found)
     counts = {word: len(re.findall(rf"\b{word}\b", shown, re.IGNORECASE)) for word in UNWANTED}
