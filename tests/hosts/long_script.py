@@ -18,8 +18,8 @@ def main() -> None:
     enough, epochs = Path(sys.argv[1]), int(sys.argv[2])
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 10))
-    run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9))
     x, y = torch.randn(512, 64), torch.randint(0, 10, (512,))
+    run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9))
     steps, total = 0, 0.0
     for _ in run.epochs(epochs):
         for batch, target in run.batches((x, y), batch=64):

@@ -295,5 +295,5 @@ def test_a_blueprint_of_somebody_else_is_not_written_over(tmp_path: Path) -> Non
     (tmp_path / "lab.yaml").write_text("machines: {}\n")
     answer = phalanx("lab", "up", "--name", unique_name(), cwd=tmp_path)
     assert answer.returncode == 2
-    assert "is there already" in answer.stderr
+    assert "already exists" in answer.stderr
     assert (tmp_path / "lab.yaml").read_text() == "machines: {}\n"

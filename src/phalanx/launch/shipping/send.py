@@ -115,6 +115,7 @@ class Shipment:
         self._link, self._manifest, self._root, self._kind = link, manifest, root, kind
         self._progress = progress
         self._size = sum(entry.size for entry in manifest.entries)
+        self._what = f"{words.size(self._size)} of {kind}"
 
     async def ask_what_is_missing(self) -> Have:
         """All pages of it in one, once the manifest itself is there."""
@@ -159,14 +160,11 @@ class Shipment:
         answer = await self._link.ask(
             "lay_out",
             timeout=_seconds(len(self._manifest.entries), self._size),
-            doing=lambda: f"unpacking {self._words()}",
+            doing=lambda: f"unpacking {self._what}",
             kind=self._kind,
             manifest=self._manifest.digest,
         )
         return read_answer(self._link, answer, Laid).path
-
-    def _words(self) -> str:
-        return f"{words.size(self._size)} of {self._kind}"
 
     def garbled(self, number: int) -> MachineError:
         path = self._root / self._manifest.entries[number].path
@@ -179,7 +177,7 @@ class Shipment:
         answer = await self._link.ask(
             "have",
             timeout=_seconds(len(self._manifest.entries), self._size),
-            doing=lambda: f"checking {self._words()}",
+            doing=lambda: f"checking {self._what}",
             kind=self._kind,
             manifest=self._manifest.digest,
             size=len(self._manifest.content),

@@ -105,7 +105,7 @@ def test_init_of_this_machine_never_overwrites(shell: Shell) -> None:
     text = (shell.folder / "pool.yaml").read_text()
     assert "host: here" in text
     again = shell("pool", "init", "here")
-    assert (again.code, "is there already" in again.err) == (2, True)
+    assert (again.code, "already exists" in again.err) == (2, True)
     assert (shell.folder / "pool.yaml").read_text() == text
     assert shell("pool", "init", "--out", "other.yaml").code == 2
 
@@ -150,7 +150,7 @@ def test_init_with_a_password_of_the_environment(
         wrong = shell(*words, "--password", "env:LAB_PASSWORD", "--out", "wrong.yaml")
     assert "does not let ml in\n  If it takes passwords, give --password prompt" in refused.err
     assert "does not let ml in\n  Check --user and the password" in wrong.err
-    assert "starts no command: it says 'hello'" in entered.err, "it was let in"
+    assert "cannot start a command: it says 'hello'" in entered.err, "it was let in"
     text = (shell.folder / "pool.yaml").read_text()
     here, left_out = text.split("  # m0: ")
     assert "password" not in here
@@ -176,7 +176,7 @@ def test_init_asks_for_one_password_once(shell: Shell) -> None:
             check=False,
         )
     assert "password of these 2 machines: " in ended.stderr
-    assert ended.stderr.count("starts no command: it says 'hello'") == 2
+    assert ended.stderr.count("cannot start a command: it says 'hello'") == 2
     text = (shell.folder / "pool.yaml").read_text()
     assert text.count('password: "prompt"') == 2
     assert PASSWORD not in text + ended.stdout + ended.stderr
@@ -187,7 +187,7 @@ def test_init_asks_for_one_password_once(shell: Shell) -> None:
     [
         ("swordfish", "never the password itself\n  Others can read the words of a command"),
         ("env:sword-fish", "env: needs the name of a variable"),
-        ("env:NOT_SET_AT_ALL", "which is not set\n  Set it: read -rs NOT_SET_AT_ALL && export"),
+        ("env:NOT_SET_AT_ALL", "is not set\n  Set it: read -rs NOT_SET_AT_ALL && export"),
         ("key:~/swordfish", "A key is given by --key"),
         ("", "a password cannot be empty"),
     ],

@@ -109,7 +109,7 @@ def test_a_changed_script_is_a_warning(shell: Shell, paths: RunPaths) -> None:
 
     assert answer.code == 0
     assert "warning: train.py has changed since the run began" in answer.err
-    assert "warning: model.py is gone since the run began" in answer.err
+    assert "warning: model.py was removed since the run began" in answer.err
 
 
 def test_what_a_switch_by_hand_changed_stays_changed(shell: Shell, paths: RunPaths) -> None:
@@ -131,7 +131,7 @@ def test_a_resumed_run_without_a_checkpoint_goes_on_from_where_it_began(
     assert answer.json["launches"][0]["resumes"] == f"{RUN}, checkpoint 1"
     listed = {run["run"]: run["resumes"] for run in shell("runs", "--json").json["runs"]}
     assert listed == {RUN: None, first.id: f"{RUN}, checkpoint 1"}
-    assert "went on from" in shell("runs").out
+    assert "resumed from" in shell("runs").out
     damage(paths, 1)
     assert "no checkpoint to resume from" in refused(
         shell, "resume", first.id, "--epochs", "5", made=1

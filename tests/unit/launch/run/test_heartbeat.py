@@ -93,6 +93,6 @@ def test_a_stopped_worker_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert outcome.exit_code == 0
     told = [re.sub(r"\d+ s", "N s", text) for text in waker.told]
     assert told == [
-        "worker 1 on here has not been heard of for N s: stopped, short of memory, or stuck",
+        "worker 1 on here has sent nothing for N s: stopped, short of memory, or stuck",
         "worker 1 on here is back after N s",
     ]

@@ -20,7 +20,7 @@ from phalanx.launch.launchers.remote_run import RemoteRun
 from phalanx.launch.launchers.ssh import SshLauncher
 from phalanx.launch.machines.event_loop import EventLoop
 from phalanx.launch.run import progress_notes
-from phalanx.launch.run.progress_notes import Waiting, telling
+from phalanx.launch.run.progress_notes import MachineWait, telling
 from phalanx.pool.machine import Machine
 
 SECONDS = 20.0
@@ -85,8 +85,7 @@ def test_a_note_of_the_machine_postpones_the_announcement(in_virtual_time: Any) 
     said: list[float] = []
 
     async def work() -> None:
-        one = Waiting(M3)
-        one.say = lambda text: said.append(now())
+        one = MachineWait(M3, lambda text: said.append(now()))
         async with one.patiently(lambda: "copying", 300.0):
             await asyncio.sleep(15.0)
             one.heard("note")
@@ -105,7 +104,7 @@ def test_the_limit_counts_from_the_last_progress(
     in_virtual_time: Any, told: str, end: float
 ) -> None:
     async def work() -> None:
-        one = Waiting(M3)
+        one = MachineWait(M3, lambda text: None)
         with pytest.raises(MachineError) as caught:
             async with one.patiently(lambda: "checking 2.0 GB of data", 300.0):
                 await asyncio.sleep(200.0)

@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 
 from phalanx.core.spec import parse_spec
-from phalanx.train.control.balancing import TICK_SECONDS, Watch
+from phalanx.train.control.balancing import TICK_SECONDS, SpeedWatch
 from phalanx.train.control.control import Control
 from phalanx.train.control.rendezvous import BUSY, FIGURES, SAMPLES, SPEED, STEPS, WHOLE
 
 BATCH = 300.0
 
 
-def watching(workers: int, strategy: str) -> Watch:
+def watching(workers: int, strategy: str) -> SpeedWatch:
     spec = parse_spec(strategy)
-    watch = Watch(workers, balance=True)
+    watch = SpeedWatch(workers, balance=True)
     watch.enter(spec.phases[0], spec, False)
     return watch
 
 
-def step(figures: np.ndarray, watch: Watch, costs: Mapping[int, float]) -> None:
+def step(figures: np.ndarray, watch: SpeedWatch, costs: Mapping[int, float]) -> None:
     """A step of the workers in ``costs`` (seconds per sample); the slowest decides its length."""
     samples = {rank: watch.shares[rank] * BATCH for rank in costs}
     lap = max(costs[rank] * samples[rank] for rank in costs)
@@ -50,8 +50,8 @@ def test_the_others_are_balanced_after_a_worker_is_lost() -> None:
 def test_the_speed_of_a_lost_worker_is_unknown() -> None:
     figures = np.zeros((3, len(FIGURES)))
     figures[:, SPEED] = 900.0
-    arena, board = SimpleNamespace(lost={2}), SimpleNamespace(figures=figures)
-    control = SimpleNamespace(_board=board, _arena=arena)
+    arena, cells = SimpleNamespace(lost={2}), SimpleNamespace(figures=figures)
+    control = SimpleNamespace(_cells=cells, _arena=arena)
     assert Control.speeds.fget(control) == [900.0, 900.0, 0.0]  # type: ignore[attr-defined]
 
 

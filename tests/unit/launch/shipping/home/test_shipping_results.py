@@ -101,7 +101,7 @@ def test_a_name_that_is_not_utf_8_is_told_and_kept(tmp_path: Path, paths: RunPat
     odd.write_text("x")
     collected = collect(paths, link)
     assert collected.notes == ["m1: these results were not fetched: files/caf\\xe9 (not UTF-8)"]
-    assert "did not come home" in asyncio.run(clean_up(link))[0]
+    assert "were not fetched" in asyncio.run(clean_up(link))[0]
     assert odd.exists()
 
 
@@ -204,7 +204,7 @@ def test_a_machine_lost_on_the_way_does_not_take_the_others_along(
     collected = collect(paths, lost, machine_with(tmp_path, "m2", {"files/a": b"a"}))
     assert at_home(paths) == {"files/whole": b"w", "files/a": b"a"}
     assert collected.incomplete == {"evil"}
-    assert collected.notes == ["not all results of evil came home: evil is gone"]
+    assert collected.notes == ["not all results of evil were fetched: evil is gone"]
 
 
 def make_project(tmp_path: Path, link: NearLink) -> Path:
@@ -224,7 +224,7 @@ def test_new_files_are_named_and_kept(tmp_path: Path) -> None:
     (project / "train.py").write_text("22")
     (link.agent.run_folder / "events/rank-0.jsonl").write_text("{}")
     notes = asyncio.run(clean_up(link))
-    assert notes == [f"m1 keeps 2 new files in {project}: new ü.txt (2 bytes), train.py (2 bytes)"]
+    assert notes == [f"m1 keeps 2 new files in {project}: new ü.txt (2 B), train.py (2 B)"]
     assert (project / "new ü.txt").read_text() == "12"
     assert sorted(p.name for p in link.agent.run_folder.iterdir()) == ["project"]
 
