@@ -7,9 +7,10 @@ that its siblings share.
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -19,6 +20,8 @@ class WorkerContext:
 
     environment: Mapping[str, str]
     hub: Any
+    at_end: list[Callable[[], None]] = field(default_factory=list)
+    """Called when the worker's script has ended, the last one first."""
 
 
 _local = threading.local()
@@ -39,6 +42,15 @@ def leave() -> None:
 def current() -> WorkerContext | None:
     """The context of the calling thread, or ``None`` in an ordinary process."""
     return getattr(_local, "context", None)
+
+
+def call_at_end(call: Callable[[], None]) -> None:
+    """When the script has ended: of the worker in this thread, or of this process."""
+    context = current()
+    if context is None:
+        atexit.register(call)
+    else:
+        context.at_end.append(call)
 
 
 def be_advised_by(adviser: Adviser) -> None:

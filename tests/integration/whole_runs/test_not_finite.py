@@ -21,7 +21,7 @@ for step, (part,) in enumerate(run.batches((x,), batch=8)):
     run.step()
 """
 IN_PROCESS = ("--launcher", "inprocess")
-"""One import of torch instead of two; the other cases are processes."""
+"""One import of torch instead of two; the last case shows the same with processes."""
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ IN_PROCESS = ("--launcher", "inprocess")
     [
         (
             "0.1",
-            (),
+            IN_PROCESS,
             0,
             "Not finite: 1 step was skipped, in epoch 1 (the loss of worker 1).",
         ),

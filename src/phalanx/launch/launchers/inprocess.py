@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from phalanx.core import settings
 from phalanx.core.context import WorkerContext, enter
-from phalanx.core.errors import PeerLost, RunStopped
+from phalanx.core.errors import SCRIPT_FAILED, PeerLost, RunStopped
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.script.startup import run_startup
 from phalanx.launch.launchers.launcher import (
@@ -111,11 +111,16 @@ class InProcessLauncher(Launcher):
             with (paths.folder / worker.log).open("a", buffering=1, encoding="utf-8") as log:
                 self._streams.assign(log)
                 env = {**worker.env, settings.STARTED: repr(time.monotonic())}
-                enter(WorkerContext(env, hub))
+                context = WorkerContext(env, hub)
+                enter(context)
                 with hub.turn(worker.rank):
                     run_startup()  # each from the same seed until it joins
                     main = main_module(launch.script, launch.settings.module)
                     code = run_script(main, paths.traceback_of(worker.rank))
+                    for call in reversed(context.at_end):
+                        call()
+                    if code == 0 and paths.traceback_of(worker.rank).exists():
+                        code = SCRIPT_FAILED  # found at its end, where no exception reaches it
                     if code != 0:
                         hub.abort()  # before the next one runs
         except PeerLost:  # before its first turn

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 from phalanx.adapters.torch_models import save_state, state_of
+from phalanx.core.context import call_at_end
 from phalanx.core.errors import InputError, NotFinite, PeerLost
 from phalanx.data.reader import Reader
 from phalanx.train.control.rendezvous import EPOCH_DONE
@@ -31,7 +31,7 @@ class TrainingLoop:
         self._began = False
         self._stretches = Stretches(parts)
         if parts.environment.launched:
-            atexit.register(self._at_exit)
+            call_at_end(self._at_exit)
 
     # -- epochs ------------------------------------------------------------------------------
 

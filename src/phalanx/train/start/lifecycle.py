@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _thread
-import atexit
 import contextlib
 import os
 import platform
@@ -18,6 +17,7 @@ from types import FrameType
 import torch
 
 from phalanx.core import stopping
+from phalanx.core.context import call_at_end
 from phalanx.core.errors import SCRIPT_FAILED, RunStopped, has_lost_a_machine
 from phalanx.core.script.startup import script_seconds
 from phalanx.core.version import __version__
@@ -50,7 +50,7 @@ class Lifecycle:
         self._obeyed = False
         self._process, self._hears = os.getpid(), False
         if environment.launched:
-            atexit.register(self._at_exit)
+            call_at_end(self._at_exit)
             self._hears = (
                 not environment.thread and threading.current_thread() is threading.main_thread()
             )
