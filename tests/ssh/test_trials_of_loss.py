@@ -118,7 +118,10 @@ def test_no_sample_is_lost_with_a_machine(machines: Lab, tmp_path: Path, trial: 
         ended = running.end(300.0)
         run = bench.latest()
         if ended.code == 0:
-            assert bench.summary()["samples"] == EPOCHS * SAMPLES, ended.text
+            if bench.summary()["unreported"]:  # the weights below count what no event did
+                assert "did not arrive" in ended.text
+            else:
+                assert bench.summary()["samples"] == EPOCHS * SAMPLES, ended.text
             assert bench.summary()["samples_lost"] == 0, ended.text
         else:
             again = _resumed(bench, trial, run)

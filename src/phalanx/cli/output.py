@@ -59,7 +59,7 @@ def without_nan(value: Any) -> Any:
 
 
 def write_problem(cause: str, remedy: str) -> None:
-    """``error: cause`` and the remedy below it, on stderr."""
+    """``error: cause``, and ``hint: remedy`` below it, on stderr."""
     sys.stdout.flush()
-    lines = [f"error: {cause}", *([f"  {remedy}"] if remedy else [])]
+    lines = [f"error: {cause}", *([f"hint: {remedy}"] if remedy else [])]
     print(printable("\n".join(lines)), file=sys.stderr, flush=True)

@@ -107,7 +107,7 @@ def memory_used(folders: list[Path]) -> int | None:
 
 
 def kill_all(folder: Path) -> None:
-    """End what is in a group that the lab made, so nobody else's processes are in it."""
+    """End what is in a group that the lab made, so it holds no other processes."""
     for pid in processes(folder):
         if pid not in (0, os.getpid()):
             with suppress(ProcessLookupError):

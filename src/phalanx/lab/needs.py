@@ -56,7 +56,7 @@ def tool(command: str) -> str:
 
 
 def call(words: Sequence[str], text: str = "", *, fails: bool = True) -> str:
-    """Run a command to its end and give its output; if it ``fails``, its own words are told."""
+    """Run a command to its end and give its output; if it ``fails``, its own output is shown."""
     try:
         ended = subprocess.run(
             [tool(words[0]), *words[1:]],

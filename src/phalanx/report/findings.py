@@ -22,6 +22,7 @@ def findings(summary: Summary) -> list[str]:
         worth_sentence(summary),
         switch_sentence(summary),
         lost_sentence(summary),
+        unreported_sentence(summary),
     )
     return [sentence for sentence in found if sentence]
 
@@ -45,6 +46,15 @@ def lost_sentence(summary: Summary) -> str | None:
     return (
         f"{words.count(summary.samples_lost)} samples of lost workers were not trained to the end."
     )
+
+
+def unreported_sentence(summary: Summary) -> str | None:
+    """Whose part of the figures is missing."""
+    if not summary.unreported:
+        return None
+    machines = {worker.rank: worker.machine for worker in summary.per_worker}
+    names = ", ".join(f"worker {rank} on {machines.get(rank)}" for rank in summary.unreported)
+    return f"The last reports of {names} did not arrive: samples and speeds may be too low."
 
 
 def straggler_sentence(summary: Summary) -> str | None:

@@ -45,6 +45,17 @@ def late(waiting: str, **changes: Any) -> Summary:
     return Summary(run="r", status="done", straggler=Straggler(**(values | changes)))
 
 
+def test_reports_that_did_not_arrive_are_named(tmp_path: Path) -> None:
+    paths = write_run(tmp_path, "r")
+    assert summarise(paths).unreported == []
+    events = paths.events_of(1).read_text().splitlines()
+    kept = [line for line in events if '"finished"' not in line]
+    paths.events_of(1).write_text("\n".join(kept) + "\n")
+    summary = summarise(paths, status="done")
+    assert summary.unreported == [1]
+    assert any("last reports of worker 1" in sentence for sentence in findings(summary))
+
+
 @pytest.mark.parametrize(
     ("waiting", "told"),
     [

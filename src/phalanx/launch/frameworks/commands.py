@@ -23,7 +23,7 @@ class Ground:
     variables: Mapping[str, str] = field(default_factory=dict)
     """Others that every process there is given."""
     before: tuple[str, ...] = ()
-    """Words in front of the command: a program that ties it to whoever starts it."""
+    """Words in front of the command: a program that ends it with the process that starts it."""
 
 
 def commands_of(

@@ -58,7 +58,7 @@ def _accelerate(places: Places) -> dict[str, str]:
 
 
 def _lightning(process: Process, world: int) -> dict[str, str]:
-    """What a ``Trainer`` or ``Fabric`` takes for ``devices`` and ``num_nodes`` if nobody says it.
+    """What a ``Trainer`` or ``Fabric`` takes for ``devices`` and ``num_nodes`` by default.
 
     Each process checks by itself that their product is the number of all processes, and takes
     its own device out of a list of that length: the machines need not say the same.

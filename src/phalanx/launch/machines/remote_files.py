@@ -73,7 +73,7 @@ def _of_rank(paths: RunPaths, rank: int) -> list[tuple[str, int]]:
 
 
 class MachineFile:
-    """The samples of one machine: kept in its file, and for whoever watches."""
+    """The samples of one machine: kept in its file, and passed to the observer."""
 
     def __init__(self, path: Path) -> None:
         self.clock_to_run = 0.0

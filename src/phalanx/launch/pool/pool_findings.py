@@ -24,7 +24,7 @@ FILTERED = (
     "operation not permitted",
     "permission denied",
 )
-"""Whoever is knocked at listens: what answers so is a firewall."""
+"""The machine that is tested listens: such an answer comes from a firewall."""
 
 
 @dataclass(frozen=True)

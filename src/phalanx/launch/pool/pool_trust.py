@@ -108,7 +108,7 @@ async def _judge(machine: Machine, tunnel: asyncssh.SSHClientConnection | None) 
 
 
 def _kinds_of(known: Sequence[KnownKey]) -> list[tuple[str, ...]]:
-    """Those that are recorded; of a machine that nobody knows, the one that is preferred."""
+    """Those that are recorded; of an unknown machine, the one that is preferred."""
     if not known:
         return [()]
     recorded = {each.kind for each in known}

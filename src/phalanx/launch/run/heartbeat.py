@@ -54,7 +54,7 @@ class Silence:
             self._heard[event.rank] = self._clock()
 
     def excuse(self) -> None:
-        """It was this computer that slept: nobody could be heard."""
+        """It was this computer that slept: nothing could arrive."""
         self._heard = dict.fromkeys(self._heard, self._clock())
 
     def news(self) -> Iterator[str]:

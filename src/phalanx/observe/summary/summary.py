@@ -18,7 +18,7 @@ from phalanx.observe.speedup.from_events import judge
 from phalanx.observe.summary import history as hist
 from phalanx.observe.summary.ancestry import MOST_GENERATIONS, ResumeSource, source_of, went_on
 from phalanx.observe.summary.run_records import RunFiles, read_record, read_run
-from phalanx.observe.summary.run_status import RUNNING, status_of, written_exit_codes
+from phalanx.observe.summary.run_status import DONE, RUNNING, status_of, written_exit_codes
 from phalanx.observe.summary.summary_fields import (
     CheckpointSummary,
     DataSummary,
@@ -158,6 +158,8 @@ def _add_outcome(summary: Summary, run: RunFiles, generation: int) -> None:
     summary.epochs = sum(not row.get("earlier") for row in summary.history)
     samples = sum(log.samples for log in ranks)
     summary.samples_lost = sum(event.lost for log in ranks for event in log.settled)
+    if summary.status == DONE and summary.system == OURS:
+        summary.unreported = [log.rank for log in ranks if log.joined and not log.finished]
     summary.samples = samples or sum(done.samples for log in ranks for done in log.epochs)
     train = summary.phases.train
     summary.samples_per_second = summary.samples / train if train else None

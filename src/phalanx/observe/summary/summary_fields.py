@@ -135,6 +135,8 @@ class Summary(msgspec.Struct, kw_only=True):
     samples: int | None = None
     samples_lost: int | None = None
     """Of workers that were lost, and that the others could not train instead."""
+    unreported: list[int] = []
+    """Ranks whose last events did not arrive: what they trained at the end is not counted."""
     seconds: float | None = None
     samples_per_second: float | None = None
     train_loss: float | None = None

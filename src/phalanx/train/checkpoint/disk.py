@@ -14,7 +14,7 @@ Steps = Callable[[str], None]
 
 
 def unwatched(_step: str) -> None:
-    """Nobody wants to know."""
+    """Ignores it."""
 
 
 def scratch_of(path: Path) -> Path:

@@ -143,7 +143,7 @@ class Evaluator:
 
     def _made_by_another(self, epoch: int, number: int, wait: bool) -> list[float] | None:
         """``None`` also when this worker is so late that the figures are gone, or so early that
-        whoever evaluates this epoch has ended it without them."""
+        the worker that evaluates this epoch has ended it without them."""
         cell, owned = self._cell(number), self._owners[epoch % RING]
         while True:
             owner = int(owned[1]) if owned[0] == epoch + 1 else 0

@@ -45,7 +45,7 @@ class GradientWeight:
         self._counted: Counted | None = None
         """What the batch in hand counts for, where that is not its samples."""
         self._weighted = self._unknown = False
-        """Since the last step: a loss did not count for its samples; nobody knows for what."""
+        """Since the last step: a loss did not count for its samples; unknown for what."""
         self._looks = 0
         """Losses of the batch in hand since its last step."""
         self._by_samples = list(self._scales), 1.0

@@ -37,7 +37,7 @@ def own_addresses() -> list[str]:
 
 
 def look_up(name: str) -> list[str]:
-    """The addresses that ``name`` stands for; none when nobody knows it."""
+    """The addresses that ``name`` stands for; none for an unknown name."""
     try:
         answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

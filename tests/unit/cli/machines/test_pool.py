@@ -148,8 +148,8 @@ def test_init_with_a_password_of_the_environment(
         entered = shell(*words, "--password", "env:LAB_PASSWORD")
         monkeypatch.setenv("LAB_PASSWORD", "wrong words")
         wrong = shell(*words, "--password", "env:LAB_PASSWORD", "--out", "wrong.yaml")
-    assert "does not let ml in\n  If it takes passwords, give --password prompt" in refused.err
-    assert "does not let ml in\n  Check --user and the password" in wrong.err
+    assert "does not let ml in\nhint: If it takes passwords, give --password prompt" in refused.err
+    assert "does not let ml in\nhint: Check --user and the password" in wrong.err
     assert "cannot start a command: it says 'hello'" in entered.err, "it was let in"
     text = (shell.folder / "pool.yaml").read_text()
     here, left_out = text.split("  # m0: ")
@@ -185,9 +185,9 @@ def test_init_asks_for_one_password_once(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("reference", "words"),
     [
-        ("swordfish", "never the password itself\n  Others can read the words of a command"),
+        ("swordfish", "never the password itself\nhint: Others can read the words of a command"),
         ("env:sword-fish", "env: needs the name of a variable"),
-        ("env:NOT_SET_AT_ALL", "is not set\n  Set it: read -rs NOT_SET_AT_ALL && export"),
+        ("env:NOT_SET_AT_ALL", "is not set\nhint: Set it: read -rs NOT_SET_AT_ALL && export"),
         ("key:~/swordfish", "A key is given by --key"),
         ("", "a password cannot be empty"),
     ],

@@ -167,7 +167,7 @@ def test_a_rank_that_is_not_there(house: Shell) -> None:
     answer = house("logs", "--rank", "7")
 
     assert answer.code == 2
-    assert answer.errors == [f"error: run '{NEW}' has no rank 7", "  It has 0, 1."]
+    assert answer.errors == [f"error: run '{NEW}' has no rank 7", "hint: It has 0, 1."]
 
 
 def test_a_folder_that_is_no_run(house: Shell) -> None:
@@ -314,7 +314,7 @@ def test_a_study_has_no_runs_outside_its_home(house: Shell) -> None:
 def test_a_log_of_no_rank_is_passed_over(house: Shell) -> None:
     (house.runs / NEW / "logs" / "rank-x.log").write_text("")
     answer = house("logs", "--rank", "7")
-    assert answer.errors == [f"error: run '{NEW}' has no rank 7", "  It has 0, 1."]
+    assert answer.errors == [f"error: run '{NEW}' has no rank 7", "hint: It has 0, 1."]
 
 
 def test_a_folder_or_a_pipe_in_the_place_of_a_file(house: Shell) -> None:
