@@ -15,6 +15,8 @@ Balance = Literal["auto", "off"]
 BALANCES = ("auto", "off")
 OnNonfinite = Literal["skip", "stop"]
 ON_NONFINITE = ("skip", "stop")
+LossKind = Literal["mean", "sum"]
+LOSSES = ("mean", "sum")
 OURS = "phalanx"
 """The name of this system, among others that do the same job."""
 
@@ -64,6 +66,10 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How many checkpoints are kept, besides the best."""
     second_copy: bool = False
     """Whether a second machine keeps them too: no controller takes them home meanwhile."""
+    adopt: bool = False
+    """The script does not call Phalanx: what it trains is found while it runs."""
+    loss: LossKind | None = None
+    """What an adopted script makes of a batch; ``None``: as its losses look."""
     module: str | None = None
     """The script's name as a module, where it was asked for by ``-m``."""
     resume: str | None = None

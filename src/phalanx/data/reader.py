@@ -108,20 +108,37 @@ def as_reader(data: Any, *, seed: int = 0, augment: Augment | None = None) -> Re
     """A :class:`Reader` of ``data``, or an :class:`InputError` that says why there is none."""
     if isinstance(data, Reader) and augment is None:
         return data
-    options = loader_options(data) if isinstance(data, DataLoader) else LoaderOptions()
-    source = data.dataset if isinstance(data, DataLoader) else data
-    if isinstance(source, IterableDataset):
-        raise InputError(
-            "an IterableDataset cannot be shared among workers: its samples have no numbers",
-            "Use a map-style Dataset (__len__ and __getitem__).",
-        )
-    tensors = tensors_of(source) if options.collate is default_collate else None
+    if isinstance(data, DataLoader):
+        return reader_of(data.dataset, loader_options(data), seed=seed, augment=augment)
+    if isinstance(data, IterableDataset):
+        raise _unnumbered()
+    tensors = tensors_of(data)
     if tensors is not None:
-        form = _form_of(source)
-        return TensorReader(tensors, seed=seed, augment=augment, options=options, form=form)
-    if _is_map_style(source):
-        return LazyReader(source, seed=seed, augment=augment, options=options)
+        return TensorReader(tensors, seed=seed, augment=augment, form=_form_of(data))
+    if _is_map_style(data):
+        return LazyReader(data, seed=seed, augment=augment)
     raise InputError(f"cannot read data of type {type(data).__name__}", KINDS)
+
+
+def reader_of(
+    dataset: Any, options: LoaderOptions, *, seed: int, augment: Augment | None = None
+) -> Reader:
+    """Of the dataset of a DataLoader, to which a list is one of samples."""
+    if isinstance(dataset, IterableDataset):
+        raise _unnumbered()
+    plain = options.collate is default_collate and not isinstance(dataset, list | tuple)
+    tensors = tensors_of(dataset) if plain else None
+    if tensors is None:
+        return LazyReader(dataset, seed=seed, augment=augment, options=options)
+    form = _form_of(dataset)
+    return TensorReader(tensors, seed=seed, augment=augment, options=options, form=form)
+
+
+def _unnumbered() -> InputError:
+    return InputError(
+        "an IterableDataset cannot be shared among workers: its samples have no numbers",
+        "Use a map-style Dataset (__len__ and __getitem__).",
+    )
 
 
 def tensors_of(data: Any) -> list[Tensor] | None:
@@ -150,7 +167,8 @@ def _form_of(data: Any) -> Callable[[list[Tensor]], Batch]:
 
 
 def _rows_of(subset: Subset[Any]) -> list[Tensor] | None:
-    whole = tensors_of(subset.dataset)
+    listed = isinstance(subset.dataset, list | tuple)  # samples, not columns
+    whole = None if listed else tensors_of(subset.dataset)
     if whole is None:
         return None
     rows = torch.as_tensor(subset.indices, dtype=torch.int64)

@@ -87,7 +87,7 @@ WRONG = [
     (["export"], "no runs", "phalanx demo"),
     (["export", "--best", "--checkpoint", "1"], "cannot be combined", "one of them"),
     (["run", "tran.py"], "no script 'tran.py'", "train.py"),
-    (["run", "plain.py"], "no phalanx.fit or phalanx.join", "phalanx.fit("),
+    (["run", "plain.py"], "calls neither phalanx.fit nor phalanx.join", "phalanx.fit("),
     (["run", "train.py", "--pool", "none.yaml"], "none.yaml", ""),
     (["run", "train.py", "--machines", "gpuz"], "gpuz", ""),
     (

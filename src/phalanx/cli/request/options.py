@@ -140,6 +140,14 @@ OnNonfinite = Annotated[
         help="A step whose gradient is not finite: skip (10 in a row end the run) or stop.",
     ),
 ]
+LossKind = Annotated[
+    str | None,
+    typer.Option(
+        "--loss",
+        metavar="KIND",
+        help="What a script without Phalanx makes of a batch: mean or sum. Default: as it looks.",
+    ),
+]
 Slow = Annotated[
     str | None, typer.Option(metavar="F,F,…", help="Emulate slower workers, such as 1,1,0.25.")
 ]
@@ -203,6 +211,7 @@ class RunOptions:
     precision: PrecisionName = "float32"
     balance: Balance = "auto"
     on_nonfinite: OnNonfinite = "skip"
+    loss: LossKind = None
     slow: Slow = None
     rate: Rate = None
     checkpoint_every: CheckpointEvery = "0"

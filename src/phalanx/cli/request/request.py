@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from phalanx.cli.request.values import (
     CheckpointTimes,
+    check_adopted,
     read_checkpoints,
     read_rate,
     read_size,
@@ -20,7 +21,7 @@ from phalanx.core.registry import did_you_mean
 if TYPE_CHECKING:
     from phalanx.cli.invocation import Invocation
     from phalanx.cli.request.options import RunOptions
-    from phalanx.core.settings import Balance, OnNonfinite, Precision
+    from phalanx.core.settings import Balance, LossKind, OnNonfinite, Precision
     from phalanx.launch.launchers.launcher import Fleet, Job
     from phalanx.plan.plan import Plan
     from phalanx.pool.machine import Machine, Pool
@@ -42,6 +43,8 @@ class Request:
     pool: Pool
     module: str | None
     """The script's name, where it was asked for as a module."""
+    adopt: bool
+    """The script does not call Phalanx."""
     slow: tuple[float, ...]
     rate: float | None
     checkpoints: CheckpointTimes
@@ -102,6 +105,8 @@ class Request:
             checkpoint_minutes=self.checkpoints.minutes,
             keep=self.checkpoints.keep,
             module=self.module,
+            adopt=self.adopt,
+            loss=cast("LossKind | None", options.loss),
         )
         return Job(
             script=self.script,
@@ -149,7 +154,7 @@ def check(
     to call Phalanx, which one of another framework does not.
     """
     from phalanx.core.script.packages import module_file
-    from phalanx.launch.script.script_check import check_script
+    from phalanx.launch.script.script_check import check_script, is_adopted
 
     slow, rate = read_slow(options.slow), read_rate(options.rate)
     times = read_checkpoints(options.checkpoint_every, options.keep)
@@ -162,6 +167,9 @@ def check(
     if module:
         script, named = module_file(str(script), Path.cwd())
     script = check_script(script, joins=joins)
+    adopt = joins and is_adopted(script)
+    if adopt:
+        check_adopted(options)
     machines, pool = _machines(options)
     request = Request(
         options=options,
@@ -171,6 +179,7 @@ def check(
         machines=machines,
         pool=pool,
         module=named,
+        adopt=adopt,
         slow=slow,
         rate=rate,
         checkpoints=times,
@@ -239,13 +248,14 @@ def _check_numbers(options: RunOptions) -> None:
 
 
 def _check_choices(options: RunOptions) -> None:
-    from phalanx.core.settings import BALANCES, ON_NONFINITE, PRECISIONS
+    from phalanx.core.settings import BALANCES, LOSSES, ON_NONFINITE, PRECISIONS
     from phalanx.launch.launchers.launcher import LAUNCHERS
 
     for what, value, known in (
         ("precision", options.precision, PRECISIONS),
         ("balance", options.balance, BALANCES),
         ("--on-nonfinite", options.on_nonfinite, ON_NONFINITE),
+        ("--loss", options.loss or "mean", LOSSES),
         ("launcher", options.launcher, ["auto", *LAUNCHERS.names()]),
     ):
         if value not in known:

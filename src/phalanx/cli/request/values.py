@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
+
+if TYPE_CHECKING:
+    from phalanx.cli.request.options import RunOptions
 
 RATE_UNITS = {"": 1.0, "bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 SLOWEST = 0.001
@@ -117,3 +121,17 @@ def _whole(number: float, text: str) -> int:
 def _once(value: object, what: str, text: str) -> None:
     if value is not None:
         raise InputError(f"--checkpoint-every {text} gives {what} twice", _EVERY_EXAMPLE)
+
+
+def check_adopted(options: RunOptions) -> None:
+    """What a script decides by itself, unless it asks Phalanx."""
+    for option, value in (
+        ("--batch", options.batch),
+        ("--batch-per-worker", options.batch_per_worker),
+        ("--precision", options.precision if options.precision != "float32" else None),
+    ):
+        if value is not None:
+            raise InputError(
+                f"{option} does not apply: the script does not call Phalanx, and decides by itself",
+                "Change it in the script (its own options follow --), or call phalanx.join there.",
+            )

@@ -46,7 +46,7 @@ def imported_files(tree: ast.AST, file: Path, folders: Sequence[Path]) -> Iterat
 
     Relative imports start from the file's own folder. Phalanx itself is no part of a script.
     """
-    for dots, name in _imported(tree):
+    for dots, name in imported(tree):
         if dots:
             parents = file.parents
             yield from _files_of(parents[min(dots, len(parents)) - 1], name)
@@ -55,7 +55,7 @@ def imported_files(tree: ast.AST, file: Path, folders: Sequence[Path]) -> Iterat
                 yield from _files_of(folder, name)
 
 
-def _imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Every imported module with the number of dots before its name.
 
     A name that is imported from a package may be a module too, so it is among them.

@@ -13,6 +13,7 @@ from phalanx.core.registry import Registry
 STARTUP = Registry(
     "startup step",
     {
+        "adopt": "phalanx.train.adopt.hooks:adopt_this_worker",
         "optimizers": "phalanx.train.start.light_optimizers:without_compiler",
         "seed": "phalanx.train.start.seed:seed_this_worker",
     },

@@ -5,17 +5,18 @@ from __future__ import annotations
 import ast
 import difflib
 import os
-import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from phalanx.core.errors import InputError
 from phalanx.core.script.packages import place_of
-from phalanx.core.script.script_imports import imported_files, parse
+from phalanx.core.script.script_imports import imported, imported_files, parse
 
 _ENTRIES = {"fit", "join"}
 _CANNOT_TELL = {"import_module", "spec_from_file_location", "runpy", "exec", "__import__"}
 """A script that uses one of these may reach phalanx in ways that cannot be read from it."""
+_TRAINS = {"torch", "torchvision", "transformers", "lightning", "pytorch_lightning", "accelerate"}
 _MOST_FILES = 200
 
 
@@ -36,17 +37,39 @@ def check_script(path: Path, *, joins: bool = True) -> Path:
         raise InputError(
             f"cannot read '{path}': {error.strerror}", "Check the permissions of the file."
         ) from error
-    if joins and not _may_reach_phalanx(path, source):
-        raise InputError(f"'{path}' has no phalanx.fit or phalanx.join", _remedy_for(source))
+    if joins and not _look(path, source).can_train:
+        raise InputError(
+            f"'{path}' calls neither phalanx.fit nor phalanx.join, and does not use torch",
+            _remedy_for(source),
+        )
     return path
+
+
+def is_adopted(script: Path) -> bool:
+    """Whether the script does not call Phalanx, so that what it trains is found while it runs.
+
+    Where that cannot be told it is; a call of Phalanx then ends the adoption.
+    """
+    return not _look(script, script.read_bytes()).calls
+
+
+@dataclass
+class _Look:
+    """What the source of a script, and of modules beside it, says."""
+
+    calls: bool = False
+    """It calls Phalanx."""
+    unclear: bool = False
+    """It may do so in a way that cannot be read from it."""
+    imports: set[str] = field(default_factory=set)
+
+    @property
+    def can_train(self) -> bool:
+        return self.calls or self.unclear or bool(self.imports & _TRAINS)
 
 
 def _remedy_for(source: bytes) -> str:
     """Somebody else's distributed script can be run as it is."""
-    if b"torch.distributed" in source or b"DistributedDataParallel" in source:
-        return "A script that uses torch.distributed itself runs as it is: --framework torch"
-    if re.search(rb"^\s*(import|from) (accelerate|lightning|pytorch_lightning)\b", source, re.M):
-        return "A script of Accelerate or Lightning runs as it is: --framework torch"
     if b"tf.distribute" in source or b"tensorflow" in source:
         return "A script of TensorFlow runs as it is: --framework tensorflow"
     return (
@@ -55,25 +78,30 @@ def _remedy_for(source: bytes) -> str:
     )
 
 
-def _may_reach_phalanx(script: Path, source: bytes) -> bool:
-    """Whether the script, or a module beside it that it imports, uses phalanx."""
+def _look(script: Path, source: bytes) -> _Look:
+    """At the script and the modules beside it that it imports."""
     above = place_of(script.resolve()).root
     folders = [script.resolve().parent, above, Path.cwd(), *_python_path()]
-    waiting, seen = [(script, source)], {script.resolve()}
+    waiting, seen, found = [(script, source)], {script.resolve()}, _Look()
     while waiting and len(seen) < _MOST_FILES:
         file, text = waiting.pop()
         tree = parse(text)
-        if tree is None or _uses_phalanx(tree):
-            return True
+        if tree is None:
+            found.unclear = True
+            continue
+        _look_at(tree, found)
+        if found.calls:
+            return found
         file = file.resolve()
         for module in imported_files(tree, file, [file.parent, *folders]):
             if module not in seen and os.access(module, os.R_OK):
                 seen.add(module)
                 waiting.append((module, module.read_bytes()))
-    return bool(waiting)
+    found.unclear = found.unclear or bool(waiting)
+    return found
 
 
-def _uses_phalanx(tree: ast.AST) -> bool:
+def _look_at(tree: ast.AST, found: _Look) -> None:
     ours, words = {"phalanx"}, set[str]()
     for node in ast.walk(tree):
         match node:
@@ -81,13 +109,15 @@ def _uses_phalanx(tree: ast.AST) -> bool:
                 ours |= {a.asname for a in names if a.name == "phalanx" and a.asname}
                 words |= {part for a in names for part in a.name.split(".")}
             case ast.ImportFrom(module=str() as module, names=names, level=0):
-                found = {alias.name for alias in names}
-                words |= found | set(module.split("."))
-                if module.partition(".")[0] == "phalanx" and found & {*_ENTRIES, "*"}:
-                    return True
+                given = {alias.name for alias in names}
+                words |= given | set(module.split("."))
+                if module.partition(".")[0] == "phalanx" and given & {*_ENTRIES, "*"}:
+                    found.calls = True
             case ast.Name(id=name) | ast.Attribute(attr=name):
                 words.add(name)
-    return bool(words & _CANNOT_TELL) or ("phalanx" in words and any(_entered(tree, ours)))
+    found.imports |= {name.partition(".")[0] for _, name in imported(tree)}
+    found.unclear = found.unclear or bool(words & _CANNOT_TELL)
+    found.calls = found.calls or ("phalanx" in words and any(_entered(tree, ours)))
 
 
 def _entered(tree: ast.AST, ours: set[str]) -> Iterator[bool]:

@@ -8,6 +8,8 @@ import torch
 from torch import nn
 
 from phalanx.core.errors import InputError
+from phalanx.core.settings import LOSSES
+from phalanx.train.adopt.hooks import end_adoption
 from phalanx.train.api.precision import Trial
 from phalanx.train.api.run import Run
 from phalanx.train.checkpoint.kept_state import Keeper
@@ -16,7 +18,6 @@ from phalanx.train.start.environment import Environment, detect
 from phalanx.train.start.seed import CommonSeed
 
 BUFFER_POLICIES = ("auto", "average", "first")
-LOSSES = ("mean", "sum")
 
 
 def join(
@@ -55,6 +56,7 @@ def join_with(
         raise InputError(f"buffers='{buffers}' is unknown", f"Use {', '.join(BUFFER_POLICIES)}.")
     if loss not in LOSSES:
         raise InputError(f"loss='{loss}' is unknown", f"Use {' or '.join(LOSSES)}.")
+    end_adoption()
     seeds = CommonSeed.now()
     environment = environment or detect()
     parts, loop = build_worker(

@@ -75,8 +75,10 @@ def build_worker(
     loss: str,
     trial: Trial | None,
     seeds: CommonSeed,
+    notes: Sequence[str] = (),
 ) -> tuple[WorkerParts, TrainingLoop]:
-    """Collective. ``trial`` is a step for timing precisions; ``seeds`` are as all workers began."""
+    """Collective. ``trial`` is a step for timing precisions; ``seeds`` are as all workers began;
+    ``notes`` are said first."""
     if environment.launched and not environment.thread:
         os.environ[settings.PROCESS] = str(os.getpid())  # what it starts is no worker
     paths = environment.paths
@@ -97,7 +99,7 @@ def build_worker(
         strategy=script.spec.text,
         phase=engine.phase,
         parameters=count_parameters(script.models),
-        notes=script.notes,
+        notes=[*notes, *script.notes],
     )
     schedule = TrainingSchedule(script.spec, resumed.start if resumed else None, script.optimizers)
     evaluator = Evaluator(engine, environment.device, script.precision == "bfloat16")

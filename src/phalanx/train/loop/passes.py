@@ -29,6 +29,8 @@ class Pass:
     order: Tensor
     fixed: bool = False
     """Each worker reads the same columns of each batch."""
+    moved: bool = True
+    """Batches are moved to the worker's device; else the script does that itself."""
 
     def indices(self, lease: Lease) -> Tensor:
         return self.order[lease.start : lease.end]

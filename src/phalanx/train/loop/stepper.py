@@ -7,6 +7,7 @@ from torch import Tensor
 
 from phalanx.core.errors import InputError
 from phalanx.data.ledger import Lease
+from phalanx.sync.state.gradients import get_grad, set_grad
 from phalanx.sync.strategies.strategy import Timing
 from phalanx.train.checkpoint.checkpointing import Trained
 from phalanx.train.guards.grad_scaler import Scaling
@@ -43,6 +44,8 @@ class Stepper:
         self._fed = self._over = False
         """Whether batches come from ``run.batches``; whether training is over."""
         self._clip: float | None = None
+        self.keeps_gradients = False
+        """Whether gradients are there after a step, until the script zeroes them."""
         self._device, self._waits_for_device = device, engine.workers > 1 and device.type == "cuda"
         """A GPU's gradient is there when it has computed it, not when it was asked to: else its
         speed would look like that of the asking. The exchange would wait for it anyway."""
@@ -111,6 +114,7 @@ class Stepper:
         self.follow_parameters()
         scale, weight = self._weight.of_step(index, weight)
         agreed = index in self._weight.agreed and scaler is None
+        kept = self._gradients(index) if self.keeps_gradients else ()
         with self.ours:
             factor = self._scaling.before_step(index, scaler)
             self._engine.look()
@@ -119,7 +123,14 @@ class Stepper:
             self._scaling.after_step(scaler)
         self._stopwatch.stepped(ready, timing, factor)
         self._weight.stepped(index)
+        for parameter, gradient in kept:
+            set_grad(parameter, gradient)
         self._clip = clip
+
+    def _gradients(self, index: int) -> list[tuple[Tensor, Tensor]]:
+        groups = self._optimizers[index].param_groups
+        found = ((p, get_grad(p)) for group in groups for p in group["params"])
+        return [(p, gradient) for p, gradient in found if gradient is not None]
 
     def _index(self, optimizer: torch.optim.Optimizer) -> int:
         for i, known in enumerate(self._optimizers):

@@ -7,6 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from phalanx.core.errors import InputError, PeerLost, RunStopped
 from phalanx.data.ledger import Lease, Segment
 from phalanx.train.checkpoint.checkpointing import Checkpointer, Trained
@@ -111,7 +113,8 @@ class Stretches:
     def _loaded(self, current: Pass, found: Iterator[Lease]) -> Source:
         # What is claimed ahead, others wait for; scripted time has no threads beside it.
         ahead = (2 if self._engine.lockstep else 1) if self._engine.background else 0
-        device, channels_last = self._parts.environment.device, self._parts.channels_last
+        device = self._parts.environment.device if current.moved else torch.device("cpu")
+        channels_last = self._parts.channels_last
         return loaded(current, found, device, ahead=ahead, channels_last=channels_last)
 
     def ends_with(self, lease: Lease) -> bool:

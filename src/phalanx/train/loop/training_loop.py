@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+from torch import Tensor
+
 from phalanx.adapters.torch_models import save_state, state_of
 from phalanx.core.context import call_at_end
 from phalanx.core.errors import InputError, NotFinite, PeerLost
@@ -82,15 +84,43 @@ class TrainingLoop:
 
     # -- passes ------------------------------------------------------------------------------
 
-    def through_batches(self, reader: Reader, batch: int | None, *, fixed: bool) -> Iterator[Any]:
-        """This worker's batches of one pass."""
+    def adopt(self, epochs: int | None) -> None:
+        """The script has its own loop, of so many epochs if that is known; each pass is one."""
+        self._schedule.epochs = self._figures.epochs = epochs
+        self._steps.keeps_gradients = True
+
+    def through_adopted(self, reader: Reader, order: Tensor, batch: int) -> Iterator[Any]:
+        """This worker's batches of one epoch of an adopted script, in the script's own order."""
+        epoch, skipped = self._passes, self._passes < self._schedule.start.pass_number
+        if not skipped:
+            self.epoch = epoch
+            self._figures.begin_epoch(epoch)
+        began, optimizer = self._clock.now(), self._parts.trained.optimizers[0]
+        rate = float(optimizer.param_groups[0]["lr"])
+        yield from self.through_batches(reader, batch, order=order)
+        if not skipped:
+            self._end_epoch(began, rate)
+            self._check_weights(f"after epoch {epoch + 1}")
+
+    def through_batches(
+        self,
+        reader: Reader,
+        batch: int | None,
+        *,
+        fixed: bool = False,
+        order: Tensor | None = None,
+    ) -> Iterator[Any]:
+        """This worker's batches of one pass; ``order`` is that of an adopted script's loader."""
         parts, rates = self._parts, self._parts.rates
         if fixed and self._engine.workers > 1:
             check_fixed(self._schedule.spec)
             self._figures.say_once("fixed=True: equal shares, whatever the workers' speeds")
-        if self.epochs is None:
+        # An adopted script goes through the epochs before a checkpoint again, without batches.
+        if self.epochs is None and self._passes >= self._schedule.start.pass_number * (
+            order is not None
+        ):
             self._restore_kept()
-        current = self._new_pass(reader, batch, fixed)
+        current = self._new_pass(reader, batch, fixed, order)
         self._steps.follow_parameters()  # here all workers come by, also one without a batch
         trained = False
         rates.begin_pass(current, self._schedule.begin_at(current))
@@ -110,9 +140,11 @@ class TrainingLoop:
             self._engine.end_pass()
             parts.checkpointer.after_pass(current)
 
-    def _new_pass(self, reader: Reader, batch: int | None, fixed: bool) -> Pass:
+    def _new_pass(
+        self, reader: Reader, batch: int | None, fixed: bool, order: Tensor | None
+    ) -> Pass:
         chosen, workers = self._parts.environment.settings, self._engine.workers
-        if chosen.epochs and self.epochs is None:
+        if chosen.epochs and self.epochs is None and order is None:
             raise InputError(
                 "--epochs was given, but the script does not loop over run.epochs",
                 "for epoch in run.epochs(10):",
@@ -122,7 +154,10 @@ class TrainingLoop:
         number, self._passes = self._passes, self._passes + 1
         # A loop without run.epochs: each pass is an epoch.
         epoch = number if self.epochs is None else self.epoch
-        current = new_pass(number, epoch, reader, wanted, chosen.seed, fixed=fixed)
+        if order is None:
+            current = new_pass(number, epoch, reader, wanted, chosen.seed, fixed=fixed)
+        else:
+            current = Pass(number, epoch, reader, len(order), wanted, order, moved=False)
         self._figures.plan(current)
         self._steps.open()
         return current

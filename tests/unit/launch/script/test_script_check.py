@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.core.errors import InputError
-from phalanx.launch.script.script_check import check_script
+from phalanx.launch.script.script_check import check_script, is_adopted
 
 
 def make(folder: Path, **files: str) -> Path:
@@ -49,7 +49,7 @@ def test_accepted(tmp_path: Path, text: str) -> None:
 def test_a_script_without_fit_or_join(tmp_path: Path, text: str) -> None:
     with pytest.raises(InputError) as caught:
         check_script(make(tmp_path, train=text))
-    assert "has no phalanx.fit or phalanx.join" in caught.value.cause
+    assert "calls neither phalanx.fit nor phalanx.join" in caught.value.cause
     assert "phalanx.fit(model" in caught.value.remedy
 
 
@@ -117,9 +117,6 @@ def test_an_unreadable_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ("import torch.distributed as dist", "--framework torch"),
-        ("from accelerate import Accelerator", "--framework torch"),
-        ("def main():\n    import lightning as L", "--framework torch"),
         ("import tensorflow as tf", "--framework tensorflow"),
         ("import acceleration", "phalanx.join"),
     ],
@@ -140,8 +137,29 @@ def test_the_remedy_for_a_script_of_another_framework(tmp_path: Path, text: str,
     ],
 )
 def test_one_that_only_looks_like_it_is_refused_before_it_runs(tmp_path: Path, text: str) -> None:
-    with pytest.raises(InputError, match=r"has no phalanx\.fit or phalanx\.join"):
+    with pytest.raises(InputError, match="calls neither"):
         check_script(make(tmp_path, train=text))
+
+
+@pytest.mark.parametrize(
+    ("text", "adopted"),
+    [
+        ("import torch", True),
+        ("import torch.distributed as dist", True),
+        ("from accelerate import Accelerator", True),
+        ("def main():\n    import lightning as L", True),
+        ("import torch, phalanx\nx = phalanx.data.load('digits')", True),
+        ("import torch, phalanx\nphalanx.join(1, 2)", False),
+        ("import torch, importlib\nimportlib.import_module('whatever')", True),
+        ("def broken(:", True),
+    ],
+)
+def test_a_script_that_does_not_call_phalanx_is_adopted(
+    tmp_path: Path, text: str, adopted: bool
+) -> None:
+    script = make(tmp_path, train=text)
+    assert check_script(script) == script
+    assert is_adopted(script) == adopted
 
 
 def test_a_package_imports_from_the_folder_above_it(tmp_path: Path) -> None:

@@ -1,0 +1,63 @@
+"""Which models an adopted script trains: those that own what its optimizers were given."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from phalanx.core import words
+
+
+class Leftover(nn.Module):
+    """Parameters that an optimizer trains and no module owns."""
+
+    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        self.values = nn.ParameterList()
+        for number, parameter in enumerate(parameters):
+            # Not by append, which would make a parameter of its own of a plain tensor.
+            self.values._parameters[str(number)] = parameter  # type: ignore[assignment]
+
+
+def parameters_of(optimizers: Sequence[torch.optim.Optimizer]) -> list[torch.Tensor]:
+    return [p for o in optimizers for group in o.param_groups for p in group["params"]]
+
+
+def models_of(optimizers: Sequence[torch.optim.Optimizer]) -> list[nn.Module]:
+    """The outermost modules with a parameter of the optimizers, in the optimizers' order."""
+    place = {id(p): number for number, p in reversed(list(enumerate(parameters_of(optimizers))))}
+    owners = [
+        module
+        for module in gc.get_objects()
+        if issubclass(type(module), nn.Module)  # isinstance would ask objects for their class
+        and "_parameters" in module.__dict__
+        and any(id(p) in place for p in module.parameters())
+    ]
+    inner = {id(child) for m in owners for child in m.modules() if child is not m}
+    roots = [module for module in owners if id(module) not in inner]
+    roots.sort(key=lambda m: min(place[id(p)] for p in m.parameters() if id(p) in place))
+    owned = {id(p) for module in roots for p in module.parameters()}
+    left = [p for p in parameters_of(optimizers) if id(p) not in owned]
+    return [*roots, Leftover(left)] if left else roots
+
+
+def describe(
+    models: Sequence[nn.Module],
+    optimizers: Sequence[torch.optim.Optimizer],
+    data: str,
+    batch: int,
+    epochs: int | None,
+) -> list[str]:
+    """What was found, for the first lines of a run."""
+    sizes = [
+        f"{type(m).__name__} ({words.count(sum(p.numel() for p in m.parameters()))} parameters)"
+        for m in models
+    ]
+    kinds = [type(o).__name__ for o in optimizers]
+    length = "" if epochs is None else f", {epochs} epochs"
+    return [
+        f"adopted: {', '.join(sizes)}; {', '.join(kinds)}; {data}, global batch {batch}{length}",
+    ]

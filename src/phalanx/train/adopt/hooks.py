@@ -1,0 +1,115 @@
+"""What is put around torch before an adopted script begins, and taken away by an explicit join.
+
+Each hook asks who the calling thread is: threads that read data, or belong to no worker, see torch
+as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from phalanx.core import context, settings
+from phalanx.core.settings import RunSettings
+
+if TYPE_CHECKING:
+    from phalanx.train.adopt.adoption import Adoption
+
+
+class _Current(threading.local):
+    adoption: Adoption | None = None
+
+
+_current = _Current()
+_READING = ("torch.utils.data.", "phalanx.data.")
+_plain_init = torch.optim.Optimizer.__init__
+_plain_iter = DataLoader.__iter__
+_plain_seed = torch.manual_seed
+
+
+def adopt_this_worker() -> None:
+    """Called before the script of a worker begins."""
+    inside = context.current()
+    variables = inside.environment if inside else os.environ
+    chosen = RunSettings.from_json(variables.get(settings.SETTINGS, "{}"))
+    if not chosen.adopt:
+        return
+    from phalanx.train.adopt.adoption import Adoption
+
+    _current.adoption = Adoption(chosen, int(variables.get(settings.WORKERS, "1")))
+    _install()
+
+
+def end_adoption() -> None:
+    """The script joins by itself."""
+    _current.adoption = None
+
+
+def current_adoption() -> Adoption | None:
+    return _current.adoption
+
+
+def _install() -> None:
+    setattr(torch.optim.Optimizer, "__init__", _init)  # noqa: B010
+    setattr(DataLoader, "__iter__", _iterate)  # noqa: B010
+    torch.manual_seed = _seed
+    torch.random.manual_seed = _seed
+
+
+@functools.wraps(_plain_init)
+def _init(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+    _plain_init(self, *args, **kwargs)
+    _wrap_step(type(self))
+    if _current.adoption is not None:
+        _current.adoption.made(self)
+
+
+def _wrap_step(kind: Any) -> None:
+    """On the class, and before a scheduler is made: schedulers keep the step that they find."""
+    plain = kind.step
+    if hasattr(plain, "_phalanx_plain"):
+        return
+
+    @functools.wraps(plain)
+    def step(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        adoption = _current.adoption
+        if adoption is None or adoption.passes_on(self):
+            return plain(self, *args, **kwargs)
+        return adoption.step(self, functools.partial(plain, self), *args, **kwargs)
+
+    setattr(step, "_phalanx_plain", plain)  # noqa: B010
+    setattr(step, "hooked", True)  # noqa: B010  # as torch marks those that it has wrapped
+    kind.step = step
+
+
+def _iterate(self: DataLoader[Any]) -> Iterator[Any]:
+    adoption = _current.adoption
+    if adoption is None:
+        return _plain_iter(self)
+    return adoption.iterate(self, functools.partial(_plain_iter, self))
+
+
+@functools.wraps(_plain_seed)
+def _seed(seed: Any) -> torch.Generator:
+    generator = _plain_seed(seed)
+    if _current.adoption is not None:
+        _seen_seed(_current.adoption)
+    return generator
+
+
+def _seen_seed(adoption: Adoption) -> None:
+    """Unless a dataset seeds while it makes a sample, and puts everything back."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith(_READING):
+            return
+        frame = frame.f_back
+    adoption.streams.seeded()

@@ -1,0 +1,148 @@
+"""How often a script will go through its data: read from the loops around the pass in hand.
+
+Only a strategy that switches at a share of the training has to know, and the progress shows it. A
+loop counts if it is over a ``range`` (also in ``tqdm`` or ``enumerate``) whose bounds can be read
+from the script's variables without calling anything.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import math
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+from phalanx.core.script.script_imports import parse
+
+_WRAPPERS = {"tqdm", "trange", "track", "enumerate", "progress_bar", "notebook_tqdm"}
+_OPERATIONS: dict[type[ast.operator], Any] = {
+    ast.Add: lambda a, b: a + b,
+    ast.Sub: lambda a, b: a - b,
+    ast.Mult: lambda a, b: a * b,
+    ast.FloorDiv: lambda a, b: a // b,
+}
+
+
+class _UnknownError(Exception):
+    pass
+
+
+def passes_of(frame: FrameType | None) -> int | None:
+    """The product of the loops around ``frame``'s line and around its callers' lines.
+
+    The innermost loop is the one over the batches themselves, if the line is its own head.
+    """
+    total, found = 1, False
+    while frame is not None:
+        for loop in _loops_around(frame):
+            if not found and _is_head(loop, frame.f_lineno):
+                continue  # the pass itself
+            count = _count(loop, frame)
+            if count is None:
+                return None
+            total, found = total * count, True
+        frame = frame.f_back
+    return total if found else None
+
+
+def _is_head(loop: ast.For | ast.While, line: int) -> bool:
+    if not isinstance(loop, ast.For):
+        return False
+    return line <= (loop.iter.end_lineno or line) < loop.body[0].lineno
+
+
+def _loops_around(frame: FrameType) -> Iterator[ast.For | ast.While]:
+    """Innermost first."""
+    source = "".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
+    tree = parse(source.encode()) if source else None
+    if tree is None:
+        return
+    line, body = frame.f_lineno, _body(tree, frame)
+    inside: list[ast.For | ast.While] = []
+    waiting: list[ast.AST] = list(body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.For | ast.While):
+            last = max((n.end_lineno or 0) for n in node.body)
+            if node.lineno <= line <= last:
+                inside.append(node)
+        waiting.extend(ast.iter_child_nodes(node))
+    yield from sorted(inside, key=lambda loop: -loop.lineno)
+
+
+def _body(tree: ast.Module, frame: FrameType) -> list[ast.stmt]:
+    first, name = frame.f_code.co_firstlineno, frame.f_code.co_name
+    if name == "<module>":
+        return tree.body
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
+            lines = [node.lineno, *(d.lineno for d in node.decorator_list)]
+            if min(lines) == first:
+                return node.body
+    return []
+
+
+def _count(loop: ast.For | ast.While, frame: FrameType) -> int | None:
+    if isinstance(loop, ast.While):
+        return None
+    try:
+        return _length(loop.iter, frame)
+    except (_UnknownError, AttributeError, LookupError, TypeError, ValueError, OverflowError):
+        return None
+
+
+def _length(node: ast.expr, frame: FrameType) -> int:
+    if isinstance(node, ast.Call):
+        name = getattr(node.func, "attr", None) or getattr(node.func, "id", "")
+        if name in ("range", "trange") and node.args:
+            return len(range(*(_whole(_value(arg, frame)) for arg in node.args)))
+        if name in _WRAPPERS and node.args:
+            return _length(node.args[0], frame)
+        raise _UnknownError
+    value = _value(node, frame)
+    if isinstance(value, range | list | tuple):
+        return len(value)
+    raise _UnknownError
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, float) and math.isfinite(value) and value == int(value):
+        return int(value)
+    if isinstance(value, int):
+        return value
+    raise _UnknownError
+
+
+def _value(node: ast.expr, frame: FrameType) -> Any:
+    """Of names, attributes of plain objects, numbers and their sums and products."""
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name):
+            for space in (frame.f_locals, frame.f_globals):
+                if name in space:
+                    return space[name]
+        case ast.Attribute(value=owner, attr=name):
+            return _attribute(_value(owner, frame), name)
+        case ast.Subscript(value=owner, slice=ast.Constant(value=key)):
+            held = _value(owner, frame)
+            if isinstance(held, dict):
+                return held[key]
+        case ast.BinOp(left=left, op=operation, right=right) if type(operation) in _OPERATIONS:
+            return _OPERATIONS[type(operation)](_value(left, frame), _value(right, frame))
+        case ast.Call(func=ast.Name(id="int"), args=[inner]):
+            return int(_value(inner, frame))
+    raise _UnknownError
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    """Without calling anything: a property is code of the script."""
+    found = inspect.getattr_static(owner, name)
+    if hasattr(type(found), "__get__"):
+        raise _UnknownError
+    return found
