@@ -21,13 +21,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, SequentialSampler
 
 from phalanx.core.context import call_at_end
 from phalanx.core.errors import InputError, NotFinite, PeerLost
 from phalanx.core.settings import RunSettings
 from phalanx.data.reader import Reader
 from phalanx.train.adopt.found_models import describe, models_of, parameters_of
+from phalanx.train.adopt.libraries import library_trains, look_for_libraries
 from phalanx.train.adopt.loader_pass import is_ours, order_of, read_by_number
 from phalanx.train.adopt.random_streams import AdoptedSeeds, Streams
 from phalanx.train.adopt.script_length import passes_of
@@ -38,6 +39,8 @@ from phalanx.train.start.environment import detect
 
 _OURS = str(Path(__file__).parents[2])
 _PEEK = re.compile(r"\bnext\s*\(\s*iter\s*\(")
+_DECLARED = {None: "auto", "mean": "part", "sum": "sum"}
+"""``--loss mean``: a mean, or another function, of each worker's part of the batch."""
 _ALONE = "or train alone: --workers 1 --strategy single."
 
 
@@ -52,6 +55,7 @@ class Adoption:
     def made(self, optimizer: torch.optim.Optimizer) -> None:
         """The script has made an optimizer."""
         if not self._joining:
+            look_for_libraries()
             self._made.append(weakref.ref(optimizer))
 
     # -- steps -------------------------------------------------------------------------------
@@ -92,7 +96,8 @@ class Adoption:
             return InputError(
                 "the script takes a step on a batch that comes from no DataLoader, so that "
                 "Phalanx cannot share it out",
-                f"Read the batches from a DataLoader, call phalanx.join in the script, {_ALONE}",
+                "Call model.train() before the loop over the DataLoader; batches that the script "
+                f"makes by itself need run.step(weight=…), see phalanx.join, {_ALONE}",
             )
         return InputError(
             f"the script has made another optimizer ({type(optimizer).__name__}) in the middle of "
@@ -106,23 +111,38 @@ class Adoption:
         """In place of ``iter(loader)``."""
         if is_ours(loader):
             return plain()
-        frame = _script_frame()
-        if not torch.is_grad_enabled() or _is_peek(frame):
+        if not self.trains_on(loader):
             return self._whole(plain)
         optimizers = self._optimizers()
-        if not optimizers:
-            return self._whole(plain)
+        return self._train(loader, self._models(optimizers), optimizers)
+
+    def trains_on(self, loader: DataLoader[Any]) -> bool:
+        """Whether the script is about to train on what it reads, as far as that can be seen.
+
+        What turns out to be no training is refused at the end of the pass, and a step that
+        belongs to no pass when it is taken.
+        """
+        optimizers, frame = self._optimizers(), _script_frame()
+        if not optimizers or not torch.is_grad_enabled() or _is_peek(frame):
+            return False
+        known = library_trains(frame)
+        if known is not None:
+            return known
+        if any(model.training for model in self._models(optimizers)):
+            return True
+        # In eval mode a script may train as well: on data that it shuffles.
+        return not isinstance(loader.sampler, SequentialSampler)
+
+    def _models(self, optimizers: Sequence[torch.optim.Optimizer]) -> Sequence[nn.Module]:
         training = self._training
-        current = training is not None and training.is_of(optimizers)
-        models = training.models if training is not None and current else models_of(optimizers)
-        if not any(model.training for model in models):
-            return self._whole(plain)
-        if training is not None and training.under_way:
-            raise InputError(
-                "the script goes through a second DataLoader while it trains on the first",
-                "Put both into one Dataset, or evaluate under torch.no_grad() or model.eval().",
-            )
-        return self._train(loader, models, optimizers, passes_of(frame))
+        if training is not None and training.is_of(optimizers):
+            return training.models
+        return models_of(optimizers)
+
+    @property
+    def in_last_batch(self) -> bool:
+        """Whether the batch in hand is the last one of its pass, on this worker."""
+        return self._training is not None and self._training.in_last_batch
 
     def _whole(self, plain: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """All of the data, in the same order on every worker."""
@@ -138,8 +158,10 @@ class Adoption:
         loader: DataLoader[Any],
         models: Sequence[nn.Module],
         optimizers: Sequence[torch.optim.Optimizer],
-        passes: int | None,
     ) -> Iterator[Any]:
+        if self._training is not None:
+            self._training.leave_pass()
+        passes = passes_of(_script_frame())
         with self.streams.common():
             drawn = order_of(loader)
         if self._training is None or not self._training.is_of(optimizers):
@@ -168,7 +190,7 @@ class Adoption:
         environment = dataclasses.replace(detect(), device=device)
         data = f"{type(loader.dataset).__name__} of {len(loader.dataset)} samples"  # type: ignore[arg-type]
         parts, loop = build_worker(
-            environment, models, optimizers, buffers="auto", loss=self._chosen.loss or "mean",
+            environment, models, optimizers, buffers="auto", loss=_DECLARED[self._chosen.loss],
             trial=None, seeds=AdoptedSeeds.of(self.streams),
             notes=describe(models, optimizers, data, batch, passes),
         )  # fmt: skip
@@ -198,8 +220,16 @@ class _Training:
         self.parts, self.models = parts, models
         self._loop, self._optimizers, self._left, self._seed = loop, list(optimizers), passes, seed
         self._readers: dict[int, tuple[DataLoader[Any], Reader]] = {}
-        self.under_way = False
+        self._pass: _Pass | None = None
+
+    @property
+    def under_way(self) -> bool:
         """Whether the script is inside a pass."""
+        return self._pass is not None
+
+    @property
+    def in_last_batch(self) -> bool:
+        return self._loop.in_last_batch
 
     def knows(self, optimizer: torch.optim.Optimizer) -> bool:
         return any(known is optimizer for known in self._optimizers)
@@ -209,15 +239,21 @@ class _Training:
         return same and not self.parts.lifecycle.over
 
     def through(self, loader: DataLoader[Any], order: torch.Tensor, batch: int) -> Iterator[Any]:
-        self.under_way = True
-        try:
-            yield from self._loop.through_adopted(self._reader(loader), order, batch)
-        finally:
-            self.under_way = False
-            if self._left is not None:
-                self._left -= 1
-                if self._left == 0 and sys.exc_info()[0] is None:
-                    self.end()
+        batches = self._loop.through_adopted(self._reader(loader), order, batch)
+        self._pass = _Pass(self, batches)
+        return self._pass
+
+    def leave_pass(self) -> None:
+        """The script begins another pass: it has left the one before, if there is one."""
+        if self._pass is not None:
+            self._pass.close()
+
+    def passed(self, *, whole: bool) -> None:
+        self._pass = None
+        if self._left is not None:
+            self._left -= 1
+            if self._left == 0 and whole:
+                self.end()
 
     def _reader(self, loader: DataLoader[Any]) -> Reader:
         if id(loader) not in self._readers:  # the loader is kept alive, so its id stays its own
@@ -229,11 +265,66 @@ class _Training:
         lifecycle = self.parts.lifecycle
         if lifecycle.over or lifecycle.broken():
             return
+        self.leave_pass()
         try:
             with suppress(PeerLost):  # those it would inform are gone already
                 self._loop.finish()
         except NotFinite as error:
             lifecycle.fail(str(error))
+
+
+class _Pass:
+    """The batches of one pass, as the script's loop takes them."""
+
+    def __init__(self, training: _Training, batches: Iterator[Any]) -> None:
+        self._training, self._batches = training, batches
+        self._losses = training.parts.steps.losses
+        self._taken, self._over = 0, False
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._over:
+            if self._taken < 0:
+                raise InputError(
+                    "the script goes through two DataLoaders at once to train",
+                    "Put both into one Dataset; evaluate under torch.no_grad().",
+                )
+            raise StopIteration
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self._over = True
+            self._check()
+            self._training.passed(whole=True)
+            raise
+        self._taken += 1
+        return batch
+
+    def _check(self) -> None:
+        steps = self._training.parts.steps
+        if (
+            self._taken
+            and steps.losses == self._losses
+            and self._training.parts.trained.engine.workers > 1
+        ):
+            raise InputError(
+                "the script went through its data without training on them, and each worker saw "
+                "only its part",
+                "Evaluate under torch.no_grad() or model.eval().",
+            )
+
+    def close(self) -> None:
+        """The script left its loop; whoever takes more batches of it goes through two at once."""
+        if not self._over:
+            self._over, self._taken = True, -1
+            self._batches.close()  # type: ignore[attr-defined]
+            self._training.passed(whole=False)
+
+    def __del__(self) -> None:
+        with suppress(Exception):
+            self.close()
 
 
 _NOTHING = object()

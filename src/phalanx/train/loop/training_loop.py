@@ -29,6 +29,7 @@ class TrainingLoop:
         self.epoch = 0
         self.inside = False
         """Whether a pass over the data is under way."""
+        self.in_last_batch = False
         self._passes = 0
         self._began = False
         self._stretches = Stretches(parts)
@@ -97,7 +98,12 @@ class TrainingLoop:
             self._figures.begin_epoch(epoch)
         began, optimizer = self._clock.now(), self._parts.trained.optimizers[0]
         rate = float(optimizer.param_groups[0]["lr"])
-        yield from self.through_batches(reader, batch, order=order)
+        try:
+            yield from self.through_batches(reader, batch, order=order)
+        except GeneratorExit:  # the script left its loop
+            if not self._lifecycle.broken():
+                self._end_epoch(began, rate)
+            raise
         if not skipped:
             self._end_epoch(began, rate)
             self._check_weights(f"after epoch {epoch + 1}")
@@ -178,7 +184,7 @@ class TrainingLoop:
             stopwatch.received(asked, lease.samples)
             if carried is not None:
                 carried.new_batch(lease.end - lease.start, fixed=current.fixed)
-            steps.in_batch = True
+            steps.in_batch, self.in_last_batch = True, lease.batch_end >= current.samples
             yield batch
             steps.in_batch = False
             if lease.ends_round:
