@@ -18,10 +18,9 @@ import torch
 from torch import Tensor
 
 from phalanx.core.errors import PeerLost
-from phalanx.core.run_folder.run_key import RunKey
 from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.connecting import connect
-from phalanx.sync.connect.dispatcher import Dispatcher
+from phalanx.sync.connect.dispatcher import Credentials
 from phalanx.sync.connect.duplex import exchange as exchange_channels
 from phalanx.sync.connect.handshake import Introduction
 from phalanx.sync.connect.payloads import BLOCK, MAX_PAYLOAD, encode_header, make_room, rest_length
@@ -217,12 +216,9 @@ class ChannelLinks(Links):
 def open_links(
     rank: int,
     addresses: Sequence[tuple[str, int]],
-    dispatcher: Dispatcher,
-    key: RunKey,
+    access: Credentials,
     tag: str,
     *,
-    source: str,
-    tls: bool = False,
     timeout: float = 30.0,
     names: Sequence[str] | None = None,
     patience: float | None = None,
@@ -235,21 +231,16 @@ def open_links(
     as the other side is there, because a slow machine is no lost one).
     """
     names = tuple(names or (f"{address}:{port}" for address, port in addresses))
-    channels = open_channels(
-        rank, addresses, dispatcher, key, tag, source=source, tls=tls, timeout=timeout, names=names
-    )
+    channels = open_channels(rank, addresses, access, tag, timeout=timeout, names=names)
     return ChannelLinks(rank, channels, names, timeout=patience, max_payload=max_payload)
 
 
 def open_channels(
     rank: int,
     addresses: Sequence[tuple[str, int]],
-    dispatcher: Dispatcher,
-    key: RunKey,
+    access: Credentials,
     tag: str,
     *,
-    source: str,
-    tls: bool,
     timeout: float,
     names: Sequence[str],
 ) -> dict[int, Channel]:
@@ -262,10 +253,12 @@ def open_channels(
             with _named(names[peer], address, port):
                 caller = Introduction(tag, rank, peer)
                 channels[peer] = connect(
-                    address, port, key, caller, tls=tls, timeout=left, source=source
-                )
+                    address, port, access.key, caller, tls=access.tls, timeout=left,
+                    source=access.address,
+                )  # fmt: skip
         for peer in range(rank + 1, len(addresses)):
-            channels[peer] = dispatcher.expect(Introduction(tag, peer, rank), deadline, names[peer])
+            other = Introduction(tag, peer, rank)
+            channels[peer] = access.dispatcher.expect(other, deadline, names[peer])
     except BaseException:
         for channel in channels.values():
             channel.close()

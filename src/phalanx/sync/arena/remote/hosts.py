@@ -89,11 +89,8 @@ class RemoteHosts:
         links = open_links(
             leaders.index(self._rank),
             [(m.address, m.port) for m in chosen],
-            self._access.dispatcher,
-            self._access.key,
+            self._access,
             f"{self._run}.{tag}",
-            source=self._access.address,
-            tls=self._access.tls,
             names=[f"{m.machine} ({m.address})" for m in chosen],
         )
         return Collective(links, topology.kind, measured_latency(links))

@@ -111,11 +111,8 @@ def become_worker(
         channels = open_channels(
             welcome.rank,
             [(w.address, w.port) for w in welcome.workers],
-            access.dispatcher,
-            key,
+            access,
             f"{welcome.run}.meeting",
-            source=address,
-            tls=tls,
             timeout=timeout,
             names=[f"{w.machine} ({w.address})" for w in welcome.workers],
         )
