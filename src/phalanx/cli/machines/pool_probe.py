@@ -65,11 +65,10 @@ def probe(
 
 def _show(probe: Probe, output: Output) -> None:
     from phalanx.cli.show import probe_words as words
-    from phalanx.cli.show import rate_words
 
     if probe.rates:
-        output.say(rate_words.HEADING, style="bold")
-        output.human.print(rate_words.rates_table(probe), soft_wrap=False)
+        output.say(words.HEADING, style="bold")
+        output.human.print(words.rates_table(probe), soft_wrap=False)
         output.say()
     if not probe.links:
         return

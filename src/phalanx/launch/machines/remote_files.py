@@ -17,7 +17,7 @@ from phalanx.core import words
 from phalanx.core.files import LARGEST_LOG
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.observe.events.event_types import MachineSample
-from phalanx.observe.machines.agent_samples import SampleReader, ToldSample
+from phalanx.observe.machines.monitor import SampleReader, ToldSample
 
 LARGEST = 4 << 30
 """Bytes of one file; what a machine sends beyond is not kept."""

@@ -17,8 +17,7 @@ from phalanx.sync.arena.arena import Arena
 from phalanx.sync.policy.balance import ShareChange
 from phalanx.sync.policy.leases import SharedLeases
 from phalanx.train.control.balancing import LOOK_EVERY, SpeedWatch
-from phalanx.train.control.command_cells import CommandCells
-from phalanx.train.control.directives import Directive, DirectiveSource, Stop
+from phalanx.train.control.directives import CommandCells, Directive, DirectiveSource, Stop
 from phalanx.train.control.rendezvous import (
     BUSY,
     CUT,
