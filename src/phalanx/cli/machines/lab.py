@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
+from phalanx.core.errors import InputError
+from phalanx.core.registry import did_you_mean
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from phalanx.cli.output import Output
     from phalanx.lab.lab import Lab
 
 STYLES = {"up": "green", "slow": "yellow", "cut": "red", "killed": "red", "lost": "red"}
@@ -67,7 +69,6 @@ def up(
 
     Example: phalanx lab up --count 3 --cpu 80,80,20 --rate 1gbit --out lab.yaml
     """
-    from phalanx.cli.output import Output
     from phalanx.lab.lab import Lab
 
     _check_out(out)
@@ -91,8 +92,6 @@ def down(name: LabName = None, json: o.Json = False) -> int:
 
     Example: phalanx lab down
     """
-    from phalanx.cli.output import Output
-    from phalanx.core.registry import did_you_mean
     from phalanx.lab.lab import take_down
     from phalanx.lab.needs import check_root
     from phalanx.lab.state import names
@@ -118,8 +117,6 @@ def status(name: LabName = None, json: o.Json = False) -> int:
 
     Example: phalanx lab status
     """
-    from phalanx.cli.output import Output
-    from phalanx.core.errors import InputError
     from phalanx.lab.lab import Lab
     from phalanx.lab.needs import check_root
     from phalanx.lab.state import names
@@ -194,7 +191,6 @@ def kill(machine: MachineName, lab: InLab = None, json: o.Json = False) -> int:
 
 def _check_out(path: Path) -> None:
     """Before anything is made: is this a place for the blueprint?"""
-    from phalanx.core.errors import InputError
     from phalanx.lab.needs import check_root
 
     check_root()
@@ -216,7 +212,6 @@ def _is_left_over(path: Path) -> bool:
 
 
 def _load(name: str | None) -> Lab:
-    from phalanx.core.errors import InputError
     from phalanx.lab.lab import Lab
     from phalanx.lab.needs import check_root
     from phalanx.lab.state import names
@@ -229,16 +224,12 @@ def _load(name: str | None) -> Lab:
 
 
 def _only(known: list[str]) -> str:
-    from phalanx.core.errors import InputError
-
     if len(known) > 1:
         raise InputError(f"there are {len(known)} labs", f"Name one: {', '.join(known)}")
     return known[0]
 
 
 def _tell(found: Lab, machine: str, words: str, json: bool) -> int:
-    from phalanx.cli.output import Output
-
     output = Output(json)
     output.say(f"{machine} {words}")
     output.result({"lab": found.name, "machine": machine, "status": found.machine(machine).status})

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from phalanx.cli.output import Output, write_problem
 from phalanx.cli.request import options as o
+from phalanx.core.errors import DONE, MACHINE_FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from phalanx.cli.output import Output
     from phalanx.launch.pool.pool_check import Check
     from phalanx.launch.pool.pool_findings import PoolFinding
     from phalanx.pool.machine import Pool
@@ -33,8 +34,6 @@ def check(
 
     Example: phalanx pool check pool.yaml
     """
-    from phalanx.cli.output import Output
-    from phalanx.core.errors import DONE, MACHINE_FAILED
     from phalanx.plan.select import select
     from phalanx.pool.blueprint import read_blueprint
 
@@ -67,7 +66,6 @@ def _check(pool: Pool, chosen: Sequence[Any], output: Output) -> tuple[Check, li
 
 
 def _show(check: Check, findings: Sequence[PoolFinding], pool: Pool, output: Output) -> None:
-    from phalanx.cli.output import write_problem
     from phalanx.cli.show import check_words as words
 
     output.human.print(words.machines_table(check), soft_wrap=False)

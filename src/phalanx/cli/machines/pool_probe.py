@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
+from phalanx.core.errors import DONE, MACHINE_FAILED, InputError
 
 if TYPE_CHECKING:
-    from phalanx.cli.output import Output
     from phalanx.pool.measured import Probe
 
 SHORTEST, LONGEST = 2.0, 3600.0
@@ -31,8 +32,6 @@ def probe(
 
     Example: phalanx pool probe pool.yaml --seconds 30
     """
-    from phalanx.cli.output import Output
-    from phalanx.core.errors import DONE, MACHINE_FAILED, InputError
     from phalanx.launch.pool.probe import probe_links
     from phalanx.launch.ssh.ssh_login import with_passwords
     from phalanx.plan.select import select

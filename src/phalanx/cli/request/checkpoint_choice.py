@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from phalanx.core.errors import InputError
+from phalanx.core.errors import InputError, PhalanxError
 from phalanx.core.run_folder.run_paths import RunPaths
 
 if TYPE_CHECKING:
@@ -57,7 +57,6 @@ def _newest(paths: RunPaths, out: Output, fetch: bool) -> tuple[Path, Checkpoint
 def _fetch_left(paths: RunPaths, out: Output) -> dict[str, str]:
     """Machines may have a checkpoint that did not come home: the controller was killed, or they
     were cut off. Returns those that could not be asked, each with the reason."""
-    from phalanx.core.errors import PhalanxError
     from phalanx.observe.summary.run_records import LaunchRecord, read_record
 
     launch = read_record(paths.launch, LaunchRecord)

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from phalanx.cli.output import Output
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -24,7 +26,6 @@ SWITCHES = (
 
 def explain(*, json: bool) -> None:
     """Print the tables; with ``json`` also the object that says the same."""
-    from phalanx.cli.output import Output
     from phalanx.core.spec.codecs import known_codecs
     from phalanx.core.spec.strategies import ALIASES, known_strategies
 

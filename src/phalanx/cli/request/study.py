@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from phalanx.cli.output import Output
 from phalanx.core.errors import DONE, SCRIPT_FAILED, STOPPED, PhalanxError, RunStopped
 from phalanx.core.files import write_whole
 from phalanx.core.run_folder.run_paths import RunPaths, new_run
 from phalanx.core.settings import OURS
 
 if TYPE_CHECKING:
-    from phalanx.cli.output import Output
     from phalanx.cli.request.request import Request
     from phalanx.launch.launchers.launcher import Job
     from phalanx.launch.run.controller import Outcome
@@ -239,8 +239,6 @@ def in_question(outcomes: Sequence[Outcome]) -> list[int]:
 
 def start_of(request: Request, batches: list[int | None]) -> tuple[Output, list[int | None]]:
     """Where a comparison is printed, and its global batches."""
-    from phalanx.cli.output import Output
-
     out = Output(request.options.json)
     for warning in request.warnings:
         out.note(f"warning: {warning}")

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
 from phalanx.core.errors import InputError
 
 if TYPE_CHECKING:
-    from phalanx.cli.output import Output
     from phalanx.core.run_folder.run_paths import RunPaths
 
 TRIES = 5
@@ -42,7 +42,6 @@ def export(
     A plain state_dict in safetensors: what the run ended with; of a run that did not end, what its
     newest checkpoint holds.
     """
-    from phalanx.cli.output import Output
     from phalanx.cli.request.find_run import single_run
 
     if best and checkpoint is not None:
