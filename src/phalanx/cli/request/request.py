@@ -16,11 +16,19 @@ from phalanx.cli.request.values import (
 )
 from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
+from phalanx.core.settings import (
+    BALANCES,
+    ON_NONFINITE,
+    PRECISIONS,
+    Balance,
+    OnNonfinite,
+    Precision,
+    RunSettings,
+)
 
 if TYPE_CHECKING:
     from phalanx.cli.invocation import Invocation
     from phalanx.cli.request.options import RunOptions
-    from phalanx.core.settings import Balance, OnNonfinite, Precision
     from phalanx.launch.launchers.launcher import Fleet, Job
     from phalanx.plan.plan import Plan
     from phalanx.pool.machine import Machine, Pool
@@ -81,7 +89,6 @@ class Request:
 
     def job(self, strategy: str, batch: int | None, *, repeat: int = 0) -> Job:
         """One run; each repeat has its own seed, shared by all strategies."""
-        from phalanx.core.settings import RunSettings
         from phalanx.launch.launchers.launcher import Job
 
         options = self.options
@@ -239,7 +246,6 @@ def _check_numbers(options: RunOptions) -> None:
 
 
 def _check_choices(options: RunOptions) -> None:
-    from phalanx.core.settings import BALANCES, ON_NONFINITE, PRECISIONS
     from phalanx.launch.launchers.launcher import LAUNCHERS
 
     for what, value, known in (

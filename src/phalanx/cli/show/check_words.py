@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rich.table import Table
+from rich.text import Text
+
 from phalanx.core import words
 
 if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
-
     from phalanx.launch.pool.pool_check import Check, Visit
 
 TITLES = ("login", "user", "Python", "torch", "cores", "memory", "free", "GPUs", "clock")
@@ -19,8 +19,6 @@ USER_WIDTH = 6
 
 
 def machines_table(check: Check) -> Table:
-    from rich.table import Table
-
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("machine", no_wrap=True)
     for title in TITLES:
@@ -31,8 +29,6 @@ def machines_table(check: Check) -> Table:
 
 
 def _cells(visit: Visit) -> list[Text]:
-    from rich.text import Text
-
     facts = visit.facts
     if facts is None:
         return [Text("no", style="red"), *(Text("–", style="dim") for _ in TITLES[1:])]
@@ -62,9 +58,6 @@ def gpu_lines(check: Check) -> list[str]:
 
 
 def reach_table(check: Check) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for title in ("\nmachine", "\nis reached at", "\nby"):
         table.add_column(title, no_wrap=title != "\nby")

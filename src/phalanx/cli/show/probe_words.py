@@ -5,16 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
 
 from phalanx.cli.show.check_words import short
 from phalanx.core import words
-
-if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
-
-    from phalanx.pool.measured import CollectiveFigures, DeviceRates, LinkFigures, Probe
+from phalanx.pool.measured import CollectiveFigures, DeviceRates, LinkFigures, Probe, slowest
 
 WIDTH = 80
 NAME_WIDTH = 12
@@ -89,8 +86,6 @@ def _list(probe: Probe) -> Table:
 
 def collectives_table(probe: Probe) -> Table:
     """Each cell: median time, and how many times what the formula says."""
-    from rich.text import Text
-
     sizes = sorted({figures.bytes for figures in probe.collectives})
     table = _empty_table("", [words.size(size, binary=True) for size in sizes], gap=1)
     by_name = {
@@ -118,7 +113,6 @@ def collectives_table(probe: Probe) -> Table:
 
 def _chosen(probe: Probe, sizes: Sequence[int]) -> list[str]:
     """What Phalanx takes by itself, given the measured links."""
-    from phalanx.pool.measured import slowest
     from phalanx.sync.collective.choose import choose
 
     latency, bandwidth = slowest(probe, probe.participants) or (None, None)
@@ -126,8 +120,6 @@ def _chosen(probe: Probe, sizes: Sequence[int]) -> list[str]:
 
 
 def _figures_words(figures: CollectiveFigures) -> Text:
-    from rich.text import Text
-
     ratio = figures.ratio
     text = Text(time_words(figures.measured))
     far = ratio > FAR_OFF or ratio < 1 / FAR_OFF
@@ -187,8 +179,6 @@ def left_out_words(probe: Probe) -> list[str]:
 
 
 def _empty_table(first: str, titles: Sequence[str], gap: int = 2) -> Table:
-    from rich.table import Table
-
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, gap, 0, 0))
     table.add_column(first, no_wrap=True)
     for title in titles:
@@ -235,8 +225,6 @@ def ratio_words(ratio: float) -> str:
 
 def rates_table(probe: Probe) -> Table:
     """A line for each device; watts only where something counts them."""
-    from rich.table import Table
-
     counted = any(d.watts is not None for each in probe.rates for d in each.devices)
     titles = TITLES if counted else TITLES[:-1]
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))

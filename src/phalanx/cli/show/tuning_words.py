@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from rich.table import Table
+
 from phalanx.core import words
 from phalanx.plan.switch_search import BASELINE, SEARCH, SwitchSearch, SwitchTrial
 
@@ -56,8 +58,6 @@ class Tried:
 
 
 def print_tried(tried: Sequence[Tried], metric: str, console: Console) -> None:
-    from rich.table import Table
-
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("stage", no_wrap=True)
     table.add_column("strategy", overflow="fold")
