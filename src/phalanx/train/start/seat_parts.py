@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping
 
 from phalanx.core import hosts_settings as hosts
+from phalanx.core import words
 from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import slug
 
 MOST_PROCESSES = 1 << 16
-_SHOWN = 40
 _NAME = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9._:%-]*")
 
 
@@ -37,7 +37,7 @@ class Variables:
         if not least <= number <= most:
             wanted = f"from {least} to {most}" if most < 2**63 - 1 else f"{least} or more"
             raise InputError(
-                f"{name} must be a whole number, {wanted}, not '{_short(text)}'",
+                f"{name} must be a whole number, {wanted}, not '{words.short(text)}'",
                 "The launcher sets it, once for each process; correct or unset it.",
             )
         return number
@@ -51,11 +51,6 @@ class Variables:
                 f"The launcher sets both; set {name} as well, or unset {beside}.",
             )
         return number
-
-
-def _short(text: str) -> str:
-    line = "".join(c if c.isprintable() else "?" for c in text)
-    return line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"
 
 
 def numbers_of(found: Variables, process: str, processes: str) -> tuple[int, int]:
