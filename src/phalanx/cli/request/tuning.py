@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from phalanx.cli.request.study import Study, terminate_as_interrupt
@@ -173,7 +173,7 @@ class Tuning:
             "confirmed_behind": verdict.confirmed_behind,
             "runs_to_find": len(searched),
             "runs_of_the_grid": rules.runs_of_the_grid,
-            "tried": [tried.as_dict() for tried in self._tried],
+            "tried": [asdict(tried) for tried in self._tried],
             "failures": dict(study.failures),
         }
 

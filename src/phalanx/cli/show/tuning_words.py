@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
@@ -52,9 +52,6 @@ class Tried:
             stopped_early=summary.status != "done",
             run=summary.run,
         )
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def print_tried(tried: Sequence[Tried], metric: str, console: Console) -> None:

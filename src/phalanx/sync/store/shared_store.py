@@ -7,8 +7,8 @@ the order (Li et al., "Scaling distributed machine learning with the parameter s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -27,10 +27,8 @@ if TYPE_CHECKING:
     from phalanx.sync.store.remote.remote_store import RemoteStore
 
 
-class ByShard(Protocol):
-    """A tensor for each shard, or for some of them."""
-
-    def __getitem__(self, shard: int, /) -> Tensor: ...
+ByShard = Sequence[Tensor] | Mapping[int, Tensor]
+"""A tensor for each shard, or for some of them."""
 
 
 class SharedStore:
