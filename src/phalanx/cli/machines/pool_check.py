@@ -46,13 +46,13 @@ def check(
         pool_offline.show(output.human, pool, selections)
         output.result(pool_offline.as_json(pool, selections))
         return DONE
-    found, findings = _check(pool, select(pool, machines), output)
+    found, findings = _check(select(pool, machines), output)
     _show(found, findings, pool, output)
     output.result(as_json(pool, found, findings))
     return MACHINE_FAILED if any(each.level == "error" for each in findings) else DONE
 
 
-def _check(pool: Pool, chosen: Sequence[Any], output: Output) -> tuple[Check, list[PoolFinding]]:
+def _check(chosen: Sequence[Any], output: Output) -> tuple[Check, list[PoolFinding]]:
     import asyncio
 
     from phalanx.launch.pool.pool_check import check_pool

@@ -25,7 +25,7 @@ from phalanx.core.registry import Registry
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import OURS, RunSettings
 from phalanx.core.terminal import Say
-from phalanx.launch.frameworks import Framework, ending_rule, roles_by_rank
+from phalanx.launch.frameworks import Framework, deciding, roles_by_rank
 from phalanx.observe.events.event_types import MachineSample
 from phalanx.observe.machines.monitor import Monitor
 from phalanx.plan.plan import Plan, PlannedMachine, Slot
@@ -227,9 +227,7 @@ LAUNCHERS = Registry(
 
 def describe_launch(job: Job, paths: RunPaths, workers: list[WorkerCommand]) -> Launch:
     framework = job.framework
-    rule = (
-        ending_rule(framework.name, roles_by_rank(framework, len(workers))) if framework else None
-    )
+    roles = roles_by_rank(framework, len(workers)) if framework else []
     return Launch(
         run=paths.id,
         command=list(job.command),
@@ -244,7 +242,7 @@ def describe_launch(job: Job, paths: RunPaths, workers: list[WorkerCommand]) -> 
         pool=str(job.fleet.pool.resolve()) if job.fleet.pool else None,
         framework=framework,
         system=framework.system if framework else OURS,
-        decides=list(rule.decides) if rule else [],
+        decides=deciding(roles),
         joins=framework is None,
     )
 

@@ -30,6 +30,7 @@ from phalanx.launch.launchers.launcher import (
     with_own_threads,
     worker_variables,
 )
+from phalanx.launch.run.interrupts import await_end
 from phalanx.launch.worker import process_binding as tied
 from phalanx.plan.plan import Plan, PlannedMachine, Slot
 from phalanx.sync.arena import memfd
@@ -83,9 +84,9 @@ class LocalLauncher(Launcher):
 
     def stop(self, grace: float, hurry: Callable[[], bool] = never) -> None:
         self._signal_all(signal.SIGTERM)
-        self._await_end(grace, hurry)
+        await_end(self._have_ended, grace, hurry)
         self._signal_all(signal.SIGKILL)
-        self._await_end(_AFTER_KILL, never)
+        await_end(self._have_ended, _AFTER_KILL, never)
 
     def finish(self, say: Say, hurry: Callable[[], bool]) -> None:
         """End what the workers started and left to us, until nothing is left."""
@@ -111,11 +112,9 @@ class LocalLauncher(Launcher):
         for process in self._running.values():
             system.signal_group(process.pid, number)
 
-    def _await_end(self, seconds: float, hurry: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + seconds
-        while self._running and time.monotonic() < deadline and not hurry():
-            time.sleep(_TICK)
-            self.poll()
+    def _have_ended(self) -> bool:
+        self.poll()
+        return not self._running
 
 
 def _check_reach(plan: Plan) -> None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
+from pathlib import Path
 from statistics import median
 
 import msgspec
@@ -19,9 +21,13 @@ import msgspec
 from phalanx.core.errors import MachineError, PhalanxError
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.core.terminal import Say
+from phalanx.launch.machines.agent_link import open_agent
+from phalanx.launch.machines.event_loop import in_thread
 from phalanx.launch.pool.pool_addresses import own_address
-from phalanx.launch.pool.probe_code import Code, own_code, worker_command
 from phalanx.launch.pool.probe_plan import Schedule, all_reached, handling, model_of, pair_seconds
+from phalanx.launch.shipping.loads import code_manifest
+from phalanx.launch.shipping.manifest import FileManifest
+from phalanx.launch.shipping.send import ignore_progress, ship
 from phalanx.launch.ssh.ssh_command import RunningCommand, start_command
 from phalanx.pool.machine import Machine
 from phalanx.pool.measured import (
@@ -46,6 +52,7 @@ WORKER = "phalanx.sync.probe.probe_worker"
 LOOPBACK = "127.0.0.1"
 
 Requests = Mapping[str, m.Request]
+Code = tuple[Path, FileManifest]
 
 
 class Prober:
@@ -82,7 +89,7 @@ class Prober:
     async def _start(self, stack: AsyncExitStack) -> None:
         """A worker on every machine that can be reached, listening."""
         self._say(f"starting {len(self._machines)} workers")
-        code = await own_code()
+        code = await in_thread(code_manifest)  # once for all machines; reading it takes a while
         await asyncio.gather(*(self._start_one(stack, each, code) for each in self._machines))
         own = own_address([w.reached_from for w in self._workers.values()]) or LOOPBACK
         names = list(self._workers)
@@ -90,7 +97,7 @@ class Prober:
 
     async def _start_one(self, stack: AsyncExitStack, machine: Machine, code: Code) -> None:
         try:
-            worker = await start_command(machine, await worker_command(machine, code, WORKER))
+            worker = await start_command(machine, await _worker_command(machine, code, WORKER))
         except PhalanxError as error:
             self._note([machine.name], error.cause, error.remedy)
             return
@@ -271,6 +278,17 @@ async def _why_it_ended(worker: RunningCommand) -> MachineError:
         return MachineError(f"the connection to {name} was lost", "Check whether it is still up.")
     why = last or f"exit code {code}"
     return MachineError(f"the worker on {name} ended: {why}", "Check whether its machine is up.")
+
+
+async def _worker_command(machine: Machine, code: Code, module: str) -> Sequence[str]:
+    """What starts ``module`` there, once the machine has our code."""
+    if machine.is_here:
+        own = "python" not in machine.model_fields_set
+        return [sys.executable if own else machine.python, "-m", module]
+    root, manifest = code
+    async with await open_agent(machine, run=None) as link:
+        folder = await ship(link, manifest, root, "code", ignore_progress)
+    return ["env", f"PYTHONPATH={folder}", machine.python, "-m", module]
 
 
 def probe_links(

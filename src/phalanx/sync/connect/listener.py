@@ -97,7 +97,6 @@ class Listener:
         *,
         port: int = 0,
         tls: bool = False,
-        backlog: int = BACKLOG,
         name: str | None = None,
         members: Iterable[str] = (),
     ) -> None:
@@ -105,7 +104,7 @@ class Listener:
 
         For ``members``, addresses of the run's machines, places are kept.
         """
-        self._socket = listening(address, port, backlog)
+        self._socket = listening(address, port, BACKLOG)
         self.port: int = self._socket.getsockname()[1]
         self._identity = ListenerIdentity(key, name or endpoint(address, self.port), tls)
         self._selector = selectors.DefaultSelector()
