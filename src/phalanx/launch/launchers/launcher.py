@@ -26,8 +26,7 @@ from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import OURS, RunSettings
 from phalanx.core.terminal import Say
 from phalanx.launch.frameworks import Framework, deciding, roles_by_rank
-from phalanx.observe.events.event_types import MachineSample
-from phalanx.observe.machines.monitor import Monitor
+from phalanx.observe.machines.monitor import MachineSamples, Monitor
 from phalanx.plan.plan import Plan, PlannedMachine, Slot
 from phalanx.pool.machine import Machine
 
@@ -122,15 +121,6 @@ def read_launch(paths: RunPaths) -> tuple[Launch, Plan]:
         return launch, Plan.from_json(read_bounded(paths.plan))
     except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
         raise InputError(f"cannot read how '{paths.id}' was started: {error}") from None
-
-
-class MachineSamples(Protocol):
-    """Readings of a machine, as they come."""
-
-    def start(self) -> None: ...
-    def stop(self) -> None: ...
-    def take(self) -> list[MachineSample]:
-        """Those since the last call."""
 
 
 STOP_SECONDS = 10.0

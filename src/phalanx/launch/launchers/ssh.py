@@ -19,7 +19,6 @@ from phalanx.launch.launchers.launcher import (
     Job,
     Launch,
     Launcher,
-    MachineSamples,
     describe_launch,
     never,
 )
@@ -29,6 +28,7 @@ from phalanx.launch.machines.reconnect import reconnect_seconds
 from phalanx.launch.machines.remote_files import MachineFile
 from phalanx.launch.run.interrupts import await_end
 from phalanx.launch.ssh.ssh_login import with_passwords
+from phalanx.observe.machines.monitor import MachineSamples
 from phalanx.pool.machine import Machine
 
 _MOST_SWITCH = 1 << 16  # bytes

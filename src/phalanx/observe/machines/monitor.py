@@ -16,7 +16,7 @@ from phalanx.agent.machine.sampling import FIRST, PERIOD
 from phalanx.agent.machine.usage import UsageMeter
 from phalanx.observe.events.event_types import MachineSample
 
-_KEPT = 60
+_KEPT = 120
 
 
 class Power(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,14 +67,34 @@ class SampleReader:
         return ToldSample(**{**known, "time": sample.time + clock_offset}, at=sample.time)
 
 
-class Monitor:
+class MachineSamples:
+    """Readings of a machine, as they come."""
+
+    def __init__(self) -> None:
+        self._fresh: deque[MachineSample] = deque(maxlen=_KEPT)
+
+    def start(self) -> None:
+        """Begin to read, unless its agent does."""
+
+    def stop(self) -> None:
+        """End it."""
+
+    def take(self) -> list[MachineSample]:
+        """Those since the last call."""
+        taken: list[MachineSample] = []
+        while self._fresh:
+            taken.append(self._fresh.popleft())
+        return taken
+
+
+class Monitor(MachineSamples):
     """A thread that samples this machine into a file. Its errors never harm the run."""
 
     def __init__(self, name: str, path: Path, pids: Callable[[], list[int]]) -> None:
+        super().__init__()
         self._path = path
         self._pids = pids
         self._stop = threading.Event()
-        self._fresh: deque[MachineSample] = deque(maxlen=_KEPT)
         self._thread = threading.Thread(
             target=self._run, name=f"phalanx-monitor-{name}", daemon=True
         )
@@ -87,13 +107,6 @@ class Monitor:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout=PERIOD)
-
-    def take(self) -> list[MachineSample]:
-        """The samples since the last call."""
-        taken: list[MachineSample] = []
-        while self._fresh:
-            taken.append(self._fresh.popleft())
-        return taken
 
     def _run(self) -> None:
         with contextlib.suppress(Exception):

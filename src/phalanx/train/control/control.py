@@ -46,7 +46,7 @@ class Control:
     ) -> None:
         self._arena, self._claims, self._source, self._tell = arena, claims, source, tell
         everyone = range(arena.workers)
-        self.rendezvous = Rendezvous(arena, arena.circle(everyone), everyone, self)
+        self.rendezvous = Rendezvous(arena, arena.circle(everyone), everyone, self.attended)
         """Of all workers."""
         self._digest = OptimizerDigest(optimizers)
         self.watch = SpeedWatch(arena.workers, balance=balance)
