@@ -7,7 +7,6 @@ shared memory, the clock reading, the controller's process id) is added at the s
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import time
@@ -26,6 +25,7 @@ from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import OURS, RunSettings
 from phalanx.core.terminal import Say
 from phalanx.launch.frameworks import Framework, deciding, roles_by_rank
+from phalanx.launch.shipping.requirements import DISTRIBUTION, installed
 from phalanx.observe.machines.monitor import MachineSamples, Monitor
 from phalanx.plan.plan import Plan, PlannedMachine, Slot
 from phalanx.pool.machine import Machine
@@ -276,13 +276,5 @@ def log_name(paths: RunPaths, rank: int) -> str:
 def installed_versions() -> dict[str, str]:
     """Versions that results depend on, read without importing anything heavy."""
     versions = {"python": platform.python_version(), "platform": platform.platform(terse=True)}
-    for shown, distribution in (
-        ("phalanx", "phalanx-train"),
-        ("torch", "torch"),
-        ("numpy", "numpy"),
-    ):
-        try:
-            versions[shown] = importlib.metadata.version(distribution)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions
+    found = installed((DISTRIBUTION, "torch", "numpy"))
+    return versions | {n.removesuffix("-train"): version for n, version in found.items()}

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from phalanx.agent import system
-from phalanx.agent.machine.ports import free_port
+from phalanx.agent.machine.reach import free_port
 from phalanx.core import settings
 from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import RunPaths
