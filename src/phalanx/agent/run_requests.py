@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phalanx.agent.frames import RequestProblem, field, inside
-from phalanx.agent.machine.kept_samples import KeptSamples
-from phalanx.agent.machine.sampling import Sampler, tell_all
+from phalanx.agent.machine.sampling import KeptSamples, Sampler, tell_all
 from phalanx.agent.workers import CONTROLLER, STARTED
 
 if TYPE_CHECKING:

@@ -51,10 +51,6 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _accept_any(_path: Path) -> None:
-    """Nothing to prove."""
-
-
 @dataclass(frozen=True)
 class Order:
     """What to download for one data set, and from where."""
@@ -65,7 +61,7 @@ class Order:
     """The files, and the most bytes that each may have."""
     makes: Sequence[str] = ()
     """What is unpacked from them, when that is what the data set needs."""
-    accept: Callable[[Path], None] = field(default=_accept_any)
+    accept: Callable[[Path], None] = field(default=lambda path: None)
     """Raises :class:`InputError` for a file that is not the right one; the next home is tried."""
 
     @property

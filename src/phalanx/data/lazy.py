@@ -7,7 +7,6 @@ A dataset's own random transforms (Python's, NumPy's and torch's generators) are
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import random
 import signal
 from collections import deque
@@ -28,12 +27,12 @@ from torch.utils.data import (
     default_collate,
 )
 
+from phalanx.agent.system import PR_SET_PDEATHSIG, prctl
 from phalanx.core.errors import InputError
 from phalanx.data.augment import Augment, Draws, hashed
 from phalanx.data.structure import with_first
 
 K = TypeVar("K")
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -236,7 +235,7 @@ class _Prepare:
     def __call__(self, number: int) -> None:
         # The handlers of the worker's orderly stop are inherited and mean nothing here.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if self.then is not None:
             self.then(number)
 

@@ -15,6 +15,7 @@ from ruamel.yaml.nodes import Node, ScalarNode
 
 from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
+from phalanx.core.words import short
 from phalanx.pool.document import EXAMPLE, Document, Entry, read_document
 from phalanx.pool.here import on_this_machine
 from phalanx.pool.jumps import JumpError, resolve_ways
@@ -68,7 +69,7 @@ def _drafts(document: Document) -> list[Draft]:
         if word not in ("machines", "defaults", "connections"):
             raise document.fault(
                 entry.key_node,
-                f"a blueprint has no '{_shown(entry.key)}'",
+                f"a blueprint has no '{short(entry.key)}'",
                 did_you_mean(word, ("machines", "defaults")),
             )
         if word in top:
@@ -96,7 +97,7 @@ def _own_form(document: Document, top: dict[str, Entry]) -> list[Draft]:
         return []
     drafts = []
     for entry in document.mapping(top["machines"].value, "machines"):
-        label = f"machine '{_shown(entry.key)}'"
+        label = f"machine '{short(entry.key)}'"
         empty = _is_empty(entry.value)
         own = {} if empty else _fields(document, entry.value, label)
         inherited = frozenset(defaults.keys() - own.keys())
@@ -141,7 +142,7 @@ def _original_fields(document: Document, node: Node, label: str) -> dict[str, En
         if field in found:
             raise document.fault(
                 entry.key_node,
-                f"{label} has both '{found[field].key}' and '{_shown(entry.key)}'",
+                f"{label} has both '{found[field].key}' and '{short(entry.key)}'",
                 "They mean the same: remove one.",
             )
         found[field] = entry
@@ -152,7 +153,7 @@ def _unknown_field(
     document: Document, entry: Entry, label: str, known: Iterable[str]
 ) -> InputError:
     guess = did_you_mean(entry.key.strip().lower(), known)
-    return document.fault(entry.key_node, f"{label} has no field '{_shown(entry.key)}'", guess)
+    return document.fault(entry.key_node, f"{label} has no field '{short(entry.key)}'", guess)
 
 
 def _machine(document: Document, draft: Draft) -> Machine:
@@ -174,7 +175,7 @@ def _wrong_field(
     wanted = Machine.model_fields[field].description or ""
     if field == "name":
         return document.fault(
-            draft.node, f"'{_shown(draft.name)}' is not a machine name", f"A name is {wanted}."
+            draft.node, f"'{short(draft.name)}' is not a machine name", f"A name is {wanted}."
         )
     if field not in draft.fields:
         return document.fault(
@@ -183,7 +184,7 @@ def _wrong_field(
             f"Add it: {wanted}.",
         )
     entry = draft.fields[field]
-    value = "this" if field == "password" else f"'{_shown(values[field])}'"
+    value = "this" if field == "password" else f"'{short(values[field])}'"
     problem = f"{_origin(draft, field)}: {entry.key} must be {wanted}, not {value}"
     return document.fault(entry.value, problem, "Correct it.")
 
@@ -249,9 +250,3 @@ def _password_warning(document: Document, machines: list[Machine]) -> list[str]:
 
 def _is_empty(node: Node) -> bool:
     return isinstance(node, ScalarNode) and str(node.tag).endswith(":null")
-
-
-def _shown(text: str, limit: int = 40) -> str:
-    """``text`` as one short line, whatever is in it."""
-    line = "".join(c if c.isprintable() else "?" for c in text)
-    return line if len(line) <= limit else line[: limit - 1] + "…"

@@ -7,7 +7,6 @@ bytes per second in one direction.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -121,11 +120,6 @@ class Probe(msgspec.Struct, frozen=True):
     def link(self, source: str, target: str) -> LinkFigures | None:
         """From ``source`` to ``target``; ``None`` where it was not measured."""
         return next((k for k in self.links if (k.source, k.target) == (source, target)), None)
-
-    @property
-    def age(self) -> float:
-        """Seconds since it was made."""
-        return (datetime.now(UTC) - datetime.fromisoformat(self.date)).total_seconds()
 
 
 def among(probe: Probe, names: Iterable[str]) -> list[LinkFigures]:

@@ -171,7 +171,8 @@ def worth_distributing(rows: Sequence[Competitor], quality: Quality) -> str | No
     as_good = [row for row in others if not _worse(row, single, quality)]
     best = min(as_good or others, key=lambda row: row.seconds.middle)
     difference = judge(best, single)
-    figures = f"({words.seconds(best.seconds.middle)} against {_took(single)})"
+    mine, theirs = (words.seconds(row.seconds.middle) for row in (best, single))
+    figures = f"({mine} against {theirs})"
     if difference is Difference.NOISE:
         return (
             f"Distributing made no measurable difference: {best.label} and {single.label} "
@@ -198,10 +199,6 @@ def worth_distributing(rows: Sequence[Competitor], quality: Quality) -> str | No
         f"Distributing {told} here: {best.label}, {fastest}, took "
         f"{words.percent(100 * (many / one - 1))} longer than {single.label} {figures}."
     )
-
-
-def _took(row: Competitor) -> str:
-    return words.seconds(row.seconds.middle)
 
 
 def _worse(row: Competitor, single: Competitor, quality: Quality) -> bool:

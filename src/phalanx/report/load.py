@@ -21,8 +21,7 @@ from phalanx.observe.summary.summary import Summary, read_summary, summarise_fil
 
 Getter = Callable[[Summary], float | None]
 Key = tuple[str, int | None, int | None, str | None, tuple[str, ...]]
-"""Strategy, batch, workers, what is emulated, machines."""
-"""What the repeats of a run have in common: strategy, batch, workers, emulation."""
+"""What the repeats of a run have in common: strategy, batch, workers, emulation, machines."""
 
 
 @dataclass(frozen=True)

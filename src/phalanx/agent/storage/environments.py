@@ -11,7 +11,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -151,10 +150,9 @@ def _tell_progress(agent: Agent, line: str) -> None:
 
 def run_bound(words: list[str], each: Callable[[str], None]) -> Any:
     """Run a command that ends with the agent; its exit code and the last of its output."""
-    bound = [sys.executable, "-I", "-S", "-c", system.shim(), str(os.getpid())]
     output = bytearray()
     process = subprocess.Popen(
-        [*bound, *words],
+        system.bound(words),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
+from phalanx.core.errors import DONE, MACHINE_FAILED, InputError
 
 if TYPE_CHECKING:
-    from phalanx.cli.output import Output
     from phalanx.pool.measured import Probe
 
 SHORTEST, LONGEST = 2.0, 3600.0
@@ -31,8 +32,6 @@ def probe(
 
     Example: phalanx pool probe pool.yaml --seconds 30
     """
-    from phalanx.cli.output import Output
-    from phalanx.core.errors import DONE, MACHINE_FAILED, InputError
     from phalanx.launch.pool.probe import probe_links
     from phalanx.launch.ssh.ssh_login import with_passwords
     from phalanx.plan.select import select
@@ -65,11 +64,10 @@ def probe(
 
 def _show(probe: Probe, output: Output) -> None:
     from phalanx.cli.show import probe_words as words
-    from phalanx.cli.show import rate_words
 
     if probe.rates:
-        output.say(rate_words.HEADING, style="bold")
-        output.human.print(rate_words.rates_table(probe), soft_wrap=False)
+        output.say(words.HEADING, style="bold")
+        output.human.print(words.rates_table(probe), soft_wrap=False)
         output.say()
     if not probe.links:
         return

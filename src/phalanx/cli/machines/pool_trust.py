@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
+from phalanx.core.errors import BAD_INPUT, DONE, MACHINE_FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from phalanx.cli.output import Output
     from phalanx.launch.pool.pool_trust import Shown
     from phalanx.pool.machine import Machine
 
@@ -36,8 +37,6 @@ def trust(
 
     Example: phalanx pool trust pool.yaml
     """
-    from phalanx.cli.output import Output
-    from phalanx.core.errors import BAD_INPUT, DONE, MACHINE_FAILED
     from phalanx.launch.ssh.ssh_login import with_jump_passwords
     from phalanx.plan.select import select
     from phalanx.pool.blueprint import read_blueprint

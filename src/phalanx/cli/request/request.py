@@ -17,11 +17,21 @@ from phalanx.cli.request.values import (
 )
 from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
+from phalanx.core.settings import (
+    BALANCES,
+    LOSSES,
+    ON_NONFINITE,
+    PRECISIONS,
+    Balance,
+    LossKind,
+    OnNonfinite,
+    Precision,
+    RunSettings,
+)
 
 if TYPE_CHECKING:
     from phalanx.cli.invocation import Invocation
     from phalanx.cli.request.options import RunOptions
-    from phalanx.core.settings import Balance, LossKind, OnNonfinite, Precision
     from phalanx.launch.launchers.launcher import Fleet, Job
     from phalanx.plan.plan import Plan
     from phalanx.pool.machine import Machine, Pool
@@ -84,7 +94,6 @@ class Request:
 
     def job(self, strategy: str, batch: int | None, *, repeat: int = 0) -> Job:
         """One run; each repeat has its own seed, shared by all strategies."""
-        from phalanx.core.settings import RunSettings
         from phalanx.launch.launchers.launcher import Job
 
         options = self.options
@@ -167,8 +176,7 @@ def check(
     if module:
         script, named = module_file(str(script), Path.cwd())
     script = check_script(script, joins=joins)
-    adopt = joins and is_adopted(script)
-    if adopt:
+    if adopt := joins and is_adopted(script):
         check_adopted(options)
     machines, pool = _machines(options)
     request = Request(
@@ -248,7 +256,6 @@ def _check_numbers(options: RunOptions) -> None:
 
 
 def _check_choices(options: RunOptions) -> None:
-    from phalanx.core.settings import BALANCES, LOSSES, ON_NONFINITE, PRECISIONS
     from phalanx.launch.launchers.launcher import LAUNCHERS
 
     for what, value, known in (

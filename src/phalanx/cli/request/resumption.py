@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from phalanx.cli.request import options as o
+from phalanx.core.errors import InputError
 
 if TYPE_CHECKING:
     from phalanx.cli.invocation import Invocation
@@ -164,8 +165,6 @@ def _fleet(job: Job, settings: RunSettings) -> Fleet:
 
 
 def _check_script_is_there(past: Past) -> None:
-    from phalanx.core.errors import InputError
-
     script = Path(past.launch.script)
     if script.is_file():
         return

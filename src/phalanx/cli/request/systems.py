@@ -10,8 +10,20 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from phalanx.core.errors import InputError, PhalanxError
+from phalanx.core.files import write_whole
 from phalanx.core.registry import did_you_mean
 from phalanx.core.settings import OURS
+from phalanx.core.spec import parse_specs
+from phalanx.launch.frameworks.framework import (
+    FRAMEWORKS,
+    MIRRORED,
+    PARAMETER_SERVER,
+    SERVER,
+    TENSORFLOW,
+    TORCH,
+    Framework,
+)
+from phalanx.observe.summary.summary import Summary
 
 if TYPE_CHECKING:
     import typer
@@ -38,8 +50,6 @@ def read_framework(
     ctx: typer.Context, name: str | None, roles: str | None, script: Path
 ) -> Framework | None:
     """``--framework`` and ``--roles``; what kind of TensorFlow script it is, it says itself."""
-    from phalanx.launch.frameworks.framework import FRAMEWORKS, TENSORFLOW, TORCH, Framework
-
     if name is None:
         if roles is not None:
             raise InputError(
@@ -59,7 +69,6 @@ def read_framework(
 
 
 def _tensorflow(name: str, text: str | None, script: Path) -> Framework:
-    from phalanx.launch.frameworks.framework import MIRRORED, PARAMETER_SERVER, SERVER, Framework
     from phalanx.launch.frameworks.peer_environments import TENSORFLOW_PACKAGES
     from phalanx.launch.frameworks.seating import read_roles
     from phalanx.launch.frameworks.tensorflow_scripts import system_of
@@ -89,7 +98,6 @@ def read_systems(
     script: Path,
 ) -> Wanted | None:
     """``--systems`` and ``--peer``; every script is looked for before anything starts."""
-    from phalanx.core.spec import parse_specs
     from phalanx.launch.frameworks.peer_environments import peer_of, sibling_of
     from phalanx.launch.script.script_check import check_script
 
@@ -183,9 +191,7 @@ def ready(job: Job, out: Output) -> Job:
 
 def cannot_run(job: Job, paths: RunPaths, error: PhalanxError) -> Outcome:
     """The outcome of a run that could not even be started: a row with its reason."""
-    from phalanx.core.files import write_whole
     from phalanx.launch.run.controller import Outcome
-    from phalanx.observe.summary.summary import Summary
 
     summary = Summary(run=paths.id, status="failed", strategy=job.settings.strategy)
     summary.system = job.framework.system if job.framework else OURS

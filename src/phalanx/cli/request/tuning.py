@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from phalanx.cli.request.study import Study, terminate_as_interrupt
+from phalanx.cli.show.result_lines import describe
 from phalanx.cli.show.tuning_words import Tried, print_tried, sentences
 from phalanx.core.errors import DONE, STOPPED, InputError
 from phalanx.core.run_folder.run_paths import new_run
@@ -79,7 +80,6 @@ class Tuning:
 
     def _run_one(self, study: Study, trial: SwitchTrial) -> Outcome:
         from phalanx.cli.show.progress import observe
-        from phalanx.cli.show.result_lines import describe
         from phalanx.launch.run.controller import execute
 
         paths = new_run(self._title(trial))
@@ -173,7 +173,7 @@ class Tuning:
             "confirmed_behind": verdict.confirmed_behind,
             "runs_to_find": len(searched),
             "runs_of_the_grid": rules.runs_of_the_grid,
-            "tried": [tried.as_dict() for tried in self._tried],
+            "tried": [asdict(tried) for tried in self._tried],
             "failures": dict(study.failures),
         }
 

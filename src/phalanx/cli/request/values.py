@@ -124,7 +124,7 @@ def _once(value: object, what: str, text: str) -> None:
 
 
 def check_adopted(options: RunOptions) -> None:
-    """What a script decides by itself, unless it asks Phalanx."""
+    """What a script that does not call Phalanx decides by itself."""
     for option, value in (
         ("--batch", options.batch),
         ("--batch-per-worker", options.batch_per_worker),

@@ -20,6 +20,7 @@ from phalanx.core.terminal import coloured, printable
 from phalanx.core.words import UNKNOWN, clock, count, loss, rough_share, share
 from phalanx.launch.run.observer import Observer
 from phalanx.observe.events.event_types import Event
+from phalanx.train.checkpoint.checkpoint_manifest import Damaged, read_manifest
 
 if TYPE_CHECKING:
     from phalanx.cli.output import Output
@@ -161,8 +162,6 @@ def _trained_before(launch: Launch) -> int:
     """The samples that the checkpoint stands for from which the run goes on."""
     if launch.settings.resume is None:
         return 0
-    from phalanx.train.checkpoint.checkpoint_manifest import Damaged, read_manifest
-
     try:
         manifest = read_manifest(Path(launch.settings.resume))
     except Damaged:  # the workers will say so

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rich.table import Table
 
 from phalanx.core import words
 from phalanx.plan.switch_search import BASELINE, SEARCH, SwitchSearch, SwitchTrial
@@ -51,13 +53,8 @@ class Tried:
             run=summary.run,
         )
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def print_tried(tried: Sequence[Tried], metric: str, console: Console) -> None:
-    from rich.table import Table
-
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("stage", no_wrap=True)
     table.add_column("strategy", overflow="fold")

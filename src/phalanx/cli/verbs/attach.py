@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
+from phalanx.core.errors import InputError
 
 if TYPE_CHECKING:
     from phalanx.core.run_folder.run_paths import RunPaths
@@ -28,11 +30,9 @@ def attach(
 
     What happened meanwhile is shown first. Ctrl-C stops the run.
     """
-    from phalanx.cli.output import Output
     from phalanx.cli.request.find_run import detached
     from phalanx.cli.show.progress import observe
     from phalanx.cli.verbs.run import tell_outcome
-    from phalanx.core.errors import InputError
     from phalanx.launch.launchers.attached import take_over
     from phalanx.observe.summary.run_status import controller_alive
 
@@ -50,8 +50,6 @@ def attach(
 
 def job_of(paths: RunPaths, pool: Path | None) -> Job:
     """As it was started, with the machines as the blueprint has them now."""
-    from phalanx.core.errors import InputError
-
     if not paths.detached.exists() and paths.summary.exists():
         raise InputError(f"'{paths.id}' has ended", f"See: phalanx report {paths.id}")
     job = past_job(paths, pool)
@@ -62,7 +60,6 @@ def job_of(paths: RunPaths, pool: Path | None) -> Job:
 
 def past_job(paths: RunPaths, pool: Path | None) -> Job:
     """The job of a run that was started on machines of a blueprint."""
-    from phalanx.core.errors import InputError
     from phalanx.core.run_folder.trust import refuse_foreign
     from phalanx.launch.launchers.launcher import Fleet, Job, read_launch
     from phalanx.pool.blueprint import read_blueprint

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from phalanx.cli.request import options as o
+from phalanx.core.errors import InputError
 
 if TYPE_CHECKING:
     from phalanx.cli.request.request import Request
@@ -64,8 +65,6 @@ def compare(
 
 def rows(specs: list[Spec], single: bool) -> list[str]:
     """The strategies as rows: ``single`` first, none twice."""
-    from phalanx.core.errors import InputError
-
     texts = [spec.text for spec in specs]
     twice = next((text for text in texts if texts.count(text) > 1), None)
     if twice:

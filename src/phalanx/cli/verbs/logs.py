@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
+from phalanx.core.errors import InputError
+from phalanx.core.terminal import line_as_shown
 
 if TYPE_CHECKING:
-    from phalanx.cli.output import Output
     from phalanx.core.run_folder.run_paths import RunPaths
 
 POLL_SECONDS = 0.2
@@ -28,10 +30,8 @@ def logs(
     json: o.Json = False,
 ) -> int:
     """Print what a worker of a run printed."""
-    from phalanx.cli.output import Output
     from phalanx.cli.request.find_run import for_logs
     from phalanx.cli.request.request import check_at_least
-    from phalanx.core.terminal import line_as_shown
 
     check_at_least("--rank", rank, 0)
     paths = for_logs(run)
@@ -60,8 +60,6 @@ def _print(line: str, out: Output) -> None:
 
 
 def _check_rank(paths: RunPaths, rank: int) -> None:
-    from phalanx.core.errors import InputError
-
     if paths.log_of(rank).is_file():
         return
     names = [f.stem.removeprefix("rank-") for f in paths.logs.glob("rank-*.log") if f.is_file()]

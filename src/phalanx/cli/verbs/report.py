@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
+from phalanx.core.errors import InputError
 
 if TYPE_CHECKING:
     from phalanx.core.run_folder.run_paths import RunPaths
@@ -26,10 +28,8 @@ def report(
     json: o.Json = False,
 ) -> int:
     """Write the report of a run or a study again, or of several runs together; say where it is."""
-    from phalanx.cli.output import Output
     from phalanx.cli.request.find_run import for_report
     from phalanx.cli.show.result_lines import tell_study
-    from phalanx.core.errors import InputError
 
     if output is not None and not bundle:
         raise InputError("--output needs --bundle", "Add --bundle.")
@@ -54,7 +54,6 @@ def _together(names: Sequence[str | None]) -> RunPaths:
     """A new study of runs that were made one by one."""
     from phalanx.cli.request.find_run import for_report, study_runs
     from phalanx.cli.request.study import Study
-    from phalanx.core.errors import InputError
     from phalanx.core.run_folder.run_paths import new_run, runs_home
     from phalanx.observe.summary.run_records import LaunchRecord, read_record
 

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
 from phalanx.cli.request.resumption import Past, ResumeOptions, Resumption
+from phalanx.core.errors import InputError
 
 if TYPE_CHECKING:
     from phalanx.core.run_folder.run_paths import RunPaths
@@ -26,7 +28,6 @@ def resume(ctx: typer.Context, run: o.RunName = None, *, options: ResumeOptions)
     The rest of the training is a run of its own, with the same script, arguments and settings,
     except those that are given here: another strategy or number of workers, for example.
     """
-    from phalanx.cli.output import Output
     from phalanx.cli.request.checkpoint_choice import find_checkpoint
     from phalanx.cli.request.find_run import single_run
     from phalanx.cli.request.request import check_at_least
@@ -108,7 +109,6 @@ def _check_is_own(past: Past, pool: Path | None, trust: bool) -> None:
 
 def _check_can_go_on(past: Past, there_is_more: bool) -> None:
     from phalanx.cli.request.find_run import summary_of
-    from phalanx.core.errors import InputError
     from phalanx.observe.summary.run_status import controller_alive
 
     name = past.paths.id
@@ -119,8 +119,6 @@ def _check_can_go_on(past: Past, there_is_more: bool) -> None:
 
 
 def _check_there_is_more(epochs: int | None, manifest: CheckpointManifest) -> None:
-    from phalanx.core.errors import InputError
-
     if epochs is None or manifest.epoch * manifest.samples + manifest.position < (
         epochs * manifest.samples
     ):

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
+from phalanx.core.errors import MachineError
 
 if TYPE_CHECKING:
     from phalanx.core.run_folder.run_paths import RunPaths
@@ -26,7 +28,6 @@ def stop(
     json: o.Json = False,
 ) -> int:
     """Stop a run that is going on (the newest of them, unless one is named)."""
-    from phalanx.cli.output import Output
     from phalanx.cli.request.find_run import running
 
     out = Output(json)
@@ -99,6 +100,4 @@ def _wait(paths: RunPaths, pid: int) -> None:
 
 
 def _refuse(paths: RunPaths, pid: int, why: str, remedy: str) -> None:
-    from phalanx.core.errors import MachineError
-
     raise MachineError(f"the controller of {paths.id} (process {pid}) {why}", remedy)

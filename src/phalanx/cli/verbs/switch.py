@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
+from phalanx.core.errors import InputError
 
 if TYPE_CHECKING:
     from phalanx.core.run_folder.run_paths import RunPaths
@@ -35,8 +37,6 @@ def switch(
 
     The workers switch at their next common step; parameters and optimizer stay as they are.
     """
-    from phalanx.cli.output import Output
-
     run, spec = _read(words)
     paths = _find(run)
     _check_workers(paths)
@@ -50,7 +50,6 @@ def switch(
 
 
 def _read(words: list[str]) -> tuple[str | None, Spec]:
-    from phalanx.core.errors import InputError
     from phalanx.core.spec import parse_spec
 
     if len(words) > 2:
@@ -63,7 +62,6 @@ def _read(words: list[str]) -> tuple[str | None, Spec]:
 
 def _find(name: str | None) -> RunPaths:
     from phalanx.cli.request.find_run import running
-    from phalanx.core.errors import InputError
     from phalanx.observe.summary.run_status import controller_alive
 
     paths = running(name)
@@ -81,7 +79,6 @@ def _find(name: str | None) -> RunPaths:
 
 
 def _check_workers(paths: RunPaths) -> None:
-    from phalanx.core.errors import InputError
     from phalanx.observe.summary.run_records import PlanRecord, read_record
 
     plan = read_record(paths.plan, PlanRecord)
@@ -105,7 +102,6 @@ def _past(paths: RunPaths) -> EventTail:
 
 
 def _ask(paths: RunPaths, spec: Spec) -> int:
-    from phalanx.core.errors import InputError
     from phalanx.core.files import write_whole
 
     number = _last_number(paths) + 1

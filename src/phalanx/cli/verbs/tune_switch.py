@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
+from phalanx.core.errors import InputError
 
 if TYPE_CHECKING:
     from phalanx.plan.switch_search import Rules
@@ -42,7 +44,6 @@ def tune_switch(
     of the grid whose accuracy is within the tolerance, and confirms it with fresh seeds. A run
     that is clearly lost is ended early. All runs are a study, which 'phalanx report' shows.
     """
-    from phalanx.cli.output import Output
     from phalanx.cli.request.request import check, check_at_least
     from phalanx.cli.request.tuning import Tuning
     from phalanx.cli.request.tuning_specs import Specs
@@ -60,7 +61,6 @@ def tune_switch(
 
 def read_rules(tolerance: float, grid: int, metric: str, seeds: int, confirm: int) -> Rules:
     from phalanx.cli.request.request import check_at_least, check_at_most
-    from phalanx.core.errors import InputError
     from phalanx.core.settings import smaller_is_better
     from phalanx.plan.switch_search import Rules
 

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
+from phalanx.core.errors import InputError
+from phalanx.core.registry import did_you_mean
 
 if TYPE_CHECKING:
-    from phalanx.cli.output import Output
     from phalanx.core.settings import RunSettings
     from phalanx.train.start.launcher_env import Seat
 
@@ -55,8 +57,6 @@ def worker(
 
     Their variables say which one; PHALANX_KEY_FILE names the key that all of them have.
     """
-    from phalanx.cli.output import Output
-
     out = Output(json)
     if new_key is not None:
         return _write_key(new_key, out)
@@ -82,7 +82,6 @@ def worker(
 
 def _write_key(path: Path, out: Output) -> int:
     """Only ever a new file: a key in use is not replaced under somebody."""
-    from phalanx.core.errors import InputError
     from phalanx.core.run_folder.run_key import RunKey
 
     try:
@@ -103,7 +102,6 @@ def _seat() -> Seat:
     import socket
 
     from phalanx.core import settings
-    from phalanx.core.errors import InputError
     from phalanx.train.start.launcher_env import seat_of
 
     if settings.RANK in os.environ:
@@ -121,16 +119,19 @@ def _seat() -> Seat:
 
 
 def _script(script: Path | None) -> Path:
-    from phalanx.core.errors import InputError
-    from phalanx.launch.script.script_check import check_script
+    from phalanx.launch.script.script_check import check_script, may_call_phalanx
 
     if script is None:
         raise InputError("no script is named", "For example: phalanx worker train.py")
-    return check_script(script)
+    if not may_call_phalanx(check_script(script)):
+        raise InputError(
+            f"'{script}' does not call Phalanx, which a worker of another launcher has to",
+            "Start it by phalanx run, which adopts it, or call phalanx.join in it.",
+        )
+    return script
 
 
 def _check_key() -> None:
-    from phalanx.core.errors import InputError
     from phalanx.core.run_folder.run_key import KEY_FILE_VARIABLE, key_from
 
     if key_from(os.environ) is None:
@@ -145,8 +146,6 @@ def _settings(**given: Any) -> RunSettings:
     from msgspec.structs import replace
 
     from phalanx.cli.request.request import MOST_SEED, check_at_least, check_at_most
-    from phalanx.core.errors import InputError
-    from phalanx.core.registry import did_you_mean
     from phalanx.core.settings import PRECISIONS
     from phalanx.core.spec import parse_spec
     from phalanx.train.start.launcher_env import settings_of
@@ -164,8 +163,6 @@ def _settings(**given: Any) -> RunSettings:
 
 
 def _check_batch(settings: RunSettings, seat: Seat) -> None:
-    from phalanx.core.errors import InputError
-
     if settings.batch is not None and settings.batch < seat.processes:
         raise InputError(
             f"a batch of {settings.batch} cannot be shared by {seat.processes} workers",

@@ -7,7 +7,6 @@ dimension as a big-endian 32-bit number, then the values.
 from __future__ import annotations
 
 import math
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -68,17 +67,16 @@ def _read(
     def fetch(missing: list[Published]) -> None:
         wanted = {f"{file.name}.gz": file for file in missing}
         limits = {archive: file.size + (1 << 20) for archive, file in wanted.items()}
-        accept = partial(_accept, folder, wanted)
+
+        def accept(archive: Path) -> None:
+            read(folder, wanted[archive.name])
+
         fetch_files(Order(name, homes, limits, accept=accept), folder)
 
     found = read_all(folder, files, fetch)
     train = _split(found[NAMES[0]], found[NAMES[1]])
     test = _split(found[NAMES[2]], found[NAMES[3]])
     return train, test, {file: content.sha256 for file, content in found.items()}
-
-
-def _accept(folder: Path, wanted: dict[str, Published], archive: Path) -> None:
-    read(folder, wanted[archive.name])
 
 
 def _split(images: Read, labels: Read) -> Split:

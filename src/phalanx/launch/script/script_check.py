@@ -53,6 +53,11 @@ def is_adopted(script: Path) -> bool:
     return not _look(script, script.read_bytes()).calls
 
 
+def may_call_phalanx(script: Path) -> bool:
+    look = _look(script, script.read_bytes())
+    return look.calls or look.unclear
+
+
 @dataclass
 class _Look:
     """What the source of a script, and of modules beside it, says."""

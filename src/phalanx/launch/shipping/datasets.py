@@ -13,10 +13,11 @@ from phalanx.core import words
 from phalanx.core.errors import InputError
 from phalanx.core.script.datasets import FILES, HOMES, data_home, files_in
 from phalanx.core.terminal import Say
+from phalanx.launch.machines.agent_link import AgentLink
 from phalanx.launch.script.script_datasets import Needs, needs_of
 from phalanx.launch.shipping.listing import ListedFile, walk
 from phalanx.launch.shipping.manifest import FileManifest, make_manifest
-from phalanx.launch.shipping.send import Progress, ShippingLink, read_answer, ship
+from phalanx.launch.shipping.send import Progress, read_answer, ship
 
 if TYPE_CHECKING:
     from phalanx.launch.launchers.launcher import Job
@@ -50,7 +51,7 @@ class Datasets:
     def here(self) -> set[str]:
         return {entry.path.partition("/")[0] for entry in self.cached.entries}
 
-    async def needed(self, link: ShippingLink) -> bool:
+    async def needed(self, link: AgentLink) -> bool:
         """Whether they are sent there; an error when one is neither there nor here."""
         if not self.asked:
             return False
@@ -61,7 +62,7 @@ class Datasets:
         self._refuse(link, missing - self.here - set(found.reached))
         return bool(missing & self.here)
 
-    async def send(self, link: ShippingLink, progress: Progress) -> str:
+    async def send(self, link: AgentLink, progress: Progress) -> str:
         """The folder there."""
 
         def tell(done: int, total: int, machine: str) -> None:
@@ -74,7 +75,7 @@ class Datasets:
 
         return await ship(link, self.cached, self.home, "data", tell)
 
-    async def _look(self, link: ShippingLink) -> Found:
+    async def _look(self, link: AgentLink) -> Found:
         answer = await link.ask(
             "datasets",
             timeout=LOOK_SECONDS,
@@ -85,7 +86,7 @@ class Datasets:
         )
         return read_answer(link, answer, Found)
 
-    def _refuse(self, link: ShippingLink, nowhere: set[str]) -> None:
+    def _refuse(self, link: AgentLink, nowhere: set[str]) -> None:
         """``nowhere``: neither there nor here, nor to be downloaded."""
         machine = link.machine.name
         for name in sorted(nowhere & self.needs.surely):

@@ -28,7 +28,8 @@ def find_root(script: Path) -> Path:
     for place in (folder, *folder.parents):
         if _is_too_wide(place):
             break
-        if any((place / mark).exists() for mark in MARKS) or _has_requirements(place):
+        marked = any((place / mark).exists() for mark in MARKS)
+        if marked or any(place.glob("requirements*.txt")):
             return place
     return place_of(script.resolve()).root
 
@@ -37,10 +38,6 @@ def _is_too_wide(folder: Path) -> bool:
     """Whether that is more than a project: somebody's home, what is above, everybody's /tmp."""
     home = Path(os.path.realpath(Path.home()))
     return folder in {home, *home.parents, Path(os.path.realpath(tempfile.gettempdir()))}
-
-
-def _has_requirements(folder: Path) -> bool:
-    return any(folder.glob("requirements*.txt"))
 
 
 def project_manifest(

@@ -31,14 +31,10 @@ class KnownKey:
         return f"{self.file}:{self.line}"
 
 
-def users_file() -> Path:
-    return Path("~/.ssh/known_hosts").expanduser()
-
-
 def known_keys(machine: Machine) -> list[KnownKey]:
     """The keys that decide for ``machine``: the pool's where it has any, else the user's."""
     files = [Path(machine.known_keys)] if machine.known_keys else []
-    for file in (*files, users_file()):
+    for file in (*files, Path("~/.ssh/known_hosts").expanduser()):
         if found := keys_in(file, machine):
             return found
     return []

@@ -31,9 +31,11 @@ class Lock(Protocol):
 
     def release(self) -> None: ...
 
-    def __enter__(self) -> object: ...
+    def __enter__(self) -> object:
+        return self.acquire()
 
-    def __exit__(self, *_: Any) -> None: ...
+    def __exit__(self, *_: Any) -> None:
+        self.release()
 
 
 class Locks(IntEnum):

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import torch
 
 from phalanx.core.errors import InputError, PeerLost
-from phalanx.sync.arena.arena import LEFT, LostWorker
+from phalanx.sync.arena.arena import LEFT, Lock, LostWorker
 from phalanx.sync.arena.deterministic_scheduler import SLICE_SECONDS, DeterministicScheduler, Gone
 
 PAUSE_SECONDS = 0.001
@@ -105,7 +105,7 @@ class Hub:
 
 
 @dataclass
-class ThreadLock:
+class ThreadLock(Lock):
     """Excludes ranks, which wait for it in virtual time, and other threads, in real time."""
 
     scheduler: DeterministicScheduler
@@ -144,12 +144,6 @@ class ThreadLock:
         if self._waiting and self.scheduler.me() is not None and not self.scheduler.aborted:
             chosen = int(self.scheduler.chance() * len(self._waiting))
             self.scheduler.resume([self._waiting.pop(chosen)])
-
-    def __enter__(self) -> None:
-        self.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
 
 
 @dataclass(frozen=True)

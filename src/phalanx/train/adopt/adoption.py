@@ -14,7 +14,6 @@ import re
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -24,17 +23,15 @@ from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler
 
 from phalanx.core.context import call_at_end
-from phalanx.core.errors import InputError, NotFinite, PeerLost
+from phalanx.core.errors import InputError
 from phalanx.core.settings import RunSettings
-from phalanx.data.reader import Reader
+from phalanx.train.adopt.adopted_training import AdoptedTraining
 from phalanx.train.adopt.found_models import describe, models_of, parameters_of
 from phalanx.train.adopt.libraries import library_trains, look_for_libraries
-from phalanx.train.adopt.loader_pass import is_ours, order_of, read_by_number
+from phalanx.train.adopt.loader_pass import is_ours, order_of
 from phalanx.train.adopt.random_streams import AdoptedSeeds, Streams
 from phalanx.train.adopt.script_length import passes_of
 from phalanx.train.loop.assembly import build_worker
-from phalanx.train.loop.stretches import WorkerParts
-from phalanx.train.loop.training_loop import TrainingLoop
 from phalanx.train.start.environment import detect
 
 _OURS = str(Path(__file__).parents[2])
@@ -48,7 +45,7 @@ class Adoption:
     def __init__(self, chosen: RunSettings, workers: int) -> None:
         self._chosen, self._workers = chosen, workers
         self._made: list[weakref.ref[torch.optim.Optimizer]] = []
-        self._training: _Training | None = None
+        self._training: AdoptedTraining | None = None
         self._joining = False
         self.streams = Streams()
 
@@ -91,7 +88,9 @@ class Adoption:
         training.parts.steps.step(optimizer)
         return loss
 
-    def _stray(self, training: _Training | None, optimizer: torch.optim.Optimizer) -> InputError:
+    def _stray(
+        self, training: AdoptedTraining | None, optimizer: torch.optim.Optimizer
+    ) -> InputError:
         if training is None or not training.under_way:
             return InputError(
                 "the script takes a step on a batch that comes from no DataLoader, so that "
@@ -185,7 +184,7 @@ class Adoption:
         optimizers: Sequence[torch.optim.Optimizer],
         batch: int,
         passes: int | None,
-    ) -> _Training:
+    ) -> AdoptedTraining:
         device = parameters_of(optimizers)[0].device
         environment = dataclasses.replace(detect(), device=device)
         data = f"{type(loader.dataset).__name__} of {len(loader.dataset)} samples"  # type: ignore[arg-type]
@@ -196,135 +195,13 @@ class Adoption:
         )  # fmt: skip
         loop.adopt(self._chosen.epochs or passes)
         call_at_end(self._end)
-        return _Training(parts, loop, models, optimizers, passes, self._chosen.seed)
+        return AdoptedTraining(parts, loop, models, optimizers, passes, self._chosen.seed)
 
     def _end(self) -> None:
         """Training is over: the script has ended, or trains something else."""
         if self._training is not None:
             self._training.end()
             self._training = None
-
-
-class _Training:
-    """Joined: what is trained, and the passes over its data."""
-
-    def __init__(
-        self,
-        parts: WorkerParts,
-        loop: TrainingLoop,
-        models: Sequence[nn.Module],
-        optimizers: Sequence[torch.optim.Optimizer],
-        passes: int | None,
-        seed: int,
-    ) -> None:
-        self.parts, self.models = parts, models
-        self._loop, self._optimizers, self._left, self._seed = loop, list(optimizers), passes, seed
-        self._readers: dict[int, tuple[DataLoader[Any], Reader]] = {}
-        self._pass: _Pass | None = None
-
-    @property
-    def under_way(self) -> bool:
-        """Whether the script is inside a pass."""
-        return self._pass is not None
-
-    @property
-    def in_last_batch(self) -> bool:
-        return self._loop.in_last_batch
-
-    def knows(self, optimizer: torch.optim.Optimizer) -> bool:
-        return any(known is optimizer for known in self._optimizers)
-
-    def is_of(self, optimizers: Sequence[torch.optim.Optimizer]) -> bool:
-        same = len(optimizers) == len(self._optimizers) and all(map(self.knows, optimizers))
-        return same and not self.parts.lifecycle.over
-
-    def through(self, loader: DataLoader[Any], order: torch.Tensor, batch: int) -> Iterator[Any]:
-        batches = self._loop.through_adopted(self._reader(loader), order, batch)
-        self._pass = _Pass(self, batches)
-        return self._pass
-
-    def leave_pass(self) -> None:
-        """The script begins another pass: it has left the one before, if there is one."""
-        if self._pass is not None:
-            self._pass.close()
-
-    def passed(self, *, whole: bool) -> None:
-        self._pass = None
-        if self._left is not None:
-            self._left -= 1
-            if self._left == 0 and whole:
-                self.end()
-
-    def _reader(self, loader: DataLoader[Any]) -> Reader:
-        if id(loader) not in self._readers:  # the loader is kept alive, so its id stays its own
-            reader = self.parts.readers.of(read_by_number(loader, self._seed), trains=True)
-            self._readers[id(loader)] = loader, reader
-        return self._readers[id(loader)][1]
-
-    def end(self) -> None:
-        lifecycle = self.parts.lifecycle
-        if lifecycle.over or lifecycle.broken():
-            return
-        self.leave_pass()
-        try:
-            with suppress(PeerLost):  # those it would inform are gone already
-                self._loop.finish()
-        except NotFinite as error:
-            lifecycle.fail(str(error))
-
-
-class _Pass:
-    """The batches of one pass, as the script's loop takes them."""
-
-    def __init__(self, training: _Training, batches: Iterator[Any]) -> None:
-        self._training, self._batches = training, batches
-        self._losses = training.parts.steps.losses
-        self._taken, self._over = 0, False
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        if self._over:
-            if self._taken < 0:
-                raise InputError(
-                    "the script goes through two DataLoaders at once to train",
-                    "Put both into one Dataset; evaluate under torch.no_grad().",
-                )
-            raise StopIteration
-        try:
-            batch = next(self._batches)
-        except StopIteration:
-            self._over = True
-            self._check()
-            self._training.passed(whole=True)
-            raise
-        self._taken += 1
-        return batch
-
-    def _check(self) -> None:
-        steps = self._training.parts.steps
-        if (
-            self._taken
-            and steps.losses == self._losses
-            and self._training.parts.trained.engine.workers > 1
-        ):
-            raise InputError(
-                "the script went through its data without training on them, and each worker saw "
-                "only its part",
-                "Evaluate under torch.no_grad() or model.eval().",
-            )
-
-    def close(self) -> None:
-        """The script left its loop; whoever takes more batches of it goes through two at once."""
-        if not self._over:
-            self._over, self._taken = True, -1
-            self._batches.close()  # type: ignore[attr-defined]
-            self._training.passed(whole=False)
-
-    def __del__(self) -> None:
-        with suppress(Exception):
-            self.close()
 
 
 _NOTHING = object()

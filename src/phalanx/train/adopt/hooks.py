@@ -40,8 +40,6 @@ def adopt_this_worker() -> None:
     inside = context.current()
     variables = inside.environment if inside else os.environ
     chosen = RunSettings.from_json(variables.get(settings.SETTINGS, "{}"))
-    if not chosen.adopt:
-        return
     from phalanx.train.adopt.adoption import Adoption
 
     _current.adoption = Adoption(chosen, int(variables.get(settings.WORKERS, "1")))

@@ -12,8 +12,13 @@ import msgspec
 from phalanx.core.errors import InputError
 from phalanx.core.spec import parse_spec
 from phalanx.sync.arena.clock import Clock
-from phalanx.train.control.command_cells import TEXT
-from phalanx.train.control.directives import Directive, DirectiveSource, SaveCheckpoint, Switch
+from phalanx.train.control.directives import (
+    TEXT,
+    Directive,
+    DirectiveSource,
+    SaveCheckpoint,
+    Switch,
+)
 from phalanx.train.start.environment import Environment
 from phalanx.train.start.lifecycle import Lifecycle
 

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -195,7 +194,7 @@ def serve(seat: Seat) -> int:
     ticket = ticket_of(seat, os.environ)
     torch.set_num_threads(1)
     ended = threading.Event()
-    signal.signal(signal.SIGTERM, lambda _number, _frame: _end(ended, _frame))
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
     keeper = _keep_coordinator(ticket) if seat.is_first else None
     listener = Listener(ticket.address, ticket.key, tls=ticket.tls, members=ticket.members)
     hello = Hello(
@@ -222,7 +221,3 @@ def serve(seat: Seat) -> int:
     if keeper is not None and keeper.stdin is not None:
         keeper.stdin.close()
     return code
-
-
-def _end(ended: threading.Event, _frame: FrameType | None) -> None:
-    ended.set()

@@ -18,7 +18,7 @@ from found_machines import facts
 from rich.console import Console
 from ssh_servers import PASSWORD, USER, new_key, ssh_server, write_client_key
 
-from phalanx.cli.show import check_words, rate_words
+from phalanx.cli.show import check_words, probe_words
 from phalanx.core.errors import MachineError
 from phalanx.launch.pool.pool_check import Check, Knock, Visit
 from phalanx.pool.machine import Machine
@@ -234,6 +234,6 @@ def test_rates_at_eighty_columns() -> None:
     ]
     rates = [MachineRates("m" * 60, 1024, 2**45, ["G"], devices)]
     probe = Probe("2026-01-02T03:04:05+00:00", 1.0, 2.0, [], [], rates=rates)
-    lines = shown(rate_words.rates_table(probe))
+    lines = shown(probe_words.rates_table(probe))
     assert max(map(len, lines)) <= 80
     assert lines[2].split()[-4:] == ["50,874", "826,263", "4,068", "605"]

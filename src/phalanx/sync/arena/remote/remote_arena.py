@@ -18,7 +18,7 @@ import torch
 
 from phalanx.core import stopping
 from phalanx.core.errors import InputError, MachineLost, PeerLost
-from phalanx.sync.arena.arena import LEFT, Arena, Hosts, LostWorker
+from phalanx.sync.arena.arena import LEFT, Arena, Hosts, Lock, LostWorker
 from phalanx.sync.arena.clock import Clock, MonotonicClock, ShiftedClock
 from phalanx.sync.arena.remote import coordinator_messages as m
 from phalanx.sync.arena.remote.coordinator_client import NOTHING, Changes, CoordinatorClient, Gone
@@ -35,7 +35,7 @@ of its own, and reads those of others after such a barrier."""
 
 
 @dataclass
-class RemoteLock:
+class RemoteLock(Lock):
     """A lock that the coordinator keeps, and frees when its holder dies."""
 
     arena: RemoteArena
@@ -46,12 +46,6 @@ class RemoteLock:
 
     def release(self) -> None:
         self.arena.release(self.index)
-
-    def __enter__(self) -> None:
-        self.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
 
 
 @dataclass(frozen=True)

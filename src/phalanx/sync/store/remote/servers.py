@@ -12,7 +12,8 @@ import msgspec
 from phalanx.core.errors import InputError
 from phalanx.plan.servers import Host, place_servers
 from phalanx.sync.arena.remote.coordinator_messages import TrainingMember
-from phalanx.sync.arena.remote.sharing import Notes, hand_out, take
+from phalanx.sync.arena.remote.remote_arena import RemoteArena
+from phalanx.sync.arena.remote.sharing import hand_out, take
 from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.connecting import connect
 from phalanx.sync.connect.dispatcher import Credentials
@@ -51,7 +52,7 @@ class Servers:
     members: Sequence[TrainingMember]
     apart: Sequence[TrainingMember]
     access: Credentials
-    notes: Notes
+    notes: RemoteArena
     wish: Wish = field(default_factory=Wish)
 
     def __post_init__(self) -> None:
