@@ -112,7 +112,7 @@ def as_reader(data: Any, *, seed: int = 0, augment: Augment | None = None) -> Re
     source = data.dataset if isinstance(data, DataLoader) else data
     if isinstance(source, IterableDataset):
         raise InputError(
-            "an IterableDataset cannot be shared among workers: its samples have no numbers",
+            "an IterableDataset cannot be divided among workers: its samples have no index",
             "Use a map-style Dataset (__len__ and __getitem__).",
         )
     tensors = tensors_of(source) if options.collate is default_collate else None
@@ -175,12 +175,12 @@ def _is_map_style(data: Any) -> bool:
 
 def _check_rows(shapes: list[tuple[int, ...]]) -> None:
     if any(not shape for shape in shapes):
-        raise InputError("the data has a tensor without dimensions", "One row is one sample.")
+        raise InputError("the data has a tensor without dimensions", "Use one row per sample.")
     rows = {shape[0] for shape in shapes}
     if len(rows) > 1:
         raise InputError(
             f"the tensors of the data differ in length: {', '.join(str(s[0]) for s in shapes)}",
-            "Each needs one row per sample.",
+            "Give each tensor one row per sample.",
         )
     if rows == {0}:
         raise InputError("the data is empty", "Training needs at least one sample.")
