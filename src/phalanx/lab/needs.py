@@ -74,6 +74,6 @@ def call(words: Sequence[str], text: str = "", *, fails: bool = True) -> str:
         said = " ".join((ended.stderr or ended.stdout).split()) or f"exit {ended.returncode}"
         raise MachineError(
             f"'{' '.join(words)}' failed: {said}",
-            "Does the kernel have veth, bridge, tbf and namespaces, and may this user use them?",
+            "Check that this user may use the kernel's veth, bridge, tbf and namespaces.",
         )
     return ended.stdout
