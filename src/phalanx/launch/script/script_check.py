@@ -37,18 +37,18 @@ def check_script(path: Path, *, joins: bool = True) -> Path:
             f"cannot read '{path}': {error.strerror}", "Check the permissions of the file."
         ) from error
     if joins and not _may_reach_phalanx(path, source):
-        raise InputError(f"'{path}' has no phalanx.fit or phalanx.join", _remedy_for(source))
+        raise InputError(f"'{path}' does not call phalanx.fit or phalanx.join", _remedy_for(source))
     return path
 
 
 def _remedy_for(source: bytes) -> str:
     """Somebody else's distributed script can be run as it is."""
     if b"torch.distributed" in source or b"DistributedDataParallel" in source:
-        return "A script that uses torch.distributed itself runs as it is: --framework torch"
+        return "It uses torch.distributed itself: run it unchanged with --framework torch"
     if re.search(rb"^\s*(import|from) (accelerate|lightning|pytorch_lightning)\b", source, re.M):
-        return "A script of Accelerate or Lightning runs as it is: --framework torch"
+        return "It uses Accelerate or Lightning: run it unchanged with --framework torch"
     if b"tf.distribute" in source or b"tensorflow" in source:
-        return "A script of TensorFlow runs as it is: --framework tensorflow"
+        return "It uses TensorFlow: run it unchanged with --framework tensorflow"
     return (
         "Keep your loop with run = phalanx.join(model, optimizer), or let "
         "phalanx.fit(model, optimizer=opt, loss=loss, train=train) be the loop."

@@ -49,7 +49,7 @@ def test_accepted(tmp_path: Path, text: str) -> None:
 def test_a_script_without_fit_or_join(tmp_path: Path, text: str) -> None:
     with pytest.raises(InputError) as caught:
         check_script(make(tmp_path, train=text))
-    assert "has no phalanx.fit or phalanx.join" in caught.value.cause
+    assert "does not call phalanx.fit or phalanx.join" in caught.value.cause
     assert "phalanx.fit(model" in caught.value.remedy
 
 
@@ -140,7 +140,7 @@ def test_the_remedy_for_a_script_of_another_framework(tmp_path: Path, text: str,
     ],
 )
 def test_one_that_only_looks_like_it_is_refused_before_it_runs(tmp_path: Path, text: str) -> None:
-    with pytest.raises(InputError, match=r"has no phalanx\.fit or phalanx\.join"):
+    with pytest.raises(InputError, match=r"does not call phalanx\.fit or phalanx\.join"):
         check_script(make(tmp_path, train=text))
 
 
