@@ -186,7 +186,7 @@ def _compose(path: Path, text: str) -> Node | None:
     except ReaderError as error:
         where = _place(text[: error.position])
         raise InputError(
-            f"{path}:{where}: a character that is not text", "Is this a blueprint?"
+            f"{path}:{where}: a character that is not text", "Check that this file is a blueprint."
         ) from None
     except YAMLError:
         raise InputError(f"{path}: broken YAML", EXAMPLE) from None
