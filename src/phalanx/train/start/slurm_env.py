@@ -25,7 +25,7 @@ def tasks_by_node(name: str, text: str) -> list[int]:
         found = _COUNT.fullmatch(part.strip())
         times = int(found[2] or 1) if found else 0
         if found is None or len(counts) + times > _MOST_NODES:
-            raise InputError(f"{name} cannot be read: '{text[:40]}'", "Slurm writes it so: 2(x3),1")
+            raise InputError(f"{name} cannot be read: '{text[:40]}'", "Write it like 2(x3),1.")
         counts += [int(found[1])] * times
     return counts
 
