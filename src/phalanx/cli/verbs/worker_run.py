@@ -132,7 +132,7 @@ def _judge(code: int, seat: Seat, paths: RunPaths) -> int:
 
 _NEVER_JOINED = (
     "the script never called phalanx.fit or phalanx.join",
-    "Without one of them its workers do not train together; see the README.",
+    "Call one of them, so that the workers train together (see the README).",
 )
 
 
