@@ -250,5 +250,5 @@ def _length(dataset: Any) -> int:
             "Give it __len__ and __getitem__ (a map-style Dataset).",
         ) from error
     if length == 0:
-        raise InputError("the data is empty", "Training needs at least one sample.")
+        raise InputError("the data is empty", "Give at least one sample.")
     return length

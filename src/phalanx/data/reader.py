@@ -183,4 +183,4 @@ def _check_rows(shapes: list[tuple[int, ...]]) -> None:
             "Give each tensor one row per sample.",
         )
     if rows == {0}:
-        raise InputError("the data is empty", "Training needs at least one sample.")
+        raise InputError("the data is empty", "Give at least one sample.")

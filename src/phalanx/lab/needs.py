@@ -27,7 +27,7 @@ def check_root() -> None:
     if not sys.platform.startswith("linux"):
         raise InputError("a lab needs Linux", "Use a Linux machine, or WSL.")
     if os.geteuid() != 0:
-        raise InputError("a lab needs root: it makes networks and control groups", "Use sudo.")
+        raise InputError("a lab needs root: it creates networks and cgroups", "Use sudo.")
 
 
 def check_host() -> None:

@@ -135,7 +135,7 @@ def _read(path: Path) -> tuple[bytes, bool]:
     finally:
         os.close(number)
     if len(content) > SIZE_LIMIT:
-        raise InputError(f"{path}: is larger than 1 MiB", "A blueprint is a small text file.")
+        raise InputError(f"{path}: is larger than 1 MiB", "Check the path: a blueprint is small.")
     return content, status.st_mode & 0o077 == 0
 
 
