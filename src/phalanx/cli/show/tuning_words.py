@@ -120,7 +120,7 @@ def _confirmation(search: SwitchSearch, spec: str, metric: str) -> Iterator[str]
     verdict, confirm = search.verdict(), search.rules.confirm
     seeds = f"{confirm} fresh seed{'s' * (confirm != 1)}"
     if verdict.confirmed_behind is None and verdict.confirmed is False:
-        yield f"NOT confirmed: with {seeds} a run of {spec} was lost."
+        yield f"NOT confirmed: with {seeds} a run of {spec} was clearly worse, or failed."
     elif verdict.confirmed_behind is None:
         yield "It is not confirmed by fresh seeds; --confirm 3 would do that."
     elif verdict.confirmed:
