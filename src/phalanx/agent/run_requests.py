@@ -80,7 +80,7 @@ def resume_tails(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[
 def switch(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     text = field(request, "request", str)
     if agent.run_folder is None or len(text) > LONGEST_SWITCH:
-        raise RequestProblem("there is no run to switch here")
+        raise RequestProblem("no run on this machine can be switched")
     part = agent.run_folder / (SWITCH + ".part")
     part.write_text(text, encoding="utf-8")
     part.replace(agent.run_folder / SWITCH)

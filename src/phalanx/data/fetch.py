@@ -81,7 +81,7 @@ def fetch_files(order: Order, folder: Path) -> None:
                     _from_any(order, folder / file)
     except OSError as error:
         raise InputError(
-            f"cannot write the data folder {folder}: {error.strerror}",
+            f"cannot write to the data folder {folder}: {error.strerror}",
             "Set PHALANX_DATA to a folder you may write to.",
         ) from error
 

@@ -55,7 +55,7 @@ def loader_options(loader: DataLoader[Any]) -> LoaderOptions:
     if isinstance(loader.dataset, IterableDataset):
         return LoaderOptions()
     if type(loader.batch_sampler) is not BatchSampler:
-        raise _refused("a batch_sampler of its own" if loader.batch_sampler else "no batch size")
+        raise _refused("its own batch_sampler" if loader.batch_sampler else "no batch size")
     sampler = loader.sampler
     if type(sampler) not in (RandomSampler, SequentialSampler):
         raise _refused(f"a {type(sampler).__name__}")
@@ -79,7 +79,7 @@ def loader_options(loader: DataLoader[Any]) -> LoaderOptions:
 def _refused(what: str) -> InputError:
     return InputError(
         f"the DataLoader has {what}, but Phalanx decides which worker reads which sample",
-        "Make it with shuffle=True or shuffle=False only, or pass its dataset.",
+        "Create it with shuffle=True or shuffle=False only, or pass its dataset.",
     )
 
 
@@ -162,7 +162,7 @@ class LazyReader:
         changed = with_first(batch, lambda images: augment(images, draws))
         if changed is None:
             raise InputError(
-                f"augment cannot tell where the images of a {type(batch).__name__} are",
+                f"augment does not know which part of a {type(batch).__name__} holds the images",
                 "Augment in the dataset's __getitem__, or in the DataLoader's collate_fn.",
             )
         return changed
@@ -249,5 +249,5 @@ def _length(dataset: Any) -> int:
             "Give it __len__ and __getitem__ (a map-style Dataset).",
         ) from error
     if length == 0:
-        raise InputError("the data is empty", "Training needs at least one sample.")
+        raise InputError("the data is empty", "Give at least one sample.")
     return length

@@ -69,7 +69,7 @@ def _drafts(document: Document) -> list[Draft]:
         if word not in ("machines", "defaults", "connections"):
             raise document.fault(
                 entry.key_node,
-                f"a blueprint has no '{short(entry.key)}'",
+                f"'{short(entry.key)}' is not a field of a blueprint",
                 did_you_mean(word, ("machines", "defaults")),
             )
         if word in top:
@@ -84,7 +84,7 @@ def _drafts(document: Document) -> list[Draft]:
         raise document.fault(
             other.key_node,
             f"'{other.key}' cannot be used with 'connections'",
-            "Use either the original form or 'machines' with 'defaults'.",
+            "Use either 'connections' alone, or 'machines' with 'defaults'.",
         )
     return _original_form(document, top["connections"])
 
@@ -198,8 +198,8 @@ def _check_password(document: Document, draft: Draft, machine: Machine) -> None:
         return
     raise document.fault(
         draft.fields["password"].value,
-        f"{_origin(draft, 'password')}: a password in a file that others can read",
-        f"Run: chmod 600 {shlex.quote(str(document.path))}   (or refer to it: env:NAME)",
+        f"{_origin(draft, 'password')}: the file with this password can be read by others",
+        f"Run: chmod 600 {shlex.quote(str(document.path))}   (or give a reference: env:NAME)",
     )
 
 
@@ -220,8 +220,8 @@ def _check_twice(
         if _endpoint(machine) == _endpoint(other):
             raise document.fault(
                 draft.node,
-                f"'{other.name}' and '{machine.name}' are one machine "
-                f"({machine.host}, port {machine.port})",
+                f"'{other.name}' and '{machine.name}' are the same machine ({machine.host}, "
+                f"port {machine.port})",
                 "Remove one, or correct its host or port.",
             )
 
@@ -243,8 +243,8 @@ def _password_warning(document: Document, machines: list[Machine]) -> list[str]:
     if not names:
         return []
     return [
-        f"{document.path} holds the password of {', '.join(names)}; "
-        "a key is safer (ssh-copy-id), or a reference (env:NAME, prompt)"
+        f"{document.path} holds the password of {', '.join(names)}; a key (ssh-copy-id) or a "
+        f"reference (env:NAME, prompt) is safer"
     ]
 
 

@@ -155,7 +155,7 @@ def write_probe(probe: Probe, blueprint: Path) -> Path:
     except OSError as error:
         raise InputError(
             f"{path}: cannot be written: {error.strerror}",
-            "The probe is kept beside the blueprint.",
+            "Make that folder writable: the measurements are saved beside the blueprint.",
         ) from None
     return path
 
@@ -170,7 +170,7 @@ def read_probe(blueprint: Path) -> Probe | None:
         return None
     except (OSError, msgspec.MsgspecError) as error:
         raise InputError(
-            f"{path}: cannot be read as a probe ({error})", "Remove it, and probe again."
+            f"{path}: is damaged ({error})", "Remove it, then run: phalanx pool probe"
         ) from None
 
 

@@ -188,7 +188,7 @@ def _labels(keys: Sequence[Key], systems: Mapping[Key, str]) -> dict[Key, str]:
         ours = several_systems and systems[key] == "phalanx"
         parts = [f"phalanx {strategy}" if ours else strategy]
         if len({other[1] for other in alike}) > 1:
-            parts.append(f"batch {batch}" if batch else "own batch")
+            parts.append(f"batch {batch}" if batch else "the script's batch")
         if len({other[2] for other in alike}) > 1:
             parts.append(f"{workers or '?'} workers")
         if len({other[4] for other in alike}) > 1 and names:

@@ -91,7 +91,7 @@ def _sent(groups: Sequence[RunGroup]) -> TableRow:
     cells = []
     for group, cell in zip(groups, line.cells, strict=True):
         part = _part_of_plain(group, groups)
-        note = f"{words.percent(100 * part)} of plain" if part else cell.note
+        note = f"{words.percent(100 * part)} of uncompressed" if part else cell.note
         cells.append(TableCell(cell.text, note))
     return TableRow(line.name, tuple(cells))
 

@@ -56,7 +56,7 @@ def test_none_kept_or_a_broken_one(tmp_path: Path) -> None:
     assert read_probe(blueprint) is None
     for text in ("{", '{"links": 1}', "\x00"):
         path_beside(blueprint).write_text(text)
-        with pytest.raises(InputError, match=r"pool\.probe\.json: cannot be read"):
+        with pytest.raises(InputError, match=r"pool\.probe\.json: is damaged"):
             read_probe(blueprint)
 
 

@@ -28,7 +28,7 @@ LabName = Annotated[
 ]
 InLab = Annotated[
     str | None,
-    typer.Option("--lab", metavar="NAME", help="The lab it is in, when there are several."),
+    typer.Option("--lab", metavar="NAME", help="The machine's lab, if there are several."),
 ]
 MachineName = Annotated[str, typer.Argument(metavar="MACHINE", help="A machine of the lab.")]
 
@@ -63,7 +63,7 @@ def up(
     name: Annotated[str, typer.Option(metavar="NAME", help="The lab's name.")] = "lab",
     share: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FOLDER", help="A folder below /tmp that the machines see too."),
+        typer.Option(metavar="FOLDER", help="A folder below /tmp to share with the machines."),
     ] = None,
     json: o.Json = False,
 ) -> int:
@@ -90,7 +90,7 @@ def up(
 
 @lab_app.command()
 def down(name: LabName = None, json: o.Json = False) -> int:
-    """End a lab and remove everything that it made, also after a crash.
+    """End a lab and remove everything it created, even after a crash.
 
     Example: phalanx lab down
     """

@@ -27,10 +27,10 @@ def check(
     ] = False,
     json: o.Json = False,
 ) -> int:
-    """Log in to all machines at once: what they are, and whom they reach.
+    """Log in to all machines; show what they have and which machines they can reach.
 
-    Every failure is a line with its fix, and the exit code 3. With --offline the blueprint is
-    only read: its machines, and what each selection takes.
+    Each failure is printed with its remedy, and the exit code is then 3. With --offline the
+    blueprint is only read; its machines, and those of each selection, are listed.
 
     Example: phalanx pool check pool.yaml
     """

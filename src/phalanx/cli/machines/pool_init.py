@@ -36,19 +36,19 @@ def init(
         str | None,
         typer.Option(
             metavar="REF",
-            help="The password of all of them: 'prompt' asks once, 'env:NAME' reads a variable.",
+            help="One password for all machines: 'prompt' asks once, 'env:NAME' reads a variable.",
         ),
     ] = None,
     from_ssh_config: Annotated[
-        bool, typer.Option("--from-ssh-config", help="Take every Host of ~/.ssh/config.")
+        bool, typer.Option("--from-ssh-config", help="Add every Host of ~/.ssh/config.")
     ] = False,
     yes: Yes = False,
     json: o.Json = False,
 ) -> int:
-    """Log in to machines, find what they are, and write the blueprint.
+    """Log in to machines, find out what they have, and write the blueprint.
 
-    Host keys are shown and recorded as by phalanx pool trust. A machine that cannot be reached
-    is left in the file as a comment.
+    Host keys are shown and recorded as with phalanx pool trust. A machine that cannot be reached
+    is written as a comment.
 
     Example: phalanx pool init here alpha beta
     """

@@ -21,14 +21,14 @@ def probe(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A blueprint, YAML or JSON.")],
     machines: o.Machines = "all",
     seconds: Annotated[
-        float, typer.Option(metavar="N", help="How long to measure at most, once workers run.")
+        float, typer.Option(metavar="N", help="Most seconds to measure, once workers run.")
     ] = 30.0,
     json: o.Json = False,
 ) -> int:
-    """Measure how fast machines compute, the links between them, and collectives on these.
+    """Measure how fast machines compute, the links between them, and collectives.
 
-    The figures are kept beside the blueprint (pool.yaml: pool.probe.json). The machines' Python
-    needs torch; Phalanx itself is copied there.
+    The figures are saved beside the blueprint: those of pool.yaml in pool.probe.json. The
+    machines' Python needs torch; Phalanx itself is copied there.
 
     Example: phalanx pool probe pool.yaml --seconds 30
     """
@@ -41,7 +41,7 @@ def probe(
 
     if not SHORTEST <= seconds <= LONGEST:
         raise InputError(
-            f"--seconds cannot be {seconds:g} seconds", f"Give {SHORTEST:g} to {LONGEST:g}."
+            f"--seconds cannot be {seconds:g}", f"Give a number from {SHORTEST:g} to {LONGEST:g}."
         )
     pool = read_blueprint(file)
     chosen = select(pool, machines)
@@ -55,7 +55,7 @@ def probe(
     for warning in as_measured(pool, found).warnings:
         output.say(f"warning: {warning}", style="yellow")
     if found.rates:
-        output.say(f"\nkept in {path_beside(file)}")
+        output.say(f"\nsaved in {path_beside(file)}")
     for trouble in found.trouble:
         output.problem(InputError(trouble.cause, trouble.remedy))
     output.result(_as_json(found, path_beside(file)))
@@ -77,7 +77,7 @@ def _show(probe: Probe, output: Output) -> None:
     if probe.collectives:
         count = len(probe.participants)
         output.say(
-            f"\ncollectives of {count} machines: median time, and ×RATIO to the cost formula's",
+            f"\ncollectives of {count} machines: median time, and ×RATIO to the predicted one",
             style="bold",
         )
         output.human.print(words.collectives_table(probe), soft_wrap=False)

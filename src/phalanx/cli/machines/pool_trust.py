@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from phalanx.pool.machine import Machine
 
 Yes = Annotated[
-    bool, typer.Option("--yes", help="Record host keys without asking; be sure of the network.")
+    bool, typer.Option("--yes", help="Record host keys without asking; for trusted networks.")
 ]
 
 
@@ -31,7 +31,7 @@ def trust(
 ) -> int:
     """Show the host keys of machines, and record them beside the blueprint.
 
-    pool.yaml gets a pool.known_hosts, in OpenSSH's format. Compare the fingerprints with what
+    Those of pool.yaml go to pool.known_hosts (OpenSSH format). Compare the fingerprints with what
     ssh-keygen -lf prints on the machines. A key that differs from the recorded one is never
     replaced: remove its line by hand.
 
@@ -95,7 +95,7 @@ def _agreed(count: int, file: Path, output: Output, yes: bool) -> bool:
         return True
     if not sys.stdin.isatty():
         output.note(
-            "not recorded: no terminal to confirm at; check the fingerprints, then use --yes"
+            "not recorded: no terminal to confirm in; check the fingerprints, then use --yes"
         )
         return False
     what = "this key" if count == 1 else f"these {count} keys"

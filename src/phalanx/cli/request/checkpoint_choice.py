@@ -86,8 +86,8 @@ def _with_silent(error: InputError, silent: dict[str, str]) -> InputError:
         return error
     names = ", ".join(silent)
     return InputError(
-        f"{error.cause}: none was fetched, and {names} could not be reached",
-        "Resume it again when they answer, or start it again.",
+        f"{error.cause}: none was fetched yet, and {names} could not be reached",
+        "Resume again when these machines can be reached, or start the run from the beginning.",
     )
 
 

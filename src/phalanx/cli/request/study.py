@@ -153,7 +153,7 @@ class StudyRun:
         """What a verdict would hang on, and one run each does not explain, runs once more."""
         pair = in_question(self._outcomes) if self._repeat == 1 and self._batches == 1 else []
         if pair:
-            self._out.say("repeating: the speed-up is more than the workers explain", "bold")
+            self._out.say("repeating: a speed-up above the number of workers", "bold")
         for index in pair:
             outcome = self._run_one(study, self.names()[index], self.jobs[index])
             self._outcomes.append(outcome)

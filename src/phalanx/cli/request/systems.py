@@ -58,9 +58,9 @@ def read_framework(
         return None
     if name not in FRAMEWORKS:
         raise InputError(f"unknown framework '{name}'", did_you_mean(name, FRAMEWORKS))
-    _refuse(ctx, "strategy", "the script synchronises its workers itself")
+    _refuse(ctx, "strategy", "its script synchronises the workers itself")
     for option in ("slow", "rate", "precision", "balance", "checkpoint_every"):
-        _refuse(ctx, option, "only Phalanx's own loop can do this")
+        _refuse(ctx, option, "only Phalanx's training loop supports it")
     if name == TORCH:
         if roles is not None:
             raise InputError("--roles is for TensorFlow scripts only", "Leave it out.")
@@ -108,11 +108,11 @@ def read_systems(
         return None
     names = [name.strip() for name in systems.split(",")]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise InputError(f"--systems names '{twice}' twice", "--repeat runs each one again.")
+        raise InputError(f"--systems has '{twice}' twice", "To run each again: --repeat N")
     if unused := sorted(set(named) - set(names)):
-        raise InputError(f"--peer names {unused[0]}, --systems does not", "Name it in both.")
+        raise InputError(f"--peer names {unused[0]}, but --systems does not", "Name it in both.")
     for option in ("slow", "rate", "precision"):
-        _refuse(ctx, option, "other systems do not have it")
+        _refuse(ctx, option, "other systems do not support it")
     found = {
         name: check_script(named.get(name) or sibling_of(script, peer_of(name)), joins=False)
         for name in names
@@ -158,7 +158,7 @@ def framework_job(
     asked = request.options.workers
     total = sum(framework.roles.values()) or asked
     if framework.roles and asked not in (None, total, framework.roles.get("worker")):
-        raise InputError(f"--workers {asked} and --roles do not agree", "Give one of them.")
+        raise InputError(f"--workers {asked} does not match --roles", "Give one of them.")
     plan = plan_for(
         request.machines,
         framework,

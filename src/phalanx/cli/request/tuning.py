@@ -59,8 +59,8 @@ class Tuning:
         study = Study(folder, request.command, str(request.script), rules.seeds)
         study.write()
         self._out.say(
-            f"at most {rules.most_runs} runs; every point once would take "
-            f"{rules.runs_of_the_grid}, without confirmation"
+            f"at most {rules.most_runs} runs, with confirmation; every point once would take "
+            f"{rules.runs_of_the_grid}, without it"
         )
         with terminate_as_interrupt():
             try:
@@ -121,7 +121,7 @@ class Tuning:
             return
         known = sorted({name for row in summary.history for name in row if row[name] is not None})
         raise InputError(
-            f"no '{self._metric}' was logged by {summary.run}",
+            f"'{self._metric}' was not logged by {summary.run}",
             f"Choose with --metric: {', '.join(n for n in known if n.endswith(_FIGURES))}",
         )
 

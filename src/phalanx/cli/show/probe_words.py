@@ -143,19 +143,19 @@ def notes(probe: Probe) -> list[str]:
     lines = []
     if probe.message_seconds is not None:
         lines.append(
-            f"a small message takes {time_words(probe.message_seconds)} to handle; "
-            f"formulas count {time_words(MESSAGE_SECONDS)} at most"
+            f"handling a small message takes {time_words(probe.message_seconds)}; the "
+            f"predictions assume at most {time_words(MESSAGE_SECONDS)}"
         )
     if probe.emulated:
-        lines.append("emulated machines share the cores of one host, which small messages show")
+        lines.append("emulated machines share one host's cores, which slows small messages")
     return lines
 
 
 def left_out_title(probe: Probe) -> str:
     lost = {name for trouble in probe.trouble for name in trouble.machines}
     if lost & set(probe.participants):
-        return "left out, because a machine was lost meanwhile:"
-    return "left out, because the time was over (--seconds gives more):"
+        return "not measured, because a machine was lost meanwhile:"
+    return "not measured, because the time ran out (increase --seconds):"
 
 
 def left_out_words(probe: Probe) -> list[str]:

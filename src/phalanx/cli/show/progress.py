@@ -152,7 +152,7 @@ def epoch_line(line: EpochLine, epochs: int | None) -> str:
     which = f"epoch {line.epoch:>{width}}{total}"
     accuracy = f"{line.accuracy_name} {share(line.accuracy)}" if line.accuracy is not None else ""
     if not line.trained:
-        return f"{which}  trained before, evaluated again  {accuracy}".rstrip()
+        return f"{which}  already trained, evaluated again  {accuracy}".rstrip()
     pace = f"{count(line.rate)} samples/s"
     parts = (which, f"loss {loss(line.loss)}", accuracy, pace, clock(line.elapsed))
     return "  ".join(part for part in parts if part)

@@ -26,7 +26,7 @@ def attach(
 ) -> int:
     """Follow a run that has no controller, and fetch its results when it ends.
 
-    It was started with --detach, or the computer that started it slept or went for too long.
+    Started with --detach, or by a computer that was asleep or disconnected for too long.
 
     What happened meanwhile is shown first. Ctrl-C stops the run.
     """
@@ -39,7 +39,7 @@ def attach(
     paths = detached(run)
     if controller_alive(paths):
         raise InputError(
-            f"'{paths.id}' has a controller already", f"Follow it: phalanx logs {paths.id} --follow"
+            f"'{paths.id}' already has a controller", f"Follow it: phalanx logs {paths.id} --follow"
         )
     job = job_of(paths, pool)
     out = Output(json)
@@ -67,16 +67,16 @@ def past_job(paths: RunPaths, pool: Path | None) -> Job:
     launch, plan = read_launch(paths)
     if pool is None:
         would = f"contact the machines of {launch.pool or 'a blueprint'}"
-        refuse_foreign(paths, would, "Name your own blueprint of these machines: --pool FILE")
+        refuse_foreign(paths, would, "Give your own blueprint of these machines: --pool FILE")
     file = pool or (Path(launch.pool) if launch.pool else None)
     if file is None:
-        raise InputError(f"'{paths.id}' does not say which blueprint it used", "Give --pool FILE.")
+        raise InputError(f"'{paths.id}' has no record of its blueprint", "Give --pool FILE.")
     known = {machine.name: machine for machine in read_blueprint(file).machines}
     names = [machine.name for machine in plan.machines]
     missing = [name for name in names if name not in known]
     if missing:
         raise InputError(
-            f"{file} has no {', '.join(missing)}, where '{paths.id}' ran", "Give --pool FILE."
+            f"{file} has no {', '.join(missing)}, on which '{paths.id}' ran", "Give --pool FILE."
         )
     return Job(
         script=Path(launch.script),

@@ -18,7 +18,7 @@ Next, your own script, once it calls phalanx.fit or phalanx.join:
 
 
 def demo(ctx: typer.Context, dry_run: o.DryRun = False, json: o.Json = False) -> int:
-    """Compare four strategies on handwritten digits, here, now."""
+    """Compare four strategies on handwritten digits, on this machine."""
     from phalanx.cli.request.request import check
     from phalanx.cli.verbs.compare import compare_checked
 

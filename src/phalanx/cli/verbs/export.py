@@ -27,7 +27,7 @@ TRIES = 5
 def export(
     run: o.RunName = None,
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Default: the run's id, .safetensors.")
+        Path | None, typer.Option(metavar="FILE", help="Default: the run's id with .safetensors.")
     ] = None,
     best: Annotated[
         bool, typer.Option("--best", help="The best weights instead of the last.")
@@ -35,13 +35,13 @@ def export(
     checkpoint: Annotated[
         int | None, typer.Option(metavar="NUMBER", help="The weights of this checkpoint.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     json: o.Json = False,
 ) -> int:
-    """Write the weights of a run to a file of their own.
+    """Write the weights of a run to a safetensors file.
 
-    A plain state_dict in safetensors: what the run ended with; of a run that did not end, what its
-    newest checkpoint holds.
+    The file is a plain state_dict. A finished run gives its final weights, any other run those of
+    its newest checkpoint.
     """
     from phalanx.cli.request.find_run import single_run
 
@@ -140,7 +140,7 @@ def _check_target(target: Path, force: bool) -> None:
     if target.exists() and not target.is_file():
         raise InputError(f"{target} is not a plain file", "Name another: --output FILE")
     if os.path.lexists(target) and not force:
-        raise InputError(f"{target} already exists", "--force replaces it.")
+        raise InputError(f"{target} already exists", "Replace it with --force.")
 
 
 def _write(target: Path, save: Callable[[Path], object], force: bool) -> tuple[int, int]:
@@ -168,5 +168,5 @@ def _contents(file: Path) -> tuple[int, int]:
         with safe_open(file, framework="numpy") as weights:
             shapes = [weights.get_slice(name).get_shape() for name in weights.keys()]  # noqa: SIM118
     except SafetensorError as error:
-        raise InputError(f"the weights are damaged: {error}", "Take --checkpoint N.") from error
+        raise InputError(f"the weights are damaged: {error}", "Use --checkpoint N.") from error
     return len(shapes), sum(math.prod(shape) for shape in shapes)

@@ -29,7 +29,7 @@ def logs(
     ] = False,
     json: o.Json = False,
 ) -> int:
-    """Print what a worker of a run printed."""
+    """Show the output of a worker."""
     from phalanx.cli.request.find_run import for_logs
     from phalanx.cli.request.request import check_at_least
 
@@ -66,12 +66,12 @@ def _check_rank(paths: RunPaths, rank: int) -> None:
     ranks = sorted(int(name) for name in names if name.isdecimal())
     if not ranks and paths.detached.exists():
         raise InputError(
-            f"the logs of '{paths.id}' are still on its machines", f"phalanx attach {paths.id}"
+            f"the logs of '{paths.id}' are still on its machines", f"Use phalanx attach {paths.id}"
         )
     if not ranks:
-        raise InputError(f"run '{paths.id}' has no logs", "Its workers were never started.")
+        raise InputError(f"run '{paths.id}' has no logs", "Start it again: no worker ran.")
     known = ", ".join(map(str, ranks))
-    raise InputError(f"run '{paths.id}' has no rank {rank}", f"It has {known}.")
+    raise InputError(f"run '{paths.id}' has no rank {rank}", f"Use one of its ranks: {known}.")
 
 
 def _lines(paths: RunPaths, rank: int, follow: bool) -> Iterator[str]:

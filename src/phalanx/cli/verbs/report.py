@@ -23,11 +23,11 @@ def report(
         typer.Option("--bundle", help="Also pack script, versions, checksums and command."),
     ] = False,
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where the bundle goes.")
+        Path | None, typer.Option(metavar="FILE", help="The file to write the bundle to.")
     ] = None,
     json: o.Json = False,
 ) -> int:
-    """Write the report of a run or a study again, or of several runs together; say where it is."""
+    """Write the report of a run, a study or several runs again, and print its path."""
     from phalanx.cli.request.find_run import for_report
     from phalanx.cli.show.result_lines import tell_study
 
@@ -62,9 +62,7 @@ def _together(names: Sequence[str | None]) -> RunPaths:
     home = runs_home().resolve()
     for run in runs:
         if run.folder.resolve().parent != home:
-            raise InputError(
-                f"{run.folder} is not in {home}", "All runs of a report must be in one folder."
-            )
+            raise InputError(f"{run.folder} is not in {home}", "Give runs of one folder only.")
     ids = list(dict.fromkeys(run.id for run in runs))
     first = read_record(runs[0].launch, LaunchRecord) or LaunchRecord()
     command = ["phalanx", "report", *ids]

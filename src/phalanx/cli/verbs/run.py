@@ -26,10 +26,10 @@ def run(
     *,
     options: o.RunOptions,
 ) -> int:
-    """Train SCRIPT with one strategy; show what happens.
+    """Train SCRIPT with one strategy, and show the progress.
 
-    The first worker's output is shown here, the others' is in the logs. All that is known about
-    the run is in its folder, runs/ID, which the last lines name.
+    The first worker's output is shown here; that of the others is in the logs. Everything about
+    the run is in its folder, runs/ID, whose path the last lines print.
     """
     from phalanx.cli.request.request import check, check_at_least, refuse_two_batches
     from phalanx.cli.request.systems import framework_job, read_framework, ready

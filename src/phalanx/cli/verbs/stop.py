@@ -27,7 +27,7 @@ def stop(
     pool: Annotated[Path | None, typer.Option(metavar="FILE", help=o.OTHER_POOL)] = None,
     json: o.Json = False,
 ) -> int:
-    """Stop a run that is going on (the newest of them, unless one is named)."""
+    """Stop a run. Default: the newest one that is running."""
     from phalanx.cli.request.find_run import running
 
     out = Output(json)

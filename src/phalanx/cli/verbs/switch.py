@@ -28,12 +28,12 @@ def switch(
     words: Annotated[
         list[str],
         typer.Argument(
-            metavar="[RUN] SPEC", help="The run (default: the running one), and the strategy."
+            metavar="[RUN] SPEC", help="The run (default: the running one), then the strategy."
         ),
     ],
     json: o.Json = False,
 ) -> int:
-    """Change the strategy of a run that is going on.
+    """Change the strategy of a run while it trains.
 
     The workers switch at their next common step; parameters and optimizer stay as they are.
     """
@@ -72,9 +72,9 @@ def _find(name: str | None) -> RunPaths:
     if paths.detached.exists():
         remedy = f"First, in another terminal: phalanx attach {paths.id}"
         raise InputError(
-            f"'{paths.id}' is detached: it has no controller to pass the switch on", remedy
+            f"'{paths.id}' is detached: it has no controller that could pass on the switch", remedy
         )
-    remedy = f"Go on with it: phalanx resume {paths.id} --strategy SPEC"
+    remedy = f"Continue it: phalanx resume {paths.id} --strategy SPEC"
     raise InputError(f"'{paths.id}' is not running", remedy)
 
 
@@ -84,7 +84,7 @@ def _check_workers(paths: RunPaths) -> None:
     plan = read_record(paths.plan, PlanRecord)
     if plan is not None and plan.workers == 1:
         raise InputError(
-            f"'{paths.id}' has one worker: nothing to synchronise",
+            f"'{paths.id}' has one worker, so there is nothing to synchronise",
             "Start it with --workers 2 or more.",
         )
 
@@ -110,7 +110,7 @@ def _ask(paths: RunPaths, spec: Spec) -> int:
     except OSError as error:
         raise InputError(
             f"cannot write {paths.switch}: {error.strerror}",
-            "You need write access to the run's folder.",
+            "Get write access to the run's folder.",
         ) from error
     return number
 
@@ -154,7 +154,7 @@ def _told(paths: RunPaths, spec: Spec, switched: Switched | None) -> str:
     if not controller_alive(paths):
         return f"{paths.id} ended before it switched"
     return (
-        f"asked {paths.id} to switch to {spec.text}; its workers have not switched yet "
+        f"requested that {paths.id} switch to {spec.text}; its workers have not switched yet "
         f"(if they refuse, the log says why: phalanx logs {paths.id})"
     )
 

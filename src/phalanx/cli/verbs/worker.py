@@ -38,14 +38,14 @@ def worker(
     ] = None,
     pool: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The blueprint with the machines' addresses."),
+        typer.Option(metavar="FILE", help="A blueprint that has the machines' addresses."),
     ] = None,
     servers: Annotated[
         str | None,
         typer.Option(metavar="N|NAMES", help="Parameter servers: how many, or on which machines."),
     ] = None,
     serve: Annotated[
-        bool, typer.Option("--serve", help="Be a parameter server; train nothing here.")
+        bool, typer.Option("--serve", help="Run as a parameter server, without training.")
     ] = False,
     name: o.Name = None,
     new_key: Annotated[
@@ -53,9 +53,9 @@ def worker(
     ] = None,
     json: o.Json = False,
 ) -> int:
-    """Be one of the processes that torchrun, mpirun or srun starts for SCRIPT.
+    """Run SCRIPT as one of the processes that torchrun, mpirun or srun starts.
 
-    Their variables say which one; PHALANX_KEY_FILE names the key that all of them have.
+    The launcher's variables say which one; PHALANX_KEY_FILE is the file with their common key.
     """
     out = Output(json)
     if new_key is not None:
@@ -93,7 +93,7 @@ def _write_key(path: Path, out: Output) -> int:
         raise InputError(f"cannot write {path}: {why}", "Name another file.") from error
     with os.fdopen(file, "w") as stream:
         stream.write(RunKey.new().text() + "\n")
-    out.say(f"{path} has a new key; give it to all processes: PHALANX_KEY_FILE={path}")
+    out.say(f"wrote a new key to {path}; give it to all processes: PHALANX_KEY_FILE={path}")
     out.result({"key_file": str(path)})
     return 0
 
@@ -106,14 +106,14 @@ def _seat() -> Seat:
 
     if settings.RANK in os.environ:
         raise InputError(
-            f"{settings.RANK} is set: this is already a worker of a run",
-            f"Start it outside of phalanx run, or unset {settings.RANK}.",
+            f"{settings.RANK} is set: this process is already a worker of a run",
+            f"Do not start it from a script under phalanx run; or unset {settings.RANK}.",
         )
     seat = seat_of(os.environ, socket.gethostname())
     if seat is None:
         raise InputError(
-            "this process is alone: no launcher's variables are set",
-            "Start it by torchrun, mpirun or srun, with two processes or more; else: phalanx run",
+            "no launcher started this process: none of the launchers' variables is set",
+            "Start two or more processes with torchrun, mpirun or srun; or use phalanx run.",
         )
     return seat
 
@@ -136,8 +136,8 @@ def _check_key() -> None:
 
     if key_from(os.environ) is None:
         raise InputError(
-            f"{KEY_FILE_VARIABLE} is not set: workers authenticate by this key",
-            "Make one with phalanx worker --new-key FILE, and give all processes the same.",
+            f"{KEY_FILE_VARIABLE} is not set, but workers authenticate with this key",
+            "Create a key with phalanx worker --new-key FILE, and give all processes the same one.",
         )
 
 
@@ -165,7 +165,7 @@ def _settings(**given: Any) -> RunSettings:
 def _check_batch(settings: RunSettings, seat: Seat) -> None:
     if settings.batch is not None and settings.batch < seat.processes:
         raise InputError(
-            f"a batch of {settings.batch} cannot be shared by {seat.processes} workers",
+            f"a batch of {settings.batch} is too small for {seat.processes} workers",
             f"Use --batch {seat.processes} or more.",
         )
 

@@ -94,14 +94,14 @@ def parse(file: Read, *, dimensions: int) -> npt.NDArray[np.uint8]:
     data = file.data
     header = 4 + 4 * dimensions
     if data[:4] != bytes((0, 0, UNSIGNED_BYTE, dimensions)) or len(data) < header:
-        raise _not_idx(file, f"it does not begin as {dimensions}-dimensional unsigned bytes do")
+        raise _not_idx(file, f"its header is not that of {dimensions}-dimensional unsigned bytes")
     shape = tuple(int(size) for size in np.frombuffer(data, ">u4", dimensions, 4))
     if math.prod(shape) != len(data) - header:
-        raise _not_idx(file, f"it holds {len(data) - header:,} values, its header says {shape}")
+        raise _not_idx(file, f"it holds {len(data) - header:,} values, but its header says {shape}")
     return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
 
 
 def _not_idx(file: Read, why: str) -> InputError:
     return InputError(
-        f"{file.path} is not an IDX file: {why}", "Delete it to have it fetched again."
+        f"{file.path} is not an IDX file: {why}", "Delete it; it is then downloaded again."
     )

@@ -121,7 +121,7 @@ def _check_reach(plan: Plan) -> None:
     if plan.remote:
         raise InputError(
             f"the launcher 'local' cannot reach {', '.join(plan.remote)}",
-            "It starts workers on this machine only: select those with 'host: here'.",
+            "Select machines with 'host: here': this launcher starts workers on this machine only.",
         )
     if plan.workers > memfd.MAX_WORKERS:
         raise InputError(

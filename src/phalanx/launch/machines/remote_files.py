@@ -44,7 +44,7 @@ class Homecoming:
         if len(fresh) < len(rest) and file not in self._cut:
             self._cut.add(file)
             self._say(
-                f"{file} is too long: only its first {words.size(self._limits[file])} are kept"
+                f"{file} is too large: only its first {words.size(self._limits[file])} are kept"
             )
         if not fresh:
             return

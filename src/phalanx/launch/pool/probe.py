@@ -246,8 +246,8 @@ class Prober:
         self._found.trouble.append(Trouble(machines, cause, remedy))
 
 
-_OPEN_PORTS = "Machines have to reach each other on any port: see their firewalls."
-_SEE_LOAD = "Check whether it is up and how busy it is, or give --seconds more."
+_OPEN_PORTS = "Check the firewalls: machines have to reach each other on any port."
+_SEE_LOAD = "Check whether it is up and how busy it is, or increase --seconds."
 _SAME_VERSION = "Install the same version of Phalanx there."
 
 
@@ -268,11 +268,11 @@ async def _why_it_ended(worker: RunningCommand) -> MachineError:
         missing = last.rpartition("No module named")[2].strip(" ')\"")
         return MachineError(
             f"{name}: {python} there has no module {missing}",
-            "Install it there, or name the Python that has it as 'python' in the blueprint.",
+            "Install it there, or set 'python' in the blueprint to a Python that has it.",
         )
     if code == 127:
         return MachineError(
-            f"{name} has no command '{python}'", "Name its Python as 'python' in the blueprint."
+            f"{name} has no command '{python}'", "Set 'python' in the blueprint to its Python."
         )
     if code is None and not last:
         return MachineError(f"the connection to {name} was lost", "Check whether it is still up.")

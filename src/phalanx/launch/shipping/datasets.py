@@ -93,13 +93,13 @@ class Datasets:
             code = shlex.quote(f"import phalanx; phalanx.data.load({name!r})")
             raise InputError(
                 f"{machine} has no '{name}', which {self.script} loads, and cannot download it; "
-                f"there is none in {self.home} either",
-                f"Load it here once (python -c {code}), or give its files by --data DIR.",
+                f"it is not in {self.home} here either",
+                f"Load it here once (python -c {code}), or send its files with --data DIR.",
             )
         for name in sorted(nowhere & self.needs.maybe):
             link.waiting.say(
-                f"{machine} has no '{name}' and cannot download it: {self.script} fails there if "
-                "it loads it; give its files by --data DIR"
+                f"{machine} has no '{name}' and cannot download it, so {self.script} fails "
+                f"there if it loads it; send its files with --data DIR"
             )
 
 
@@ -115,8 +115,8 @@ def find_datasets(job: Job, say: Say) -> Datasets:
     asked = {name: list(FILES.get(name, ())) for name in names if name in FILES or name in here}
     if needs.unclear and not needs.mentioned and data is None:
         say(
-            f"cannot tell which data set {job.script.name} loads: machines without internet need "
-            "its files by --data DIR"
+            f"cannot determine which data set {job.script.name} loads; for machines without "
+            f"internet, send its files with --data DIR"
         )
     return Datasets(job.script.name, needs, home, make_manifest(home, listed), asked, bool(data))
 

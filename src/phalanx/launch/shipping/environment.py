@@ -87,7 +87,7 @@ async def inspect(
     answer = await link.ask(
         "inspect",
         timeout=INSPECT_SECONDS,
-        doing=lambda: f"looking at {python}",
+        doing=lambda: f"checking {python}",
         python=python,
         packages=list(packages),
     )
@@ -105,8 +105,8 @@ async def _make(link: AgentLink, choice: PythonChoice, progress: Progress) -> st
         made = await _ask(link, choice, wheels)
     if made.python is None:
         raise MachineError(
-            f"{link.machine.name} cannot make an environment: {made.offline}",
-            "Name a 'python' that has what the project needs in the blueprint.",
+            f"{link.machine.name} cannot create a virtual environment: {made.offline}",
+            "Set 'python' in the blueprint to a Python that has what the project needs.",
         )
     return made.python
 
@@ -115,7 +115,7 @@ async def _ask(link: AgentLink, choice: PythonChoice, wheels: str | None) -> Mad
     answer = await link.ask(
         "environment",
         timeout=MAKE_SECONDS,
-        doing=lambda: "making an environment",
+        doing=lambda: "creating a virtual environment",
         python=choice.base.executable,
         digest=choice.digest,
         steps=choice.recipe.steps if choice.recipe else (),

@@ -146,7 +146,7 @@ class Shipment:
     def garbled(self, number: int) -> MachineError:
         path = self._root / self._manifest.entries[number].path
         return MachineError(
-            f"{path} arrives at {self._link.machine.name} with another checksum than it had here",
+            f"{path} arrived at {self._link.machine.name} with another checksum than it has here",
             "If it changed while it was sent, start again.",
         )
 
@@ -265,7 +265,7 @@ async def _pieces(
                 piece = await asyncio.to_thread(file.read, min(window.piece, entry.size - offset))
                 if not piece and offset < entry.size:
                     raise InputError(
-                        f"{path} became shorter while it was sent", "Start again when it is ready."
+                        f"{path} became shorter while it was sent", "Start again once it is final."
                     )
                 yield offset, piece
                 offset += len(piece)
@@ -273,5 +273,5 @@ async def _pieces(
                     return
     except OSError as error:
         raise InputError(
-            f"cannot read {path}: {error.strerror}", "It was there a moment ago: start again."
+            f"cannot read {path}: {error.strerror}", "Make it readable, then start again."
         ) from None

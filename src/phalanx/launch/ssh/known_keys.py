@@ -74,7 +74,7 @@ def record(file: Path, found: Iterable[tuple[Machine, asyncssh.SSHKey]]) -> None
     except OSError as error:
         raise InputError(
             f"{file}: cannot be written: {error.strerror}",
-            "Host keys are kept beside the blueprint.",
+            "Make that folder writable: host keys are kept beside the blueprint.",
         ) from None
 
 
@@ -103,6 +103,6 @@ def _lines(file: Path) -> list[str]:
     except OSError as error:
         raise InputError(
             f"{file}: cannot be read: {os.strerror(error.errno or 0).lower()}",
-            "It holds the host keys that are known.",
+            "Make it readable: it holds the known host keys.",
         ) from None
     return data.decode(errors="replace").splitlines()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from phalanx.sync.connect.channel import Channel
 
 LEFT = (
-    "another worker has left the training while this one waits for it",
+    "another worker has left the training while this one was waiting for it",
     "All workers must leave the loop at the same point; run.stop() ends it for all.",
 )
 

@@ -92,7 +92,7 @@ class Hub:
             self._regions[number] = torch.zeros(count, dtype=dtype)
         found = self._regions[number]
         if found.numel() != count or found.dtype != dtype:
-            raise InputError("the workers built different models", "Build the same one on each.")
+            raise InputError("the workers built different models", "Build the same model on each.")
         return found
 
     def forget(self) -> None:
@@ -164,7 +164,7 @@ class ThreadCircle:
     members: tuple[int, ...]
 
     def wait(self, gone: Gone | None = None) -> None:
-        words = f"in a circle of ranks {', '.join(map(str, self.members))}"
+        words = f"in a group of ranks {', '.join(map(str, self.members))}"
         self.hub.meet(self.rank, self.members, words, gone)
 
 
@@ -202,7 +202,7 @@ class ThreadArena:
 
     def circle(self, members: Sequence[int]) -> ThreadCircle:
         if self.rank not in members:
-            raise ValueError(f"rank {self.rank} is not in the circle of {list(members)}")
+            raise ValueError(f"rank {self.rank} is not in the group {list(members)}")
         return ThreadCircle(self.hub, self.rank, tuple(sorted(members)))
 
     def lock(self, index: int) -> ThreadLock:

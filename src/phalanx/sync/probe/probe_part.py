@@ -43,9 +43,7 @@ class ProbeParticipant:
 
     def _time(self, request: m.TimeCollective) -> m.Answer:
         if self._mesh is None or request.name not in probing.COLLECTIVES:
-            return m.ProbeProblem(
-                f"there is no '{request.name}' to measure", "Update Phalanx there."
-            )
+            return m.ProbeProblem(f"unknown measurement '{request.name}'", "Update Phalanx there.")
         count = min(request.bytes, m.LARGEST)
         return m.Timed(probing.time_collective(self._mesh, request.name, count, request.repeats))
 

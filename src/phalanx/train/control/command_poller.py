@@ -79,7 +79,7 @@ class CommandPoller(DirectiveSource):
         try:
             parse_spec(request.spec)  # what the training itself cannot follow, all find out alike
             if len(request.spec.encode()) >= TEXT:
-                raise InputError("the strategy has too many characters", "Use fewer phases.")
+                raise InputError("the strategy is too long", "Use fewer phases.")
         except InputError as error:  # the command line checks it: this file is not from there
             say_refused(error)
             return None

@@ -31,7 +31,7 @@ _WORDS = {
     ROUND: "ends a round",
     SAVE: "saves a checkpoint",
     CUT: "takes a directive",
-    UNFREEZE: "trains other parameters than before",
+    UNFREEZE: "changed which parameters it trains",
     LOAD: "loads an optimizer's state",
     GATHER: "gathers values",
 }
@@ -100,7 +100,7 @@ class Rendezvous:
         raise InputError(
             f"the learning rates or other settings of the optimizers differ between worker "
             f"{present[0]} and worker {other}",
-            "ShareChange them by a figure that is the same on all workers: run.evaluate(…), "
+            "Change them by a value that is the same on all workers: run.evaluate(…), "
             "run.reduce(…), or the epoch.",
         )
 

@@ -261,14 +261,14 @@ class LossWatch:
             raise InputError(
                 f"the loss is a function of the whole batch ({found.bends[0]}), which "
                 "cannot be computed from parts of it",
-                "Compute a value per sample and take the mean last; if a root follows, leave out "
-                "the root.",
+                "Compute a value per sample and take the mean last; if a square root follows "
+                "the mean, leave it out.",
             )
         if found.selected is not None:
             return Counted(float(found.selected), selected=True)
         if found.weights and (len(found.weights) > 1 or found.plain or found.divided or found.even):
             raise InputError(
-                "the loss is a weighted mean and something else, which count differently",
+                "the loss adds a weighted mean to another term, and the two need different weights",
                 'Make it a sum over the batch, and declare it: join(…, loss="sum").',
             )
         if found.weights:

@@ -183,8 +183,8 @@ class Stepper:
 
 def _unfed() -> InputError:
     return InputError(
-        "run.step needs a batch from run.batches to know its weight",
-        "for x, y in run.batches(train, batch=128): or, for batches of your own, "
+        "run.step was called without a batch from run.batches, so its weight is unknown",
+        "Loop over run.batches(train, batch=128); or, for batches of your own, call "
         "error.backward() and run.step(weight=its part of the global batch).",
     )
 

@@ -153,7 +153,7 @@ class TrainingLoop:
         if chosen.epochs and self.epochs is None and order is None:
             raise InputError(
                 "--epochs was given, but the script does not loop over run.epochs",
-                "for epoch in run.epochs(10):",
+                "Loop like this: for epoch in run.epochs(10):",
             )
         wanted = batch_of(chosen, batch or reader.batch, workers)
         check_sizes(len(reader), wanted, workers)

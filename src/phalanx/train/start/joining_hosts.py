@@ -63,7 +63,7 @@ def ticket_of(seat: Seat, variables: Mapping[str, str]) -> Ticket:
     if key is None:
         raise InputError(
             "this run has no key by which its workers authenticate",
-            "phalanx worker --new-key FILE makes one; set PHALANX_KEY_FILE to it on all machines.",
+            "Make one: phalanx worker --new-key FILE; set PHALANX_KEY_FILE to it on all machines.",
         )
     pool, addresses = None if ours else _pool(variables), own_addresses()
     hostname = os.uname().nodename
@@ -101,7 +101,7 @@ def _told_links(variables: Mapping[str, str]) -> dict[str, float]:
     try:
         return msgspec.json.decode(text, type=dict[str, float]) if text else {}
     except msgspec.DecodeError as error:
-        raise InputError(f"{names.LINKS} cannot be read: {error}", "Leave it out.") from None
+        raise InputError(f"{names.LINKS} cannot be read: {error}", "Unset it.") from None
 
 
 def _links(variables: Mapping[str, str]) -> dict[str, float]:

@@ -81,7 +81,7 @@ def own_seat(variables: Mapping[str, str]) -> Seat | None:
     found = Variables(variables)
     numbers = numbers_of(found, settings.RANK, settings.WORKERS)
     machine = found.text(settings.MACHINE) or "here"
-    return _by_our_variables(found, "phalanx", numbers, machine, "the launcher gives it")
+    return _by_our_variables(found, "phalanx", numbers, machine, "the launcher sets it")
 
 
 def settings_of(variables: Mapping[str, str]) -> RunSettings:
@@ -111,7 +111,7 @@ def _decoded(text: str) -> RunSettings:
     except (msgspec.MsgspecError, RecursionError) as error:
         raise InputError(
             f"{settings.SETTINGS} cannot be read: {error}",
-            "Leave it out: phalanx worker sets it, and PHALANX_STRATEGY and others do by hand.",
+            "Unset it: phalanx worker sets it; by hand, use PHALANX_STRATEGY and others.",
         ) from None
     parse_spec(chosen.strategy)
     return chosen

@@ -60,7 +60,7 @@ def numbers_of(found: Variables, process: str, processes: str) -> tuple[int, int
     if number >= count:
         raise InputError(
             f"{process} is {number}, but {processes} is {count}",
-            f"Processes are counted from 0 to {count - 1}.",
+            f"Count processes from 0 to {count - 1}.",
         )
     return number, count
 
@@ -74,7 +74,7 @@ def locals_of(
     if number is not None and among is not None and number >= among:
         raise InputError(
             f"{local} is {number}, but {count} is {among}",
-            f"Processes of one machine are counted from 0 to {among - 1}.",
+            f"Count the processes of a machine from 0 to {among - 1}.",
         )
     return number, among
 

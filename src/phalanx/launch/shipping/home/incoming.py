@@ -101,7 +101,7 @@ class Incoming:
         elif len(self.received) >= MOST_FILES:
             self._note(f"{shown(announced.path)} (too many files)")
         elif announced.size > shutil.disk_usage(self._scratch).free:
-            self._note(f"{shown(announced.path)} (larger than what is free here)")
+            self._note(f"{shown(announced.path)} (larger than the free space here)")
         else:
             scratch = self._scratch / str(len(self.received))
             self._current = _Current(announced, scratch, scratch.open("xb"), announced.size)

@@ -159,7 +159,7 @@ def _settle(one: Received, machine: str, folder: Path, collected: Collected) -> 
         collected.incomplete.add(machine)
         return
     if path != one.path:
-        collected.notes.append(f"{shown(one.path)} of {machine} is in {shown(path)}")
+        collected.notes.append(f"{shown(one.path)} of {machine} was saved as {shown(path)}")
     collected.files += 1
     collected.bytes += one.size
 
@@ -212,9 +212,9 @@ async def clean_up(link: AgentLink) -> list[str]:
     answer = await link.ask(
         "clean", timeout=CLEAN_SECONDS, doing=lambda: "cleaning up", keep_project=new.count > 0
     )
-    notes = [f"{name} keeps {_new_files(new)}"] if new.count else []
+    notes = [f"{name} still has {_new_files(new)}"] if new.count else []
     kept = [shown(path) for path in read_answer(link, answer, Cleaned).kept if path != new.path]
-    return notes + ([f"{name} keeps results that were not fetched: {_some(kept)}"] if kept else [])
+    return notes + ([f"{name} has results that were not fetched: {_some(kept)}"] if kept else [])
 
 
 def _new_files(new: NewFiles) -> str:

@@ -77,7 +77,7 @@ class RemoteHosts:
         if topology.device is None or topology.device.type != "cuda":
             raise InputError(
                 "'through=nccl' needs a GPU for each machine's first worker",
-                "Leave it out to use Phalanx's own connections.",
+                "Remove it, to use Phalanx's own connections.",
             )
         return nccl(self._words, name, rank, size, topology.device)
 

@@ -61,7 +61,7 @@ def greet(
         channel.close()
         raise PeerLost(
             f"not all of the {hello.processes} processes connected within {timeout:.0f} seconds",
-            "See the logs of the others; every process needs the same key and address to meet.",
+            "See the other logs; every process needs the same key and address of process 0.",
         )
     header, _ = channel.receive()
     welcome = reply_decoder.decode(header)

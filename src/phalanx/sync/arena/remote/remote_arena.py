@@ -130,7 +130,7 @@ class RemoteArena:
 
     def circle(self, members: Sequence[int]) -> RemoteCircle:
         if self.rank not in members:
-            raise ValueError(f"rank {self.rank} is not in the circle of {list(members)}")
+            raise ValueError(f"rank {self.rank} is not in the group {list(members)}")
         everyone = len(members) == self.workers
         return RemoteCircle(self, () if everyone else tuple(sorted(members)))
 
@@ -251,7 +251,7 @@ class RemoteArena:
             self.lost.add(lost.rank)
             return
         if lost.ending is m.Ending.STOPPED:
-            raise MachineLost(f"{_words(lost)} has ended: it was asked to stop", "See its log.")
+            raise MachineLost(f"{_words(lost)} has ended: it got a stop signal", "See its log.")
         if lost.words:
             raise MachineLost(f"{_words(lost)} has ended: {lost.words}", "See its log.")
         ended = lost.ending is m.Ending.FINISHED
@@ -259,7 +259,7 @@ class RemoteArena:
             f"{_words(lost)} {'has ended' if ended else 'is gone'}",
             "All workers must leave the loop at the same point; run.stop() ends it for all."
             if ended
-            else "Look at its log; its machine may be down, or cut off from the others.",
+            else "See its log; its machine may be down, or disconnected from the others.",
         )
 
 

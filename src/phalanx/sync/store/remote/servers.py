@@ -87,8 +87,8 @@ class Servers:
             return self._placed(count or self.wish.servers)
         if (count or 1) > len(self.apart):
             raise InputError(
-                f"{count} servers are asked for, but only {len(self.apart)} processes serve",
-                "Start more with phalanx worker --serve, or leave out servers=.",
+                f"servers={count}, but only {len(self.apart)} processes serve",
+                "Start more with phalanx worker --serve, or remove servers=.",
             )
         return [m.machine for m in self.apart[: count or len(self.apart)]]
 
