@@ -71,7 +71,7 @@ def ended_early(rank: int, paths: RunPaths) -> ScriptError:
 
 def never_joined(script: str) -> InputError:
     return InputError(
-        f"{script} never called phalanx.fit or phalanx.join",
+        f"{script} never called phalanx.fit or phalanx.join, and trained on no DataLoader",
         "Call one of them, so that the workers train together (see the README).",
     )
 

@@ -55,6 +55,14 @@ class Adoption:
             look_for_libraries()
             self._made.append(weakref.ref(optimizer))
 
+    def before_training(self, _loss: torch.Tensor, _factor: torch.Tensor | None) -> None:
+        """The script calls ``backward`` outside of a training."""
+        if self._workers > 1 and not self._optimizers():
+            raise InputError(
+                "the script computes gradients, but has made no optimizer of torch.optim",
+                f"Phalanx cannot tell how it updates its parameters; use an optimizer, {_ALONE}",
+            )
+
     # -- steps -------------------------------------------------------------------------------
 
     def passes_on(self, optimizer: torch.optim.Optimizer) -> bool:

@@ -129,12 +129,19 @@ def _terms(root: Any) -> Iterator[tuple[Any, tuple[float, ...]]]:
         if node is None:
             continue
         name = _name(node)
-        if name.startswith(_COMBINES + _SHAPES) and not _is_quotient(node, name):
+        passes = name.startswith(_COMBINES + _SHAPES) or _is_of_one_number(node, name)
+        if passes and not _is_quotient(node, name):
             divisor = _divisor(node, name)
             below = divisors if divisor is None else (*divisors, divisor)
             waiting += [(child, below) for child, _ in node.next_functions]
         else:
             yield node, divisors
+
+
+def _is_of_one_number(node: Any, name: str) -> bool:
+    """The mean or sum of a single number is that number: what it is of lies below."""
+    reduces = name.startswith(("MeanBackward", "SumBackward"))
+    return reduces and tuple(getattr(node, "_saved_self_sym_sizes", (0,))) == ()
 
 
 def _is_mean(node: Any, samples: int, divisors: Sequence[float]) -> bool:
