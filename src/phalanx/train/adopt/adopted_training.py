@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from phalanx.core.errors import InputError, NotFinite, PeerLost
 from phalanx.data.reader import Reader
+from phalanx.train.adopt.kept_objects import ORDER, OrderState, keepers_of
 from phalanx.train.adopt.loader_pass import read_by_number
 from phalanx.train.loop.stretches import WorkerParts
 from phalanx.train.loop.training_loop import TrainingLoop
@@ -33,6 +34,21 @@ class AdoptedTraining:
         self._loop, self._optimizers, self._left, self._seed = loop, list(optimizers), passes, seed
         self._readers: dict[int, tuple[DataLoader[Any], Reader]] = {}
         self._pass: AdoptedPass | None = None
+        self.order = OrderState()
+        parts.trained.keepers.update(keepers_of(optimizers))
+        parts.trained.keepers[ORDER] = self.order
+        if parts.resumed is not None:
+            parts.figures.say_once(
+                "resumed: the script runs from its start, and goes through the epochs before the "
+                "checkpoint without training; its own variables begin anew"
+            )
+
+    def rewind(self) -> None:
+        """The order of a pass that is resumed in its middle is drawn as it was before."""
+        resumed = self.parts.resumed
+        alone = self.parts.trained.engine.workers == 1
+        if resumed is not None and alone and self._loop.resumes_inside():
+            OrderState.rewind(resumed)
 
     @property
     def under_way(self) -> bool:

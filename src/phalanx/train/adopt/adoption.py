@@ -168,8 +168,10 @@ class Adoption:
     ) -> Iterator[Any]:
         if self._training is not None:
             self._training.leave_pass()
+            self._training.rewind()
         passes = passes_of(_script_frame())
         with self.streams.common():
+            drawn_from = torch.get_rng_state()
             drawn = order_of(loader)
         if self._training is None or not self._training.is_of(optimizers):
             self._end()
@@ -178,6 +180,7 @@ class Adoption:
                 self._training = self._join(loader, models, optimizers, drawn.batch, passes)
             finally:
                 self._joining = False
+        self._training.order.drawn_from = drawn_from
         return self._training.through(loader, drawn.order, drawn.batch)
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:

@@ -29,8 +29,8 @@ class Pass:
     order: Tensor
     fixed: bool = False
     """Each worker reads the same columns of each batch."""
-    moved: bool = True
-    """Batches are moved to the worker's device; else the script does that itself."""
+    adopted: bool = False
+    """In the order of the script's own loader; the script itself moves batches to a device."""
 
     def indices(self, lease: Lease) -> Tensor:
         return self.order[lease.start : lease.end]
