@@ -125,6 +125,12 @@ def _once(value: object, what: str, text: str) -> None:
 
 def check_adopted(options: RunOptions) -> None:
     """What a script that does not call Phalanx decides by itself."""
+    if options.launcher == "inprocess":
+        raise InputError(
+            "--launcher inprocess needs a script that calls Phalanx: its workers are threads, "
+            "which share the random numbers of the script",
+            "Leave it out, or call phalanx.join in the script.",
+        )
     for option, value in (
         ("--batch", options.batch),
         ("--batch-per-worker", options.batch_per_worker),

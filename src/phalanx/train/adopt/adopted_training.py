@@ -80,8 +80,23 @@ class AdoptedTraining:
         self._pass = None
         if self._left is not None:
             self._left -= 1
-            if self._left == 0 and whole:
-                self.end()
+            if whole:
+                self.end_if_done()
+
+    @property
+    def awaits_step(self) -> bool:
+        """Inside a pass; also after one, if batches of it have not been stepped with."""
+        pending = self.parts.trained.weight.pending
+        return (self.under_way or pending > 0) and not self.parts.lifecycle.over
+
+    def end_if_done(self, *, waits: bool = True) -> None:
+        """After the last pass: the models get their final weights, to be evaluated and saved.
+
+        ``waits``: not before accumulated gradients have been stepped with.
+        """
+        pending = self.parts.trained.weight.pending
+        if self._left == 0 and not self.under_way and not (waits and pending):
+            self.end()
 
     def _reader(self, loader: DataLoader[Any]) -> Reader:
         if id(loader) not in self._readers:  # the loader is kept alive, so its id stays its own

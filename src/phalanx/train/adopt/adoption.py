@@ -78,7 +78,7 @@ class Adoption:
         **kwargs: Any,
     ) -> Any:
         training = self._training
-        if training is None or not training.knows(optimizer) or not training.under_way:
+        if training is None or not training.knows(optimizer) or not training.awaits_step:
             if self._workers > 1:
                 raise self._stray(training, optimizer)
             return plain(closure, **kwargs) if closure is not None else plain(**kwargs)
@@ -94,12 +94,13 @@ class Adoption:
             with torch.enable_grad():
                 loss = closure()
         training.parts.steps.step(optimizer)
+        training.end_if_done()
         return loss
 
     def _stray(
         self, training: AdoptedTraining | None, optimizer: torch.optim.Optimizer
     ) -> InputError:
-        if training is None or not training.under_way:
+        if training is None or not training.awaits_step:
             return InputError(
                 "the script takes a step on a batch that comes from no DataLoader, so that "
                 "Phalanx cannot share it out",
@@ -153,6 +154,8 @@ class Adoption:
 
     def _whole(self, plain: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """All of the data, in the same order on every worker."""
+        if self._training is not None:
+            self._training.end_if_done(waits=False)
         with self.streams.common():
             found = plain()
             first = next(found, _NOTHING)  # samplers draw when they are first asked
@@ -184,9 +187,19 @@ class Adoption:
         return self._training.through(loader, drawn.order, drawn.batch)
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:
-        """Those that can train something, in the order in which they were made."""
-        alive = [o for ref in self._made if (o := ref()) is not None]
-        return [o for o in alive if any(p.requires_grad for p in parameters_of([o]))]
+        """Those that can train something, in the order in which they were made.
+
+        Of two that have a parameter in common the newer one counts.
+        """
+        found: list[torch.optim.Optimizer] = []
+        taken: set[int] = set()
+        for optimizer in reversed([o for ref in self._made if (o := ref()) is not None]):
+            parameters = parameters_of([optimizer])
+            own = {id(p) for p in parameters}
+            if not own & taken and any(p.requires_grad for p in parameters):
+                found.insert(0, optimizer)
+            taken |= own
+        return found
 
     def _join(
         self,
@@ -202,7 +215,7 @@ class Adoption:
         parts, loop = build_worker(
             environment, models, optimizers, buffers="auto", loss=_DECLARED[self._chosen.loss],
             trial=None, seeds=AdoptedSeeds.of(self.streams),
-            notes=describe(models, optimizers, data, batch, passes),
+            notes=describe(models, optimizers, data, batch, passes, self._workers),
         )  # fmt: skip
         loop.adopt(self._chosen.epochs or passes)
         call_at_end(self._end)

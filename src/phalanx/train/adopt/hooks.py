@@ -24,6 +24,7 @@ from phalanx.core.settings import RunSettings
 if TYPE_CHECKING:
     from phalanx.train.adopt.adoption import Adoption
 
+
 class _Current(threading.local):
     adoption: Adoption | None = None
 
