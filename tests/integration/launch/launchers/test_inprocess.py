@@ -104,7 +104,7 @@ def test_each_worker_takes_the_startup_steps_in_its_first_turn(
 ) -> None:
     seen: list[str | None] = []
 
-    def step() -> None:
+    def step(*, adopt: bool) -> None:
         inside = current()
         seen.append(inside.environment[settings.RANK] if inside else None)
 
