@@ -70,6 +70,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a second machine keeps them too: no controller takes them home meanwhile."""
     adopt: bool = False
     """The script does not call Phalanx: what it trains is found while it runs."""
+    private_weights: bool = False
+    """The script may write into the weights itself: each worker trains a copy of them."""
     loss: LossKind | None = None
     """What an adopted script makes of a batch; ``None``: as its losses look."""
     module: str | None = None

@@ -17,6 +17,7 @@ from phalanx.cli.request.values import (
 )
 from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
+from phalanx.core.script.weight_writes import may_write_weights
 from phalanx.core.settings import (
     BALANCES,
     LOSSES,
@@ -115,6 +116,7 @@ class Request:
             keep=self.checkpoints.keep,
             module=self.module,
             adopt=self.adopt,
+            private_weights=may_write_weights(self.script),
             loss=cast("LossKind | None", options.loss),
         )
         return Job(

@@ -35,7 +35,9 @@ class Replica:
     works with whatever the script does to ``.grad``.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, shards: int) -> None:
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, shards: int, *, private: bool = False
+    ) -> None:
         spaces = by_dtype(trainable(optimizer))
         self.optimizer = optimizer
         self.parameters = [[p for _, p in members] for members in spaces.values()]
@@ -47,6 +49,15 @@ class Replica:
         self._frozen = [p for g in groups for p in g["params"] if id(p) not in known]
         self._features = _features(optimizer)
         self.staging = Staging(self.device)
+        self.private = private or self.staging.away
+        """Whether this worker trains a copy of the weights, into which the script may write."""
+        self.bound: list[Tensor] = []
+        """Where the parameters lie."""
+        self.firsts = [
+            torch.tensor([place.start for place in layout.places], device=self.device)
+            for layout in self.layouts
+        ]
+        """In each layout, the first value of each parameter."""
         self.scale = Scale()
         self._gathered: list[Tensor] = []
         self._hooks: list[RemovableHandle] = []
@@ -70,6 +81,7 @@ class Replica:
 
     def bind(self, flats: list[Tensor]) -> None:
         """Make the parameters views of ``flats``; their values become what lies there."""
+        self.bound = flats
         for layout, parameters, flat in zip(self.layouts, self.parameters, flats, strict=True):
             for place, parameter in zip(layout.places, parameters, strict=True):
                 parameter.data = place.own(flat)

@@ -22,7 +22,7 @@ class SharedStrategy(Strategy):
         self._replica, self._shared = context.replica, context.shared
         self._arena, self._clock, self._team = context.arena, context.clock, context.team
         self._host = context.arena.host
-        in_place = not self._replica.staging.away and not self.own_copy
+        in_place = not self._replica.private and not self.own_copy
         self._staged: list[torch.Tensor] = [] if in_place else self._replica.private_flats()
 
     def begin(self) -> None:

@@ -101,6 +101,7 @@ class Resumed:
             for name, parameter in trained.frozen():
                 if f"frozen.{name}" in self.shared:
                     parameter.copy_(self.shared[f"frozen.{name}"])
+        trained.engine.note_weights()
 
     def restore_kept(self, trained: Trained) -> None:
         """Learning rates, and what the script gave to be kept."""

@@ -18,7 +18,8 @@ from phalanx.core.errors import InputError
 from phalanx.sync.arena.arena import Arena, Circle
 
 # What a worker is about to do with the others; numbers from 0 are steps of that optimizer.
-EVALUATE, EPOCH_DONE, SWITCH, FINISH, ROUND, SAVE, CUT, UNFREEZE, LOAD, GATHER = range(-1, -11, -1)
+EVALUATE, EPOCH_DONE, SWITCH, FINISH, ROUND, SAVE, CUT = range(-1, -8, -1)
+UNFREEZE, LOAD, GATHER, WRITE = range(-8, -12, -1)
 READ = -100
 """And below: reads gradients of the optimizer ``READ - intent``."""
 AGREED = 1 << 16
@@ -33,6 +34,7 @@ _WORDS = {
     CUT: "takes a directive",
     UNFREEZE: "changed which parameters it trains",
     LOAD: "loads an optimizer's state",
+    WRITE: "changes the weights itself",
     GATHER: "gathers values",
 }
 

@@ -63,6 +63,8 @@ class PhaseParts:
     divide_rate: bool
     encoding: Encoding
     machine: str
+    private: bool = False
+    """Each worker trains a copy of the weights."""
 
 
 class PhaseSet:
@@ -85,7 +87,8 @@ class PhaseSet:
         """Memory for what the optimizers train now. Collective."""
         arena = self._parts.arena
         self._laid_out += 1
-        self.replicas = [Replica(o, arena.host.workers) for o in self._optimizers]
+        workers, private = arena.host.workers, self._parts.private
+        self.replicas = [Replica(o, workers, private=private) for o in self._optimizers]
         self.shared = [
             SharedState(arena, replica, f"optimizer{i}.{self._laid_out}")
             for i, replica in enumerate(self.replicas)

@@ -156,6 +156,9 @@ class Engine:
         """The state now, in memory of its own. Collective."""
         return self.model.capture()
 
+    def note_weights(self) -> None:
+        """The weights are as they should be: it was not the script that has changed them."""
+
     # -- the end -----------------------------------------------------------------------------
 
     def begin_epoch(self, epoch: int) -> bool:

@@ -17,6 +17,7 @@ from phalanx.train.control.control import Control
 from phalanx.train.engine.active_phase import PhaseSet
 from phalanx.train.engine.emulation import SpeedEmulation
 from phalanx.train.engine.sample_leases import SharedSampleLeases
+from phalanx.train.engine.written_weights import WrittenWeights
 
 
 class Exchange:
@@ -68,10 +69,11 @@ class SharedExchange(Exchange):
         phases: PhaseSet,
         leases: SharedSampleLeases,
         buffers: SharedBuffers,
+        written: WrittenWeights,
     ) -> None:
         self._arena, self._clock, self._work = arena, clock, emulation.work
         self._control, self._phases = control, phases
-        self._leases, self._buffers = leases, buffers
+        self._leases, self._buffers, self._written = leases, buffers, written
 
     def received(self, lease: Lease) -> None:
         self._buffers.count(lease.samples)
@@ -94,6 +96,7 @@ class SharedExchange(Exchange):
     ) -> Timing:
         active, replica = self._phases.current, self._phases.replicas[index]
         strategy = active.strategies[index]
+        self._written.follow(index)
         replica.scale.value = scale
         began = self._arena.pace.now()
         if not active.together:
@@ -107,6 +110,7 @@ class SharedExchange(Exchange):
         self._leases.stepped = self._leases.had
         if not active.lockstep and self._buffers.any:
             self._buffers.publish()
+        self._written.note(index)
         # Schedulers warn when the optimizer they know has not stepped itself.
         setattr(replica.optimizer, "_opt_called", True)  # noqa: B010
         return timing

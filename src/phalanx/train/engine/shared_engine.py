@@ -26,6 +26,7 @@ from phalanx.train.engine.exchange import SharedExchange
 from phalanx.train.engine.model_state import Captured, SharedModelState
 from phalanx.train.engine.sample_leases import EngineListener, SharedSampleLeases, claims_for
 from phalanx.train.engine.script_optimizers import SharedOptimizers
+from phalanx.train.engine.written_weights import WrittenWeights
 
 if TYPE_CHECKING:
     from phalanx.sync.connect.channel import Channel
@@ -62,15 +63,20 @@ class SharedEngine(Engine):
         )
         encoding = Encoding(None, chosen.rate, arena.sleep, chosen.seed * 64 + self.rank)
         parts = PhaseParts(
-            arena, clock, self._control.rendezvous, chosen.divide_rate, encoding, machine
-        )
+            arena, clock, self._control.rendezvous, chosen.divide_rate, encoding, machine,
+            chosen.private_weights,
+        )  # fmt: skip
         self._phases = phases = PhaseSet(parts, optimizers)
         self.model = SharedModelState(arena, models, phases, buffers)
         self.leases = SharedSampleLeases(arena, claims, self._control, phases, listener)
         emulation = emulation_of(chosen, arena.rank, arena)
-        self.exchange = SharedExchange(
-            arena, clock, emulation, self._control, phases, self.leases, self.model.buffers
+        self._written = WrittenWeights(
+            arena, self._control, phases, models, copies=chosen.private_weights
         )
+        self.exchange = SharedExchange(
+            arena, clock, emulation, self._control, phases, self.leases, self.model.buffers,
+            self._written,
+        )  # fmt: skip
         self.optimizers = SharedOptimizers(arena, self._control, phases, claims, self.leases)
         self._arrived = arena.region("arrived", self.workers, torch.float64).numpy()
         self._gathering: Gathering | None = None
@@ -89,6 +95,11 @@ class SharedEngine(Engine):
         self._control.enter(active, spec, regroup=regroup)
         for strategy in active.strategies:
             strategy.begin()
+        self.note_weights()
+
+    def note_weights(self) -> None:
+        for index in range(len(self._phases.replicas)):
+            self._written.note(index)
 
     @property
     def phase(self) -> str:
@@ -230,6 +241,9 @@ class SharedEngine(Engine):
         self.rest()
         self.leases.let_go()
         if collective:
+            if self.lockstep:
+                for index in range(len(self._phases.replicas)):
+                    self._written.follow(index)
             self.meet(intents.FINISH)
             self.leases.settle_all()
             self._phases.drain()

@@ -98,6 +98,8 @@ class TrainingLoop:
             self._figures.begin_epoch(epoch)
         began, optimizer = self._clock.now(), self._parts.trained.optimizers[0]
         rate = float(optimizer.param_groups[0]["lr"])
+        if epoch and self.resumes_inside():
+            self._restore_again()
         try:
             yield from self.through_batches(reader, batch, order=order)
         except GeneratorExit:  # the script left its loop
@@ -105,7 +107,9 @@ class TrainingLoop:
                 self._end_epoch(began, rate)
             raise
         if skipped:
-            self._restore_boundary()
+            start = self._schedule.start
+            if self._passes == start.pass_number and start.position == 0:
+                self._restore_again()
         else:
             self._end_epoch(began, rate)
             self._check_weights(f"after epoch {epoch + 1}")
@@ -115,12 +119,15 @@ class TrainingLoop:
         start = self._schedule.start
         return self._passes == start.pass_number and start.position > 0
 
-    def _restore_boundary(self) -> None:
-        """Alone, the next order comes from the same numbers as everything else that is random."""
-        start, resumed = self._schedule.start, self._parts.resumed
-        here = self._passes == start.pass_number and start.position == 0
-        if here and resumed is not None and self._engine.workers == 1:
-            resumed.restore_random()
+    def _restore_again(self) -> None:
+        """The script may have written into the weights in the epochs that it passed over."""
+        resumed = self._parts.resumed
+        if resumed is not None:
+            with self._steps.ours:
+                resumed.restore(self._parts.trained)
+            # Alone, the next order comes from the same numbers as everything else that is random.
+            if self._engine.workers == 1 and self._schedule.start.position == 0:
+                resumed.restore_random()
 
     def through_batches(
         self,
