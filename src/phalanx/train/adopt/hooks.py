@@ -46,10 +46,18 @@ def adopt_this_worker() -> None:
 
     _current.adoption = Adoption(chosen, int(variables.get(settings.WORKERS, "1")))
     _install()
+    if variables.get(settings.RANK, "0") != "0":
+        from phalanx.train.adopt.side_effects import keep_files_apart
+
+        keep_files_apart()
 
 
 def end_adoption() -> None:
     """The script joins by itself."""
+    if _current.adoption is not None:
+        from phalanx.train.adopt.side_effects import stop_keeping
+
+        stop_keeping()
     _current.adoption = None
 
 
