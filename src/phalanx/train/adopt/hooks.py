@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from phalanx.core import context, settings
+from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -44,12 +46,14 @@ def adopt_this_worker() -> None:
         return
     from phalanx.train.adopt.adoption import Adoption
 
-    _current.adoption = Adoption(chosen, int(variables.get(settings.WORKERS, "1")))
+    workers = int(variables.get(settings.WORKERS, "1"))
+    _current.adoption = Adoption(chosen, workers)
     _install()
-    if variables.get(settings.RANK, "0") != "0":
+    if workers > 1:
         from phalanx.train.adopt.side_effects import keep_files_apart
 
-        keep_files_apart()
+        paths = RunPaths(Path(variables[settings.RUN_FOLDER]))
+        keep_files_apart(int(variables[settings.RANK]), paths)
 
 
 def end_adoption() -> None:

@@ -21,16 +21,20 @@ import threading
 from typing import Any
 
 from phalanx.core import context
-from phalanx.train.adopt import file_calls as how
-from phalanx.train.adopt.file_calls import Act, Call, opens, reads, writes
-from phalanx.train.adopt.imported_later import when_imported
-from phalanx.train.adopt.private_files import PrivateFiles
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.train.adopt.files import file_calls as how
+from phalanx.train.adopt.files.file_calls import Act, Call, announce, opens, reads, sees, writes
+from phalanx.train.adopt.files.folder_calls import lists, scans
+from phalanx.train.adopt.files.imported_later import when_imported
+from phalanx.train.adopt.files.private_files import PrivateFiles
+from phalanx.train.adopt.files.script_files import FirstFiles, ScriptFiles
 
 _HOOKS: list[tuple[str, str, Act]] = [
     ("builtins", "open", opens(0, "file")),
-    ("os", "stat lstat access chdir readlink", reads(0, "path")),
-    ("os", "listdir", how.lists),
-    ("os", "scandir", how.scans),
+    ("os", "stat lstat readlink", sees(0, "path")),
+    ("os", "access chdir", reads(0, "path")),
+    ("os", "listdir", lists),
+    ("os", "scandir", scans),
     ("os", "mkdir", how.makes_folder),
     ("os", "remove unlink rmdir", how.removes),
     ("os", "rename replace", how.renames),
@@ -41,7 +45,7 @@ _HOOKS: list[tuple[str, str, Act]] = [
     ("shutil", "move", how.renames),
     ("shutil", "copy copy2 copyfile copytree", how.copies),
     ("tempfile", "mkdtemp mkstemp NamedTemporaryFile", how.leaves_alone),
-    ("numpy", "savetxt", writes(0, "fname")),
+    ("numpy.lib._datasource", "DataSource.open", opens(1, "path")),  # keeps an io.open of its own
     ("torch", "save", writes(1, "f", always=True)),
     ("torch", "load", reads(0, "f")),
     ("torch.serialization", "save", writes(1, "f", always=True)),
@@ -70,25 +74,30 @@ _BY_NUMBER = ("dir_fd", "src_dir_fd", "dst_dir_fd", "opener")
 
 
 class _Here(threading.local):
-    files: PrivateFiles | None = None
+    files: ScriptFiles | None = None
 
 
 _here = _Here()  # of the threads that are workers
-_process: list[PrivateFiles] = []  # of a process that is one, with all its threads
+_process: list[ScriptFiles] = []  # of a process that is one, with all its threads
 _installed: set[str] = set()
 
 
-def keep_files_apart() -> None:
-    """The calling worker is not the first one."""
-    root = tempfile.mkdtemp(prefix="phalanx-files-")
-    files = PrivateFiles(root)
+def keep_files_apart(rank: int, paths: RunPaths) -> None:
+    """The calling worker is one of several."""
+    files = FirstFiles(paths) if rank == 0 else _private(paths)
     if context.current() is None:
         _process[:] = [files]
-        os.environ.update({key: value.format(root=root) for key, value in _TRACKERS.items()})
     else:
         _here.files = files
-    context.call_at_end(functools.partial(_remove, root, os.getpid()))
     _install()
+
+
+def _private(paths: RunPaths) -> PrivateFiles:
+    root = tempfile.mkdtemp(prefix="phalanx-files-")
+    if context.current() is None:
+        os.environ.update({key: value.format(root=root) for key, value in _TRACKERS.items()})
+    context.call_at_end(functools.partial(_remove, root, os.getpid()))
+    return PrivateFiles(root, paths)
 
 
 def stop_keeping() -> None:
@@ -97,7 +106,7 @@ def stop_keeping() -> None:
     _process.clear()
 
 
-def _current() -> PrivateFiles | None:
+def _current() -> ScriptFiles | None:
     return _here.files or (_process[0] if _process else None)
 
 
@@ -136,7 +145,12 @@ def _put(owner: Any, name: str, act: Act) -> None:
         files = _current()
         if files is None or any(kwargs.get(name) is not None for name in _BY_NUMBER):
             return plain(*args, **kwargs)
-        return act(Call(files, plain, args, kwargs, sys._getframe(1)))
+        frame = sys._getframe(1)
+        if isinstance(files, PrivateFiles):
+            return act.carry_out(Call(files, plain, args, kwargs, frame))
+        if isinstance(files, FirstFiles):
+            announce(act, Call(files, plain, args, kwargs, frame))
+        return plain(*args, **kwargs)
 
     setattr(owner, name, hook)
     for able in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):

@@ -18,6 +18,7 @@ import pytest
 import safetensors
 import torch
 from phalanx.core.context import WorkerContext, enter, leave
+from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.train.adopt import side_effects
 from torch.utils.data import DataLoader, Dataset
 
@@ -32,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     worker = WorkerContext({}, None)
     enter(worker)
-    side_effects.keep_files_apart()
+    side_effects.keep_files_apart(1, RunPaths(tmp_path))
     yield real
     for call in reversed(worker.at_end):
         call()

@@ -12,39 +12,36 @@ import stat
 from pathlib import PurePath
 from typing import Any
 
-_stat = os.stat  # as they are: what is put in their place asks us
-_lstat = os.lstat
-_NO_FILES = ("/dev/", "/proc/", "/sys/")
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.train.adopt.files.script_files import (
+    MadeFiles,
+    ScriptFiles,
+    lstat,
+    with_parents,
+    within,
+)
+
+_stat = os.stat  # as it is: what is put in its place asks us
 
 
-class PrivateFiles:
-    def __init__(self, root: str) -> None:
+class PrivateFiles(ScriptFiles):
+    def __init__(self, root: str, paths: RunPaths) -> None:
+        super().__init__()
         self.root = os.path.realpath(root)
-        self._gone: set[str] = set()
-        """Real files that the script has removed, or so it believes."""
-        self._own: tuple[str, ...] = ()
-        self._made: set[str] = set()
         self.noted = False
         """Whether it was said that there is such a folder."""
-
-    def leave_alone(self, path: str) -> None:
-        """No other worker has this one: the name of a temporary file, or folder."""
-        self._own = (*self._own, os.path.abspath(path))  # noqa: PTH100
+        self._made = MadeFiles(paths)
+        self._gone: set[str] = set()
+        """Real files that the script has removed, or so it believes."""
 
     # -- names -------------------------------------------------------------------------------
 
     def name_of(self, path: Any) -> str | None:
-        """The whole name; ``None`` where it is no file, or of no other worker."""
-        if not isinstance(path, str | PurePath) or not str(path):
-            return None
-        name = os.path.abspath(path)  # noqa: PTH100
-        if self._within(name, self.root):
-            if os.path.isabs(path):  # noqa: PTH117
-                return None
-            name = name[len(self.root) :] or "/"  # the script has gone into a folder of its own
-        if name.startswith(_NO_FILES) or any(self._within(name, own) for own in self._own):
-            return None
-        return name
+        name = super().name_of(path)
+        if name is None or not within(name, self.root):
+            return name
+        # A relative one, if the script has gone into a folder of its own.
+        return None if os.path.isabs(path) else name[len(self.root) :] or "/"  # noqa: PTH117
 
     def copy_of(self, name: str) -> str:
         return self.root + name
@@ -52,24 +49,32 @@ class PrivateFiles:
     def has(self, name: str) -> bool:
         return _mode(self.copy_of(name), follow=False) is not None
 
-    def is_gone(self, name: str) -> bool:
-        return bool(self._gone) and not self._gone.isdisjoint(_with_parents(name))
-
-    def is_changed(self) -> bool:
-        return bool(self._gone)
-
-    def belongs(self, name: str) -> bool:
-        """Whether it is ours whoever writes it: again, or in a folder that the script has made."""
-        return self.has(name) or not self._made.isdisjoint(_with_parents(name))
-
     def existing_copy(self, path: Any) -> Any:
         name = self.name_of(path)
         return _like(path, self.copy_of(name)) if name is not None and self.has(name) else None
 
+    def belongs(self, name: str) -> bool:
+        return self.has(name) or super().belongs(name)
+
+    def is_hidden(self, name: str) -> bool:
+        """Whether the script, alone in the world, would not find the real one."""
+        return self.is_gone(name) or self._made.has(name)
+
+    def hidden_in(self, folder: str) -> set[str]:
+        """Names of real files of this folder."""
+        names = self._gone | self._made.names()
+        return {os.path.basename(name) for name in names if os.path.dirname(name) == folder}  # noqa: PTH119, PTH120
+
+    def is_gone(self, name: str) -> bool:
+        return bool(self._gone) and not self._gone.isdisjoint(with_parents(name))
+
     # -- reading -----------------------------------------------------------------------------
 
     def read(self, path: Any) -> Any:
-        """What to read in place of ``path``."""
+        """What to read in place of ``path``: our own, or what is really there.
+
+        Also what the first worker has made: losses may differ, and so may what is worth saving.
+        """
         name = self.name_of(path)
         if name is None:
             return path
@@ -81,7 +86,7 @@ class PrivateFiles:
         return _like(path, self.copy_of(name))
 
     def _real_folder(self, name: str) -> bool:
-        mode = None if self.is_gone(name) else _mode(name)
+        mode = None if self.is_hidden(name) else _mode(name)
         return mode is not None and stat.S_ISDIR(mode)
 
     def is_folder(self, path: Any) -> bool:
@@ -97,7 +102,7 @@ class PrivateFiles:
             return path
         copy = self.copy_of(name)
         os.makedirs(os.path.dirname(copy), exist_ok=True)  # noqa: PTH103, PTH120
-        if keep and not self.is_gone(name) and not self.has(name) and _mode(name) is not None:
+        if keep and not self.has(name) and _mode(name) is not None and not self.is_hidden(name):
             shutil.copyfile(name, copy)
         return _like(path, copy)
 
@@ -105,31 +110,23 @@ class PrivateFiles:
         if (name := self.name_of(path)) is not None:
             self._gone.add(name)
 
-    def made(self, path: Any) -> None:
-        """A folder, by the script."""
-        if (name := self.name_of(path)) is not None:
-            self._made.add(name)
-
-    @staticmethod
-    def _within(name: str, folder: str) -> bool:
-        return name == folder or name.startswith(folder + "/")
-
 
 def _mode(path: Any, follow: bool = True) -> int | None:
     try:
-        return (_stat if follow else _lstat)(path).st_mode
+        return (_stat if follow else lstat)(path).st_mode
     except (OSError, ValueError):
         return None
+
+
+def exists(name: str) -> bool:
+    """In truth."""
+    return _mode(name, follow=False) is not None
 
 
 def _is_special(name: str) -> bool:
     """A pipe, a socket, a device."""
     mode = _mode(name)
     return mode is not None and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
-
-
-def _with_parents(name: str) -> list[str]:
-    return [name, *map(str, PurePath(name).parents)]
 
 
 def _like(path: Any, name: str) -> Any:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from phalanx.train.adopt.calling_code import caller_of
-from phalanx.train.adopt.private_files import PrivateFiles
+from phalanx.train.adopt.files.calling_code import caller_of
+from phalanx.train.adopt.files.private_files import PrivateFiles, exists
+from phalanx.train.adopt.files.script_files import FirstFiles, ScriptFiles
+
+F = TypeVar("F", bound=ScriptFiles)
 
 _NOTE = (
     "phalanx: the files that the script writes in this worker are kept apart and removed at the "
@@ -21,8 +24,8 @@ _NOTE = (
 
 
 @dataclass(frozen=True)
-class Call:
-    files: PrivateFiles
+class Call(Generic[F]):
+    files: F
     plain: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -42,42 +45,82 @@ class Call:
     def as_it_is(self) -> Any:
         return self.plain(*self.args, **self.kwargs)
 
-    def takes(self, *paths: Any, always: bool = False) -> bool:
-        """Whether it changes files of the script's, which are ours to keep."""
-        files = self.files
-        names = [name for path in paths if (name := files.name_of(path)) is not None]
+    def is_of_script(self, *paths: Any, always: bool = False) -> bool:
+        """Whether it changes files of the script's."""
+        names = [name for path in paths if (name := self.files.name_of(path)) is not None]
         if not names or (caller := caller_of(self.frame)) == "ours":
             return False
-        if not always and caller != "script" and not any(map(files.belongs, names)):
-            return False
-        if not files.noted:
-            files.noted = True
-            print(_NOTE, file=sys.stderr, flush=True)
-        return True
+        return always or caller == "script" or any(map(self.files.belongs, names))
 
 
-Act = Callable[[Call], Any]
+Private = Call[PrivateFiles]
+
+
+@dataclass(frozen=True)
+class Act:
+    """What a call does, in a worker other than the first."""
+
+    carry_out: Callable[[Private], Any]
+    makes: Callable[[Call[Any]], Any] = lambda call: None
+    """The path that the call may make, for the first worker to announce."""
+    always: bool = False
+    """Also if a library calls it, for what the script trains."""
+
+
+def announce(act: Act, call: Call[FirstFiles]) -> None:
+    """In the first worker, before it makes a file that is not there."""
+    path = act.makes(call)
+    name = call.files.name_of(path)
+    if name is None or (exists(name) and act is not makes_folder):
+        return
+    if call.is_of_script(path, always=act.always):
+        if act is makes_folder:
+            call.files.folder_made(name)
+        if not exists(name):
+            call.files.makes(name)
+
+
+def _kept(call: Private, *paths: Any, always: bool = False) -> bool:
+    if not call.is_of_script(*paths, always=always):
+        return False
+    if not call.files.noted:
+        call.files.noted = True
+        print(_NOTE, file=sys.stderr, flush=True)
+    return True
 
 
 def reads(position: int, name: str) -> Act:
-    def act(call: Call) -> Any:
+    def act(call: Private) -> Any:
         given = call.argument(position, name)
         found = call.files.read(given)
         return call.as_it_is() if found is given else call.with_argument(position, name, found)
 
-    return act
+    return Act(act)
+
+
+def sees(position: int, name: str) -> Act:
+    """As ``reads``, but to see what is there."""
+    read = reads(position, name).carry_out
+
+    def act(call: Private) -> Any:
+        found = read(call)  # first: what it finds may have been made, and announced, just now
+        path = call.argument(position, name)
+        whole = call.files.name_of(path)
+        if whole is None or call.files.has(whole) or not call.files.is_hidden(whole):
+            return found
+        return call.with_argument(position, name, call.files.copy_of(whole))
+
+    return Act(act)
 
 
 def writes(position: int, name: str, always: bool = False, keep: bool = False) -> Act:
-    """``always``: also if a library calls it, for what the script trains."""
-
-    def act(call: Call) -> Any:
+    def act(call: Private) -> Any:
         given = call.argument(position, name)
-        if not call.takes(given, always=always):
+        if not _kept(call, given, always=always):
             return call.as_it_is()
         return call.with_argument(position, name, call.files.written(given, keep))
 
-    return act
+    return Act(act, lambda call: call.argument(position, name), always)
 
 
 def opens(position: int, name: str) -> Act:
@@ -85,45 +128,45 @@ def opens(position: int, name: str) -> Act:
     read, write = reads(position, name), writes(position, name)
     change = writes(position, name, keep=True)
 
-    def act(call: Call) -> Any:
+    def kind(call: Call[Any]) -> Act:
         mode = str(call.argument(position + 1, "mode", "r"))
         if "w" in mode or "x" in mode:
-            return write(call)
-        return change(call) if "a" in mode or "+" in mode else read(call)
+            return write
+        return change if "a" in mode or "+" in mode else read
 
-    return act
+    return Act(lambda call: kind(call).carry_out(call), lambda call: kind(call).makes(call))
 
 
-def makes_folder(call: Call) -> Any:
+def _makes_folder(call: Private) -> Any:
     path = call.argument(0, "path")
-    if not call.takes(path):
+    if not _kept(call, path):
         return call.as_it_is()
-    call.files.made(path)
+    call.files.folder_made(str(call.files.name_of(path)))
     return call.with_argument(0, "path", call.files.written(path))
 
 
-def removes(call: Call) -> Any:
+def _removes(call: Private) -> Any:
     """The script's own; of the real ones, this worker only believes it."""
     path = call.argument(0, "path")
-    if not call.takes(path):
+    if not _kept(call, path):
         return call.as_it_is()
     copy = call.files.existing_copy(path)
     call.files.removed(path)
     return None if copy is None else call.with_argument(0, "path", copy)
 
 
-def changes(call: Call) -> Any:
+def _changes(call: Private) -> Any:
     """Properties of a file."""
     path = call.argument(0, "path")
-    if not call.takes(path):
+    if not _kept(call, path):
         return call.as_it_is()
     copy = call.files.existing_copy(path)
     return None if copy is None else call.with_argument(0, "path", copy)
 
 
-def renames(call: Call) -> Any:
+def _renames(call: Private) -> Any:
     source, target = call.argument(0, "src"), call.argument(1, "dst")
-    if not call.takes(target, source):
+    if not _kept(call, target, source):
         return call.as_it_is()
     into = call.plain.__name__ == "move" and call.files.is_folder(target)
     target = os.path.join(target, os.path.basename(source)) if into else target  # noqa: PTH118, PTH119
@@ -144,18 +187,18 @@ def _copy(source: Any, target: Any) -> None:
         shutil.copyfile(source, target)
 
 
-def copies(call: Call) -> Any:
+def _copies(call: Private) -> Any:
     source, target = call.argument(0, "src"), call.argument(1, "dst")
     rest = {name: value for name, value in call.kwargs.items() if name not in ("src", "dst")}
     found = call.files.read(source)
-    if not call.takes(target):
+    if not _kept(call, target):
         return call.plain(found, target, *call.args[2:], **rest)
     if call.plain.__name__ in ("copy", "copy2") and call.files.is_folder(target):
         target = os.path.join(target, os.path.basename(source))  # noqa: PTH118, PTH119
     return call.plain(found, call.files.written(target), *call.args[2:], **rest)
 
 
-def leaves_alone(call: Call) -> Any:
+def _leaves_alone(call: Private) -> Any:
     """A temporary file has a name that no other worker uses."""
     folder = call.kwargs.get("dir")
     kwargs = call.kwargs if folder is None else {**call.kwargs, "dir": call.files.read(folder)}
@@ -166,77 +209,9 @@ def leaves_alone(call: Call) -> Any:
     return made
 
 
-# -- what is in a folder ---------------------------------------------------------------------
-
-
-def lists(call: Call) -> Any:
-    path = call.argument(0, "path") or "."
-    if (found := _both(call, path, _names)) is None:
-        return call.as_it_is()
-    return list(found)
-
-
-def scans(call: Call) -> Any:
-    path = call.argument(0, "path") or "."
-    if (found := _both(call, path, _entries)) is None:
-        return call.as_it_is()
-    return _Scan(_Entry(entry, os.path.join(path, name)) for name, entry in found.items())  # noqa: PTH118
-
-
-def _both(
-    call: Call, path: Any, look: Callable[[Call, str], dict[str, Any]]
-) -> dict[str, Any] | None:
-    """The real ones and ours, by name; ``None`` where there are only real ones."""
-    files, name = call.files, call.files.name_of(path)
-    if name is None or not (files.has(name) or files.is_changed()):
-        return None
-    own = look(call, files.copy_of(name)) if files.has(name) else {}
-    try:
-        real = look(call, name)
-    except OSError:
-        if not files.has(name):
-            raise
-        real = {}
-    kept = {n: found for n, found in real.items() if not files.is_gone(os.path.join(name, n))}  # noqa: PTH118
-    return {**kept, **own}
-
-
-def _names(call: Call, folder: str) -> dict[str, Any]:
-    return dict.fromkeys(call.plain(folder))
-
-
-def _entries(call: Call, folder: str) -> dict[str, Any]:
-    with call.plain(folder) as found:
-        return {entry.name: entry for entry in found}
-
-
-class _Entry:
-    """As ``os.DirEntry``, under the name by which the script knows it."""
-
-    def __init__(self, entry: Any, path: str) -> None:
-        self._entry, self.path = entry, path
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._entry, name)
-
-    def __fspath__(self) -> str:
-        return self.path
-
-
-class _Scan(Iterator[_Entry]):
-    """As what ``os.scandir`` returns."""
-
-    def __init__(self, found: Iterable[_Entry]) -> None:
-        self._found = iter(found)
-
-    def __next__(self) -> _Entry:
-        return next(self._found)
-
-    def __enter__(self) -> _Scan:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._found = iter(())
+makes_folder = Act(_makes_folder, lambda call: call.argument(0, "path"))
+removes = Act(_removes)
+changes = Act(_changes)
+renames = Act(_renames, lambda call: call.argument(1, "dst"))
+copies = Act(_copies, lambda call: call.argument(1, "dst"))
+leaves_alone = Act(_leaves_alone)

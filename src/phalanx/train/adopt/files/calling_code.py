@@ -14,7 +14,7 @@ from typing import Literal
 
 Caller = Literal["script", "library", "ours"]
 
-_OURS = str(Path(__file__).parents[2])
+_OURS = str(Path(__file__).parents[3])
 _STANDARD = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 _FOR_OTHERS = (
