@@ -10,9 +10,7 @@ caches, unless they belong into a folder that the script has made.
 
 from __future__ import annotations
 
-import builtins
 import functools
-import importlib
 import os
 import shutil
 import sys
@@ -31,6 +29,7 @@ from phalanx.train.adopt.files.script_files import FirstFiles, ScriptFiles
 
 _HOOKS: list[tuple[str, str, Act]] = [
     ("builtins", "open", opens(0, "file")),
+    ("io", "open", opens(0, "file")),  # pathlib uses this one
     ("os", "stat lstat readlink", sees(0, "path")),
     ("os", "access chdir", reads(0, "path")),
     ("os", "listdir", lists),
@@ -51,7 +50,7 @@ _HOOKS: list[tuple[str, str, Act]] = [
     ("torch.serialization", "save", writes(1, "f", always=True)),
     ("torch.serialization", "load", reads(0, "f")),
     ("torch.jit", "save", writes(1, "f", always=True)),
-    ("torch.jit", "ScriptModule.save", writes(1, "f", always=True)),
+    ("torch.jit", "RecursiveScriptModule.save", writes(1, "f", always=True)),
     ("torch.jit", "load", reads(0, "f")),
     ("torch.onnx", "export", writes(2, "f", always=True)),
     ("torch.export", "save", writes(1, "f", always=True)),
@@ -80,6 +79,7 @@ class _Here(threading.local):
 _here = _Here()  # of the threads that are workers
 _process: list[ScriptFiles] = []  # of a process that is one, with all its threads
 _installed: set[str] = set()
+_hooks: dict[Any, Any] = {}
 
 
 def keep_files_apart(rank: int, paths: RunPaths) -> None:
@@ -121,8 +121,6 @@ def _install() -> None:
         if module not in _installed:
             _installed.add(module)
             when_imported(module, _put_hooks)
-    io = importlib.import_module("io")
-    io.open = builtins.open  # type: ignore[attr-defined]  # pathlib uses this one
 
 
 def _put_hooks(module: Any) -> None:
@@ -132,13 +130,13 @@ def _put_hooks(module: Any) -> None:
         for name in names.split():
             *owners, last = name.split(".")
             owner = functools.reduce(getattr, owners, module)
-            _put(owner, last, act)
+            if (plain := getattr(owner, last, None)) is not None:
+                setattr(owner, last, _hook(plain, act))
 
 
-def _put(owner: Any, name: str, act: Act) -> None:
-    plain = getattr(owner, name, None)
-    if plain is None:
-        return
+def _hook(plain: Any, act: Act) -> Any:
+    if plain in _hooks:  # under another name: it stays one function, as pickle demands
+        return _hooks[plain]
 
     @functools.wraps(plain)
     def hook(*args: Any, **kwargs: Any) -> Any:
@@ -152,7 +150,8 @@ def _put(owner: Any, name: str, act: Act) -> None:
             announce(act, Call(files, plain, args, kwargs, frame))
         return plain(*args, **kwargs)
 
-    setattr(owner, name, hook)
     for able in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
         if plain in able:  # shutil asks
             able.add(hook)
+    _hooks[plain] = hook
+    return hook

@@ -1,5 +1,9 @@
 """A worker other than the first reads back what it has written, and changes nothing real."""
 
+# Scripts use all of these.
+# ruff: noqa: PTH101, PTH102, PTH103, PTH104, PTH105, PTH107, PTH110, PTH112, PTH113, PTH123
+# ruff: noqa: PTH202, PTH207, PTH208, PTH211, SIM115
+
 from __future__ import annotations
 
 import glob
@@ -7,6 +11,7 @@ import json
 import logging
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
@@ -17,10 +22,11 @@ import numpy as np
 import pytest
 import safetensors
 import torch
+from torch.utils.data import DataLoader, Dataset
+
 from phalanx.core.context import WorkerContext, enter, leave
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.train.adopt import side_effects
-from torch.utils.data import DataLoader, Dataset
 
 
 @pytest.fixture
@@ -47,7 +53,8 @@ def really(folder: Path) -> dict[str, str]:
 
     def look() -> None:
         for path in sorted(folder.rglob("*")):
-            found[str(path.relative_to(folder))] = path.read_text() if path.is_file() else "/"
+            text = path.read_text(errors="replace") if path.is_file() else "/"
+            found[str(path.relative_to(folder))] = text
 
     thread = threading.Thread(target=look)
     thread.start()
@@ -290,6 +297,12 @@ def _make_library(place: Path) -> None:
     (place / "tensorboardX" / "writer.py").write_text(LIBRARY)
 
 
+def _really_make(place: Path) -> None:
+    thread = threading.Thread(target=place.mkdir)
+    thread.start()
+    thread.join()
+
+
 def test_it_is_said_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("before.txt").read_text()
     assert capsys.readouterr().err == ""
@@ -304,3 +317,65 @@ def test_other_threads_and_later_see_plain_files(folder: Path) -> None:
     side_effects.stop_keeping()
     Path("joined.txt").write_text("x")
     assert "joined.txt" in really(folder)
+
+
+def test_what_the_first_worker_makes_is_not_there(folder: Path, tmp_path: Path) -> None:
+    """Before this one has made its own: a script may refuse to begin where its output is."""
+
+    def first() -> None:
+        enter(WorkerContext({}, None))
+        side_effects.keep_files_apart(0, RunPaths(tmp_path))
+        assert not os.path.exists("out")
+        os.makedirs("out/a")
+        with open("out/log.txt", "a") as file:
+            file.write("of the first\n")
+        Path("before.txt").write_text("after\n")
+        torch.save(1, "best.pt")
+
+    _really_make(tmp_path / "logs")
+    thread = threading.Thread(target=first)
+    thread.start()
+    thread.join()
+    assert set(really(folder)) == {"before.txt", "best.pt", "out", "out/a", "out/log.txt"}
+    assert not os.path.exists("out") and not Path("out/log.txt").is_file()
+    assert os.listdir() == ["before.txt"] and list(Path().glob("*.pt")) == []
+    with pytest.raises(FileNotFoundError):
+        os.listdir("out")
+    os.makedirs("out")
+    assert os.listdir("out") == []
+    with open("out/log.txt", "a") as file:
+        file.write("of the second\n")
+    assert Path("out/log.txt").read_text() == "of the second\n"
+    assert torch.load("best.pt") == 1  # this worker has saved none: better than none
+    assert really(folder)["out/log.txt"] == "of the first\n"
+
+
+def test_saving_in_a_thread_or_a_process(tmp_path: Path) -> None:
+    """Where a worker is a process, all its threads are the script's."""
+    script = f"""
+import os, pickle, subprocess, sys, threading, torch
+from pathlib import Path
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.train.adopt.side_effects import keep_files_apart
+os.chdir({str(tmp_path)!r})
+keep_files_apart(1, RunPaths(Path({str(tmp_path)!r})))
+thread = threading.Thread(target=torch.save, args=(1, "thread.pt"))
+thread.start()
+thread.join()
+assert torch.load("thread.pt") == 1
+assert pickle.loads(pickle.dumps(torch.save)) is torch.save
+assert pickle.loads(pickle.dumps(open)) is open
+if os.fork() == 0:
+    sys.exit()  # and does not take the folder with it
+os.wait()
+assert torch.load("thread.pt") == 1
+print(os.environ["WANDB_MODE"], os.environ["MLFLOW_TRACKING_URI"])
+"""
+    home = tmp_path / "home"
+    home.mkdir()
+    words = [sys.executable, "-c", script]
+    variables = {**os.environ, "TMPDIR": str(home)}
+    ended = subprocess.run(words, capture_output=True, text=True, env=variables, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("disabled file:///")
+    assert list(home.iterdir()) == [] and not (tmp_path / "thread.pt").exists()
