@@ -68,7 +68,7 @@ _HOOKS: list[tuple[str, str, Act]] = [
     ("h5py", "File.__init__", opens(1, "name")),
 ]
 _TRACKERS = {"WANDB_MODE": "disabled", "MLFLOW_TRACKING_URI": "file://{root}/mlruns"}
-_BY_NUMBER = ("dir_fd", "src_dir_fd", "dst_dir_fd", "opener")
+_BY_NUMBER = frozenset({"dir_fd", "src_dir_fd", "dst_dir_fd", "opener"})
 """Arguments with which a name is relative to something that is open already."""
 
 
@@ -141,13 +141,12 @@ def _hook(plain: Any, act: Act) -> Any:
     @functools.wraps(plain)
     def hook(*args: Any, **kwargs: Any) -> Any:
         files = _current()
-        if files is None or any(kwargs.get(name) is not None for name in _BY_NUMBER):
+        if files is None or not _BY_NUMBER.isdisjoint(kwargs):
             return plain(*args, **kwargs)
-        frame = sys._getframe(1)
         if isinstance(files, PrivateFiles):
-            return act.carry_out(Call(files, plain, args, kwargs, frame))
-        if isinstance(files, FirstFiles):
-            announce(act, Call(files, plain, args, kwargs, frame))
+            return act.carry_out(Call(files, plain, args, kwargs, sys._getframe(1)))
+        if isinstance(files, FirstFiles) and act.makes is not None:
+            announce(act, Call(files, plain, args, kwargs, sys._getframe(1)))
         return plain(*args, **kwargs)
 
     for able in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):

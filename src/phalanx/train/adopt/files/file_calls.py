@@ -23,7 +23,7 @@ _NOTE = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Call(Generic[F]):
     files: F
     plain: Callable[..., Any]
@@ -61,7 +61,7 @@ class Act:
     """What a call does, in a worker other than the first."""
 
     carry_out: Callable[[Private], Any]
-    makes: Callable[[Call[Any]], Any] = lambda call: None
+    makes: Callable[[Call[Any]], Any] | None = None
     """The path that the call may make, for the first worker to announce."""
     always: bool = False
     """Also if a library calls it, for what the script trains."""
@@ -69,6 +69,8 @@ class Act:
 
 def announce(act: Act, call: Call[FirstFiles]) -> None:
     """In the first worker, before it makes a file that is not there."""
+    if act.makes is None:
+        return
     path = act.makes(call)
     name = call.files.name_of(path)
     if name is None or (exists(name) and act is not makes_folder):
@@ -100,15 +102,15 @@ def reads(position: int, name: str) -> Act:
 
 def sees(position: int, name: str) -> Act:
     """As ``reads``, but to see what is there."""
-    read = reads(position, name).carry_out
 
     def act(call: Private) -> Any:
-        found = read(call)  # first: what it finds may have been made, and announced, just now
-        path = call.argument(position, name)
-        whole = call.files.name_of(path)
-        if whole is None or call.files.has(whole) or not call.files.is_hidden(whole):
-            return found
-        return call.with_argument(position, name, call.files.copy_of(whole))
+        given = call.argument(position, name)
+        found = call.files.read(given)
+        if found is not given:
+            return call.with_argument(position, name, found)
+        seen = call.as_it_is()  # first: it may have been made, and announced, just now
+        nowhere = call.files.made_by_first(given)
+        return seen if nowhere is None else call.with_argument(position, name, nowhere)
 
     return Act(act)
 
@@ -134,7 +136,10 @@ def opens(position: int, name: str) -> Act:
             return write
         return change if "a" in mode or "+" in mode else read
 
-    return Act(lambda call: kind(call).carry_out(call), lambda call: kind(call).makes(call))
+    def makes(call: Call[Any]) -> Any:
+        return None if kind(call) is read else call.argument(position, name)
+
+    return Act(lambda call: kind(call).carry_out(call), makes)
 
 
 def _makes_folder(call: Private) -> Any:

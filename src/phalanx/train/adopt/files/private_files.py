@@ -30,6 +30,8 @@ class PrivateFiles(ScriptFiles):
         self.root = os.path.realpath(root)
         self.noted = False
         """Whether it was said that there is such a folder."""
+        self._moved_in = False
+        """Whether the script has gone into a folder of its own, where names are relative to it."""
         self._made = MadeFiles(paths)
         self._gone: set[str] = set()
         """Real files that the script has removed, or so it believes."""
@@ -40,8 +42,10 @@ class PrivateFiles(ScriptFiles):
         name = super().name_of(path)
         if name is None or not within(name, self.root):
             return name
-        # A relative one, if the script has gone into a folder of its own.
-        return None if os.path.isabs(path) else name[len(self.root) :] or "/"  # noqa: PTH117
+        if os.path.isabs(path):  # noqa: PTH117
+            return None
+        self._moved_in = True
+        return name[len(self.root) :] or "/"
 
     def copy_of(self, name: str) -> str:
         return self.root + name
@@ -59,6 +63,12 @@ class PrivateFiles(ScriptFiles):
     def is_hidden(self, name: str) -> bool:
         """Whether the script, alone in the world, would not find the real one."""
         return self.is_gone(name) or self._made.has(name)
+
+    def made_by_first(self, path: Any) -> str | None:
+        """Where it would be, if it were ours."""
+        if not self._made.names() or (name := self.name_of(path)) is None:
+            return None
+        return self.copy_of(name) if self._made.has(name) else None
 
     def hidden_in(self, folder: str) -> set[str]:
         """Names of real files of this folder."""
@@ -80,7 +90,7 @@ class PrivateFiles(ScriptFiles):
             return path
         mode = _mode(self.copy_of(name), follow=False)
         if mode is None and not self.is_gone(name):
-            return path if os.path.abspath(path) == name else _like(path, name)  # noqa: PTH100
+            return _like(path, name) if self._moved_in else path
         if mode is not None and stat.S_ISDIR(mode) and self._real_folder(name):
             return _like(path, name)  # ours has a part of it
         return _like(path, self.copy_of(name))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any
@@ -91,5 +92,7 @@ def within(name: str, folder: str) -> bool:
     return name == folder or name.startswith(folder + "/")
 
 
-def with_parents(name: str) -> list[str]:
-    return [name, *map(str, PurePath(name).parents)]
+def with_parents(name: str) -> Iterator[str]:
+    while name:
+        yield name
+        name = name.rpartition("/")[0]
