@@ -75,3 +75,26 @@ def test_real_files_are_those_of_the_first_worker(tmp_path: Path, launcher: str)
     assert "kept apart" not in first and second.count("phalanx: the files") == 1
     assert ("ended disabled" in second) == (launcher == "local") and "disabled" not in first
     assert [path.name for path in temporary.iterdir() if path.name.startswith("phalanx-")] == []
+
+
+FAILS = """
+import os, time
+import torch
+
+if os.environ["PHALANX_RANK"] != "{rank}":
+    time.sleep(60)
+torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.1)
+try:
+    open("first")
+except OSError:
+    open("no folder/second", "{mode}")
+"""
+
+
+@pytest.mark.parametrize(("rank", "mode"), [(0, "w"), (1, "r")])
+def test_a_traceback_is_the_scripts_own(tmp_path: Path, rank: int, mode: str) -> None:
+    (tmp_path / "train.py").write_text(FAILS.format(rank=rank, mode=mode))
+    ended = phalanx("run", "train.py", "--workers", "2", cwd=tmp_path)
+    assert ended.returncode == 1
+    assert ended.stderr.count("Traceback (most recent call last)") == 2  # one during the other
+    assert 'train.py", line 11' in ended.stderr and "adopt" not in ended.stderr

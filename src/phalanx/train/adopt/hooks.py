@@ -53,7 +53,7 @@ def adopt_this_worker() -> None:
         from phalanx.train.adopt.side_effects import keep_files_apart
 
         paths = RunPaths(Path(variables[settings.RUN_FOLDER]))
-        keep_files_apart(int(variables[settings.RANK]), paths)
+        keep_files_apart(int(variables.get(settings.RANK, "0")), paths)
 
 
 def end_adoption() -> None:
