@@ -30,6 +30,9 @@ from phalanx.train.adopt.files.script_files import FirstFiles, ScriptFiles
 _HOOKS: list[tuple[str, str, Act]] = [
     ("builtins", "open", opens(0, "file")),
     ("io", "open", opens(0, "file")),  # pathlib uses this one
+    ("tarfile", "bltn_open", opens(0, "file")),
+    ("bz2", "_builtin_open", opens(0, "file")),
+    ("os", "open", opens(0, "path")),
     ("os", "stat lstat readlink", sees(0, "path")),
     ("os", "access chdir", reads(0, "path")),
     ("os", "listdir", lists),
@@ -38,12 +41,12 @@ _HOOKS: list[tuple[str, str, Act]] = [
     ("os", "remove unlink rmdir", how.removes),
     ("os", "rename replace", how.renames),
     ("os", "symlink", writes(1, "dst")),
-    ("os", "chmod utime truncate", how.changes),
+    ("os", "chmod chown lchown utime truncate", how.changes),
     ("pathlib", "Path.touch", writes(0, "self", keep=True)),
     ("shutil", "rmtree", how.removes),
     ("shutil", "move", how.renames),
     ("shutil", "copy copy2 copyfile copytree", how.copies),
-    ("tempfile", "mkdtemp mkstemp NamedTemporaryFile", how.leaves_alone),
+    ("tempfile", "mkdtemp mkstemp NamedTemporaryFile TemporaryFile", how.leaves_alone),
     ("numpy.lib._datasource", "DataSource.open", opens(1, "path")),  # keeps an io.open of its own
     ("torch", "save", writes(1, "f", always=True)),
     ("torch", "load", reads(0, "f")),

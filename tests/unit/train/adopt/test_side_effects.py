@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import bz2
 import glob
 import json
 import logging
@@ -219,6 +220,12 @@ def test_temporary_files_and_what_is_no_file(folder: Path) -> None:
         file.write("whole")
     os.replace(file.name, "out/final.txt")
     assert Path("out/final.txt").read_text() == "whole"
+    with tempfile.TemporaryFile() as unnamed, tempfile.SpooledTemporaryFile(1) as small:
+        assert unnamed.write(b"x") == small.write(b"x") == 1
+    number = os.open("low.txt", os.O_WRONLY | os.O_CREAT, 0o600)
+    os.write(number, b"low")
+    os.close(number)
+    assert Path("low.txt").read_text() == "low"
     with open(os.devnull, "w") as nothing:
         nothing.write("x")
     read, write = os.pipe()
@@ -226,6 +233,21 @@ def test_temporary_files_and_what_is_no_file(folder: Path) -> None:
         pipe.write("x")
     assert os.read(read, 2) == b"x"
     os.close(read)
+    assert really(folder) == UNCHANGED
+
+
+def test_archives(folder: Path) -> None:
+    """Of data that a script fetches and unpacks by itself."""
+    os.makedirs("data/a")
+    Path("data/a/x.txt").write_text("x")
+    for kind in ("zip", "bztar"):
+        name = shutil.make_archive(f"data-{kind}", kind, "data")
+        shutil.unpack_archive(name, f"unpacked-{kind}")
+        assert [path.read_text() for path in Path(f"unpacked-{kind}").rglob("*.txt")] == ["x"]
+    with bz2.open("x.bz2", "wt") as file:
+        file.write("x")
+    with bz2.open("x.bz2", "rt") as file:
+        assert file.read() == "x"
     assert really(folder) == UNCHANGED
 
 

@@ -126,20 +126,35 @@ def writes(position: int, name: str, always: bool = False, keep: bool = False) -
 
 
 def opens(position: int, name: str) -> Act:
-    """Reads or writes: the next argument is the mode."""
-    read, write = reads(position, name), writes(position, name)
-    change = writes(position, name, keep=True)
+    """Reads or writes: the next argument is the mode, or the flags of ``os.open``."""
+    acts = {
+        "read": reads(position, name),
+        "write": writes(position, name),
+        "change": writes(position, name, keep=True),
+    }
 
-    def kind(call: Call[Any]) -> Act:
-        mode = str(call.argument(position + 1, "mode", "r"))
-        if "w" in mode or "x" in mode:
-            return write
-        return change if "a" in mode or "+" in mode else read
+    def way(call: Call[Any]) -> str:
+        flags = call.argument(position + 1, "flags")
+        if isinstance(flags, int):
+            return _way_of_flags(flags)
+        return _way_of_mode(str(call.argument(position + 1, "mode", "r")))
 
     def makes(call: Call[Any]) -> Any:
-        return None if kind(call) is read else call.argument(position, name)
+        return None if way(call) == "read" else call.argument(position, name)
 
-    return Act(lambda call: kind(call).carry_out(call), makes)
+    return Act(lambda call: acts[way(call)].carry_out(call), makes)
+
+
+def _way_of_mode(mode: str) -> str:
+    if "w" in mode or "x" in mode:
+        return "write"
+    return "change" if "a" in mode or "+" in mode else "read"
+
+
+def _way_of_flags(flags: int) -> str:
+    if flags & os.O_DIRECTORY or not flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+        return "read"  # a file without a name, O_TMPFILE, needs a folder only
+    return "write" if flags & (os.O_TRUNC | os.O_EXCL) else "change"
 
 
 def _makes_folder(call: Private) -> Any:

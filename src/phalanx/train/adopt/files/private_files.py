@@ -16,8 +16,8 @@ from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.train.adopt.files.script_files import (
     MadeFiles,
     ScriptFiles,
+    is_below,
     lstat,
-    with_parents,
     within,
 )
 
@@ -76,7 +76,7 @@ class PrivateFiles(ScriptFiles):
         return {os.path.basename(name) for name in names if os.path.dirname(name) == folder}  # noqa: PTH119, PTH120
 
     def is_gone(self, name: str) -> bool:
-        return bool(self._gone) and not self._gone.isdisjoint(with_parents(name))
+        return is_below(name, self._gone)
 
     # -- reading -----------------------------------------------------------------------------
 

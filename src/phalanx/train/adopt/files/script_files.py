@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any
@@ -23,19 +22,19 @@ class ScriptFiles:
     """By their whole names."""
 
     def __init__(self) -> None:
-        self._own: tuple[str, ...] = ()
+        self._own: set[str] = set()
         self._folders: set[str] = set()
 
     def leave_alone(self, path: str) -> None:
         """No other worker has this one: the name of a temporary file, or folder."""
-        self._own = (*self._own, os.path.abspath(path))  # noqa: PTH100
+        self._own.add(os.path.abspath(path))  # noqa: PTH100
 
     def name_of(self, path: Any) -> str | None:
         """``None`` where it is no file, or of no other worker."""
         if not isinstance(path, str | PurePath) or not str(path):
             return None
         name = os.path.abspath(path)  # noqa: PTH100
-        if name.startswith(_NO_FILES) or any(within(name, own) for own in self._own):
+        if name.startswith(_NO_FILES) or is_below(name, self._own):
             return None
         return name
 
@@ -45,7 +44,7 @@ class ScriptFiles:
 
     def belongs(self, name: str) -> bool:
         """Whether it is the script's whoever writes it: in a folder that the script has made."""
-        return bool(self._folders) and not self._folders.isdisjoint(with_parents(name))
+        return is_below(name, self._folders)
 
 
 class FirstFiles(ScriptFiles):
@@ -54,9 +53,13 @@ class FirstFiles(ScriptFiles):
     def __init__(self, paths: RunPaths) -> None:
         super().__init__()
         self._list = paths.made_files
+        self._said: set[str] = set()
 
     def makes(self, name: str) -> None:
         """It will be there, and was not. To be said before others can see it."""
+        if is_below(name, self._said):
+            return
+        self._said.add(name)
         line = json.dumps(name) + "\n"
         with suppress(OSError), self._list.open("a", encoding="utf-8") as file:
             file.write(line)
@@ -71,8 +74,7 @@ class MadeFiles:
 
     def has(self, name: str) -> bool:
         """It, or a folder that it is in."""
-        names = self.names()
-        return bool(names) and not names.isdisjoint(with_parents(name))
+        return is_below(name, self.names())
 
     def names(self) -> set[str]:
         with suppress(OSError):
@@ -92,7 +94,10 @@ def within(name: str, folder: str) -> bool:
     return name == folder or name.startswith(folder + "/")
 
 
-def with_parents(name: str) -> Iterator[str]:
-    while name:
-        yield name
+def is_below(name: str, names: set[str]) -> bool:
+    """Whether it is one of them, or in a folder that is."""
+    while names and name:
+        if name in names:
+            return True
         name = name.rpartition("/")[0]
+    return False
