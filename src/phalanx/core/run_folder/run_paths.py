@@ -127,6 +127,11 @@ class RunPaths:
     def traceback_of(self, rank: int) -> Path:
         return self.logs / f"rank-{rank}.traceback"
 
+    @property
+    def made_files(self) -> Path:
+        """What an adopted script has made in the first worker, a name in a line."""
+        return self.logs / "made-files.jsonl"
+
     def machine(self, name: str) -> Path:
         return self.machines / f"{name}.jsonl"
 

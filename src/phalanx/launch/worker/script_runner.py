@@ -8,6 +8,7 @@ tells it once and copies it to the log.
 from __future__ import annotations
 
 import contextlib
+import os
 import traceback
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -29,6 +30,8 @@ STOPPED_CODE = 143
 """What a shell says of a process ended by SIGTERM: the worker stopped because it was told to."""
 PEER_LOST_CODE = 75
 """The worker ended because another one did, which is the one to be named."""
+
+_HOOKS = str(Path(__file__).parents[2] / "train" / "adopt")
 
 
 def main_module(script: str, named: str | None = None) -> ModuleType:
@@ -91,7 +94,18 @@ def _lost(error: PeerLost, traceback_file: Path) -> int:
 def users_traceback(error: BaseException) -> str:
     """The traceback as plain ``python script.py`` would print it."""
     frames = _without_ours(error.__traceback__)
-    return "".join(traceback.format_exception(type(error), error, frames))
+    told = traceback.TracebackException(type(error), error, frames, compact=True)
+    if not os.environ.get("PHALANX_DEBUG"):
+        _hide_hooks(told)
+    return "".join(told.format())
+
+
+def _hide_hooks(told: traceback.TracebackException) -> None:
+    """An adopted script calls ``open``; that we are called instead is nothing that it knows."""
+    told.stack[:] = [frame for frame in told.stack if not frame.filename.startswith(_HOOKS)]
+    for other in (told.__cause__, told.__context__, *(getattr(told, "exceptions", None) or ())):
+        if other is not None:
+            _hide_hooks(other)
 
 
 def _without_ours(frames: TracebackType | None) -> TracebackType | None:

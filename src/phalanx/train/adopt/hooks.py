@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from torch.utils.data import DataLoader
 
 from phalanx.core import context, settings
 from phalanx.core.errors import InputError
+from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -46,13 +48,23 @@ def adopt_this_worker() -> None:
     from phalanx.train.adopt.adoption import Adoption
     from phalanx.train.guards.gradient_reads import watch_backward
 
-    _current.adoption = Adoption(chosen, int(variables.get(settings.WORKERS, "1")))
+    workers = int(variables.get(settings.WORKERS, "1"))
+    _current.adoption = Adoption(chosen, workers)
     _install()
     watch_backward(_current.adoption.before_training)
+    if workers > 1:
+        from phalanx.train.adopt.side_effects import keep_files_apart
+
+        paths = RunPaths(Path(variables[settings.RUN_FOLDER]))
+        keep_files_apart(int(variables.get(settings.RANK, "0")), paths)
 
 
 def end_adoption() -> None:
     """The script joins by itself."""
+    if _current.adoption is not None:
+        from phalanx.train.adopt.side_effects import stop_keeping
+
+        stop_keeping()
     _current.adoption = None
 
 

@@ -1,0 +1,1 @@
+"""The files that an adopted script writes: whose they are, and where they are kept."""

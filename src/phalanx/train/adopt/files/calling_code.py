@@ -1,0 +1,55 @@
+"""Whose call this is: the script's, a library's, or our own.
+
+The newest frame decides that does not merely work for its caller: the standard library, and
+libraries that write where they are asked to, count as the code that called them.
+"""
+
+from __future__ import annotations
+
+import functools
+import sysconfig
+from pathlib import Path
+from types import FrameType
+from typing import Literal
+
+Caller = Literal["script", "library", "ours"]
+
+_OURS = str(Path(__file__).parents[3])
+_STANDARD = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+_FOR_OTHERS = (
+    "PIL/",
+    "fsspec/",
+    "imageio/",
+    "joblib/",
+    "lightning/",
+    "lightning_fabric/",
+    "matplotlib/",
+    "numpy/",
+    "pandas/",
+    "pytorch_lightning/",
+    "torchvision/utils.py",
+    "transformers/",
+)
+
+
+def caller_of(frame: FrameType | None) -> Caller:
+    while frame is not None:
+        kind = _kind(frame.f_code.co_filename)
+        if kind is not None:
+            return kind
+        frame = frame.f_back
+    return "library"
+
+
+@functools.cache
+def _kind(file: str) -> Caller | None:
+    """``None``: it works for its caller."""
+    if file.startswith(_OURS):
+        return "ours"
+    if file.startswith("<"):  # importing is nothing that the script does to its files
+        return "library" if file.startswith("<frozen importlib") else None
+    for folder in _INSTALLED:
+        if folder in file:
+            return None if file.rpartition(folder)[2].startswith(_FOR_OTHERS) else "library"
+    return None if file.startswith(_STANDARD) else "script"

@@ -1,0 +1,237 @@
+"""What becomes of a call that reads, writes or changes files, on a worker that keeps its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Generic, TypeVar
+
+from phalanx.train.adopt.files.calling_code import caller_of
+from phalanx.train.adopt.files.private_files import PrivateFiles, exists
+from phalanx.train.adopt.files.script_files import FirstFiles, ScriptFiles
+
+F = TypeVar("F", bound=ScriptFiles)
+
+_NOTE = (
+    "phalanx: the files that the script writes in this worker are kept apart and removed at the "
+    "end: the first worker writes the real ones"
+)
+
+
+@dataclass(slots=True)
+class Call(Generic[F]):
+    files: F
+    plain: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    frame: FrameType
+
+    def argument(self, position: int, name: str, default: Any = None) -> Any:
+        return self.args[position] if len(self.args) > position else self.kwargs.get(name, default)
+
+    def with_argument(self, position: int, name: str, value: Any) -> Any:
+        """Make it, with another value there."""
+        if len(self.args) > position:
+            changed = [*self.args]
+            changed[position] = value
+            return self.plain(*changed, **self.kwargs)
+        return self.plain(*self.args, **{**self.kwargs, name: value})
+
+    def as_it_is(self) -> Any:
+        return self.plain(*self.args, **self.kwargs)
+
+    def is_of_script(self, *paths: Any, always: bool = False) -> bool:
+        """Whether it changes files of the script's."""
+        names = [name for path in paths if (name := self.files.name_of(path)) is not None]
+        if not names or (caller := caller_of(self.frame)) == "ours":
+            return False
+        return always or caller == "script" or any(map(self.files.belongs, names))
+
+
+Private = Call[PrivateFiles]
+
+
+@dataclass(frozen=True)
+class Act:
+    """What a call does, in a worker other than the first."""
+
+    carry_out: Callable[[Private], Any]
+    makes: Callable[[Call[Any]], Any] | None = None
+    """The path that the call may make, for the first worker to announce."""
+    always: bool = False
+    """Also if a library calls it, for what the script trains."""
+
+
+def announce(act: Act, call: Call[FirstFiles]) -> None:
+    """In the first worker, before it makes a file that is not there."""
+    if act.makes is None:
+        return
+    path = act.makes(call)
+    name = call.files.name_of(path)
+    if name is None or (exists(name) and act is not makes_folder):
+        return
+    if call.is_of_script(path, always=act.always):
+        if act is makes_folder:
+            call.files.folder_made(name)
+        if not exists(name):
+            call.files.makes(name)
+
+
+def _kept(call: Private, *paths: Any, always: bool = False) -> bool:
+    if not call.is_of_script(*paths, always=always):
+        return False
+    if not call.files.noted:
+        call.files.noted = True
+        print(_NOTE, file=sys.stderr, flush=True)
+    return True
+
+
+def reads(position: int, name: str) -> Act:
+    def act(call: Private) -> Any:
+        given = call.argument(position, name)
+        found = call.files.read(given)
+        return call.as_it_is() if found is given else call.with_argument(position, name, found)
+
+    return Act(act)
+
+
+def sees(position: int, name: str) -> Act:
+    """As ``reads``, but to see what is there."""
+
+    def act(call: Private) -> Any:
+        given = call.argument(position, name)
+        found = call.files.read(given)
+        if found is not given:
+            return call.with_argument(position, name, found)
+        seen = call.as_it_is()  # first: it may have been made, and announced, just now
+        nowhere = call.files.made_by_first(given)
+        return seen if nowhere is None else call.with_argument(position, name, nowhere)
+
+    return Act(act)
+
+
+def writes(position: int, name: str, always: bool = False, keep: bool = False) -> Act:
+    def act(call: Private) -> Any:
+        given = call.argument(position, name)
+        if not _kept(call, given, always=always):
+            return call.as_it_is()
+        return call.with_argument(position, name, call.files.written(given, keep))
+
+    return Act(act, lambda call: call.argument(position, name), always)
+
+
+def opens(position: int, name: str) -> Act:
+    """Reads or writes: the next argument is the mode, or the flags of ``os.open``."""
+    acts = {
+        "read": reads(position, name),
+        "write": writes(position, name),
+        "change": writes(position, name, keep=True),
+    }
+
+    def way(call: Call[Any]) -> str:
+        flags = call.argument(position + 1, "flags")
+        if isinstance(flags, int):
+            return _way_of_flags(flags)
+        return _way_of_mode(str(call.argument(position + 1, "mode", "r")))
+
+    def makes(call: Call[Any]) -> Any:
+        return None if way(call) == "read" else call.argument(position, name)
+
+    return Act(lambda call: acts[way(call)].carry_out(call), makes)
+
+
+def _way_of_mode(mode: str) -> str:
+    if "w" in mode or "x" in mode:
+        return "write"
+    return "change" if "a" in mode or "+" in mode else "read"
+
+
+def _way_of_flags(flags: int) -> str:
+    if flags & os.O_DIRECTORY or not flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+        return "read"  # a file without a name, O_TMPFILE, needs a folder only
+    return "write" if flags & (os.O_TRUNC | os.O_EXCL) else "change"
+
+
+def _makes_folder(call: Private) -> Any:
+    path = call.argument(0, "path")
+    if not _kept(call, path):
+        return call.as_it_is()
+    call.files.folder_made(str(call.files.name_of(path)))
+    return call.with_argument(0, "path", call.files.written(path))
+
+
+def _removes(call: Private) -> Any:
+    """The script's own; of the real ones, this worker only believes it."""
+    path = call.argument(0, "path")
+    if not _kept(call, path):
+        return call.as_it_is()
+    copy = call.files.existing_copy(path)
+    call.files.removed(path)
+    return None if copy is None else call.with_argument(0, "path", copy)
+
+
+def _changes(call: Private) -> Any:
+    """Properties of a file."""
+    path = call.argument(0, "path")
+    if not _kept(call, path):
+        return call.as_it_is()
+    copy = call.files.existing_copy(path)
+    return None if copy is None else call.with_argument(0, "path", copy)
+
+
+def _renames(call: Private) -> Any:
+    source, target = call.argument(0, "src"), call.argument(1, "dst")
+    if not _kept(call, target, source):
+        return call.as_it_is()
+    into = call.plain.__name__ == "move" and call.files.is_folder(target)
+    target = os.path.join(target, os.path.basename(source)) if into else target  # noqa: PTH118, PTH119
+    copy, files = call.files.existing_copy(source), call.files
+    if copy is not None or files.name_of(source) is None:
+        shutil.move(copy or source, files.written(target))
+    else:
+        with suppress(FileNotFoundError):  # the first worker may have moved it already
+            _copy(files.read(source), files.written(target))
+    files.removed(source)
+    return target if call.plain.__name__ == "move" else None
+
+
+def _copy(source: Any, target: Any) -> None:
+    if os.path.isdir(source):  # noqa: PTH112
+        shutil.copytree(source, target, dirs_exist_ok=True)
+    else:
+        shutil.copyfile(source, target)
+
+
+def _copies(call: Private) -> Any:
+    source, target = call.argument(0, "src"), call.argument(1, "dst")
+    rest = {name: value for name, value in call.kwargs.items() if name not in ("src", "dst")}
+    found = call.files.read(source)
+    if not _kept(call, target):
+        return call.plain(found, target, *call.args[2:], **rest)
+    if call.plain.__name__ in ("copy", "copy2") and call.files.is_folder(target):
+        target = os.path.join(target, os.path.basename(source))  # noqa: PTH118, PTH119
+    return call.plain(found, call.files.written(target), *call.args[2:], **rest)
+
+
+def _leaves_alone(call: Private) -> Any:
+    """A temporary file has a name that no other worker uses."""
+    folder = call.kwargs.get("dir")
+    kwargs = call.kwargs if folder is None else {**call.kwargs, "dir": call.files.read(folder)}
+    made = call.plain(*call.args, **kwargs)
+    name = made[1] if isinstance(made, tuple) else getattr(made, "name", made)
+    if isinstance(name, str):
+        call.files.leave_alone(name)
+    return made
+
+
+makes_folder = Act(_makes_folder, lambda call: call.argument(0, "path"))
+removes = Act(_removes)
+changes = Act(_changes)
+renames = Act(_renames, lambda call: call.argument(1, "dst"))
+copies = Act(_copies, lambda call: call.argument(1, "dst"))
+leaves_alone = Act(_leaves_alone)

@@ -1,0 +1,143 @@
+"""``PrivateFiles``: a folder over the real ones, for a worker that must not change those.
+
+What is written lies below ``root`` under its whole name. What is read comes from there if it is
+there, and from its real place if not.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from pathlib import PurePath
+from typing import Any
+
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.train.adopt.files.script_files import (
+    MadeFiles,
+    ScriptFiles,
+    is_below,
+    lstat,
+    within,
+)
+
+_stat = os.stat  # as it is: what is put in its place asks us
+
+
+class PrivateFiles(ScriptFiles):
+    def __init__(self, root: str, paths: RunPaths) -> None:
+        super().__init__()
+        self.root = os.path.realpath(root)
+        self.noted = False
+        """Whether it was said that there is such a folder."""
+        self._moved_in = False
+        """Whether the script has gone into a folder of its own, where names are relative to it."""
+        self._made = MadeFiles(paths)
+        self._gone: set[str] = set()
+        """Real files that the script has removed, or so it believes."""
+
+    # -- names -------------------------------------------------------------------------------
+
+    def name_of(self, path: Any) -> str | None:
+        name = super().name_of(path)
+        if name is None or not within(name, self.root):
+            return name
+        if os.path.isabs(path):  # noqa: PTH117
+            return None
+        self._moved_in = True
+        return name[len(self.root) :] or "/"
+
+    def copy_of(self, name: str) -> str:
+        return self.root + name
+
+    def has(self, name: str) -> bool:
+        return _mode(self.copy_of(name), follow=False) is not None
+
+    def existing_copy(self, path: Any) -> Any:
+        name = self.name_of(path)
+        return _like(path, self.copy_of(name)) if name is not None and self.has(name) else None
+
+    def belongs(self, name: str) -> bool:
+        return self.has(name) or super().belongs(name)
+
+    def is_hidden(self, name: str) -> bool:
+        """Whether the script, alone in the world, would not find the real one."""
+        return self.is_gone(name) or self._made.has(name)
+
+    def made_by_first(self, path: Any) -> str | None:
+        """Where it would be, if it were ours."""
+        if not self._made.names() or (name := self.name_of(path)) is None:
+            return None
+        return self.copy_of(name) if self._made.has(name) else None
+
+    def hidden_in(self, folder: str) -> set[str]:
+        """Names of real files of this folder."""
+        names = self._gone | self._made.names()
+        return {os.path.basename(name) for name in names if os.path.dirname(name) == folder}  # noqa: PTH119, PTH120
+
+    def is_gone(self, name: str) -> bool:
+        return is_below(name, self._gone)
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def read(self, path: Any) -> Any:
+        """What to read in place of ``path``: our own, or what is really there.
+
+        Also what the first worker has made: losses may differ, and so may what is worth saving.
+        """
+        name = self.name_of(path)
+        if name is None:
+            return path
+        mode = _mode(self.copy_of(name), follow=False)
+        if mode is None and not self.is_gone(name):
+            return _like(path, name) if self._moved_in else path
+        if mode is not None and stat.S_ISDIR(mode) and self._real_folder(name):
+            return _like(path, name)  # ours has a part of it
+        return _like(path, self.copy_of(name))
+
+    def _real_folder(self, name: str) -> bool:
+        mode = None if self.is_hidden(name) else _mode(name)
+        return mode is not None and stat.S_ISDIR(mode)
+
+    def is_folder(self, path: Any) -> bool:
+        mode = _mode(self.read(path))
+        return mode is not None and stat.S_ISDIR(mode)
+
+    # -- changing ----------------------------------------------------------------------------
+
+    def written(self, path: Any, keep: bool = False) -> Any:
+        """What to write in place of ``path``, which begins as it is with ``keep``."""
+        name = self.name_of(path)
+        if name is None or _is_special(name):
+            return path
+        copy = self.copy_of(name)
+        os.makedirs(os.path.dirname(copy), exist_ok=True)  # noqa: PTH103, PTH120
+        if keep and not self.has(name) and _mode(name) is not None and not self.is_hidden(name):
+            shutil.copyfile(name, copy)
+        return _like(path, copy)
+
+    def removed(self, path: Any) -> None:
+        if (name := self.name_of(path)) is not None:
+            self._gone.add(name)
+
+
+def _mode(path: Any, follow: bool = True) -> int | None:
+    try:
+        return (_stat if follow else lstat)(path).st_mode
+    except (OSError, ValueError):
+        return None
+
+
+def exists(name: str) -> bool:
+    """In truth."""
+    return _mode(name, follow=False) is not None
+
+
+def _is_special(name: str) -> bool:
+    """A pipe, a socket, a device."""
+    mode = _mode(name)
+    return mode is not None and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def _like(path: Any, name: str) -> Any:
+    return type(path)(name) if isinstance(path, PurePath) else name

@@ -1,0 +1,159 @@
+"""The files of every worker but the first are kept apart from the real ones.
+
+Each worker executes the whole script, which also saves, logs and makes folders. Those of the first
+worker are real. What another one writes goes to a folder of its own, which is removed at the end;
+what it reads comes from there if it has written it. This is done in Python's own functions: files
+of other processes that the script starts, and those that a library opens in native code (other
+than the ones listed here), are written as ever. So are a library's own files, as downloads and
+caches, unless they belong into a folder that the script has made.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import sys
+import tempfile
+import threading
+from typing import Any
+
+from phalanx.core import context
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.train.adopt.files import file_calls as how
+from phalanx.train.adopt.files.file_calls import Act, Call, announce, opens, reads, sees, writes
+from phalanx.train.adopt.files.folder_calls import lists, scans
+from phalanx.train.adopt.files.imported_later import when_imported
+from phalanx.train.adopt.files.private_files import PrivateFiles
+from phalanx.train.adopt.files.script_files import FirstFiles, ScriptFiles
+
+_HOOKS: list[tuple[str, str, Act]] = [
+    ("builtins", "open", opens(0, "file")),
+    ("io", "open", opens(0, "file")),  # pathlib uses this one
+    ("tarfile", "bltn_open", opens(0, "file")),
+    ("bz2", "_builtin_open", opens(0, "file")),
+    ("os", "open", opens(0, "path")),
+    ("os", "stat lstat readlink", sees(0, "path")),
+    ("os", "access chdir", reads(0, "path")),
+    ("os", "listdir", lists),
+    ("os", "scandir", scans),
+    ("os", "mkdir", how.makes_folder),
+    ("os", "remove unlink rmdir", how.removes),
+    ("os", "rename replace", how.renames),
+    ("os", "symlink", writes(1, "dst")),
+    ("os", "chmod chown lchown utime truncate", how.changes),
+    ("pathlib", "Path.touch", writes(0, "self", keep=True)),
+    ("shutil", "rmtree", how.removes),
+    ("shutil", "move", how.renames),
+    ("shutil", "copy copy2 copyfile copytree", how.copies),
+    ("tempfile", "mkdtemp mkstemp NamedTemporaryFile TemporaryFile", how.leaves_alone),
+    ("numpy.lib._datasource", "DataSource.open", opens(1, "path")),  # keeps an io.open of its own
+    ("torch", "save", writes(1, "f", always=True)),
+    ("torch", "load", reads(0, "f")),
+    ("torch.serialization", "save", writes(1, "f", always=True)),
+    ("torch.serialization", "load", reads(0, "f")),
+    ("torch.jit", "save", writes(1, "f", always=True)),
+    ("torch.jit", "RecursiveScriptModule.save", writes(1, "f", always=True)),
+    ("torch.jit", "load", reads(0, "f")),
+    ("torch.onnx", "export", writes(2, "f", always=True)),
+    ("torch.export", "save", writes(1, "f", always=True)),
+    ("torch.export", "load", reads(0, "f")),
+    ("torch.utils.tensorboard.writer", "FileWriter.__init__", writes(1, "log_dir", always=True)),
+    ("tensorboardX.writer", "FileWriter.__init__", writes(1, "logdir", always=True)),
+    ("safetensors", "safe_open", reads(0, "filename")),
+    ("safetensors.torch", "save_file save_model", writes(1, "filename", always=True)),
+    ("safetensors.torch", "load_file", reads(0, "filename")),
+    ("safetensors.torch", "load_model", reads(1, "filename")),
+    ("safetensors.numpy", "save_file", writes(1, "filename", always=True)),
+    ("safetensors.numpy", "load_file", reads(0, "filename")),
+    ("cv2", "imwrite", writes(0, "filename", always=True)),
+    ("cv2", "imread", reads(0, "filename")),
+    ("h5py", "File.__init__", opens(1, "name")),
+]
+_TRACKERS = {"WANDB_MODE": "disabled", "MLFLOW_TRACKING_URI": "file://{root}/mlruns"}
+_BY_NUMBER = frozenset({"dir_fd", "src_dir_fd", "dst_dir_fd", "opener"})
+"""Arguments with which a name is relative to something that is open already."""
+
+
+class _Here(threading.local):
+    files: ScriptFiles | None = None
+
+
+_here = _Here()  # of the threads that are workers
+_process: list[ScriptFiles] = []  # of a process that is one, with all its threads
+_installed: set[str] = set()
+_hooks: dict[Any, Any] = {}
+
+
+def keep_files_apart(rank: int, paths: RunPaths) -> None:
+    """The calling worker is one of several."""
+    files = FirstFiles(paths) if rank == 0 else _private(paths)
+    if context.current() is None:
+        _process[:] = [files]
+    else:
+        _here.files = files
+    _install()
+
+
+def _private(paths: RunPaths) -> PrivateFiles:
+    root = tempfile.mkdtemp(prefix="phalanx-files-")
+    if context.current() is None:
+        os.environ.update({key: value.format(root=root) for key, value in _TRACKERS.items()})
+    context.call_at_end(functools.partial(_remove, root, os.getpid()))
+    return PrivateFiles(root, paths)
+
+
+def stop_keeping() -> None:
+    """The script knows that it is one of several workers, and does as it likes."""
+    _here.files = None
+    _process.clear()
+
+
+def _current() -> ScriptFiles | None:
+    return _here.files or (_process[0] if _process else None)
+
+
+def _remove(root: str, process: int) -> None:
+    if os.getpid() == process:  # a process that the script has forked may end before us
+        stop_keeping()
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _install() -> None:
+    for module in dict.fromkeys(module for module, _, _ in _HOOKS):
+        if module not in _installed:
+            _installed.add(module)
+            when_imported(module, _put_hooks)
+
+
+def _put_hooks(module: Any) -> None:
+    for of, names, act in _HOOKS:
+        if of != module.__name__:
+            continue
+        for name in names.split():
+            *owners, last = name.split(".")
+            owner = functools.reduce(getattr, owners, module)
+            if (plain := getattr(owner, last, None)) is not None:
+                setattr(owner, last, _hook(plain, act))
+
+
+def _hook(plain: Any, act: Act) -> Any:
+    if plain in _hooks:  # under another name: it stays one function, as pickle demands
+        return _hooks[plain]
+
+    @functools.wraps(plain)
+    def hook(*args: Any, **kwargs: Any) -> Any:
+        files = _current()
+        if files is None or not _BY_NUMBER.isdisjoint(kwargs):
+            return plain(*args, **kwargs)
+        if isinstance(files, PrivateFiles):
+            return act.carry_out(Call(files, plain, args, kwargs, sys._getframe(1)))
+        if isinstance(files, FirstFiles) and act.makes is not None:
+            announce(act, Call(files, plain, args, kwargs, sys._getframe(1)))
+        return plain(*args, **kwargs)
+
+    for able in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
+        if plain in able:  # shutil asks
+            able.add(hook)
+    _hooks[plain] = hook
+    return hook

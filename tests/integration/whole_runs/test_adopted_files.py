@@ -1,0 +1,100 @@
+"""The files of an adopted script are those of the first worker, once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from commands import last_json, phalanx
+
+SCRIPT = """
+import json, os, sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+if os.path.exists("out"):
+    sys.exit("the folder out is there already")
+os.mkdir("out")
+with open("out/config.json", "w") as f:
+    json.dump({"rate": 0.1}, f)
+
+torch.manual_seed(0)
+x = torch.randn(64, 4)
+data = TensorDataset(x, x.sum(1, keepdim=True))
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+path, best = "out/best.pt", float("inf")
+for epoch in range(3):
+    for a, b in DataLoader(data, batch_size=16, shuffle=True):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(a), b).backward()
+        optimizer.step()
+    with torch.no_grad():
+        loss = nn.functional.mse_loss(model(x), data.tensors[1]).item()
+    if loss < best:
+        best = loss
+        with open(path, "wb") as f:
+            torch.save(model.state_dict(), f)
+    with open("out/log.txt", "a") as f:
+        f.write(f"epoch {epoch} loss {loss:.6f}\\n")
+    print(f"epoch {epoch} loss {loss:.6f}", flush=True)
+
+model.load_state_dict(torch.load(path))
+assert len(open("out/log.txt").readlines()) == 3
+assert json.load(open("out/config.json")) == {"rate": 0.1}
+with open("out/result.json", "w") as f:
+    json.dump({"best": best, "files": sorted(os.listdir("out"))}, f)
+print("ended", os.environ.get("WANDB_MODE"))
+"""
+
+
+@pytest.mark.parametrize("launcher", ["local", "inprocess"])
+def test_real_files_are_those_of_the_first_worker(tmp_path: Path, launcher: str) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    ended = phalanx(
+        "run", "train.py", "--workers", "2", "--launcher", launcher, "--json",
+        cwd=tmp_path, TMPDIR=str(temporary),
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    out = tmp_path / "out"
+    names = ["best.pt", "config.json", "log.txt", "result.json"]
+    assert sorted(path.name for path in out.iterdir()) == names
+    lines = (out / "log.txt").read_text().splitlines()
+    assert [line.split()[:2] for line in lines] == [["epoch", str(epoch)] for epoch in range(3)]
+    assert set(torch.load(out / "best.pt")) == {"weight", "bias"}
+    result = json.loads((out / "result.json").read_text())
+    assert result["files"] == names
+    logs = tmp_path / "runs" / last_json(ended.stdout)["run"] / "logs"
+    first, second = [(logs / f"rank-{rank}.log").read_text() for rank in range(2)]
+    assert "ended" in first and "ended" in second
+    assert "kept apart" not in first and second.count("phalanx: the files") == 1
+    assert ("ended disabled" in second) == (launcher == "local") and "disabled" not in first
+    assert [path.name for path in temporary.iterdir() if path.name.startswith("phalanx-")] == []
+
+
+FAILS = """
+import os, time
+import torch
+
+if os.environ["PHALANX_RANK"] != "{rank}":
+    time.sleep(60)
+torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.1)
+try:
+    open("first")
+except OSError:
+    open("no folder/second", "{mode}")
+"""
+
+
+@pytest.mark.parametrize(("rank", "mode"), [(0, "w"), (1, "r")])
+def test_a_traceback_is_the_scripts_own(tmp_path: Path, rank: int, mode: str) -> None:
+    (tmp_path / "train.py").write_text(FAILS.format(rank=rank, mode=mode))
+    ended = phalanx("run", "train.py", "--workers", "2", cwd=tmp_path)
+    assert ended.returncode == 1
+    assert ended.stderr.count("Traceback (most recent call last)") == 2  # one during the other
+    assert 'train.py", line 11' in ended.stderr and "adopt" not in ended.stderr
