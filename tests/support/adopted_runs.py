@@ -97,9 +97,9 @@ def _leases_noted() -> Iterator[dict[int, list[bool]]]:
 class _OwnGenerators(DeterministicScheduler):
     """Workers are processes, each with its random numbers: here they are threads of one."""
 
-    def _wait(self, slot: Any) -> None:
+    def _switch(self, slot: Any) -> None:
         states = random.getstate(), np.random.get_state(), torch.get_rng_state()
-        super()._wait(slot)
+        super()._switch(slot)
         random.setstate(states[0])
         np.random.set_state(states[1])
         torch.set_rng_state(states[2])
