@@ -28,7 +28,7 @@ from phalanx.core.errors import InputError, NotFinite, PeerLost
 from phalanx.core.settings import RunSettings
 from phalanx.data.reader import Reader
 from phalanx.train.adopt.found_models import describe, models_of, parameters_of
-from phalanx.train.adopt.loader_pass import is_ours, order_of, read_by_number
+from phalanx.train.adopt.loader_pass import LoaderPass, is_ours, order_of, read_by_number
 from phalanx.train.adopt.random_streams import AdoptedSeeds, Streams
 from phalanx.train.adopt.script_length import passes_of
 from phalanx.train.loop.assembly import build_worker
@@ -149,7 +149,7 @@ class Adoption:
                 self._training = self._join(loader, models, optimizers, drawn.batch, passes)
             finally:
                 self._joining = False
-        return self._training.through(loader, drawn.order, drawn.batch)
+        return self._training.through(loader, drawn)
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:
         """Those that can train something, in the order in which they were made."""
@@ -208,10 +208,12 @@ class _Training:
         same = len(optimizers) == len(self._optimizers) and all(map(self.knows, optimizers))
         return same and not self.parts.lifecycle.over
 
-    def through(self, loader: DataLoader[Any], order: torch.Tensor, batch: int) -> Iterator[Any]:
+    def through(self, loader: DataLoader[Any], drawn: LoaderPass) -> Iterator[Any]:
         self.under_way = True
         try:
-            yield from self._loop.through_adopted(self._reader(loader), order, batch)
+            yield from self._loop.through_adopted(
+                self._reader(loader), drawn.order, drawn.batch, drawn.leave
+            )
         finally:
             self.under_way = False
             if self._left is not None:
