@@ -229,5 +229,5 @@ class _Odd(Dataset[Any]):
 def test_augmenting_what_has_no_first_part_is_refused() -> None:
     model = Net()
     run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    with pytest.raises(InputError, match="where the images of a dict are"):
+    with pytest.raises(InputError, match="which part of a dict holds the images"):
         next(iter(run.batches(_Odd(), batch=6, augment=lambda x, draws: x)))

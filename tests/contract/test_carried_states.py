@@ -75,7 +75,7 @@ def test_a_carried_state_is_noticed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("strategy", [*FREE, "allreduce@0.5/async"])
 def test_free_workers_cannot_keep_columns(tmp_path: Path, strategy: str) -> None:
-    with pytest.raises((InputError, PeerLost), match="fixed=True does not go with"):
+    with pytest.raises((InputError, PeerLost), match="fixed=True excludes"):
         as_ranks(2, tmp_path, lambda _: _train(True), RunSettings(strategy=strategy))
 
 

@@ -308,7 +308,7 @@ def test_half_converted_loops_are_told_so(tmp_path: Path, workers: int) -> None:
             run.backward(nn.functional.cross_entropy(model(x), y))
             optimizer.step()
 
-    with pytest.raises(InputError, match=r"needs a batch from run\.batches"):
+    with pytest.raises(InputError, match=r"without a batch from run\.batches"):
         as_ranks(workers, tmp_path / "batches", own_batches, RunSettings())
     with pytest.raises(InputError, match=r"called optimizer\.step\(\) itself"):
         as_ranks(workers, tmp_path / "step", own_step, RunSettings())

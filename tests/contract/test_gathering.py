@@ -144,7 +144,7 @@ def test_between_batches_of_free_workers_it_is_refused(tmp_path: Path) -> None:
         for _ in run.batches(_data(), batch=8):
             run.reduce(1.0)
 
-    assert "between the batches of async" in _say(tmp_path, work, "async")
+    assert "between batches: under async" in _say(tmp_path, work, "async")
 
 
 def test_workers_that_do_not_all_ask_are_told_so(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def test_who_has_no_more_batches_does_not_wait_for_one_who_waits_for_it() -> Non
         arena.barrier()
         if rank == 0:
             handed.end(0, 0, 0)
-            with pytest.raises(InputError, match="worker 1 trains other parameters"):
+            with pytest.raises(InputError, match="worker 1 changed which parameters"):
                 list(handed.wait(0, lambda _: None))
 
     scripted(2, work)

@@ -64,20 +64,21 @@ def _refused(folder: Path, strategy: str, work: Callable[[int], None], workers: 
 @pytest.mark.parametrize("strategy", EVERY)
 def test_other_splits_are_refused(tmp_path: Path, strategy: str) -> None:
     said = _refused(tmp_path, strategy, lambda rank: _train(*_split(rank)))
-    assert "other data to train on than worker" in said
+    assert "different data to train on than worker" in said
     assert "random_split(…, generator=" in said
 
 
 @pytest.mark.parametrize("strategy", ["allreduce", "async", "groups:size=2", "localsgd:every=3"])
 def test_other_sets_to_evaluate_are_refused(tmp_path: Path, strategy: str) -> None:
     said = _refused(tmp_path, strategy, lambda rank: _train(_split(7)[0], _split(rank)[1]))
-    assert "other data to evaluate than worker" in said
+    assert "different data to evaluate than worker" in said
 
 
 def test_who_differs_is_named(tmp_path: Path) -> None:
     said = _refused(tmp_path, "allreduce", lambda rank: _train(_split(int(rank == 1))[0]), 3)
     named = (
-        r"worker (1 has other data to train on than workers? [02]|[02] has other .* than worker 1)"
+        r"worker (1 has different data to train on than workers? [02]"
+        r"|[02] has different .* than worker 1)"
     )
     assert re.search(named, said)
 

@@ -191,7 +191,7 @@ def _commanded(
 @pytest.mark.parametrize(
     ("command", "kind", "why"),
     [
-        ("allreduce@9e/async", torch.optim.SGD, "there are 2"),
+        ("allreduce@9e/async", torch.optim.SGD, "there are only 2"),
         ("bsp@0.01/async@0.02/allreduce", torch.optim.SGD, "out of order"),
         ("async", Unknown, "Unknown cannot run in the store"),
         ("single", torch.optim.SGD, "one worker"),

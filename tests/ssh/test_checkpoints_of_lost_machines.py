@@ -41,7 +41,7 @@ def test_checkpoints_are_home_while_the_run_goes_on(bench: Bench) -> None:
         again.until(r"epoch\s+\d+/2000", 300.0)
         again.stop()
     print(f"\n{ended.text}\n{resumed.text}\n{again.text}")
-    assert "goes on from" in again.text
+    assert "continues " in again.text
     assert "without m1: 1 worker on m2 (was 2)" in again.text
 
 
@@ -58,7 +58,7 @@ def test_a_detached_run_keeps_them_on_a_second_machine(bench: Bench) -> None:
         again.until(r"epoch\s+\d+/20000", 300.0)
         again.stop()
     print(f"\n{again.text}")
-    assert "goes on from" in again.text
+    assert "continues " in again.text
 
 
 def test_a_machine_that_cannot_be_asked_is_named(bench: Bench) -> None:

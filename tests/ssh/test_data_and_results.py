@@ -109,7 +109,7 @@ def test_weights_come_home_and_other_files_are_kept(bench: Bench, tmp_path: Path
     assert all(path.stat().st_size > 40 for path in weights)
     assert weights[0].read_bytes() == weights[1].read_bytes(), "all workers end with one model"
     for rank, machine in enumerate(("m1", "m2")):
-        told = rf"{machine} keeps 1 new file in (\S+): remark {rank}\.txt"
+        told = rf"{machine} still has 1 new file in (\S+): remark {rank}\.txt"
         found = re.search(told, ended.words)
         assert found, ended.words
         path = f"{found[1]}/remark {rank}.txt"

@@ -48,7 +48,7 @@ def test_a_file_that_others_can_read_is_refused(bench: Bench) -> None:
     bench.pool.chmod(0o644)
     ended = bench.do("run", "train.py", "--pool", str(bench.pool), "--machines", "gpus")
     assert ended.code == 2
-    assert "a password in a file that others can read" in ended.words
+    assert "the file with this password can be read by others" in ended.words
     assert f"chmod 600 {bench.pool}" in ended.words
     assert PASSWORD not in ended.text
     assert not bench.runs.exists()

@@ -19,7 +19,7 @@ from lab_machines import MakeLab, lab, run_in
 from phalanx.lab.lab import Lab
 from phalanx.launch.machines.agent_link import open_agent
 from phalanx.observe.events.event_types import MachineSample
-from phalanx.observe.machines.agent_samples import sample_of
+from phalanx.observe.machines.monitor import sample_of
 from phalanx.pool.blueprint import read_blueprint
 
 pytestmark = pytest.mark.slow
@@ -88,7 +88,7 @@ def test_init_by_a_password(machines: Lab, tmp_path: Path, monkeypatch: pytest.M
     addresses = [machine.address for machine in machines.machines[:2]]
     words = ["pool", "init", *addresses, "--user", "root", "--yes", "--out", out]
     code, _, refused = phalanx(*words)
-    assert (code, refused.count("give --password prompt (or env:NAME)")) == (3, 2)
+    assert (code, refused.count("--password prompt (or env:NAME)")) == (3, 2)
     code, made, errors = phalanx(*words, "--password", "env:LAB_PASSWORD")
     assert code == 0, errors
     assert [str(m.password) for m in read_blueprint(out).machines] == ["env:LAB_PASSWORD"] * 2
@@ -110,7 +110,7 @@ def test_a_way_that_is_closed_and_one_machine_with_two_names(
     finally:
         run_in(machines, "m1", ["ip", "route", "del", "unreachable", third])
     assert code == 3
-    assert f"m1 does not reach m3 at {third}: no route to host" in errors
+    assert f"m1 cannot reach m3 at {third}: no route to host" in errors
     assert f"sudo ufw allow from {machines.machine('m1').address} to any" in errors
     assert sum(not knock["ok"] for knock in found["reach"]) == 2
     first, keys = machines.machine("m1").address, blueprint.with_suffix(".known_hosts")
@@ -120,7 +120,7 @@ def test_a_way_that_is_closed_and_one_machine_with_two_names(
     blueprint.write_text(blueprint.read_text() + f'  twin: {{"host": "{twin}"}}\n')
     code, _, errors = phalanx("pool", "check", blueprint, "--machines", "m1,twin")
     assert code == 3
-    assert "are one machine" in errors
+    assert "are the same machine" in errors
 
 
 def test_a_jump_host(machines: Lab, blueprint: Path) -> None:

@@ -128,12 +128,14 @@ def test_changed_host_key_in_the_file_of_keys(bench: Bench, tmp_path: Path) -> N
 
 
 def test_unknown_user(bench: Bench) -> None:
-    refused(bench, r"m2 \S+ does not let nobody-here in", "Check user, key", user="nobody-here")
+    refused(
+        bench, r"m2 \S+ rejected the login of nobody-here", "Check user, key", user="nobody-here"
+    )
 
 
 def test_wrong_key(bench: Bench, tmp_path: Path) -> None:
     subprocess.run(["ssh-keygen", "-qt", "ed25519", "-N", "", "-f", tmp_path / "k"], check=True)
-    refused(bench, r"m2 \S+ does not let root in", "Check user, key", key=str(tmp_path / "k"))
+    refused(bench, r"m2 \S+ rejected the login of root", "Check user, key", key=str(tmp_path / "k"))
 
 
 def test_no_key_file(bench: Bench) -> None:
@@ -145,7 +147,7 @@ def test_no_key_file(bench: Bench) -> None:
 
 
 def test_no_python(bench: Bench) -> None:
-    line, remedy = "m2 has no command '/no/such'", "Name its Python as 'python' in the blueprint"
+    line, remedy = "m2 has no command '/no/such'", "Set 'python' in the blueprint to its Python"
     refused(bench, line, remedy, python="/no/such")
 
 
@@ -164,7 +166,7 @@ def test_python_too_old(bench: Bench, needed: str) -> None:
     found = [python for version in OLD_PYTHONS[needed] for python in pythons(version)]
     if not found:
         pytest.skip("there is no old Python here")
-    line, remedy = rf"m2.*{re.escape(needed)} or newer", "as 'python'"
+    line, remedy = rf"m2.*{re.escape(needed)} or newer", "set 'python'"
     refused(bench, line, remedy, python=str(found[0]))
 
 
@@ -228,7 +230,7 @@ def test_two_names_for_one_machine(bench: Bench) -> None:
     pool = bench.blueprint(m2={"host": first.address, "host_key": first.host_key})
     for ended in both(bench, pool):
         assert ended.code in (2, 3)
-        assert re.search(r"m1.*m2.*are one machine|same", ended.words), ended.text
+        assert re.search(r"m1.*m2.*are the same machine|same", ended.words), ended.text
 
 
 def test_two_ways_to_write_one_address(bench: Bench) -> None:
@@ -237,12 +239,14 @@ def test_two_ways_to_write_one_address(bench: Bench) -> None:
     twin = f"{a}.{b}.{int(c) * 256 + int(d)}"
     for ended in both(bench, bench.blueprint(m2={"host": twin, "host_key": first.host_key})):
         assert ended.code in (2, 3)
-        assert "are one machine" in ended.words
+        assert "are the same machine" in ended.words
 
 
 def test_a_machine_that_is_not_there(bench: Bench) -> None:
     nowhere = bench.lab.gateway.rsplit(".", 1)[0] + ".250"
-    refused(bench, rf"m2 \({nowhere}\) cannot be reached: no route", "Is it up", host=nowhere)
+    refused(
+        bench, rf"m2 \({nowhere}\) cannot be reached: no route", "Check that it is up", host=nowhere
+    )
 
 
 def test_a_machine_that_does_not_answer(bench: Bench) -> None:
@@ -264,12 +268,12 @@ def test_a_machine_that_does_not_answer(bench: Bench) -> None:
 
 def test_no_shell(bench: Bench) -> None:
     with shell(bench.lab, "/usr/sbin/nologin"):
-        line = r"m2 \S+ cannot start a command: it says 'This account is currently not available"
-        refused(bench, line, "Its SSH server has to allow commands")
+        line = r"m2 \S+ cannot start a command: it printed 'This account is currently not available"
+        refused(bench, line, "Check that its SSH server allows commands")
 
 
 def test_a_shell_that_talks(bench: Bench) -> None:
     noisy = '#!/bin/sh\necho Welcome to our computing centre, enjoy your stay\nexec /bin/sh "$@"\n'
     with shell(bench.lab, put(bench.lab, "/run/home/noisy", noisy)):
-        line = r"m2 \S+ cannot start a command: it says 'Welcome to our computing centre, enjoy"
-        refused(bench, line, "its login shell has to print nothing")
+        line = r"m2 \S+ cannot start a command: it printed 'Welcome to our computing centre, enjoy"
+        refused(bench, line, "its login shell prints nothing")

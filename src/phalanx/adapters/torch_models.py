@@ -39,7 +39,7 @@ def as_optimizers(
         if closure is not None and closure.default is inspect.Parameter.empty:
             raise InputError(
                 f"{type(optimizer).__name__} evaluates the loss several times a step (a closure)",
-                "No strategy supports that; use another optimizer.",
+                "Use an optimizer without a closure, such as SGD or Adam.",
             )
     return found
 
@@ -53,7 +53,7 @@ def check_apart(optimizers: Sequence[torch.optim.Optimizer]) -> None:
                 raise InputError(
                     f"a parameter is in optimizer {owners[id(parameter)] + 1} and in optimizer "
                     f"{i + 1}",
-                    "With several workers a parameter belongs to one optimizer.",
+                    "Give each parameter to one optimizer only.",
                 )
 
 

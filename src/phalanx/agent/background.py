@@ -155,7 +155,7 @@ def _listen(folder: Path) -> socket.socket:
             listener.listen(4)
     except OSError as error:
         listener.close()
-        raise RequestProblem(f"cannot listen in {folder}: {error.strerror}") from None
+        raise RequestProblem(f"cannot create a socket in {folder}: {error.strerror}") from None
     return listener
 
 

@@ -243,7 +243,7 @@ def _end_visit(visitor: socket.socket, connection: Connection) -> None:
 def _end_on_signals(agent: Agent) -> None:
     def end(*_: object) -> None:
         if not agent.ending:
-            print("the agent was ended by a signal", file=sys.stderr, flush=True)
+            print("the agent was terminated by a signal", file=sys.stderr, flush=True)
         agent.ending = True
         agent.bell.ring()
 

@@ -10,15 +10,8 @@ from phalanx.agent import background, life, ownership, run_requests, wire
 from phalanx.agent.agent import Agent
 from phalanx.agent.frames import InvalidFrame, RequestProblem, pack, unpack
 from phalanx.agent.guard import guarded
-from phalanx.agent.machine import inspect_python, ports, reach
-from phalanx.agent.storage import (
-    blobs,
-    datasets,
-    environments,
-    folders,
-    run_results,
-    saved_checkpoints,
-)
+from phalanx.agent.machine import inspect_python, reach
+from phalanx.agent.storage import blobs, datasets, environments, folders, run_results
 
 if TYPE_CHECKING:
     from phalanx.agent.agent import Handler
@@ -30,11 +23,9 @@ MODULES: tuple[Any, ...] = (
     folders,
     inspect_python,
     life,
-    ports,
     reach,
     run_requests,
     run_results,
-    saved_checkpoints,
 )
 
 HANDLERS: dict[str, Handler] = {

@@ -43,13 +43,13 @@ def _refuse(place: Path, *, sticky: bool) -> None:
         status = place.lstat() if sticky else place.stat()
     except FileNotFoundError:
         return
-    remedy = "Set 'folder' in the blueprint to a folder of the user's own"
+    remedy = "Set 'folder' in the blueprint to a folder of your own on that machine"
     if status.st_uid not in (os.getuid(), 0):
         raise RequestProblem(f"{place} belongs to another user", f"{remedy}.")
     if _others_write(status, sticky):
         raise RequestProblem(
             f"other users can write to {place}",
-            f"{remedy}; or, if you trust what is there already, run: chmod -R go-w {place}",
+            f"{remedy}; or, if you trust what is already there, run: chmod -R go-w {place}",
         )
 
 

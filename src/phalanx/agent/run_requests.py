@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phalanx.agent.frames import RequestProblem, field, inside
-from phalanx.agent.machine.kept_samples import KeptSamples
-from phalanx.agent.machine.sampling import Sampler, tell_all
+from phalanx.agent.machine.sampling import KeptSamples, Sampler, tell_all
 from phalanx.agent.workers import CONTROLLER, STARTED
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ def resume_tails(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[
 def switch(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     text = field(request, "request", str)
     if agent.run_folder is None or len(text) > LONGEST_SWITCH:
-        raise RequestProblem("there is no run to switch here")
+        raise RequestProblem("no run on this machine can be switched")
     part = agent.run_folder / (SWITCH + ".part")
     part.write_text(text, encoding="utf-8")
     part.replace(agent.run_folder / SWITCH)

@@ -28,6 +28,11 @@ def shim() -> str:
     return str(importlib.util.find_spec(name).loader.get_source(name))  # type: ignore[union-attr]
 
 
+def bound(words: list[str], *options: str) -> list[str]:
+    """``words`` as a command that ends with us."""
+    return [sys.executable, *options, "-I", "-S", "-c", shim(), str(os.getpid()), *words]
+
+
 def adopt_orphans() -> None:
     """Processes that our descendants leave behind become our children, not init's."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)

@@ -74,7 +74,9 @@ class Connection:
         frame = pack(header, payload)
         with self._changed:
             if not urgent:
-                self._changed.wait_for(self._may_put, timeout=self.patience)
+                self._changed.wait_for(
+                    lambda: self._ended or self._size < 2 * ROOM, timeout=self.patience
+                )
             if self._ended:
                 return
             (self._urgent if urgent else self._waiting).append(frame)
@@ -102,9 +104,6 @@ class Connection:
     def await_sender(self, seconds: float) -> None:
         """Until the one who writes is done, so that the descriptor may become another's."""
         self._sender.join(seconds)
-
-    def _may_put(self) -> bool:
-        return self._ended or self._size < 2 * ROOM
 
     def _write(self) -> None:
         try:

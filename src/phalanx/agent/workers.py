@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -39,17 +38,7 @@ class Workers:
         """Only in the main thread: the kernel ends a worker with the thread that started it."""
         with log.open("ab") as file:
             process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-X",
-                    "utf8",
-                    "-I",
-                    "-S",
-                    "-c",
-                    system.shim(),
-                    str(os.getpid()),
-                    *words,
-                ],
+                system.bound(words, "-X", "utf8"),
                 env=env,
                 cwd=cwd,
                 stdin=subprocess.DEVNULL,

@@ -69,7 +69,7 @@ class Verbs(TyperGroup):
         if isinstance(ctx.obj, Invocation) and ctx.obj.words and name not in PASS_WORDS_ON:
             raise InputError(
                 f"'phalanx {name}' takes no arguments after --",
-                f"These pass arguments to a script: {', '.join(PASS_WORDS_ON)}.",
+                f"Only these pass arguments to a script: {', '.join(PASS_WORDS_ON)}.",
             )
         return super().resolve_command(ctx, args)
 

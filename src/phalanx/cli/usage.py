@@ -26,7 +26,7 @@ def explain(error: Any, invocation: Invocation) -> PhalanxError:
     if not hasattr(error, "format_message"):
         return PhalanxError(
             f"unexpected {type(error).__name__}: {error}",
-            "This is a defect of Phalanx. PHALANX_DEBUG=1 shows where it happened.",
+            "This is a defect of Phalanx: report it, with what PHALANX_DEBUG=1 shows.",
         )
     context = getattr(error, "ctx", None)
     path = context.command_path if context else " ".join(["phalanx", *invocation.ours[:1]])
@@ -35,7 +35,7 @@ def explain(error: Any, invocation: Invocation) -> PhalanxError:
     text = " ".join(str(error.format_message()).split()).rstrip(".")
     help_line = f"See: {path} --help"
     if found := re.search(r"unexpected extra arguments? ?\(?s?\)? ?\((.*)\)", text):
-        return InputError(f"'{path}' does not know what to do with '{found[1]}'", _extra(path))
+        return InputError(f"'{path}' does not take '{found[1]}'", _extra(path))
     option = (getattr(getattr(error, "param", None), "opts", None) or [""])[0]
     if option.startswith("-") and "valid integer" in text:
         value = _value_of(option, invocation)

@@ -58,9 +58,8 @@ def read_bounded(path: Path, most: int = LARGEST_RECORD) -> bytes:
         data = file.read(most + 1) if about.st_size <= most else b""
     if about.st_size > most or len(data) > most:
         raise TooLarge(
-            f"{path} has {max(about.st_size, len(data)):,} bytes, more than the {most:,} that are "
-            "read",
-            "Phalanx writes no such file: do not use this folder, or remove the file.",
+            f"{path} has {max(about.st_size, len(data)):,} bytes, but the limit is {most:,}",
+            "Remove the file, or use another folder: Phalanx does not write files of this size.",
         )
     return data
 

@@ -9,6 +9,8 @@ from typing import Literal
 
 import msgspec
 
+from phalanx.core import words
+
 Precision = Literal["auto", "float32", "bfloat16"]
 PRECISIONS = ("auto", "float32", "bfloat16")
 Balance = Literal["auto", "off"]
@@ -88,19 +90,11 @@ def smaller_is_better(name: str) -> bool:
     return any(word in name.lower() for word in ("loss", "error", "perplexity"))
 
 
-_UNITS = ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s"))
-
-
 def describe_emulation(chosen: RunSettings, machines: bool = False) -> str | None:
     """``speeds 1, 1, 0.25; 100 Mbit/s``, or ``None`` where all is as it is."""
-    words = ["lab machines"] if machines else []
+    found = ["lab machines"] if machines else []
     if chosen.slow and any(speed != 1.0 for speed in chosen.slow):
-        words.append("speeds " + ", ".join(f"{speed:g}" for speed in chosen.slow))
+        found.append("speeds " + ", ".join(f"{speed:g}" for speed in chosen.slow))
     if chosen.rate is not None:
-        words.append(_rate(chosen.rate))
-    return "; ".join(words) or None
-
-
-def _rate(bits: float) -> str:
-    size, unit = next((u for u in _UNITS if bits >= u[0]), _UNITS[-1])
-    return f"{bits / size:g} {unit}"
+        found.append(words.rate(chosen.rate))
+    return "; ".join(found) or None

@@ -92,6 +92,20 @@ def span(low: str, high: str) -> str:
     return f"{low} to {high}"
 
 
+def rate(bits: float) -> str:
+    """Bits per second: ``100 Mbit/s``."""
+    for size, unit in ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")):
+        if bits >= size:
+            return f"{bits / size:g} {unit}"
+    return f"{bits:g} bit/s"
+
+
+def short(text: str, most: int = 40) -> str:
+    """At most so many characters, whatever is in it: one line."""
+    line = "".join(c if c.isprintable() else "?" for c in text)
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
 def listed(names: Sequence[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     if len(names) < 2:

@@ -91,5 +91,5 @@ class CropAndFlip:
 def crop_and_flip(pad: int = 4) -> CropAndFlip:
     """The usual augmentation of small photographs, for ``fit(augment=…)``."""
     if pad < 0:
-        raise InputError(f"crop_and_flip cannot pad by {pad}", "Use pad=4, or 0 to only flip.")
+        raise InputError(f"crop_and_flip: invalid pad={pad}", "Use pad=4, or 0 to only flip.")
     return CropAndFlip(pad)

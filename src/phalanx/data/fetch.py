@@ -51,10 +51,6 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _accept_any(_path: Path) -> None:
-    """Nothing to prove."""
-
-
 @dataclass(frozen=True)
 class Order:
     """What to download for one data set, and from where."""
@@ -65,7 +61,7 @@ class Order:
     """The files, and the most bytes that each may have."""
     makes: Sequence[str] = ()
     """What is unpacked from them, when that is what the data set needs."""
-    accept: Callable[[Path], None] = field(default=_accept_any)
+    accept: Callable[[Path], None] = field(default=lambda path: None)
     """Raises :class:`InputError` for a file that is not the right one; the next home is tried."""
 
     @property
@@ -85,7 +81,7 @@ def fetch_files(order: Order, folder: Path) -> None:
                     _from_any(order, folder / file)
     except OSError as error:
         raise InputError(
-            f"cannot write the data folder {folder}: {error.strerror}",
+            f"cannot write to the data folder {folder}: {error.strerror}",
             "Set PHALANX_DATA to a folder you may write to.",
         ) from error
 

@@ -7,7 +7,6 @@ A dataset's own random transforms (Python's, NumPy's and torch's generators) are
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import random
 import signal
 from collections import deque
@@ -28,12 +27,12 @@ from torch.utils.data import (
     default_collate,
 )
 
+from phalanx.agent.system import PR_SET_PDEATHSIG, prctl
 from phalanx.core.errors import InputError
 from phalanx.data.augment import Augment, Draws, hashed
 from phalanx.data.structure import with_first
 
 K = TypeVar("K")
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ def loader_options(loader: DataLoader[Any]) -> LoaderOptions:
     if isinstance(loader.dataset, IterableDataset):
         return LoaderOptions()
     if type(loader.batch_sampler) is not BatchSampler:
-        raise _refused("a batch_sampler of its own" if loader.batch_sampler else "no batch size")
+        raise _refused("its own batch_sampler" if loader.batch_sampler else "no batch size")
     sampler = loader.sampler
     if type(sampler) not in (RandomSampler, SequentialSampler):
         raise _refused(f"a {type(sampler).__name__}")
@@ -80,7 +79,7 @@ def loader_options(loader: DataLoader[Any]) -> LoaderOptions:
 def _refused(what: str) -> InputError:
     return InputError(
         f"the DataLoader has {what}, but Phalanx decides which worker reads which sample",
-        "Make it with shuffle=True or shuffle=False only, or pass its dataset.",
+        "Create it with shuffle=True or shuffle=False only, or pass its dataset.",
     )
 
 
@@ -163,7 +162,7 @@ class LazyReader:
         changed = with_first(batch, lambda images: augment(images, draws))
         if changed is None:
             raise InputError(
-                f"augment cannot tell where the images of a {type(batch).__name__} are",
+                f"augment does not know which part of a {type(batch).__name__} holds the images",
                 "Augment in the dataset's __getitem__, or in the DataLoader's collate_fn.",
             )
         return changed
@@ -236,7 +235,7 @@ class _Prepare:
     def __call__(self, number: int) -> None:
         # The handlers of the worker's orderly stop are inherited and mean nothing here.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if self.then is not None:
             self.then(number)
 
@@ -250,5 +249,5 @@ def _length(dataset: Any) -> int:
             "Give it __len__ and __getitem__ (a map-style Dataset).",
         ) from error
     if length == 0:
-        raise InputError("the data is empty", "Training needs at least one sample.")
+        raise InputError("the data is empty", "Give at least one sample.")
     return length

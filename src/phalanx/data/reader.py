@@ -193,12 +193,12 @@ def _is_map_style(data: Any) -> bool:
 
 def _check_rows(shapes: list[tuple[int, ...]]) -> None:
     if any(not shape for shape in shapes):
-        raise InputError("the data has a tensor without dimensions", "One row is one sample.")
+        raise InputError("the data has a tensor without dimensions", "Use one row per sample.")
     rows = {shape[0] for shape in shapes}
     if len(rows) > 1:
         raise InputError(
             f"the tensors of the data differ in length: {', '.join(str(s[0]) for s in shapes)}",
-            "Each needs one row per sample.",
+            "Give each tensor one row per sample.",
         )
     if rows == {0}:
-        raise InputError("the data is empty", "Training needs at least one sample.")
+        raise InputError("the data is empty", "Give at least one sample.")

@@ -122,4 +122,4 @@ def _record(starting: Starting) -> None:
     machine.pid = starting.pid()
     machine.started = ending.started_at(machine.pid)
     if machine.started is None:
-        raise MachineError(f"machine '{machine.name}' ended at once", "Try again.")
+        raise MachineError(f"machine '{machine.name}' ended immediately", "Try again.")

@@ -27,7 +27,7 @@ def check_root() -> None:
     if not sys.platform.startswith("linux"):
         raise InputError("a lab needs Linux", "Use a Linux machine, or WSL.")
     if os.geteuid() != 0:
-        raise InputError("a lab needs root: it makes networks and control groups", "Use sudo.")
+        raise InputError("a lab needs root: it creates networks and cgroups", "Use sudo.")
 
 
 def check_host() -> None:
@@ -74,6 +74,6 @@ def call(words: Sequence[str], text: str = "", *, fails: bool = True) -> str:
         said = " ".join((ended.stderr or ended.stdout).split()) or f"exit {ended.returncode}"
         raise MachineError(
             f"'{' '.join(words)}' failed: {said}",
-            "Does the kernel have veth, bridge, tbf and namespaces, and may this user use them?",
+            "Check that this user may use the kernel's veth, bridge, tbf and namespaces.",
         )
     return ended.stdout

@@ -34,7 +34,7 @@ def choose_subnet() -> ipaddress.IPv4Network:
     for network in NETWORKS.subnets(new_prefix=PREFIX):
         if isinstance(network, ipaddress.IPv4Network) and not any(map(network.overlaps, taken)):
             return network
-    raise InputError(f"no part of {NETWORKS} is unused", "End other labs: phalanx lab status")
+    raise InputError(f"no subnet of {NETWORKS} is free", "End a lab: phalanx lab down")
 
 
 def _addresses() -> list[ipaddress.IPv4Network]:
@@ -117,7 +117,7 @@ def counters(pid: int) -> tuple[int, int]:
         if name.strip() == "eth0":
             columns = figures.split()
             return int(columns[0]), int(columns[8])
-    raise InputError("the machine has no eth0", "Was its link removed by hand?")
+    raise InputError("the machine has no eth0", "End the lab and start it again.")
 
 
 def _batch(*lines: str, pid: str | None = None) -> None:

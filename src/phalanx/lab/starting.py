@@ -79,8 +79,8 @@ class Starting:
         if line.startswith("Traceback") and self._process.stdout is not None:
             rest = self._process.stdout.read().decode(errors="replace").strip().splitlines()[-1]
         return MachineError(
-            f"machine '{self.machine.name}' did not start: {rest or 'it ended at once'}",
-            "Does the kernel allow this user new namespaces and mounts?",
+            f"machine '{self.machine.name}' did not start: {rest or 'it ended immediately'}",
+            "Check that the kernel allows this user to create namespaces and mounts.",
         )
 
 

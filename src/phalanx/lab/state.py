@@ -87,7 +87,7 @@ def read(name: str, home: Path = HOME) -> LabState | None:
     except FileNotFoundError:
         return None
     except msgspec.MsgspecError as error:
-        raise InputError(f"{folder / STATE_FILE}: {error}", "It was changed by hand.") from None
+        raise InputError(f"{folder / STATE_FILE}: {error}", "Restore that file.") from None
 
 
 def write(state: LabState, home: Path = HOME) -> None:
@@ -101,7 +101,7 @@ def claim(name: str, home: Path = HOME) -> Path:
         folder.mkdir(mode=0o700)
     except FileExistsError:
         raise InputError(
-            f"there is a lab '{name}' already",
+            f"there is already a lab '{name}'",
             f"End it: phalanx lab down {name}   (or give another --name)",
         ) from None
     return folder

@@ -55,7 +55,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return msgspec.json.decode(text, type=Plan)
         except msgspec.MsgspecError as error:
-            raise InputError(f"the plan cannot be read: {error}", "Make it again.") from error
+            raise InputError(f"the plan cannot be read: {error}", "Start again.") from error
 
 
 def make_plan(
@@ -106,12 +106,12 @@ def _count(
         raise InputError(f"--workers is {workers}: at least one is needed", "Use 1 or more.")
     most = MOST_WORKERS * len(machines)
     if workers is not None and workers > most:
-        raise InputError(f"--workers is {workers}, more than can be started", f"At most {most}.")
+        raise InputError(f"--workers is {workers}, too many to start", f"Use at most {most}.")
     if is_single(strategy):
         asked = workers is not None and workers > 1
         return 1, [f"'single' has one worker; --workers {workers} does not apply"] if asked else []
     if workers is not None:
-        return workers, [f"{_workers(workers)}, as asked"]
+        return workers, [f"{_workers(workers)}, as requested"]
     count = natural_workers(machines)
     return count, [f"{_workers(count)}: one per GPU, one per machine without GPUs"]
 
@@ -120,10 +120,10 @@ def _check_batch(batch: int | None, workers: int) -> None:
     if batch is None:
         return
     if batch < 1:
-        raise InputError(f"--batch is {batch}", "Use 1 or more.")
+        raise InputError(f"--batch is {batch}: at least 1 is needed", "Use 1 or more.")
     if batch < workers:
         raise InputError(
-            f"a batch of {batch} cannot be shared by {workers} workers",
+            f"a batch of {batch} is too small for {workers} workers",
             f"Use --batch {workers} or more, or at most {_workers(batch)}.",
         )
 
@@ -131,14 +131,14 @@ def _check_batch(batch: int | None, workers: int) -> None:
 def _remarks(machine: Machine, workers: int) -> list[str]:
     name, cores = machine.name, machine.cores
     if not workers:
-        return [f"{name} has no worker: the other machines take them all"]
+        return [f"{name} gets no worker: all of them are on the other machines"]
     if cores is None:
         return [f"{name}: the number of cores is unknown, so one thread per worker, not pinned"]
     if crowded(machine, workers):
         return [f"{name}: {workers} workers on {_cores(cores)}, so one thread each, not pinned"]
     idle = cores % workers
     if idle:
-        return [f"{name}: {_cores(idle)} left over, because all workers get the same"]
+        return [f"{name}: {_cores(idle)} unused, because all workers get the same number"]
     return []
 
 

@@ -38,7 +38,7 @@ def _part(pool: Pool, word: str, text: str) -> list[Machine]:
         raise InputError(f"the selection '{text}' has an empty part", "For example: --machines all")
     if word == "auto":
         raise InputError(
-            "the selection 'auto' is not built yet", f"Use {', '.join(GROUPS)}, fastest:N or names."
+            "there is no selection 'auto' yet", f"Use {', '.join(GROUPS)}, fastest:N or names."
         )
     if word in GROUPS:
         return _group(pool, word)
@@ -78,7 +78,7 @@ def _fastest(pool: Pool, word: str, number: str) -> list[Machine]:
         )
     wanted = int(number[:9])
     if wanted > len(pool.machines):
-        raise InputError(f"'{word}' takes {number[:9]} machines", f"The pool has {_has(pool)}.")
+        raise InputError(f"'{word}' needs {number[:9]} machines", f"The pool has {_has(pool)}.")
     return by_speed(pool.machines)[:wanted]
 
 

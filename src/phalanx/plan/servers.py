@@ -30,13 +30,13 @@ def place_servers(hosts: Sequence[Host], wish: int | Sequence[str] | None = None
     fewer workers, whose cores have more time. More servers than machines go round again.
     """
     if not hosts:
-        raise InputError("there is no machine for a server", "Name one in the pool.")
+        raise InputError("there is no machine for a server", "Add a machine to the pool.")
     if wish is not None and not isinstance(wish, int):
         return _named(hosts, [wish] if isinstance(wish, str) else wish)
     working = [host for host in hosts if host.workers > 0] or list(hosts)
     count = -(-len(working) // MACHINES_PER_SERVER) if wish is None else wish
     if count < 1:
-        raise InputError(f"{count} servers are too few", "Ask for one or more.")
+        raise InputError(f"servers={count} is too few", "Use 1 or more.")
     best = sorted(working, key=_rank)
     return [best[i % len(best)].name for i in range(count)]
 

@@ -15,6 +15,7 @@ from ruamel.yaml.nodes import Node, ScalarNode
 
 from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
+from phalanx.core.words import short
 from phalanx.pool.document import EXAMPLE, Document, Entry, read_document
 from phalanx.pool.here import on_this_machine
 from phalanx.pool.jumps import JumpError, resolve_ways
@@ -68,7 +69,7 @@ def _drafts(document: Document) -> list[Draft]:
         if word not in ("machines", "defaults", "connections"):
             raise document.fault(
                 entry.key_node,
-                f"a blueprint has no '{_shown(entry.key)}'",
+                f"'{short(entry.key)}' is not a field of a blueprint",
                 did_you_mean(word, ("machines", "defaults")),
             )
         if word in top:
@@ -83,7 +84,7 @@ def _drafts(document: Document) -> list[Draft]:
         raise document.fault(
             other.key_node,
             f"'{other.key}' cannot be used with 'connections'",
-            "Use either the original form or 'machines' with 'defaults'.",
+            "Use either 'connections' alone, or 'machines' with 'defaults'.",
         )
     return _original_form(document, top["connections"])
 
@@ -96,7 +97,7 @@ def _own_form(document: Document, top: dict[str, Entry]) -> list[Draft]:
         return []
     drafts = []
     for entry in document.mapping(top["machines"].value, "machines"):
-        label = f"machine '{_shown(entry.key)}'"
+        label = f"machine '{short(entry.key)}'"
         empty = _is_empty(entry.value)
         own = {} if empty else _fields(document, entry.value, label)
         inherited = frozenset(defaults.keys() - own.keys())
@@ -141,7 +142,7 @@ def _original_fields(document: Document, node: Node, label: str) -> dict[str, En
         if field in found:
             raise document.fault(
                 entry.key_node,
-                f"{label} has both '{found[field].key}' and '{_shown(entry.key)}'",
+                f"{label} has both '{found[field].key}' and '{short(entry.key)}'",
                 "They mean the same: remove one.",
             )
         found[field] = entry
@@ -152,7 +153,7 @@ def _unknown_field(
     document: Document, entry: Entry, label: str, known: Iterable[str]
 ) -> InputError:
     guess = did_you_mean(entry.key.strip().lower(), known)
-    return document.fault(entry.key_node, f"{label} has no field '{_shown(entry.key)}'", guess)
+    return document.fault(entry.key_node, f"{label} has no field '{short(entry.key)}'", guess)
 
 
 def _machine(document: Document, draft: Draft) -> Machine:
@@ -174,7 +175,7 @@ def _wrong_field(
     wanted = Machine.model_fields[field].description or ""
     if field == "name":
         return document.fault(
-            draft.node, f"'{_shown(draft.name)}' is not a machine name", f"A name is {wanted}."
+            draft.node, f"'{short(draft.name)}' is not a machine name", f"A name is {wanted}."
         )
     if field not in draft.fields:
         return document.fault(
@@ -183,7 +184,7 @@ def _wrong_field(
             f"Add it: {wanted}.",
         )
     entry = draft.fields[field]
-    value = "this" if field == "password" else f"'{_shown(values[field])}'"
+    value = "this" if field == "password" else f"'{short(values[field])}'"
     problem = f"{_origin(draft, field)}: {entry.key} must be {wanted}, not {value}"
     return document.fault(entry.value, problem, "Correct it.")
 
@@ -197,8 +198,8 @@ def _check_password(document: Document, draft: Draft, machine: Machine) -> None:
         return
     raise document.fault(
         draft.fields["password"].value,
-        f"{_origin(draft, 'password')}: a password in a file that others can read",
-        f"Run: chmod 600 {shlex.quote(str(document.path))}   (or refer to it: env:NAME)",
+        f"{_origin(draft, 'password')}: the file with this password can be read by others",
+        f"Run: chmod 600 {shlex.quote(str(document.path))}   (or give a reference: env:NAME)",
     )
 
 
@@ -219,8 +220,8 @@ def _check_twice(
         if _endpoint(machine) == _endpoint(other):
             raise document.fault(
                 draft.node,
-                f"'{other.name}' and '{machine.name}' are one machine "
-                f"({machine.host}, port {machine.port})",
+                f"'{other.name}' and '{machine.name}' are the same machine ({machine.host}, "
+                f"port {machine.port})",
                 "Remove one, or correct its host or port.",
             )
 
@@ -242,16 +243,10 @@ def _password_warning(document: Document, machines: list[Machine]) -> list[str]:
     if not names:
         return []
     return [
-        f"{document.path} holds the password of {', '.join(names)}; "
-        "a key is safer (ssh-copy-id), or a reference (env:NAME, prompt)"
+        f"{document.path} holds the password of {', '.join(names)}; a key (ssh-copy-id) or a "
+        f"reference (env:NAME, prompt) is safer"
     ]
 
 
 def _is_empty(node: Node) -> bool:
     return isinstance(node, ScalarNode) and str(node.tag).endswith(":null")
-
-
-def _shown(text: str, limit: int = 40) -> str:
-    """``text`` as one short line, whatever is in it."""
-    line = "".join(c if c.isprintable() else "?" for c in text)
-    return line if len(line) <= limit else line[: limit - 1] + "…"

@@ -135,7 +135,7 @@ def _read(path: Path) -> tuple[bytes, bool]:
     finally:
         os.close(number)
     if len(content) > SIZE_LIMIT:
-        raise InputError(f"{path}: is larger than 1 MiB", "A blueprint is a small text file.")
+        raise InputError(f"{path}: is larger than 1 MiB", "Check the path: a blueprint is small.")
     return content, status.st_mode & 0o077 == 0
 
 
@@ -186,7 +186,7 @@ def _compose(path: Path, text: str) -> Node | None:
     except ReaderError as error:
         where = _place(text[: error.position])
         raise InputError(
-            f"{path}:{where}: a character that is not text", "Is this a blueprint?"
+            f"{path}:{where}: a character that is not text", "Check that this file is a blueprint."
         ) from None
     except YAMLError:
         raise InputError(f"{path}: broken YAML", EXAMPLE) from None

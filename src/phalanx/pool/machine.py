@@ -82,7 +82,7 @@ class Machine(BaseModel):
     )
 
     name: Annotated[str, _matching(_NAME), AfterValidator(_check_name)] = Field(
-        description="letters, digits and . _ - that do not form a word of selections "
+        description=f"letters, digits and . _ -, but not a word that selections use "
         f"({', '.join(SELECTION_WORDS)})"
     )
     host: Annotated[str, _matching(_HOST)] = Field(

@@ -7,7 +7,6 @@ bytes per second in one direction.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -122,11 +121,6 @@ class Probe(msgspec.Struct, frozen=True):
         """From ``source`` to ``target``; ``None`` where it was not measured."""
         return next((k for k in self.links if (k.source, k.target) == (source, target)), None)
 
-    @property
-    def age(self) -> float:
-        """Seconds since it was made."""
-        return (datetime.now(UTC) - datetime.fromisoformat(self.date)).total_seconds()
-
 
 def among(probe: Probe, names: Iterable[str]) -> list[LinkFigures]:
     """The links among some machines, both directions."""
@@ -161,7 +155,7 @@ def write_probe(probe: Probe, blueprint: Path) -> Path:
     except OSError as error:
         raise InputError(
             f"{path}: cannot be written: {error.strerror}",
-            "The probe is kept beside the blueprint.",
+            "Make that folder writable: the measurements are saved beside the blueprint.",
         ) from None
     return path
 
@@ -176,7 +170,7 @@ def read_probe(blueprint: Path) -> Probe | None:
         return None
     except (OSError, msgspec.MsgspecError) as error:
         raise InputError(
-            f"{path}: cannot be read as a probe ({error})", "Remove it, and probe again."
+            f"{path}: is damaged ({error})", "Remove it, then run: phalanx pool probe"
         ) from None
 
 

@@ -141,8 +141,8 @@ def _remarks(rows: Sequence[Competitor], quality: Quality) -> list[str]:
     if repeats == 1:
         remarks.append(
             "Each ran once. Identical runs on small machines differ by up to 30 %, so a "
-            "difference below that needs --repeat 3 to be trusted, and one below 5 % is taken "
-            "for noise."
+            "difference below that needs --repeat 3 to be trusted, and one below 5 % counts as "
+            "noise."
         )
     else:
         remarks.append(f"Medians of at least {repeats} runs each.")
@@ -171,7 +171,8 @@ def worth_distributing(rows: Sequence[Competitor], quality: Quality) -> str | No
     as_good = [row for row in others if not _worse(row, single, quality)]
     best = min(as_good or others, key=lambda row: row.seconds.middle)
     difference = judge(best, single)
-    figures = f"({words.seconds(best.seconds.middle)} against {_took(single)})"
+    mine, theirs = (words.seconds(row.seconds.middle) for row in (best, single))
+    figures = f"({mine} against {theirs})"
     if difference is Difference.NOISE:
         return (
             f"Distributing made no measurable difference: {best.label} and {single.label} "
@@ -187,21 +188,17 @@ def worth_distributing(rows: Sequence[Competitor], quality: Quality) -> str | No
             "(compare with OMP_NUM_THREADS=1). Repeat it on a quiet machine, with --repeat 3."
         )
     if many < one:
-        paid = "paid" if sure else "seems to have paid"
+        paid = "paid off" if sure else "seems to have paid off"
         told = paid if as_good else "was faster, but at a price"
         gain = f"{best.label} took {_faster(many, one)} than {single.label}"
         return f"Distributing {told}: {gain} {figures}{_price(single, best, quality)}."
-    told = "did not pay" if sure else "does not seem to have paid"
+    told = "did not pay off" if sure else "does not seem to have paid off"
     fastest = "the fastest of the distributed runs"
     fastest += " that are as good" if 0 < len(as_good) < len(others) else ""
     return (
         f"Distributing {told} here: {best.label}, {fastest}, took "
         f"{words.percent(100 * (many / one - 1))} longer than {single.label} {figures}."
     )
-
-
-def _took(row: Competitor) -> str:
-    return words.seconds(row.seconds.middle)
 
 
 def _worse(row: Competitor, single: Competitor, quality: Quality) -> bool:

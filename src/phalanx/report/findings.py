@@ -43,9 +43,7 @@ def lost_sentence(summary: Summary) -> str | None:
     """What a lost worker took along for good."""
     if not summary.samples_lost:
         return None
-    return (
-        f"{words.count(summary.samples_lost)} samples of lost workers were not trained to the end."
-    )
+    return f"{words.count(summary.samples_lost)} samples of lost workers could not be trained."
 
 
 def unreported_sentence(summary: Summary) -> str | None:
@@ -88,8 +86,8 @@ def _cost(late: Straggler) -> str:
         return "no one waits for it under this strategy, so it costs the others nothing"
     lost = f"{words.seconds(late.seconds)}, {words.rough_share(late.cost)} of their time"
     if late.waiting == "bounded":
-        return f"those that ran too far ahead waited for it ({lost})"
-    return f"the others waited {lost}, for it"
+        return f"workers that ran too far ahead waited for it ({lost})"
+    return f"the others waited for it: {lost}"
 
 
 def balance_sentence(summary: Summary) -> str | None:
@@ -114,11 +112,11 @@ def _refused(balance: BalanceSummary) -> str:
     if not balance.refused:
         return ""
     often = "once" if balance.refused == 1 else f"{balance.refused} times"
-    told = f"others were tried {often} and taken back, because they were not faster"
+    told = f"other shares were tried {often} and reverted, because they were not faster"
     before, after = balance.rate_before, balance.rate_after
     if balance.changes or not before or not after:
         return told
-    return f"{told} ({words.count(after)} samples/s in steps, against {words.count(before)})"
+    return f"{told} ({words.count(after)} samples/s in steps instead of {words.count(before)})"
 
 
 def shares(values: Sequence[float]) -> str:

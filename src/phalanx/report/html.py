@@ -49,7 +49,7 @@ def write_report(paths: RunPaths) -> Path:
     except OSError as error:
         raise InputError(
             f"cannot write the report {paths.report}: {error.strerror}",
-            "Check that the run's folder may be written to.",
+            "Check that you may write to the run's folder.",
         ) from error
     return paths.report
 

@@ -21,8 +21,7 @@ from phalanx.observe.summary.summary import Summary, read_summary, summarise_fil
 
 Getter = Callable[[Summary], float | None]
 Key = tuple[str, int | None, int | None, str | None, tuple[str, ...]]
-"""Strategy, batch, workers, what is emulated, machines."""
-"""What the repeats of a run have in common: strategy, batch, workers, emulation."""
+"""What the repeats of a run have in common: strategy, batch, workers, emulation, machines."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +188,7 @@ def _labels(keys: Sequence[Key], systems: Mapping[Key, str]) -> dict[Key, str]:
         ours = several_systems and systems[key] == "phalanx"
         parts = [f"phalanx {strategy}" if ours else strategy]
         if len({other[1] for other in alike}) > 1:
-            parts.append(f"batch {batch}" if batch else "own batch")
+            parts.append(f"batch {batch}" if batch else "the script's batch")
         if len({other[2] for other in alike}) > 1:
             parts.append(f"{workers or '?'} workers")
         if len({other[4] for other in alike}) > 1 and names:

@@ -73,7 +73,7 @@ def conditions(study: StudyData) -> list[str]:
     """What was not as on an undisturbed machine: emulation, scripted time, other work."""
     kinds = dict.fromkeys(g.emulated for g in study.groups if g.emulated)
     told = [
-        f"Emulated: {kind}. The times are those of slowed workers and wires, not of this machine."
+        f"Emulated: {kind}. The times are those of slowed workers and links, not of this machine."
         for kind in kinds
     ]
     if any(run.launch.launcher == "inprocess" for run in study.runs):

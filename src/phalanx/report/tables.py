@@ -91,7 +91,7 @@ def _sent(groups: Sequence[RunGroup]) -> TableRow:
     cells = []
     for group, cell in zip(groups, line.cells, strict=True):
         part = _part_of_plain(group, groups)
-        note = f"{words.percent(100 * part)} of plain" if part else cell.note
+        note = f"{words.percent(100 * part)} of uncompressed" if part else cell.note
         cells.append(TableCell(cell.text, note))
     return TableRow(line.name, tuple(cells))
 
@@ -250,13 +250,8 @@ def _rich_table(study: StudyData, lines: list[TableRow], block: list[int]) -> Ta
         table.add_column(Text(printable(study.groups[index].label)), justify="right")
     for line in lines:
         cells = [line.cells[index] for index in block]
-        table.add_row(
-            Text(printable(line.name), style="dim"), *(_rich_cell(cell) for cell in cells)
-        )
+        values = (Text(printable(c.text), style="bold green" if c.best else "") for c in cells)
+        table.add_row(Text(printable(line.name), style="dim"), *values)
         if any(cell.note for cell in cells):
             table.add_row("", *(Text(cell.note, style="dim") for cell in cells))
     return table
-
-
-def _rich_cell(cell: TableCell) -> Text:
-    return Text(printable(cell.text), style="bold green" if cell.best else "")

@@ -76,7 +76,7 @@ def test_a_signal_ends_the_workers_and_their_codes_are_still_told(agent: AgentPr
     os.kill(agent.guardian, signal.SIGTERM)
     assert agent.exits(2) == {0: -signal.SIGTERM, 1: -signal.SIGKILL}
     await_gone(*pids, agent.guardian)
-    assert agent.errors() == "the agent was ended by a signal\n"
+    assert agent.errors() == "the agent was terminated by a signal\n"
 
 
 def test_leave_ends_everybody_and_is_answered(agent: AgentProcess) -> None:

@@ -116,7 +116,7 @@ phalanx.fit(m, optimizer=torch.optim.SGD(m.parameters(), lr=0.1), loss=torch.nn.
             [],
             "never called phalanx.fit or phalanx.join",
         ),
-        ("print('hello')\n", [], "has no phalanx.fit or phalanx.join"),
+        ("print('hello')\n", [], "does not call phalanx.fit or phalanx.join"),
     ],
 )
 def test_mistakes_that_only_the_script_shows(

@@ -62,7 +62,7 @@ def test_more_epochs_end_where_a_longer_run_ends(short: Path, tmp_path: Path) ->
     first = phalanx("resume", "short", "--epochs", "3", "--name", "more", cwd=short)
     assert first.returncode == 0, first.stderr
     assert "after epoch 2" in first.stderr
-    assert "epoch 2/3  trained before, evaluated again  test accuracy 9" in first.stderr
+    assert "epoch 2/3  already trained, evaluated again  test accuracy 9" in first.stderr
     second = phalanx("resume", "more", "--epochs", "4", "--name", "most", cwd=short)
     assert second.returncode == 0, second.stderr
     longer = phalanx("run", _script(tmp_path), *SYNCHRONOUS, "--epochs", "4", cwd=tmp_path)

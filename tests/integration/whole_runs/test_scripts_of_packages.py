@@ -58,7 +58,7 @@ def test_relative_imports_and_modules(package: Path, words: list[str], launcher:
 def test_a_missing_module_is_named(package: Path) -> None:
     ended = phalanx("run", "-m", "pkg.nothing", cwd=package)
     assert ended.returncode == 2
-    assert "there is no module 'pkg.nothing' here" in ended.stderr
+    assert "there is no module 'pkg.nothing' in this folder" in ended.stderr
 
 
 @pytest.mark.slow

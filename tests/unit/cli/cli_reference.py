@@ -15,13 +15,14 @@ INTRODUCTION = """\
 # Command line
 
 `phalanx VERB [OPTIONS]`. Every verb has `--help`, with an example, and `--json`. This page is
-made from the program (`python tests/unit/cli/cli_reference.py`), and a test holds the two together.
+generated from the program (`python tests/unit/cli/cli_reference.py`), and a test checks that they
+agree.
 
-**Words after `--`** go to the script, untouched:
-`phalanx run train.py --workers 2 -- --depth 20`. What the command line says (`--epochs`,
-`--batch`, …) wins over what the script says.
+**Arguments after `--`** are passed to the script unchanged:
+`phalanx run train.py --workers 2 -- --depth 20`. Options of the command line (`--epochs`,
+`--batch`, …) override the values in the script.
 
-**`--json`** ends stdout with one JSON object on a line of its own; text for people goes to stderr.
+**`--json`** prints one JSON object as the last line of stdout; all other text goes to stderr.
 `run` gives [the summary of the run](summary.md); `compare` and `demo` give
 `{"study": …, "runs": [summaries], "report": …, "failures": {run: reason}}`; `tune-switch` gives
 `{"study": …, "point": …, "spec": …, "confirmed": …, "tried": [runs], …}`; an error gives
@@ -40,10 +41,10 @@ example each.
 
 | variable | meaning |
 |---|---|
-| `PHALANX_RUNS` | the folder of the runs; `./runs` without it |
-| `PHALANX_DATA` | the folder of the data sets; the user's cache without it |
-| `PHALANX_RECONNECT` | seconds that a controller over SSH may sleep and come back; 120 without it |
-| `PHALANX_PLUGINS` | modules to import first, separated by commas; they register what they add |
+| `PHALANX_RUNS` | the folder for runs; default: `./runs` |
+| `PHALANX_DATA` | the folder for data sets; default: in the user's cache |
+| `PHALANX_RECONNECT` | seconds in which a controller may reconnect over SSH; default: 120 |
+| `PHALANX_PLUGINS` | modules that are imported first, separated by commas, to register plugins |
 | `PHALANX_DEBUG` | `1` shows the traceback of an error of Phalanx itself |
 """
 

@@ -66,7 +66,7 @@ def test_events_without_a_line_end_are_left_out_and_that_is_said(
     paths = write_run(shell.runs, "bomb")
     sparse(paths.folder / name)
     summary = summarise(paths)
-    said = "the events of worker 0 are too long: not all of them are counted here"
+    said = "worker 0 wrote too many events: not all of them are counted here"
     assert (said in summary.notes) == name.startswith("events")
 
 
@@ -87,7 +87,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
         read_bounded(tmp_path / "pipe")
     (tmp_path / "file").write_bytes(b"12345")
     assert read_bounded(tmp_path / "file", 5) == b"12345"
-    with pytest.raises(TooLarge, match="5 bytes, more than the 4"):
+    with pytest.raises(TooLarge, match="5 bytes, but the limit is 4"):
         read_bounded(tmp_path / "file", 4)
 
 
@@ -111,7 +111,7 @@ def test_what_a_machine_streams_in_as_events_has_an_end(
     paths, said = RunPaths(tmp_path / "run").make(), list[str]()
     home = Homecoming(paths, [0], said.append)
     home.take("events/rank-0.jsonl", 0, b"x" * 5000)
-    assert paths.events_of(0).stat().st_size == 1000 and "too long" in said[0]
+    assert paths.events_of(0).stat().st_size == 1000 and "too large" in said[0]
 
 
 def test_logs_without_a_line_end_are_shown_in_parts(shell: Shell) -> None:
@@ -154,7 +154,7 @@ def test_a_checkpoint_with_many_names_for_a_tensor_is_refused(
     monkeypatch.setattr("phalanx.train.checkpoint.named_tensors.MOST_UNTIED", 40_000)
     answer = shell("export", "bomb", "--checkpoint", "1")
     assert answer.code == 2 and len(answer.errors) == 2
-    assert "would take 48,000 bytes under their 2,000 names" in answer.errors[0]
+    assert "would take 48,000 bytes (2,000 names)" in answer.errors[0]
     assert not list(shell.folder.glob("*.safetensors")) + list(shell.folder.glob(".*.part"))
 
 

@@ -97,7 +97,9 @@ def test_a_foreign_detached_run_is_not_contacted(shell: Shell, trap: Trap, verb:
     answer = shell(verb, "gift")
     assert not trap.sprung()
     assert answer.code == 2 and len(answer.errors) == 2
-    assert "was not started by you" in answer.errors[0] and str(trap.pool) in answer.errors[0]
+    assert (
+        "cannot verify that you started" in answer.errors[0] and str(trap.pool) in answer.errors[0]
+    )
     assert "--pool FILE" in answer.errors[1]
 
 
@@ -110,7 +112,7 @@ def test_a_blueprint_that_the_user_names_is_consent(shell: Shell, trap: Trap) ->
 def test_resume_starts_nothing_that_a_foreign_folder_names(shell: Shell, trap: Trap) -> None:
     write_checkpoint(trap.paths, 1, value=1.0)
     answer = shell("resume", "gift")
-    assert answer.code == 2 and "it would start" in answer.errors[0]
+    assert answer.code == 2 and "continuing would start" in answer.errors[0]
     assert "--trust" in answer.errors[1]
     answer = shell("resume", "gift", "--trust")
     assert answer.code == 2 and "contact the machines" in answer.errors[0]
@@ -174,12 +176,12 @@ def test_a_key_that_others_can_use_is_refused(
     key = trust.key_file()
     assert key.stat().st_mode & 0o777 == 0o600 and key.stat().st_size == trust.KEY_BYTES
     key.chmod(mode)
-    with pytest.raises(InputError, match="other users can access it"):
+    with pytest.raises(InputError, match="accessible to other users"):
         is_own(paths)
     key.chmod(0o600)
     if os.geteuid() == 0:
         os.chown(key, 12345, -1)
-        with pytest.raises(InputError, match="other users can access it"):
+        with pytest.raises(InputError, match="accessible to other users"):
             write_launch(paths, "{}")
 
 

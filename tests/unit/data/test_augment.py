@@ -87,5 +87,5 @@ def test_mix_is_a_bijection_and_never_changes() -> None:
 def test_wrong_use_is_refused() -> None:
     with pytest.raises(InputError, match="needs images"):
         crop_and_flip()(torch.zeros(4, 10), Draws(0, 0, torch.arange(4)))
-    with pytest.raises(InputError, match="cannot pad by -1"):
+    with pytest.raises(InputError, match="invalid pad=-1"):
         crop_and_flip(-1)

@@ -149,7 +149,7 @@ def test_other_ways_of_batching_are_refused() -> None:
         pass
 
     own = Own(SequentialSampler(Squares()), 2, False)
-    with pytest.raises(InputError, match="batch_sampler of its own"):
+    with pytest.raises(InputError, match="its own batch_sampler"):
         as_reader(DataLoader(Squares(), batch_sampler=own))
     with pytest.raises(InputError, match="no batch size"):
         as_reader(DataLoader(Squares(), batch_size=None))

@@ -45,13 +45,13 @@ def test_one_machine_without_gpus_has_one_worker_with_everything() -> None:
 def test_cores_are_divided() -> None:
     made = plan(here(4, ids=(0, 2, 1, 3)), workers=2)
     assert [(s.cpus, s.threads) for s in slots(made)] == [([0, 2], 2), ([1, 3], 2)]
-    assert made.reasons == ["2 workers, as asked"]
+    assert made.reasons == ["2 workers, as requested"]
 
 
 def test_shares_are_equal_and_the_rest_is_said() -> None:
     made = plan(here(5), workers=2)
     assert [(s.cpus, s.threads) for s in slots(made)] == [([0, 1], 2), ([2, 3], 2)]
-    assert "here: 1 core left over, because all workers get the same" in made.reasons
+    assert "here: 1 core unused, because all workers get the same number" in made.reasons
 
 
 def test_more_workers_than_cores_are_not_pinned() -> None:
@@ -97,7 +97,7 @@ def test_several_machines() -> None:
 def test_a_machine_without_a_worker_is_left_out_and_said() -> None:
     made = plan(here(2), remote("b", cores=1), workers=1)
     assert [m.name for m in made.machines] == ["here"]
-    assert "b has no worker: the other machines take them all" in made.reasons
+    assert "b gets no worker: all of them are on the other machines" in made.reasons
 
 
 def test_unknown_cores() -> None:
@@ -126,13 +126,13 @@ def test_no_workers(workers: int) -> None:
 
 
 def test_absurdly_many_workers() -> None:
-    with pytest.raises(InputError, match="more than can be started"):
+    with pytest.raises(InputError, match="too many to start"):
         plan(here(2), workers=10**12)
     assert plan(here(2), workers=MOST_WORKERS).workers == MOST_WORKERS
 
 
 def test_batch_smaller_than_workers() -> None:
-    with pytest.raises(InputError, match="a batch of 2 cannot be shared by 3 workers") as caught:
+    with pytest.raises(InputError, match="a batch of 2 is too small for 3 workers") as caught:
         plan(here(4), workers=3, batch=2)
     assert caught.value.exit_code == BAD_INPUT
     assert "--batch 3 or more, or at most 2 workers" in caught.value.remedy

@@ -42,7 +42,11 @@ CASES = {
         "pool.yaml:1:12: the defaults has no field 'usr'",
         "Did you mean 'user'?",
     ),
-    "misspelt section": ("machine: {}", "pool.yaml:1:1: a blueprint has no 'machine'", "machines"),
+    "misspelt section": (
+        "machine: {}",
+        "pool.yaml:1:1: 'machine' is not a field of a blueprint",
+        "machines",
+    ),
     "missing host": (
         "machines:\n  a: {gpus: 1}",
         "pool.yaml:2:3: machine 'a' has no 'host'",
@@ -88,7 +92,7 @@ CASES = {
     "same field twice": (machine("host: b"), "4:5: 'host' is in machine 'a' twice", "Remove"),
     "same host twice": (
         "machines:\n  a: {host: x.example}\n  b: {host: X.example, port: 22}",
-        "pool.yaml:3:3: 'a' and 'b' are one machine (X.example, port 22)",
+        "pool.yaml:3:3: 'a' and 'b' are the same machine (X.example, port 22)",
         "Remove one",
     ),
     "here twice": (

@@ -31,7 +31,7 @@ def test_refused_where_others_reach_the_file(tmp_path: Path, mode: int) -> None:
     path = write(tmp_path, TEXT, mode)
     with pytest.raises(InputError) as caught:
         read_blueprint(path)
-    assert caught.value.cause.startswith(f"{path}:2:34: machine 'a': a password")
+    assert caught.value.cause.startswith(f"{path}:2:34: machine 'a': the file with")
     assert f"chmod 600 '{path}'" in caught.value.remedy
     assert SECRET not in "".join(traceback.format_exception(caught.value))
 

@@ -59,8 +59,8 @@ def test_reports_that_did_not_arrive_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("waiting", "told"),
     [
-        ("lockstep", "the others waited 12.0 s, 41 % of their time, for it."),
-        ("bounded", "those that ran too far ahead waited for it (12.0 s, 41 % of their time)."),
+        ("lockstep", "the others waited for it: 12.0 s, 41 % of their time."),
+        ("bounded", "workers that ran too far ahead waited for it (12.0 s, 41 % of their time)."),
         ("nobody", "so it costs the others nothing."),
     ],
 )
@@ -85,7 +85,7 @@ def test_balance_says_what_it_changed() -> None:
     balance.refused = 2
     told = balance_sentence(summary)
     assert told is not None and told.endswith(
-        "; others were tried 2 times and taken back, because they were not faster."
+        "; other shares were tried 2 times and reverted, because they were not faster."
     )
 
 
@@ -94,8 +94,8 @@ def test_balance_says_what_it_took_back() -> None:
         changes=0, refused=1, first_epoch=0, last_epoch=0, rate_before=7984.0, rate_after=2359.0
     )
     assert balance_sentence(Summary(run="r", status="done", balance=balance)) == (
-        "Balance: equal shares; others were tried once and taken back, because they were not "
-        "faster (2,359 samples/s in steps, against 7,984)."
+        "Balance: equal shares; other shares were tried once and reverted, because they were not "
+        "faster (2,359 samples/s in steps instead of 7,984)."
     )
 
 
@@ -176,7 +176,7 @@ def test_sent_bytes_are_compared_with_the_plain_strategy(tmp_path: Path) -> None
         coded.events_of(rank).write_bytes(b"".join(map(ev.encode, [*kept, last])))
     study = load_study(write_study(tmp_path, "study", ["plain", "coded"]))
     (line,) = [line for line in table_lines(study) if line.name == "sent per step"]
-    assert [cell.note for cell in line.cells] == ["", "25 % of plain"]
+    assert [cell.note for cell in line.cells] == ["", "25 % of uncompressed"]
     assert uncoded("allreduce+int8@0.5/async+topk:ratio=0.1") == "allreduce@0.5/async"
 
 

@@ -135,11 +135,15 @@ def test_the_sentence_when_all_is_noise() -> None:
 @pytest.mark.parametrize(
     ("single", "many", "expected"),
     [
-        (10.0, 4.0, "Distributing paid: async took 60 % less time"),
-        (10.0, 8.0, "Distributing seems to have paid: async took 20 % less"),
+        (10.0, 4.0, "Distributing paid off: async took 60 % less time"),
+        (10.0, 8.0, "Distributing seems to have paid off: async took 20 % less"),
         (10.0, 10.1, "Distributing made no measurable difference"),
-        (10.0, 11.0, "Distributing does not seem to have paid here: async"),
-        (10.0, 25.0, "Distributing did not pay here: async, the fastest of the distributed runs"),
+        (10.0, 11.0, "Distributing does not seem to have paid off here: async"),
+        (
+            10.0,
+            25.0,
+            "Distributing did not pay off here: async, the fastest of the distributed runs",
+        ),
     ],
 )
 def test_whether_it_was_worth_it(single: float, many: float, expected: str) -> None:
@@ -154,7 +158,7 @@ def test_speed_bought_with_accuracy_is_not_called_worth_it() -> None:
     assert "at a price" in told and "15.00 points less test accuracy" in told
     good = row("allreduce", [5.0], [0.95])
     told = worth_distributing([single, poor, good], ACCURACY)
-    assert told is not None and told.startswith("Distributing paid: allreduce took 50 % less")
+    assert told is not None and told.startswith("Distributing paid off: allreduce took 50 % less")
 
 
 def test_nothing_is_said_of_worth_without_single() -> None:
@@ -214,7 +218,7 @@ def test_a_speed_up_above_the_number_of_workers_is_questioned_and_not_praised() 
     assert "more than 2 workers can be" in doubt and "--repeat 3" in doubt
     assert not any("paid" in remark for remark in verdict.remarks)
     plausible = decide([alone, replace(two, seconds=Spread((4.6,)))], ACCURACY)
-    assert plausible.remarks[0].startswith("Distributing paid")
+    assert plausible.remarks[0].startswith("Distributing paid off")
 
 
 def test_what_differs_as_much_from_itself_is_noise() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import getpass
 import math
 import os
 import platform
 import shutil
 import socket
+import struct
 import sys
 import time
 from collections.abc import Iterable
@@ -15,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.agent.machine import control_groups as groups
-from phalanx.agent.machine import energy, gpus, interfaces
+from phalanx.agent.machine import energy, gpus
 
 TOPOLOGY = "/sys/devices/system/cpu"
+SIOCGIFADDR = 0x8915
 
 
 def machine_facts(folder: Path) -> dict[str, Any]:
@@ -41,8 +44,8 @@ def machine_facts(folder: Path) -> dict[str, Any]:
         "memory": total,
         "memory_available": available,
         "gpus": found_gpus,
-        "addresses": interfaces.addresses(),
-        "default_interface": interfaces.default_interface(),
+        "addresses": addresses(),
+        "default_interface": default_interface(),
         "machine_id": machine_id(),
         "energy": _energy(found_gpus),
         # Last, so that both clocks are read when the answer leaves.
@@ -138,3 +141,45 @@ def _energy(found: list[dict[str, Any]]) -> list[str]:
     """Who counts energy here: ``cpu``, ``gpu``."""
     readable = ["cpu"] if energy.zones() else []
     return readable + (["gpu"] if any(gpu["watts"] is not None for gpu in found) else [])
+
+
+def addresses() -> list[dict[str, str]]:
+    """Every address with its interface; loopback, and those of the link only, are left out."""
+    if not sys.platform.startswith("linux"):
+        return []
+    return _version_4() + _version_6()
+
+
+def _version_4() -> list[dict[str, str]]:
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            try:
+                answer = fcntl.ioctl(asking.fileno(), SIOCGIFADDR, request)
+            except OSError:
+                continue  # it has none
+            address = socket.inet_ntoa(answer[20:24])
+            if not address.startswith("127."):
+                found.append({"interface": name, "address": address})
+    return found
+
+
+def _version_6() -> list[dict[str, str]]:
+    """``/proc/net/if_inet6``: address, number, length of the prefix, scope (0: global), flags."""
+    found = []
+    for line in groups.read_text("/proc/net/if_inet6").splitlines():
+        fields = line.split()
+        if len(fields) == 6 and fields[3] == "00":
+            address = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(fields[0]))
+            found.append({"interface": fields[5], "address": address})
+    return found
+
+
+def default_interface() -> str:
+    """That of the way to the rest of the world; empty when there is none."""
+    for line in groups.read_text("/proc/net/route").splitlines()[1:]:
+        fields = line.split()
+        if len(fields) > 7 and fields[1] == "00000000" and fields[7] == "00000000":
+            return fields[0]
+    return ""

@@ -1,10 +1,12 @@
-"""Whether machines reach each other: each listens for a while, and the others connect.
+"""Free ports of the machine, and whether machines reach each other: each listens for a while, and
+the others connect.
 
 A connection is sent a token, which shows which machine answered; nothing is read from it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import socket
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 LISTEN_SECONDS = 60.0
 MOST_SECONDS = 30.0
 TOKEN_BYTES = 32
+MOST_PORTS = 1024
 
 
 def listen(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
@@ -88,5 +91,27 @@ def _words(error: Exception) -> str:
     return (str(error) or type(error).__name__)[:200]
 
 
-HANDLERS = {"listen": listen, "reach": reach}
+def free_ports(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    """``count`` different ports of ``address``, held together so that they differ."""
+    address, count = field(request, "address", str), field(request, "count", int)
+    if not 0 <= count <= MOST_PORTS:
+        raise RequestProblem(f"{count} ports cannot be reserved")
+    try:
+        with contextlib.ExitStack() as held:
+            return {"ports": [free_port(held, address) for _ in range(count)]}
+    except OSError as error:
+        raise RequestProblem(
+            f"cannot listen on {address}: {error.strerror or error}",
+            "Set 'address' in the blueprint to an address of that machine.",
+        ) from None
+
+
+def free_port(held: contextlib.ExitStack, address: str) -> int:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = held.enter_context(socket.socket(family, socket.SOCK_STREAM))
+    listener.bind((address, 0))
+    return int(listener.getsockname()[1])
+
+
+HANDLERS = {"listen": listen, "reach": reach, "free_ports": free_ports}
 SLOW = ("listen", "reach")

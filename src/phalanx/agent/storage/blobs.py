@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SPARE = 1.05
 """What has to be free for each byte that is needed."""
-MORE_SPACE = "Free space there, or set 'folder' in the blueprint to one on another disk."
+MORE_SPACE = "Free space there, or set 'folder' in the blueprint to a folder on another disk."
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 

@@ -11,7 +11,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -65,12 +64,12 @@ def _wait_for(agent: Agent, lock: Any) -> None:
     told = False
     while not _free(lock):
         if not told:
-            agent.tell("note", text="waiting for another run to make the same environment")
+            agent.tell("note", text="waiting for another run that is creating the same environment")
             told = True
         if time.monotonic() > deadline:
             raise RequestProblem(
-                "another run has been making the same environment for too long",
-                "Try again.",
+                "another run is still creating the same environment, and it takes too long",
+                "Try again when that run has started, or end it.",
             )
         time.sleep(0.2)
 
@@ -101,17 +100,17 @@ def _made(agent: Agent, request: dict[str, Any], folder: Path) -> dict[str, Any]
 
 
 def _make_venv(agent: Agent, request: dict[str, Any], folder: Path) -> None:
-    agent.tell("note", text="making an environment")
+    agent.tell("note", text="creating a virtual environment")
     words = [user_path(request["python"]), "-m", "venv", str(folder)]
     code, output = run_bound(words, lambda line: None)
     if code == 127 or not (folder / "bin" / "python").exists():
         raise RequestProblem(
-            f"cannot make an environment: {last_line(output)}",
-            "Its Python needs the module venv (Debian, Ubuntu: apt install python3-venv); "
-            "or set 'python' in the blueprint to one that has torch.",
+            f"cannot create a virtual environment: {last_line(output)}",
+            "Install the module venv there (Debian, Ubuntu: apt install python3-venv), or set "
+            "'python' in the blueprint to a Python that has torch.",
         )
     if code != 0:
-        raise RequestProblem(f"cannot make an environment: {last_line(output)}", "")
+        raise RequestProblem(f"cannot create a virtual environment: {last_line(output)}", "")
 
 
 def _install(agent: Agent, request: dict[str, Any], folder: Path) -> str | None:
@@ -128,7 +127,7 @@ def _install(agent: Agent, request: dict[str, Any], folder: Path) -> str | None:
             return said
         raise RequestProblem(
             f"cannot install the project's requirements: {said}",
-            "Correct them, or set 'python' in the blueprint to one that has them.",
+            "Correct them, or set 'python' in the blueprint to a Python that has them.",
         )
     return None
 
@@ -151,10 +150,9 @@ def _tell_progress(agent: Agent, line: str) -> None:
 
 def run_bound(words: list[str], each: Callable[[str], None]) -> Any:
     """Run a command that ends with the agent; its exit code and the last of its output."""
-    bound = [sys.executable, "-I", "-S", "-c", system.shim(), str(os.getpid())]
     output = bytearray()
     process = subprocess.Popen(
-        [*bound, *words],
+        system.bound(words),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -123,7 +123,7 @@ def lay_out(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, 
     try:
         _make(store, entries, target, linked=kind in LINKED)
         if kind == "project":
-            write_baseline(target)
+            (target.parent / BASELINE).write_text(json.dumps(snapshot(target)))
     except OSError as error:
         raise unwritable(agent, error) from error
     return {"path": str(target)}
@@ -134,16 +134,12 @@ def _make(store: BlobStore, entries: Entries, target: Path, linked: bool) -> Non
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True, mode=0o700)
     try:
-        for entry in sorted(entries, key=_links_last):
+        for entry in sorted(entries, key=lambda entry: bool(entry["link"])):
             _place(store, entry, inside(part, entry["path"]), linked)
         _take_name(part, target)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
-
-
-def _links_last(entry: dict[str, Any]) -> bool:
-    return bool(entry["link"])
 
 
 def _take_name(part: Path, target: Path) -> None:
@@ -190,10 +186,6 @@ def checked_link(path: str, link: Any) -> str:
     if end == ".." or end.startswith("../"):
         raise RequestProblem(f"unsafe link: {link!r}")
     return link
-
-
-def write_baseline(project: Path) -> None:
-    (project.parent / BASELINE).write_text(json.dumps(snapshot(project)))
 
 
 def read_baseline(project: Path) -> dict[str, list[int]] | None:

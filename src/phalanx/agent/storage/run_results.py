@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from phalanx.agent.frames import RequestProblem, field
 from phalanx.agent.ownership import PIECE
 from phalanx.agent.storage.folders import read_baseline, snapshot
 from phalanx.agent.storage.unused import remove, remove_unused
+from phalanx.agent.tails import CHECKPOINT_NAME, CHECKPOINTS, finished_checkpoints
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +30,7 @@ FILES = ("model.safetensors", "best.safetensors")
 HOME_MARKER = "results-are-home"
 NAMED = 200
 """New files that are named one by one."""
+_LEAVING = ".leaving"
 
 
 def collect(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
@@ -147,5 +150,39 @@ def _is_needed(folder: Path) -> bool:
     return bool(kept or not at_home or _changed(project))
 
 
-HANDLERS = {"collect": collect, "collected": collected, "new_files": new_files, "clean": clean}
-SLOW = ("collect", "new_files", "clean")
+def checkpoint(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+    """Send one as soon as it is whole, so that it is not lost with this machine; the answer names
+    all that are here."""
+    folder, name = run_folder_of(agent), field(request, "checkpoint", str)
+    if not CHECKPOINT_NAME.fullmatch(name):
+        raise RequestProblem(f"invalid checkpoint name: {name[:100]!r}")
+    with _held(folder, name) as place:
+        for path in sorted(place.iterdir()):
+            send_file(agent, path, f"{CHECKPOINTS}/{name}/{path.name}")
+    return {"names": sorted(finished_checkpoints(folder))}
+
+
+@contextlib.contextmanager
+def _held(folder: Path, name: str) -> Iterator[Path]:
+    """Its files by second names: the workers may remove the checkpoint while it is sent."""
+    place = folder / _LEAVING / name
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    try:
+        for path in (folder / CHECKPOINTS / name).iterdir():
+            os.link(path, place / path.name, follow_symlinks=False)
+        yield place
+    except FileNotFoundError:
+        raise RequestProblem(f"checkpoint {name} no longer exists") from None
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+HANDLERS = {
+    "collect": collect,
+    "checkpoint": checkpoint,
+    "collected": collected,
+    "new_files": new_files,
+    "clean": clean,
+}
+SLOW = ("collect", "checkpoint", "new_files", "clean")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
+from phalanx.core.errors import DONE, MACHINE_FAILED
 
 if TYPE_CHECKING:
     from phalanx.cli.machines.doctor_checks import HealthCheck
-    from phalanx.cli.output import Output
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
@@ -18,8 +19,6 @@ def doctor(json: o.Json = False) -> int:
     from dataclasses import asdict
 
     from phalanx.cli.machines.doctor_checks import CHECKS, examine
-    from phalanx.cli.output import Output
-    from phalanx.core.errors import DONE, MACHINE_FAILED
 
     out = Output(json)
     findings: list[HealthCheck] = []

@@ -50,7 +50,7 @@ def examine(check: Check) -> HealthCheck:
 def system() -> HealthCheck:
     found = f"{platform.system()} {platform.release()}, {platform.machine()}"
     status = "ok" if sys.platform == "linux" else "warn"
-    return HealthCheck("system", status, found, "Linux is what this version is tested on.")
+    return HealthCheck("system", status, found, "This version is tested on Linux only.")
 
 
 def python() -> HealthCheck:
@@ -71,9 +71,9 @@ def torch() -> HealthCheck:
         )
     except subprocess.TimeoutExpired:
         slow = f"did not import within {PATIENCE_SECONDS} s"
-        return HealthCheck("torch", "fail", slow, "Is the disk or the machine overloaded?")
+        return HealthCheck("torch", "fail", slow, "Check the load of disk and machine.")
     except subprocess.CalledProcessError as error:
-        last = (error.stderr.strip().splitlines() or ["it does not import"])[-1]
+        last = (error.stderr.strip().splitlines() or ["it cannot be imported"])[-1]
         return HealthCheck("torch", "fail", last, "Install it: pip install torch")
     version, has_gpu, names = json.loads(answer.stdout.splitlines()[-1])
     return HealthCheck("torch", "ok", f"{version}, {', '.join(names) if has_gpu else 'CPU only'}")
@@ -85,7 +85,7 @@ def cores() -> HealthCheck:
     facts = measure()
     present = os.cpu_count() or facts.cores
     found = f"{facts.cores}" + (f" usable of {present}" if facts.cores < present else "")
-    remedy = "Two workers would share one core; a comparison needs two."
+    remedy = "Use a machine with two cores or more: here two workers would share one core."
     return HealthCheck("cores", "ok" if facts.cores >= 2 else "warn", found, remedy)
 
 
@@ -94,7 +94,7 @@ def gpus() -> HealthCheck:
 
     facts = measure()
     if facts.gpus > facts.usable_gpus:
-        remedy = "The installed torch is a CPU build; pytorch.org has CUDA builds."
+        remedy = "Install a CUDA build from pytorch.org: the installed torch is a CPU build."
         return HealthCheck("GPUs", "warn", f"{facts.gpus}, not usable by this torch", remedy)
     return HealthCheck("GPUs", "ok", str(facts.gpus) if facts.gpus else "none")
 
@@ -116,9 +116,9 @@ def shared_memory() -> HealthCheck:
     try:
         os.close(memfd.create(2))
     except (OSError, AttributeError) as error:
-        remedy = "Workers cannot share memory here; --launcher inprocess still works."
+        remedy = "Use --launcher inprocess: worker processes cannot share memory here."
         return HealthCheck("shared memory", "fail", str(error), remedy)
-    return HealthCheck("shared memory", "ok", "a segment for two workers was made and freed")
+    return HealthCheck("shared memory", "ok", "a segment for two workers was created and freed")
 
 
 def bfloat16(cpu_info: Path = CPU_INFO) -> HealthCheck:
@@ -127,11 +127,11 @@ def bfloat16(cpu_info: Path = CPU_INFO) -> HealthCheck:
         words = set(cpu_info.read_text().split())
     except OSError:
         return HealthCheck(
-            "bfloat16", "warn", "unknown: no /proc/cpuinfo", "--precision auto times it."
+            "bfloat16", "warn", "unknown: no /proc/cpuinfo", "--precision auto measures it."
         )
     units = [name for name in ("amx_bf16", "avx512_bf16", "bf16", "svebf16") if name in words]
     if not units:
-        remedy = "Stay with float32 on this CPU, or let --precision auto time both."
+        remedy = "Use float32 on this CPU, or let --precision auto measure both."
         return HealthCheck("bfloat16", "warn", "this CPU has no instructions for it", remedy)
     return HealthCheck("bfloat16", "ok", ", ".join(units))
 
@@ -158,7 +158,7 @@ def _writable(name: str, folder: Path, remedy: str) -> HealthCheck:
             file.write(b"phalanx")
     except OSError as error:
         return HealthCheck(name, "fail", f"{folder}: {error.strerror}", remedy)
-    made = "" if folder.exists() else " (made when needed)"
+    made = "" if folder.exists() else " (created when needed)"
     return HealthCheck(name, "ok", f"{folder}{made}")
 
 

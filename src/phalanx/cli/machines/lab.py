@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
+from phalanx.core.errors import InputError
+from phalanx.core.registry import did_you_mean
+from phalanx.lab.needs import check_root
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.text import Text
 
-    from phalanx.cli.output import Output
-    from phalanx.lab.lab import Lab
+    from phalanx.lab.lab import Lab, LabMachine
 
 STYLES = {"up": "green", "slow": "yellow", "cut": "red", "killed": "red", "lost": "red"}
 FIRST_WORDS = "# The lab '"
@@ -24,7 +28,7 @@ LabName = Annotated[
 ]
 InLab = Annotated[
     str | None,
-    typer.Option("--lab", metavar="NAME", help="The lab it is in, when there are several."),
+    typer.Option("--lab", metavar="NAME", help="The machine's lab, if there are several."),
 ]
 MachineName = Annotated[str, typer.Argument(metavar="MACHINE", help="A machine of the lab.")]
 
@@ -59,7 +63,7 @@ def up(
     name: Annotated[str, typer.Option(metavar="NAME", help="The lab's name.")] = "lab",
     share: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FOLDER", help="A folder below /tmp that the machines see too."),
+        typer.Option(metavar="FOLDER", help="A folder below /tmp to share with the machines."),
     ] = None,
     json: o.Json = False,
 ) -> int:
@@ -67,7 +71,6 @@ def up(
 
     Example: phalanx lab up --count 3 --cpu 80,80,20 --rate 1gbit --out lab.yaml
     """
-    from phalanx.cli.output import Output
     from phalanx.lab.lab import Lab
 
     _check_out(out)
@@ -87,14 +90,11 @@ def up(
 
 @lab_app.command()
 def down(name: LabName = None, json: o.Json = False) -> int:
-    """End a lab and remove everything that it made, also after a crash.
+    """End a lab and remove everything it created, even after a crash.
 
     Example: phalanx lab down
     """
-    from phalanx.cli.output import Output
-    from phalanx.core.registry import did_you_mean
     from phalanx.lab.lab import take_down
-    from phalanx.lab.needs import check_root
     from phalanx.lab.state import names
 
     check_root()
@@ -118,10 +118,7 @@ def status(name: LabName = None, json: o.Json = False) -> int:
 
     Example: phalanx lab status
     """
-    from phalanx.cli.output import Output
-    from phalanx.core.errors import InputError
     from phalanx.lab.lab import Lab
-    from phalanx.lab.needs import check_root
     from phalanx.lab.state import names
 
     check_root()
@@ -154,9 +151,8 @@ def slow(
 
     Example: phalanx lab slow m1 25
     """
-    found = _load(lab)
-    found.slow(machine, percent)
-    return _tell(found, machine, f"has {percent:g} % of a core now", json)
+    now = f"has {percent:g} % of a core now"
+    return _change(lab, machine, json, lambda found: found.slow(machine, percent), now)
 
 
 @lab_app.command()
@@ -165,9 +161,7 @@ def cut(machine: MachineName, lab: InLab = None, json: o.Json = False) -> int:
 
     Example: phalanx lab cut m2
     """
-    found = _load(lab)
-    found.cut(machine)
-    return _tell(found, machine, "is cut off", json)
+    return _change(lab, machine, json, lambda found: found.cut(machine), "is cut off")
 
 
 @lab_app.command()
@@ -176,9 +170,7 @@ def heal(machine: MachineName, lab: InLab = None, json: o.Json = False) -> int:
 
     Example: phalanx lab heal m2
     """
-    found = _load(lab)
-    found.heal(machine)
-    return _tell(found, machine, "is restored", json)
+    return _change(lab, machine, json, lambda found: found.heal(machine), "is restored")
 
 
 @lab_app.command()
@@ -187,16 +179,11 @@ def kill(machine: MachineName, lab: InLab = None, json: o.Json = False) -> int:
 
     Example: phalanx lab kill m2
     """
-    found = _load(lab)
-    found.kill(machine)
-    return _tell(found, machine, "is powered off", json)
+    return _change(lab, machine, json, lambda found: found.kill(machine), "is powered off")
 
 
 def _check_out(path: Path) -> None:
     """Before anything is made: is this a place for the blueprint?"""
-    from phalanx.core.errors import InputError
-    from phalanx.lab.needs import check_root
-
     check_root()
     if not path.absolute().parent.is_dir():
         raise InputError(f"{path}: there is no such folder", "Give another --out.")
@@ -215,34 +202,29 @@ def _is_left_over(path: Path) -> bool:
         return file.read(len(FIRST_WORDS)) == FIRST_WORDS.encode()
 
 
-def _load(name: str | None) -> Lab:
-    from phalanx.core.errors import InputError
+def _change(
+    name: str | None, machine: str, json: bool, act: Callable[[Lab], None], words: str
+) -> int:
+    """``act`` on the lab of that name, or the only one; ``words`` say what its machine is now."""
     from phalanx.lab.lab import Lab
-    from phalanx.lab.needs import check_root
     from phalanx.lab.state import names
 
     check_root()
     known = names()
     if not known:
         raise InputError("no lab is up", "Start one: phalanx lab up --count 3")
-    return Lab.load(name or _only(known))
-
-
-def _only(known: list[str]) -> str:
-    from phalanx.core.errors import InputError
-
-    if len(known) > 1:
-        raise InputError(f"there are {len(known)} labs", f"Name one: {', '.join(known)}")
-    return known[0]
-
-
-def _tell(found: Lab, machine: str, words: str, json: bool) -> int:
-    from phalanx.cli.output import Output
-
+    found = Lab.load(name or _only(known))
+    act(found)
     output = Output(json)
     output.say(f"{machine} {words}")
     output.result({"lab": found.name, "machine": machine, "status": found.machine(machine).status})
     return 0
+
+
+def _only(known: list[str]) -> str:
+    if len(known) > 1:
+        raise InputError(f"there are {len(known)} labs", f"Name one: {', '.join(known)}")
+    return known[0]
 
 
 def _as_json(found: Lab) -> dict[str, Any]:
@@ -262,31 +244,35 @@ def _as_json(found: Lab) -> dict[str, Any]:
 
 
 def _show(found: Lab, output: Output) -> None:
-    from phalanx.cli.show.lab_words import rate_words
+    from phalanx.cli.show.check_words import plain_table
     from phalanx.core import words
 
     parts = [
         f"lab '{found.name}'",
         f"this host is {found.gateway}",
-        f"links {rate_words(found.rate)}",
+        f"links {'unshaped' if found.rate is None else words.rate(found.rate)}",
         *([f"memory {words.size(found.memory, binary=True)}"] if found.memory else []),
     ]
     output.say(" · ".join(parts), style="bold")
-    output.human.print(_table(found), soft_wrap=False)
+    figures = ("core", "processes", "memory used", "received", "sent")
+    left = ("address", "status")
+    table = plain_table("machine", *left, *figures, left=left)
+    for machine in found.machines:
+        table.add_row(*_row(found, machine))
+    output.human.print(table, soft_wrap=False)
 
 
-def _table(found: Lab) -> Table:
-    from rich.table import Table
+def _row(lab: Lab, machine: LabMachine) -> list[str | Text]:
+    """Who it is, its share of a core, processes, memory, bytes received and sent; of a dead machine
+    a dash."""
     from rich.text import Text
 
-    from phalanx.cli.show.lab_words import row
+    from phalanx.core import words
 
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for title in ("machine", "address", "status"):
-        table.add_column(title, no_wrap=True)
-    for title in ("core", "processes", "memory used", "received", "sent"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for machine in found.machines:
-        state = Text(machine.status, style=STYLES[machine.status])
-        table.add_row(machine.name, machine.address, state, *row(found, machine))
-    return table
+    state = Text(machine.status, style=STYLES[machine.status])
+    share = "all" if machine.cpu is None else f"{machine.cpu:g} %"
+    if machine.status in ("killed", "lost"):
+        return [machine.name, machine.address, state, share, "-", "-", "-", "-"]
+    processes, memory = lab.usage(machine.name)
+    sizes = (words.size(n, binary=True) for n in (memory, *lab.counters(machine.name)))
+    return [machine.name, machine.address, state, share, str(processes), *sizes]

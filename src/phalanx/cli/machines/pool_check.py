@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from phalanx.cli.output import Output, write_problem
 from phalanx.cli.request import options as o
+from phalanx.core.errors import DONE, MACHINE_FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from phalanx.cli.output import Output
     from phalanx.launch.pool.pool_check import Check
     from phalanx.launch.pool.pool_findings import PoolFinding
     from phalanx.pool.machine import Pool
@@ -26,15 +27,13 @@ def check(
     ] = False,
     json: o.Json = False,
 ) -> int:
-    """Log in to all machines at once: what they are, and whom they reach.
+    """Log in to all machines; show what they have and which machines they can reach.
 
-    Every failure is a line with its fix, and the exit code 3. With --offline the blueprint is
-    only read: its machines, and what each selection takes.
+    Each failure is printed with its remedy, and the exit code is then 3. With --offline the
+    blueprint is only read; its machines, and those of each selection, are listed.
 
     Example: phalanx pool check pool.yaml
     """
-    from phalanx.cli.output import Output
-    from phalanx.core.errors import DONE, MACHINE_FAILED
     from phalanx.plan.select import select
     from phalanx.pool.blueprint import read_blueprint
 
@@ -47,13 +46,13 @@ def check(
         pool_offline.show(output.human, pool, selections)
         output.result(pool_offline.as_json(pool, selections))
         return DONE
-    found, findings = _check(pool, select(pool, machines), output)
+    found, findings = _check(select(pool, machines), output)
     _show(found, findings, pool, output)
     output.result(as_json(pool, found, findings))
     return MACHINE_FAILED if any(each.level == "error" for each in findings) else DONE
 
 
-def _check(pool: Pool, chosen: Sequence[Any], output: Output) -> tuple[Check, list[PoolFinding]]:
+def _check(chosen: Sequence[Any], output: Output) -> tuple[Check, list[PoolFinding]]:
     import asyncio
 
     from phalanx.launch.pool.pool_check import check_pool
@@ -67,7 +66,6 @@ def _check(pool: Pool, chosen: Sequence[Any], output: Output) -> tuple[Check, li
 
 
 def _show(check: Check, findings: Sequence[PoolFinding], pool: Pool, output: Output) -> None:
-    from phalanx.cli.output import write_problem
     from phalanx.cli.show import check_words as words
 
     output.human.print(words.machines_table(check), soft_wrap=False)

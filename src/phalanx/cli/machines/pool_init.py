@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from phalanx.cli.machines.pool_trust import Yes, settle_keys
+from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
+from phalanx.core.errors import BAD_INPUT, DONE, MACHINE_FAILED, InputError, PhalanxError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from phalanx.cli.output import Output
-    from phalanx.core.errors import PhalanxError
     from phalanx.launch.pool.pool_check import Visit
     from phalanx.pool.machine import Machine
 
@@ -36,24 +36,22 @@ def init(
         str | None,
         typer.Option(
             metavar="REF",
-            help="The password of all of them: 'prompt' asks once, 'env:NAME' reads a variable.",
+            help="One password for all machines: 'prompt' asks once, 'env:NAME' reads a variable.",
         ),
     ] = None,
     from_ssh_config: Annotated[
-        bool, typer.Option("--from-ssh-config", help="Take every Host of ~/.ssh/config.")
+        bool, typer.Option("--from-ssh-config", help="Add every Host of ~/.ssh/config.")
     ] = False,
     yes: Yes = False,
     json: o.Json = False,
 ) -> int:
-    """Log in to machines, find what they are, and write the blueprint.
+    """Log in to machines, find out what they have, and write the blueprint.
 
-    Host keys are shown and recorded as by phalanx pool trust. A machine that cannot be reached
-    is left in the file as a comment.
+    Host keys are shown and recorded as with phalanx pool trust. A machine that cannot be reached
+    is written as a comment.
 
     Example: phalanx pool init here alpha beta
     """
-    from phalanx.cli.output import Output
-    from phalanx.core.errors import BAD_INPUT, DONE, MACHINE_FAILED, InputError
     from phalanx.launch.pool.pool_init import machines_named, password_reference, with_host_names
     from phalanx.pool.known_file import keys_beside
 
@@ -79,7 +77,6 @@ def init(
 
 
 def _names(names: list[str], from_ssh_config: bool) -> list[str]:
-    from phalanx.core.errors import InputError
     from phalanx.launch.ssh.ssh_config import aliases
 
     found = [*names, *(aliases() if from_ssh_config else [])]
@@ -113,7 +110,6 @@ def _in_order(
 def _write(visits: Sequence[Visit], out: Path) -> None:
     from datetime import date
 
-    from phalanx.core.errors import InputError
     from phalanx.core.files import write_whole
     from phalanx.launch.pool.pool_init import blueprint_text
 

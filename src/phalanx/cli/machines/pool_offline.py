@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from phalanx.core.errors import InputError
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -12,7 +14,6 @@ if TYPE_CHECKING:
 
 
 def selections_of(pool: Pool) -> dict[str, list[str]]:
-    from phalanx.core.errors import InputError
     from phalanx.plan.select import GROUPS, select
 
     taken: dict[str, list[str]] = {}

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
+from phalanx.core.errors import DONE, MACHINE_FAILED, InputError
 
 if TYPE_CHECKING:
-    from phalanx.cli.output import Output
     from phalanx.pool.measured import Probe
 
 SHORTEST, LONGEST = 2.0, 3600.0
@@ -20,19 +21,17 @@ def probe(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A blueprint, YAML or JSON.")],
     machines: o.Machines = "all",
     seconds: Annotated[
-        float, typer.Option(metavar="N", help="How long to measure at most, once workers run.")
+        float, typer.Option(metavar="N", help="Most seconds to measure, once workers run.")
     ] = 30.0,
     json: o.Json = False,
 ) -> int:
-    """Measure how fast machines compute, the links between them, and collectives on these.
+    """Measure how fast machines compute, the links between them, and collectives.
 
-    The figures are kept beside the blueprint (pool.yaml: pool.probe.json). The machines' Python
-    needs torch; Phalanx itself is copied there.
+    The figures are saved beside the blueprint: those of pool.yaml in pool.probe.json. The
+    machines' Python needs torch; Phalanx itself is copied there.
 
     Example: phalanx pool probe pool.yaml --seconds 30
     """
-    from phalanx.cli.output import Output
-    from phalanx.core.errors import DONE, MACHINE_FAILED, InputError
     from phalanx.launch.pool.probe import probe_links
     from phalanx.launch.ssh.ssh_login import with_passwords
     from phalanx.plan.select import select
@@ -42,7 +41,7 @@ def probe(
 
     if not SHORTEST <= seconds <= LONGEST:
         raise InputError(
-            f"--seconds cannot be {seconds:g} seconds", f"Give {SHORTEST:g} to {LONGEST:g}."
+            f"--seconds cannot be {seconds:g}", f"Give a number from {SHORTEST:g} to {LONGEST:g}."
         )
     pool = read_blueprint(file)
     chosen = select(pool, machines)
@@ -56,7 +55,7 @@ def probe(
     for warning in as_measured(pool, found).warnings:
         output.say(f"warning: {warning}", style="yellow")
     if found.rates:
-        output.say(f"\nkept in {path_beside(file)}")
+        output.say(f"\nsaved in {path_beside(file)}")
     for trouble in found.trouble:
         output.problem(InputError(trouble.cause, trouble.remedy))
     output.result(_as_json(found, path_beside(file)))
@@ -65,11 +64,10 @@ def probe(
 
 def _show(probe: Probe, output: Output) -> None:
     from phalanx.cli.show import probe_words as words
-    from phalanx.cli.show import rate_words
 
     if probe.rates:
-        output.say(rate_words.HEADING, style="bold")
-        output.human.print(rate_words.rates_table(probe), soft_wrap=False)
+        output.say(words.HEADING, style="bold")
+        output.human.print(words.rates_table(probe), soft_wrap=False)
         output.say()
     if not probe.links:
         return
@@ -79,7 +77,7 @@ def _show(probe: Probe, output: Output) -> None:
     if probe.collectives:
         count = len(probe.participants)
         output.say(
-            f"\ncollectives of {count} machines: median time, and ×RATIO to the cost formula's",
+            f"\ncollectives of {count} machines: median time, and ×RATIO to the predicted one",
             style="bold",
         )
         output.human.print(words.collectives_table(probe), soft_wrap=False)

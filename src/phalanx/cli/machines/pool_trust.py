@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
+from phalanx.core.errors import BAD_INPUT, DONE, MACHINE_FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from phalanx.cli.output import Output
     from phalanx.launch.pool.pool_trust import Shown
     from phalanx.pool.machine import Machine
 
 Yes = Annotated[
-    bool, typer.Option("--yes", help="Record host keys without asking; be sure of the network.")
+    bool, typer.Option("--yes", help="Record host keys without asking; for trusted networks.")
 ]
 
 
@@ -30,14 +31,12 @@ def trust(
 ) -> int:
     """Show the host keys of machines, and record them beside the blueprint.
 
-    pool.yaml gets a pool.known_hosts, in OpenSSH's format. Compare the fingerprints with what
+    Those of pool.yaml go to pool.known_hosts (OpenSSH format). Compare the fingerprints with what
     ssh-keygen -lf prints on the machines. A key that differs from the recorded one is never
     replaced: remove its line by hand.
 
     Example: phalanx pool trust pool.yaml
     """
-    from phalanx.cli.output import Output
-    from phalanx.core.errors import BAD_INPUT, DONE, MACHINE_FAILED
     from phalanx.launch.ssh.ssh_login import with_jump_passwords
     from phalanx.plan.select import select
     from phalanx.pool.blueprint import read_blueprint
@@ -96,7 +95,7 @@ def _agreed(count: int, file: Path, output: Output, yes: bool) -> bool:
         return True
     if not sys.stdin.isatty():
         output.note(
-            "not recorded: no terminal to confirm at; check the fingerprints, then use --yes"
+            "not recorded: no terminal to confirm in; check the fingerprints, then use --yes"
         )
         return False
     what = "this key" if count == 1 else f"these {count} keys"

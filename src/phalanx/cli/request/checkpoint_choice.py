@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from phalanx.core.errors import InputError
+from phalanx.cli.request.find_run import summary_of
+from phalanx.core.errors import InputError, PhalanxError
 from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.observe.summary.run_records import LaunchRecord, read_record
+from phalanx.train.checkpoint import checkpoint_index as shelf
+from phalanx.train.checkpoint.checkpoint_manifest import CheckpointManifest, folder_name
 
 if TYPE_CHECKING:
     from phalanx.cli.output import Output
-    from phalanx.train.checkpoint.checkpoint_manifest import CheckpointManifest
 
 
 def find_checkpoint(
@@ -20,9 +23,6 @@ def find_checkpoint(
 
     ``fetch``: machines that may still have one are asked, if the run has no controller any more.
     """
-    from phalanx.train.checkpoint import checkpoint_index as shelf
-    from phalanx.train.checkpoint.checkpoint_manifest import folder_name
-
     if number is None:
         return _newest(paths, out, fetch)
     there = shelf.numbers(paths.checkpoints)
@@ -39,8 +39,6 @@ def run_of(checkpoint: Path) -> str:
 
 
 def _newest(paths: RunPaths, out: Output, fetch: bool) -> tuple[Path, CheckpointManifest]:
-    from phalanx.train.checkpoint import checkpoint_index as shelf
-
     silent = _fetch_left(paths, out) if fetch else {}
     try:
         path, manifest, remarks = shelf.newest_valid(paths.checkpoints)
@@ -57,9 +55,6 @@ def _newest(paths: RunPaths, out: Output, fetch: bool) -> tuple[Path, Checkpoint
 def _fetch_left(paths: RunPaths, out: Output) -> dict[str, str]:
     """Machines may have a checkpoint that did not come home: the controller was killed, or they
     were cut off. Returns those that could not be asked, each with the reason."""
-    from phalanx.core.errors import PhalanxError
-    from phalanx.observe.summary.run_records import LaunchRecord, read_record
-
     launch = read_record(paths.launch, LaunchRecord)
     if launch is None or launch.launcher != "ssh" or not _is_one_missing(paths):
         return {}
@@ -78,9 +73,6 @@ def _fetch_left(paths: RunPaths, out: Output) -> dict[str, str]:
 
 def _is_one_missing(paths: RunPaths) -> bool:
     """Whether the run began to write a newer checkpoint than is here."""
-    from phalanx.cli.request.find_run import summary_of
-    from phalanx.train.checkpoint import checkpoint_index as shelf
-
     there, written = shelf.numbers(paths.checkpoints), summary_of(paths).checkpoint
     if written is None:
         return not there and not paths.summary.exists()
@@ -94,16 +86,13 @@ def _with_silent(error: InputError, silent: dict[str, str]) -> InputError:
         return error
     names = ", ".join(silent)
     return InputError(
-        f"{error.cause}: none was fetched, and {names} could not be reached",
-        "Resume it again when they answer, or start it again.",
+        f"{error.cause}: none was fetched yet, and {names} could not be reached",
+        "Resume again when these machines can be reached, or start the run from the beginning.",
     )
 
 
 def _begun_from(paths: RunPaths) -> tuple[Path, CheckpointManifest] | None:
     """The checkpoint that a resumed run went on from, if it is still there and whole."""
-    from phalanx.observe.summary.run_records import LaunchRecord, read_record
-    from phalanx.train.checkpoint import checkpoint_index as shelf
-
     launch = read_record(paths.launch, LaunchRecord)
     if launch is None or launch.settings is None or launch.settings.resume is None:
         return None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
+from phalanx.core.run_folder.run_paths import RunPaths, runs_home, slug
+
 if TYPE_CHECKING:
     from phalanx.cli.output import Output
     from phalanx.launch.launchers.launcher import Job, Launch
@@ -25,7 +27,6 @@ def show(jobs: list[tuple[str, Job]], out: Output) -> int:
 
 
 def _rehearsed(name: str, job: Job, out: Output) -> tuple[Job, Launch]:
-    from phalanx.core.run_folder.run_paths import RunPaths, runs_home, slug
     from phalanx.launch.launchers.launcher import LAUNCHERS, Launcher
     from phalanx.launch.run.interrupts import Interrupts
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import RunPaths, find_run, list_runs, runs_home
-
-if TYPE_CHECKING:
-    from phalanx.observe.summary.summary import Summary
+from phalanx.observe.summary.run_records import StudyRecord, read_record, study_folders
+from phalanx.observe.summary.run_status import controller_alive
+from phalanx.observe.summary.summary import Summary, read_summary, summarise
 
 
 def study_runs(paths: RunPaths) -> list[RunPaths]:
     """The runs of a study, in the order they were made; those that are gone are left out."""
-    from phalanx.observe.summary.run_records import StudyRecord, read_record, study_folders
-
     record = read_record(paths.study, StudyRecord)
     siblings = study_folders(paths, record) if record else []
     return [run for run in siblings if run.launch.exists()]
@@ -59,8 +55,6 @@ def detached(name: str | None) -> RunPaths:
 
 def running(name: str | None) -> RunPaths | None:
     """The run that goes on (the newest, or of the study that is named), else the named one."""
-    from phalanx.observe.summary.run_status import controller_alive
-
     if name is None:
         candidates = list_runs()
     else:
@@ -83,8 +77,6 @@ def single_run(name: str | None, verb: str) -> RunPaths:
 
 def summary_of(paths: RunPaths) -> Summary:
     """The summary as written, or as the files tell it now."""
-    from phalanx.observe.summary.summary import read_summary, summarise
-
     return read_summary(paths) or summarise(paths)
 
 

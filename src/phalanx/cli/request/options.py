@@ -33,16 +33,16 @@ Module = Annotated[
 ]
 RunName = Annotated[
     str | None,
-    typer.Argument(metavar="[RUN]", help="Its id, a part of it, or its folder. Default: newest."),
+    typer.Argument(metavar="[RUN]", help="A run's id, part of it, or folder. Default: newest."),
 ]
 RunNames = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[RUN]…",
-        help="Its id, a part of it, or its folder; several are compared. Default: newest.",
+        help="A run's id, part of it, or folder; several are compared. Default: newest.",
     ),
 ]
-OTHER_POOL = "The blueprint, if it has moved, or if the run's folder is not yours."
+OTHER_POOL = "The blueprint, if it was moved, or if the run's folder belongs to another user."
 Json = Annotated[
     bool, typer.Option("--json", help="End stdout with one JSON object; text goes to stderr.")
 ]
@@ -62,7 +62,7 @@ NewStrategy = Annotated[
         metavar="SPEC",
         callback=_explain_strategies,
         is_eager=True,
-        help="Instead of the run's. 'help' explains them.",
+        help="Another strategy than the run's. 'help' explains them.",
     ),
 ]
 Strategies = Annotated[
@@ -78,7 +78,7 @@ Strategies = Annotated[
 ]
 Workers = Annotated[
     int | None,
-    typer.Option(metavar="N", help="Workers in all. Default: one per GPU, else per machine."),
+    typer.Option(metavar="N", help="Total workers. Default: one per GPU, else per machine."),
 ]
 PoolFile = Annotated[
     Path | None,
@@ -95,35 +95,35 @@ LauncherName = Annotated[
     typer.Option(
         metavar="NAME",
         help="local (processes), ssh (other machines) or inprocess (threads, to debug). "
-        "Default: from the machines.",
+        "Default: depends on the machines.",
     ),
 ]
 DataFolder = Annotated[
     Path | None,
     typer.Option(
-        "--data", metavar="DIR", help="A folder to copy to every machine once (run.data)."
+        "--data", metavar="DIR", help="A data folder to copy to every machine once (run.data)."
     ),
 ]
 ShipLimit = Annotated[
     str | None,
-    typer.Option(metavar="SIZE", help="How large a project folder may be shipped (200MB)."),
+    typer.Option(metavar="SIZE", help="Largest project folder that is sent to machines (200MB)."),
 ]
 FollowLinks = Annotated[
     bool,
-    typer.Option("--follow-links", help="Send files outside the project that links point to."),
+    typer.Option("--follow-links", help="Send files outside the project that symlinks point to."),
 ]
 Detach = Annotated[
-    bool, typer.Option("--detach", help="Return once it trains; follow it by phalanx attach.")
+    bool, typer.Option("--detach", help="Return once it trains; follow it with phalanx attach.")
 ]
-Epochs = Annotated[int | None, typer.Option(metavar="N", help="Instead of the script's number.")]
+Epochs = Annotated[int | None, typer.Option(metavar="N", help="Epochs, instead of the script's.")]
 Batch = Annotated[
-    int | None, typer.Option(metavar="N", help="Global batch, instead of the script's.")
+    int | None, typer.Option(metavar="N", help="Global batch size, instead of the script's.")
 ]
 Batches = Annotated[
-    str | None, typer.Option("--batch", metavar="N,M", help="Global batches, separated by commas.")
+    str | None, typer.Option("--batch", metavar="N,M", help="Global batch sizes, comma-separated.")
 ]
 BatchPerWorker = Annotated[
-    int | None, typer.Option(metavar="N", help="The batch of each worker, instead of --batch.")
+    int | None, typer.Option(metavar="N", help="Batch size per worker, instead of --batch.")
 ]
 Repeat = Annotated[int, typer.Option(metavar="N", help="Runs of each; repeat i uses seed + i.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="Seeds Python, NumPy and torch.")]
@@ -137,7 +137,7 @@ OnNonfinite = Annotated[
     str,
     typer.Option(
         metavar="WHAT",
-        help="A step whose gradient is not finite: skip (10 in a row end the run) or stop.",
+        help="If a gradient is not finite: skip the step (10 in a row end the run), or stop.",
     ),
 ]
 LossKind = Annotated[
@@ -155,31 +155,31 @@ Rate = Annotated[
     str | None, typer.Option(metavar="RATE", help="Emulate a slower link, such as 100mbit.")
 ]
 CheckpointEvery = Annotated[
-    str, typer.Option(metavar="N", help="Epochs, such as 1, a time, such as 10min, or 1,10min.")
+    str, typer.Option(metavar="N", help="Save every N epochs, or 10min, or both: 1,10min.")
 ]
 Keep = Annotated[
-    int, typer.Option(metavar="N", help="Checkpoints that are kept, besides the best.")
+    int, typer.Option(metavar="N", help="How many checkpoints to keep, besides the best.")
 ]
 Name = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Part of the run's id. Default: the script's.")
+    str | None, typer.Option(metavar="NAME", help="Name in the run's id. Default: the script's.")
 ]
 FrameworkName = Annotated[
     str | None,
     typer.Option(
         "--framework",
         metavar="NAME",
-        help="Run a script of torch (DDP, Accelerate, Lightning) or tensorflow as it is.",
+        help="Run a torch (DDP, Accelerate, Lightning) or tensorflow script unchanged.",
     ),
 ]
 Roles = Annotated[
     str | None,
-    typer.Option(metavar="A=N,…", help="Of a TensorFlow script, such as chief=1,worker=2,ps=1."),
+    typer.Option(metavar="A=N,…", help="For TensorFlow scripts, such as chief=1,worker=2,ps=1."),
 ]
 Systems = Annotated[
     str | None,
     typer.Option(
         metavar="A,B,C",
-        help="Compare systems instead: phalanx, torch-ddp, tf-mwms, tf-ps.",
+        help="Compare systems instead of strategies: phalanx, torch-ddp, tf-mwms, tf-ps.",
     ),
 ]
 PeerScripts = Annotated[
@@ -187,7 +187,7 @@ PeerScripts = Annotated[
     typer.Option(
         "--peer",
         metavar="SYSTEM=SCRIPT",
-        help="The script of a system. Default: NAME.ddp.py, NAME.keras.py beside SCRIPT.",
+        help="The script for a system. Default: NAME.ddp.py, NAME.keras.py beside SCRIPT.",
     ),
 ]
 DryRun = Annotated[

@@ -17,11 +17,21 @@ from phalanx.cli.request.values import (
 )
 from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
+from phalanx.core.settings import (
+    BALANCES,
+    LOSSES,
+    ON_NONFINITE,
+    PRECISIONS,
+    Balance,
+    LossKind,
+    OnNonfinite,
+    Precision,
+    RunSettings,
+)
 
 if TYPE_CHECKING:
     from phalanx.cli.invocation import Invocation
     from phalanx.cli.request.options import RunOptions
-    from phalanx.core.settings import Balance, LossKind, OnNonfinite, Precision
     from phalanx.launch.launchers.launcher import Fleet, Job
     from phalanx.plan.plan import Plan
     from phalanx.pool.machine import Machine, Pool
@@ -84,7 +94,6 @@ class Request:
 
     def job(self, strategy: str, batch: int | None, *, repeat: int = 0) -> Job:
         """One run; each repeat has its own seed, shared by all strategies."""
-        from phalanx.core.settings import RunSettings
         from phalanx.launch.launchers.launcher import Job
 
         options = self.options
@@ -162,13 +171,12 @@ def check(
     _check_numbers(options)
     _check_choices(options)
     if module and not joins:
-        raise InputError("-m cannot be used with --framework", "Name the file of the script.")
+        raise InputError("-m cannot be used with --framework", "Give the script's path.")
     named = None
     if module:
         script, named = module_file(str(script), Path.cwd())
     script = check_script(script, joins=joins)
-    adopt = joins and is_adopted(script)
-    if adopt:
+    if adopt := joins and is_adopted(script):
         check_adopted(options)
     machines, pool = _machines(options)
     request = Request(
@@ -228,14 +236,14 @@ def read_batches(text: str | None) -> list[int | None]:
             ) from None
         check_at_least("--batch", batch, 1)
         if batch in batches:
-            raise InputError(f"--batch names {batch} twice", "--repeat runs each one again.")
+            raise InputError(f"--batch has {batch} twice", "To run each again: --repeat N")
         batches.append(batch)
     return batches
 
 
 def refuse_two_batches(batch: object, batch_per_worker: int | None) -> None:
     if batch is not None and batch_per_worker is not None:
-        raise InputError("use --batch or --batch-per-worker, not both", "Give one of them.")
+        raise InputError("--batch and --batch-per-worker cannot be combined", "Give one of them.")
 
 
 def _check_numbers(options: RunOptions) -> None:
@@ -244,11 +252,10 @@ def _check_numbers(options: RunOptions) -> None:
     check_at_least("--batch-per-worker", options.batch_per_worker, 1)
     check_at_least("--seed", options.seed, 0)
     if options.seed >= MOST_SEED:
-        raise InputError(f"--seed {options.seed} is too large", f"Use less than {MOST_SEED}.")
+        raise InputError(f"--seed {options.seed} is too large", f"Use a seed below {MOST_SEED}.")
 
 
 def _check_choices(options: RunOptions) -> None:
-    from phalanx.core.settings import BALANCES, LOSSES, ON_NONFINITE, PRECISIONS
     from phalanx.launch.launchers.launcher import LAUNCHERS
 
     for what, value, known in (
@@ -289,5 +296,5 @@ def _check_travel(request: Request) -> None:
     if options.detach and launcher != "ssh":
         raise InputError(
             f"--detach cannot be used with the launcher '{launcher}'",
-            "On this machine: nohup phalanx run … &; or --launcher ssh.",
+            "Use --launcher ssh; or, on this machine: nohup phalanx run … &",
         )

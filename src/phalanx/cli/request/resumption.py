@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from phalanx.cli.request import options as o
+from phalanx.core.errors import InputError
 
 if TYPE_CHECKING:
     from phalanx.cli.invocation import Invocation
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from phalanx.train.checkpoint.checkpoint_manifest import CheckpointManifest
 
 SUFFIX = "-resumed"
-Same = "Instead of the run's."
+Same = "Replaces the run's value."
 Text = str | None
 Number = int | None
 
@@ -31,11 +32,11 @@ class ResumeOptions:
 
     strategy: o.NewStrategy = None
     workers: Annotated[Number, typer.Option(metavar="N", help=Same)] = None
-    epochs: Annotated[Number, typer.Option(metavar="N", help="In all, " + Same.lower())] = None
+    epochs: Annotated[Number, typer.Option(metavar="N", help="Total; " + Same.lower())] = None
     batch: Annotated[Number, typer.Option(metavar="N", help=Same)] = None
     checkpoint: Annotated[
         Number,
-        typer.Option(metavar="NUMBER", help="Which one. Default: the newest complete one."),
+        typer.Option(metavar="NUMBER", help="Its number. Default: the newest complete one."),
     ] = None
     launcher: Annotated[Text, typer.Option(metavar="NAME", help=Same)] = None
     pool: Annotated[Path | None, typer.Option("--pool", metavar="FILE", help=Same)] = None
@@ -47,11 +48,11 @@ class ResumeOptions:
     checkpoint_every: Annotated[Text, typer.Option(metavar="N", help=Same)] = None
     keep: Annotated[Number, typer.Option(metavar="N", help=Same)] = None
     name: Annotated[
-        Text, typer.Option(metavar="NAME", help="Part of its id. Default: the run's.")
+        Text, typer.Option(metavar="NAME", help="Name in its id. Default: the run's.")
     ] = None
     trust: Annotated[
         bool,
-        typer.Option("--trust", help="Accept a folder made elsewhere or by another user."),
+        typer.Option("--trust", help="Accept a run folder created elsewhere or by another user."),
     ] = False
     follow_links: o.FollowLinks = False
     dry_run: o.DryRun = False
@@ -164,15 +165,13 @@ def _fleet(job: Job, settings: RunSettings) -> Fleet:
 
 
 def _check_script_is_there(past: Past) -> None:
-    from phalanx.core.errors import InputError
-
     script = Path(past.launch.script)
     if script.is_file():
         return
-    where = "Is this the folder in which the run was started?" if not script.is_absolute() else ""
+    where = "Go to the folder where the run was started." if not script.is_absolute() else ""
     copy = past.paths.source / script.name
-    kept = f"A copy is kept: {copy}" if copy.is_file() else ""
-    raise InputError(f"the script '{script}' is gone", " ".join(w for w in (where, kept) if w))
+    kept = f"A copy is in {copy}." if copy.is_file() else ""
+    raise InputError(f"there is no script '{script}'", " ".join(w for w in (where, kept) if w))
 
 
 def _name_of(past: Past) -> str:

@@ -6,9 +6,14 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from rich.table import Table
+from rich.table import Table
+from rich.text import Text
 
+from phalanx.cli.output import Output
+from phalanx.core.spec.codecs import known_codecs
+from phalanx.core.spec.strategies import ALIASES, known_strategies
+
+if TYPE_CHECKING:
     from phalanx.core.spec.keys import Key
 
 WIDTH = 80
@@ -24,10 +29,6 @@ SWITCHES = (
 
 def explain(*, json: bool) -> None:
     """Print the tables; with ``json`` also the object that says the same."""
-    from phalanx.cli.output import Output
-    from phalanx.core.spec.codecs import known_codecs
-    from phalanx.core.spec.strategies import ALIASES, known_strategies
-
     strategies = [
         _entry(name, traits.summary, traits.keys) for name, traits in known_strategies().items()
     ]
@@ -88,9 +89,6 @@ def _example(name: str, options: Mapping[str, dict[str, Any]]) -> str:
 
 
 def _table(title: str, entries: list[dict[str, Any]]) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column(title, no_wrap=True)
     table.add_column("what it does, and its options", ratio=1)
@@ -110,9 +108,6 @@ def _line(key: str, option: dict[str, Any]) -> str:
 
 
 def _switches() -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("switch", no_wrap=True)
     table.add_column("what it does", ratio=1)

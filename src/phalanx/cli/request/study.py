@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from phalanx.cli.output import Output
+from phalanx.cli.show.result_lines import describe, tell_results, tell_study
 from phalanx.core.errors import DONE, SCRIPT_FAILED, STOPPED, PhalanxError, RunStopped
 from phalanx.core.files import write_whole
 from phalanx.core.run_folder.run_paths import RunPaths, new_run
 from phalanx.core.settings import OURS
 
 if TYPE_CHECKING:
-    from phalanx.cli.output import Output
     from phalanx.cli.request.request import Request
     from phalanx.launch.launchers.launcher import Job
     from phalanx.launch.run.controller import Outcome
@@ -152,7 +153,7 @@ class StudyRun:
         """What a verdict would hang on, and one run each does not explain, runs once more."""
         pair = in_question(self._outcomes) if self._repeat == 1 and self._batches == 1 else []
         if pair:
-            self._out.say("repeating: the speed-up is more than the workers explain", "bold")
+            self._out.say("repeating: a speed-up above the number of workers", "bold")
         for index in pair:
             outcome = self._run_one(study, self.names()[index], self.jobs[index])
             self._outcomes.append(outcome)
@@ -163,7 +164,6 @@ class StudyRun:
     def _run_one(self, study: Study, name: str, job: Job) -> Outcome:
         from phalanx.cli.request.systems import cannot_run, ready
         from phalanx.cli.show.progress import observe
-        from phalanx.cli.show.result_lines import describe
         from phalanx.launch.run.controller import execute
 
         paths = new_run(name)
@@ -184,8 +184,6 @@ class StudyRun:
 
     def _tell(self, study: Study, stopped: bool) -> None:
         """The table, the verdict, the report; then the JSON."""
-        from phalanx.cli.show.result_lines import tell_results, tell_study
-
         report = None
         if stopped:
             # Drawing takes seconds, and a user who stops a study does not want to wait.
@@ -239,8 +237,6 @@ def in_question(outcomes: Sequence[Outcome]) -> list[int]:
 
 def start_of(request: Request, batches: list[int | None]) -> tuple[Output, list[int | None]]:
     """Where a comparison is printed, and its global batches."""
-    from phalanx.cli.output import Output
-
     out = Output(request.options.json)
     for warning in request.warnings:
         out.note(f"warning: {warning}")

@@ -10,8 +10,20 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from phalanx.core.errors import InputError, PhalanxError
+from phalanx.core.files import write_whole
 from phalanx.core.registry import did_you_mean
 from phalanx.core.settings import OURS
+from phalanx.core.spec import parse_specs
+from phalanx.launch.frameworks.framework import (
+    FRAMEWORKS,
+    MIRRORED,
+    PARAMETER_SERVER,
+    SERVER,
+    TENSORFLOW,
+    TORCH,
+    Framework,
+)
+from phalanx.observe.summary.summary import Summary
 
 if TYPE_CHECKING:
     import typer
@@ -38,8 +50,6 @@ def read_framework(
     ctx: typer.Context, name: str | None, roles: str | None, script: Path
 ) -> Framework | None:
     """``--framework`` and ``--roles``; what kind of TensorFlow script it is, it says itself."""
-    from phalanx.launch.frameworks.framework import FRAMEWORKS, TENSORFLOW, TORCH, Framework
-
     if name is None:
         if roles is not None:
             raise InputError(
@@ -48,9 +58,9 @@ def read_framework(
         return None
     if name not in FRAMEWORKS:
         raise InputError(f"unknown framework '{name}'", did_you_mean(name, FRAMEWORKS))
-    _refuse(ctx, "strategy", "the script synchronises its workers itself")
+    _refuse(ctx, "strategy", "its script synchronises the workers itself")
     for option in ("slow", "rate", "precision", "balance", "checkpoint_every"):
-        _refuse(ctx, option, "only Phalanx's own loop can do this")
+        _refuse(ctx, option, "only Phalanx's training loop supports it")
     if name == TORCH:
         if roles is not None:
             raise InputError("--roles is for TensorFlow scripts only", "Leave it out.")
@@ -59,7 +69,6 @@ def read_framework(
 
 
 def _tensorflow(name: str, text: str | None, script: Path) -> Framework:
-    from phalanx.launch.frameworks.framework import MIRRORED, PARAMETER_SERVER, SERVER, Framework
     from phalanx.launch.frameworks.peer_environments import TENSORFLOW_PACKAGES
     from phalanx.launch.frameworks.seating import read_roles
     from phalanx.launch.frameworks.tensorflow_scripts import system_of
@@ -89,7 +98,6 @@ def read_systems(
     script: Path,
 ) -> Wanted | None:
     """``--systems`` and ``--peer``; every script is looked for before anything starts."""
-    from phalanx.core.spec import parse_specs
     from phalanx.launch.frameworks.peer_environments import peer_of, sibling_of
     from phalanx.launch.script.script_check import check_script
 
@@ -100,11 +108,11 @@ def read_systems(
         return None
     names = [name.strip() for name in systems.split(",")]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise InputError(f"--systems names '{twice}' twice", "--repeat runs each one again.")
+        raise InputError(f"--systems has '{twice}' twice", "To run each again: --repeat N")
     if unused := sorted(set(named) - set(names)):
-        raise InputError(f"--peer names {unused[0]}, --systems does not", "Name it in both.")
+        raise InputError(f"--peer names {unused[0]}, but --systems does not", "Name it in both.")
     for option in ("slow", "rate", "precision"):
-        _refuse(ctx, option, "other systems do not have it")
+        _refuse(ctx, option, "other systems do not support it")
     found = {
         name: check_script(named.get(name) or sibling_of(script, peer_of(name)), joins=False)
         for name in names
@@ -150,7 +158,7 @@ def framework_job(
     asked = request.options.workers
     total = sum(framework.roles.values()) or asked
     if framework.roles and asked not in (None, total, framework.roles.get("worker")):
-        raise InputError(f"--workers {asked} and --roles do not agree", "Give one of them.")
+        raise InputError(f"--workers {asked} does not match --roles", "Give one of them.")
     plan = plan_for(
         request.machines,
         framework,
@@ -183,9 +191,7 @@ def ready(job: Job, out: Output) -> Job:
 
 def cannot_run(job: Job, paths: RunPaths, error: PhalanxError) -> Outcome:
     """The outcome of a run that could not even be started: a row with its reason."""
-    from phalanx.core.files import write_whole
     from phalanx.launch.run.controller import Outcome
-    from phalanx.observe.summary.summary import Summary
 
     summary = Summary(run=paths.id, status="failed", strategy=job.settings.strategy)
     summary.system = job.framework.system if job.framework else OURS

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from phalanx.cli.request.study import Study, terminate_as_interrupt
+from phalanx.cli.show.result_lines import describe
 from phalanx.cli.show.tuning_words import Tried, print_tried, sentences
 from phalanx.core.errors import DONE, STOPPED, InputError
 from phalanx.core.run_folder.run_paths import new_run
@@ -58,8 +59,8 @@ class Tuning:
         study = Study(folder, request.command, str(request.script), rules.seeds)
         study.write()
         self._out.say(
-            f"at most {rules.most_runs} runs; every point once would take "
-            f"{rules.runs_of_the_grid}, without confirmation"
+            f"at most {rules.most_runs} runs, with confirmation; every point once would take "
+            f"{rules.runs_of_the_grid}, without it"
         )
         with terminate_as_interrupt():
             try:
@@ -79,7 +80,6 @@ class Tuning:
 
     def _run_one(self, study: Study, trial: SwitchTrial) -> Outcome:
         from phalanx.cli.show.progress import observe
-        from phalanx.cli.show.result_lines import describe
         from phalanx.launch.run.controller import execute
 
         paths = new_run(self._title(trial))
@@ -121,7 +121,7 @@ class Tuning:
             return
         known = sorted({name for row in summary.history for name in row if row[name] is not None})
         raise InputError(
-            f"no '{self._metric}' was logged by {summary.run}",
+            f"'{self._metric}' was not logged by {summary.run}",
             f"Choose with --metric: {', '.join(n for n in known if n.endswith(_FIGURES))}",
         )
 
@@ -173,7 +173,7 @@ class Tuning:
             "confirmed_behind": verdict.confirmed_behind,
             "runs_to_find": len(searched),
             "runs_of_the_grid": rules.runs_of_the_grid,
-            "tried": [tried.as_dict() for tried in self._tried],
+            "tried": [asdict(tried) for tried in self._tried],
             "failures": dict(study.failures),
         }
 

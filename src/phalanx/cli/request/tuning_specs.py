@@ -38,7 +38,7 @@ class Specs:
 def _one_phase(option: str, text: str) -> str:
     spec = parse_spec(text)
     if len(spec.phases) > 1 or spec.on_straggler:
-        raise InputError(f"{option} {text} is a switch itself", "Give one strategy.")
+        raise InputError(f"{option} {text} is itself a switch", "Give one strategy.")
     if spec.phases[0].name == "single":
         raise InputError(f"{option} cannot be single: it has one worker", "For example: allreduce")
     return spec.phases[0].label

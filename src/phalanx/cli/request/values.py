@@ -55,9 +55,9 @@ def _speed(text: str) -> float:
     try:
         speed = float(text)
     except ValueError:
-        raise InputError(f"--slow must be speeds with commas, not '{text}'", example) from None
+        raise InputError(f"--slow must be a list of speeds, not '{text}'", example) from None
     if not SLOWEST <= speed <= 1:
-        raise InputError(f"--slow {text}: a speed is from {SLOWEST:g} to 1", example)
+        raise InputError(f"--slow {text}: each speed must be from {SLOWEST:g} to 1", example)
     return speed
 
 
@@ -97,7 +97,7 @@ def read_checkpoints(text: str, keep: int) -> CheckpointTimes:
     return CheckpointTimes(epochs or 0, minutes, keep)
 
 
-_EVERY_EXAMPLE = "For example: --checkpoint-every 1 (epochs), 10min, or 1,10min; 0 is none"
+_EVERY_EXAMPLE = "For example: --checkpoint-every 1 (epochs), 10min, or 1,10min; 0 for none"
 
 
 def _split(option: str, text: str, example: str) -> tuple[float, str]:
@@ -114,7 +114,7 @@ def _split(option: str, text: str, example: str) -> tuple[float, str]:
 
 def _whole(number: float, text: str) -> int:
     if not (math.isfinite(number) and number == int(number)):
-        raise InputError(f"--checkpoint-every {text}: whole epochs only", _EVERY_EXAMPLE)
+        raise InputError(f"--checkpoint-every {text}: epochs must be whole numbers", _EVERY_EXAMPLE)
     return int(number)
 
 
@@ -124,7 +124,13 @@ def _once(value: object, what: str, text: str) -> None:
 
 
 def check_adopted(options: RunOptions) -> None:
-    """What a script decides by itself, unless it asks Phalanx."""
+    """What a script that does not call Phalanx decides by itself."""
+    if options.launcher == "inprocess":
+        raise InputError(
+            "--launcher inprocess needs a script that calls Phalanx: its workers are threads, "
+            "which share the random numbers of the script",
+            "Leave it out, or call phalanx.join in the script.",
+        )
     for option, value in (
         ("--batch", options.batch),
         ("--batch-per-worker", options.batch_per_worker),

@@ -41,14 +41,14 @@ class ChangeLines:
     def _balanced(self, event: Balanced) -> str | None:
         if event.refused is not None:
             self._refused += 1
-            told = f"shares {shares(event.refused)} tried and taken back: not faster"
-            told += f" ({count(event.rate_after)} samples/s, against {count(event.rate_before)})"
+            told = f"shares {shares(event.refused)} tried and reverted: not faster"
+            told += f" ({count(event.rate_after)} samples/s instead of {count(event.rate_before)})"
             return _few(told, "trials of shares", self._refused, MOST_SHARES)
         told = shares(event.shares)
         if told == self._last:
             return None
         self._last, self._shares = told, self._shares + 1
-        return _few(f"shares {told} (measured speeds)", "shares", self._shares, MOST_SHARES)
+        return _few(f"shares {told} (by measured speed)", "shares", self._shares, MOST_SHARES)
 
     def _switched(self, event: Switched) -> str | None:
         self._switches += 1
@@ -58,9 +58,9 @@ class ChangeLines:
 
 
 def _settled(event: SamplesSettled) -> str:
-    told = f"worker {event.worker} is lost: {event.back} samples that it had go to the others"
+    told = f"worker {event.worker} is lost: the others take over {event.back} of its samples"
     if event.lost:
-        told += f"; {event.lost} of an update that came in part cannot be trained again"
+        told += f"; {event.lost} of an incomplete update cannot be trained again"
     return told
 
 

@@ -2,42 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
 
 from phalanx.core import words
 
 if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
-
     from phalanx.launch.pool.pool_check import Check, Visit
 
 TITLES = ("login", "user", "Python", "torch", "cores", "memory", "free", "GPUs", "clock")
-LEFT = ("user",)
 NAME_WIDTH = 12
 USER_WIDTH = 6
 
 
 def machines_table(check: Check) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    table.add_column("machine", no_wrap=True)
-    for title in TITLES:
-        table.add_column(title, justify="left" if title in LEFT else "right", no_wrap=True)
+    table = plain_table("machine", *TITLES, left=("user",))
     for visit in check.visits:
         table.add_row(short(visit.machine.name), *_cells(visit))
     return table
 
 
 def _cells(visit: Visit) -> list[Text]:
-    from rich.text import Text
-
     facts = visit.facts
     if facts is None:
         return [Text("no", style="red"), *(Text("–", style="dim") for _ in TITLES[1:])]
     cells = [
-        facts.user if len(facts.user) <= USER_WIDTH else f"{facts.user[: USER_WIDTH - 1]}…",
+        words.short(facts.user, USER_WIDTH),
         visit.python or "none",
         (visit.torch or "none").partition("+")[0],
         str(facts.cores),
@@ -62,9 +55,6 @@ def gpu_lines(check: Check) -> list[str]:
 
 
 def reach_table(check: Check) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for title in ("\nmachine", "\nis reached at", "\nby"):
         table.add_column(title, no_wrap=title != "\nby")
@@ -94,4 +84,13 @@ def clock_words(skew: float | None) -> str:
 
 
 def short(name: str) -> str:
-    return name if len(name) <= NAME_WIDTH else f"{name[: NAME_WIDTH - 1]}…"
+    return words.short(name, NAME_WIDTH)
+
+
+def plain_table(first: str, *titles: str, left: Collection[str] = (), gap: int = 2) -> Table:
+    """Without lines: the first column and those in ``left`` begin alike, the others end alike."""
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, gap, 0, 0))
+    table.add_column(first, no_wrap=True)
+    for title in titles:
+        table.add_column(title, justify="left" if title in left else "right", no_wrap=True)
+    return table

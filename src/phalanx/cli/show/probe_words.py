@@ -1,23 +1,24 @@
-"""The two tables of a probe: links, and collectives against their formulas."""
+"""The tables of a probe: links, collectives against their formulas, and machines: what they
+have, and how fast they compute."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
 
+from rich.table import Table
+from rich.text import Text
+
+from phalanx.cli.show.check_words import plain_table, short
 from phalanx.core import words
-
-if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
-
-    from phalanx.pool.measured import CollectiveFigures, LinkFigures, Probe
+from phalanx.pool.measured import CollectiveFigures, DeviceRates, LinkFigures, Probe, slowest
 
 WIDTH = 80
-NAME_WIDTH = 12
 FAR_OFF = 2.0
 ALL_REDUCE = "all_reduce."
+TITLES = ("cores", "memory", "device", "float32", "bfloat16", "copies", "watts")
+HEADING = "machines: GFLOP/s of matrix products, GB/s of copies in memory"
+DEVICE_WIDTH = 20
 
 
 def links_table(probe: Probe) -> tuple[str, Table]:
@@ -32,13 +33,13 @@ def links_table(probe: Probe) -> tuple[str, Table]:
 
 
 def _matrix(probe: Probe, latencies: bool) -> list[list[str]]:
-    rows = [["from / to", *map(_short, probe.machines)]]
+    rows = [["from / to", *map(short, probe.machines)]]
     for source in probe.machines:
         cells = [
             "·" if source == target else _link_words(probe.link(source, target), latencies)
             for target in probe.machines
         ]
-        rows.append([_short(source), *cells])
+        rows.append([short(source), *cells])
     return rows
 
 
@@ -49,7 +50,7 @@ def _width(rows: list[list[str]]) -> int:
 
 def _as_table(rows: list[list[str]]) -> Table:
     (first, *titles), *body = rows
-    table = _empty_table(first, titles)
+    table = plain_table(first, *titles)
     for row in body:
         table.add_row(*row)
     return table
@@ -70,24 +71,22 @@ def _link_words(link: LinkFigures | None, latencies: bool) -> str:
 
 def _list(probe: Probe) -> Table:
     """A line for each machine: too many of them for a matrix."""
-    table = _empty_table("machine", ["latency", "median Mbit/s", "slowest Mbit/s", "towards"])
+    table = plain_table("machine", "latency", "median Mbit/s", "slowest Mbit/s", "towards")
     for name in probe.machines:
         found = sorted((k for k in probe.links if k.source == name), key=lambda k: k.bandwidth)
         if not found:
-            table.add_row(_short(name), "?", "?", "?", "")
+            table.add_row(short(name), "?", "?", "?", "")
             continue
         middle = sorted(k.latency for k in found)[len(found) // 2]
         rates = [rate_words(found[i].bandwidth) for i in (len(found) // 2, 0)]
-        table.add_row(_short(name), time_words(middle), *rates, _short(found[0].target))
+        table.add_row(short(name), time_words(middle), *rates, short(found[0].target))
     return table
 
 
 def collectives_table(probe: Probe) -> Table:
     """Each cell: median time, and how many times what the formula says."""
-    from rich.text import Text
-
     sizes = sorted({figures.bytes for figures in probe.collectives})
-    table = _empty_table("", [words.size(size, binary=True) for size in sizes], gap=1)
+    table = plain_table("", *(words.size(size, binary=True) for size in sizes), gap=1)
     by_name = {
         name: {figures.bytes: figures for figures in group}
         for name, group in groupby(sorted(probe.collectives, key=lambda c: c.name), _name_of)
@@ -113,7 +112,6 @@ def collectives_table(probe: Probe) -> Table:
 
 def _chosen(probe: Probe, sizes: Sequence[int]) -> list[str]:
     """What Phalanx takes by itself, given the measured links."""
-    from phalanx.pool.measured import slowest
     from phalanx.sync.collective.choose import choose
 
     latency, bandwidth = slowest(probe, probe.participants) or (None, None)
@@ -121,8 +119,6 @@ def _chosen(probe: Probe, sizes: Sequence[int]) -> list[str]:
 
 
 def _figures_words(figures: CollectiveFigures) -> Text:
-    from rich.text import Text
-
     ratio = figures.ratio
     text = Text(time_words(figures.measured))
     far = ratio > FAR_OFF or ratio < 1 / FAR_OFF
@@ -147,19 +143,19 @@ def notes(probe: Probe) -> list[str]:
     lines = []
     if probe.message_seconds is not None:
         lines.append(
-            f"a small message takes {time_words(probe.message_seconds)} to handle; "
-            f"formulas count {time_words(MESSAGE_SECONDS)} at most"
+            f"handling a small message takes {time_words(probe.message_seconds)}; the "
+            f"predictions assume at most {time_words(MESSAGE_SECONDS)}"
         )
     if probe.emulated:
-        lines.append("emulated machines share the cores of one host, which small messages show")
+        lines.append("emulated machines share one host's cores, which slows small messages")
     return lines
 
 
 def left_out_title(probe: Probe) -> str:
     lost = {name for trouble in probe.trouble for name in trouble.machines}
     if lost & set(probe.participants):
-        return "left out, because a machine was lost meanwhile:"
-    return "left out, because the time was over (--seconds gives more):"
+        return "not measured, because a machine was lost meanwhile:"
+    return "not measured, because the time ran out (increase --seconds):"
 
 
 def left_out_words(probe: Probe) -> list[str]:
@@ -181,16 +177,6 @@ def left_out_words(probe: Probe) -> list[str]:
     return lines
 
 
-def _empty_table(first: str, titles: Sequence[str], gap: int = 2) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, gap, 0, 0))
-    table.add_column(first, no_wrap=True)
-    for title in titles:
-        table.add_column(title, justify="right", no_wrap=True)
-    return table
-
-
 def _name_of(figures: CollectiveFigures) -> str:
     return figures.name
 
@@ -199,10 +185,6 @@ def _collective_words(name: str) -> str:
     if name.startswith(ALL_REDUCE):
         return f"  {name.removeprefix(ALL_REDUCE)}"
     return name.replace("_", "-")
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= NAME_WIDTH else f"{name[: NAME_WIDTH - 1]}…"
 
 
 def rate_words(bandwidth: float) -> str:
@@ -226,3 +208,27 @@ def three(value: float) -> str:
 
 def ratio_words(ratio: float) -> str:
     return f"{ratio:.0f}" if ratio >= 9.95 else f"{ratio:.1f}"
+
+
+def rates_table(probe: Probe) -> Table:
+    """A line for each device; watts only where something counts them."""
+    counted = any(d.watts is not None for each in probe.rates for d in each.devices)
+    titles = TITLES if counted else TITLES[:-1]
+    table = plain_table("machine", *titles, left=("device",))
+    for each in probe.rates:
+        first = [short(each.machine), str(each.cores), words.size(each.memory)]
+        for device in each.devices:
+            table.add_row(*first, *_cells(device)[: len(titles) - 2])
+            first = ["", "", ""]
+    return table
+
+
+def _cells(device: DeviceRates) -> list[str]:
+    name = device.name if device.count == 1 else f"{device.count} × {device.name}"
+    figures = (device.float32, device.bfloat16, device.memory, device.watts)
+    cells = ("?" if each is None else _figure(each) for each in figures)
+    return [words.short(name, DEVICE_WIDTH), *cells]
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 99.5 else f"{value:.3g}"

@@ -20,6 +20,7 @@ from phalanx.core.terminal import coloured, printable
 from phalanx.core.words import UNKNOWN, clock, count, loss, rough_share, share
 from phalanx.launch.run.observer import Observer
 from phalanx.observe.events.event_types import Event
+from phalanx.train.checkpoint.checkpoint_manifest import Damaged, read_manifest
 
 if TYPE_CHECKING:
     from phalanx.cli.output import Output
@@ -151,7 +152,7 @@ def epoch_line(line: EpochLine, epochs: int | None) -> str:
     which = f"epoch {line.epoch:>{width}}{total}"
     accuracy = f"{line.accuracy_name} {share(line.accuracy)}" if line.accuracy is not None else ""
     if not line.trained:
-        return f"{which}  trained before, evaluated again  {accuracy}".rstrip()
+        return f"{which}  already trained, evaluated again  {accuracy}".rstrip()
     pace = f"{count(line.rate)} samples/s"
     parts = (which, f"loss {loss(line.loss)}", accuracy, pace, clock(line.elapsed))
     return "  ".join(part for part in parts if part)
@@ -161,8 +162,6 @@ def _trained_before(launch: Launch) -> int:
     """The samples that the checkpoint stands for from which the run goes on."""
     if launch.settings.resume is None:
         return 0
-    from phalanx.train.checkpoint.checkpoint_manifest import Damaged, read_manifest
-
     try:
         manifest = read_manifest(Path(launch.settings.resume))
     except Damaged:  # the workers will say so

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rich.table import Table
 
 from phalanx.core import words
 from phalanx.plan.switch_search import BASELINE, SEARCH, SwitchSearch, SwitchTrial
@@ -51,13 +53,8 @@ class Tried:
             run=summary.run,
         )
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def print_tried(tried: Sequence[Tried], metric: str, console: Console) -> None:
-    from rich.table import Table
-
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("stage", no_wrap=True)
     table.add_column("strategy", overflow="fold")
@@ -109,8 +106,8 @@ def sentences(
     )
     yield from _confirmation(search, spec, metric)
     yield (
-        f"{sum(t.stage in (BASELINE, SEARCH) for t in tried)} runs found it; trying every point "
-        f"takes {rules.runs_of_the_grid}. {MONOTONE}"
+        f"Finding it took {sum(t.stage in (BASELINE, SEARCH) for t in tried)} runs; trying "
+        f"every point takes {rules.runs_of_the_grid}. {MONOTONE}"
     )
     if verdict.confirmed is not False:
         yield f"Use it: --strategy {spec}"
@@ -120,15 +117,15 @@ def _confirmation(search: SwitchSearch, spec: str, metric: str) -> Iterator[str]
     verdict, confirm = search.verdict(), search.rules.confirm
     seeds = f"{confirm} fresh seed{'s' * (confirm != 1)}"
     if verdict.confirmed_behind is None and verdict.confirmed is False:
-        yield f"NOT confirmed: with {seeds} a run of {spec} was lost."
+        yield f"NOT confirmed: with {seeds} a run of {spec} was clearly worse, or failed."
     elif verdict.confirmed_behind is None:
-        yield "It is not confirmed by fresh seeds: --confirm 3 does that."
+        yield "It is not confirmed by fresh seeds; --confirm 3 would do that."
     elif verdict.confirmed:
         yield f"Confirmed by {seeds}: {apart(verdict.confirmed_behind, metric)} on average."
     else:
         yield (
             f"NOT confirmed: with {seeds} it is {apart(verdict.confirmed_behind, metric)} on "
-            "average. One seed was lucky: try --seeds 3."
+            "average. The first seed was lucky: try --seeds 3."
         )
 
 

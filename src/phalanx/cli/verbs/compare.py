@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from phalanx.cli.request import options as o
+from phalanx.core.errors import InputError
 
 if TYPE_CHECKING:
     from phalanx.cli.request.request import Request
@@ -29,7 +30,7 @@ def compare(
     systems: o.Systems = None,
     peer: o.PeerScripts = None,
     single: Annotated[
-        bool, typer.Option(help="Also train with one process, which the others have to beat.")
+        bool, typer.Option(help="Also train with one process, as the baseline.")
     ] = True,
     *,
     options: o.RunOptions,
@@ -37,8 +38,8 @@ def compare(
 ) -> int:
     """Train SCRIPT with every strategy; say which was best.
 
-    Strategies, batches and repeats are combined; each combination is a run of its own. The table,
-    the verdict and report.html are about them all. A run that fails is marked, the others go on.
+    Strategies, batch sizes and repeats are combined; each combination is a run. The table, the
+    verdict and report.html cover all of them. A run that fails is marked; the others go on.
     """
     from phalanx.cli.request.request import (
         check,
@@ -64,12 +65,10 @@ def compare(
 
 def rows(specs: list[Spec], single: bool) -> list[str]:
     """The strategies as rows: ``single`` first, none twice."""
-    from phalanx.core.errors import InputError
-
     texts = [spec.text for spec in specs]
     twice = next((text for text in texts if texts.count(text) > 1), None)
     if twice:
-        raise InputError(f"--strategies names '{twice}' twice", "--repeat runs each one again.")
+        raise InputError(f"--strategies has '{twice}' twice", "To run each again: --repeat N")
     if "single" in texts or single:
         texts = ["single", *(text for text in texts if text != "single")]
     return texts
@@ -81,7 +80,7 @@ def compare_checked(request: Request, strategies: list[str], batches: list[int |
 
     out, batches = start_of(request, batches)
     if request.workers == 1 and strategies != ["single"]:
-        out.note("note: one worker has nothing to synchronise; compare with --workers 2")
+        out.note("note: with one worker there is nothing to synchronise; compare with --workers 2")
     cells = matrix(strategies, batches, request.options.repeat)
     return show_or_execute(StudyRun(request, cells, out), out, request.options.dry_run)
 

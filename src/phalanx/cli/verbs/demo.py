@@ -6,7 +6,9 @@ from pathlib import Path
 
 import typer
 
+from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
+from phalanx.core.errors import DONE
 
 STRATEGIES = ["single", "allreduce", "async", "switch:at=0.5"]
 WORKERS = 2
@@ -16,11 +18,9 @@ Next, your own script, once it calls phalanx.fit or phalanx.join:
 
 
 def demo(ctx: typer.Context, dry_run: o.DryRun = False, json: o.Json = False) -> int:
-    """Compare four strategies on handwritten digits, here, now."""
-    from phalanx.cli.output import Output
+    """Compare four strategies on handwritten digits, on this machine."""
     from phalanx.cli.request.request import check
     from phalanx.cli.verbs.compare import compare_checked
-    from phalanx.core.errors import DONE
 
     script = Path(__file__).parents[2] / "demos" / "digits.py"
     options = o.RunOptions(workers=WORKERS, name="demo", dry_run=dry_run, json=json)

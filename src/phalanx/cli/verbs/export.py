@@ -8,16 +8,17 @@ import secrets
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
 from phalanx.core.errors import InputError
 
 if TYPE_CHECKING:
-    from phalanx.cli.output import Output
     from phalanx.core.run_folder.run_paths import RunPaths
 
 TRIES = 5
@@ -26,7 +27,7 @@ TRIES = 5
 def export(
     run: o.RunName = None,
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Default: the run's id, .safetensors.")
+        Path | None, typer.Option(metavar="FILE", help="Default: the run's id with .safetensors.")
     ] = None,
     best: Annotated[
         bool, typer.Option("--best", help="The best weights instead of the last.")
@@ -34,15 +35,14 @@ def export(
     checkpoint: Annotated[
         int | None, typer.Option(metavar="NUMBER", help="The weights of this checkpoint.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     json: o.Json = False,
 ) -> int:
-    """Write the weights of a run to a file of their own.
+    """Write the weights of a run to a safetensors file.
 
-    A plain state_dict in safetensors: what the run ended with; of a run that did not end, what its
-    newest checkpoint holds.
+    The file is a plain state_dict. A finished run gives its final weights, any other run those of
+    its newest checkpoint.
     """
-    from phalanx.cli.output import Output
     from phalanx.cli.request.find_run import single_run
 
     if best and checkpoint is not None:
@@ -91,7 +91,7 @@ class WeightsSource:
 
     words: str
     place: Path
-    save: Callable[[Path], None]
+    save: Callable[[Path], object]
 
     def is_there(self) -> bool:
         return self.place.exists()
@@ -103,7 +103,7 @@ def _source(paths: RunPaths, best: bool, checkpoint: int | None, out: Output) ->
     file = paths.best if best else paths.model
     if file.is_file():
         what = "best weights" if best else "final weights"
-        return WeightsSource(f"the {what} of {paths.id}", file, lambda target: _copy(file, target))
+        return WeightsSource(f"the {what} of {paths.id}", file, partial(shutil.copyfile, file))
     if not best:
         return _from_checkpoint(paths, None, out)
     from phalanx.train.checkpoint.checkpoint_index import read_best
@@ -113,10 +113,6 @@ def _source(paths: RunPaths, best: bool, checkpoint: int | None, out: Output) ->
             f"'{paths.id}' kept no best weights", "In the script: fit(best=…) or run.save_best(…)."
         )
     return _from_checkpoint(paths, record.number, out)
-
-
-def _copy(file: Path, target: Path) -> None:
-    shutil.copyfile(file, target)
 
 
 def _from_checkpoint(paths: RunPaths, number: int | None, out: Output) -> WeightsSource:
@@ -144,10 +140,10 @@ def _check_target(target: Path, force: bool) -> None:
     if target.exists() and not target.is_file():
         raise InputError(f"{target} is not a plain file", "Name another: --output FILE")
     if os.path.lexists(target) and not force:
-        raise InputError(f"{target} already exists", "--force replaces it.")
+        raise InputError(f"{target} already exists", "Replace it with --force.")
 
 
-def _write(target: Path, save: Callable[[Path], None], force: bool) -> tuple[int, int]:
+def _write(target: Path, save: Callable[[Path], object], force: bool) -> tuple[int, int]:
     """All of it or nothing; the numbers of tensors and of values that were written."""
     scratch = target.with_name(f".{secrets.token_hex(8)}.part")
     try:
@@ -172,5 +168,5 @@ def _contents(file: Path) -> tuple[int, int]:
         with safe_open(file, framework="numpy") as weights:
             shapes = [weights.get_slice(name).get_shape() for name in weights.keys()]  # noqa: SIM118
     except SafetensorError as error:
-        raise InputError(f"the weights are damaged: {error}", "Take --checkpoint N.") from error
+        raise InputError(f"the weights are damaged: {error}", "Use --checkpoint N.") from error
     return len(shapes), sum(math.prod(shape) for shape in shapes)

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
+from phalanx.core.errors import InputError
+from phalanx.core.terminal import line_as_shown
 
 if TYPE_CHECKING:
-    from phalanx.cli.output import Output
     from phalanx.core.run_folder.run_paths import RunPaths
 
 POLL_SECONDS = 0.2
@@ -27,11 +29,9 @@ def logs(
     ] = False,
     json: o.Json = False,
 ) -> int:
-    """Print what a worker of a run printed."""
-    from phalanx.cli.output import Output
+    """Show the output of a worker."""
     from phalanx.cli.request.find_run import for_logs
     from phalanx.cli.request.request import check_at_least
-    from phalanx.core.terminal import line_as_shown
 
     check_at_least("--rank", rank, 0)
     paths = for_logs(run)
@@ -60,20 +60,18 @@ def _print(line: str, out: Output) -> None:
 
 
 def _check_rank(paths: RunPaths, rank: int) -> None:
-    from phalanx.core.errors import InputError
-
     if paths.log_of(rank).is_file():
         return
     names = [f.stem.removeprefix("rank-") for f in paths.logs.glob("rank-*.log") if f.is_file()]
     ranks = sorted(int(name) for name in names if name.isdecimal())
     if not ranks and paths.detached.exists():
         raise InputError(
-            f"the logs of '{paths.id}' are still on its machines", f"phalanx attach {paths.id}"
+            f"the logs of '{paths.id}' are still on its machines", f"Use phalanx attach {paths.id}"
         )
     if not ranks:
-        raise InputError(f"run '{paths.id}' has no logs", "Its workers were never started.")
+        raise InputError(f"run '{paths.id}' has no logs", "Start it again: no worker ran.")
     known = ", ".join(map(str, ranks))
-    raise InputError(f"run '{paths.id}' has no rank {rank}", f"It has {known}.")
+    raise InputError(f"run '{paths.id}' has no rank {rank}", f"Use one of its ranks: {known}.")
 
 
 def _lines(paths: RunPaths, rank: int, follow: bool) -> Iterator[str]:

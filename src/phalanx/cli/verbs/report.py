@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
+from phalanx.core.errors import InputError
 
 if TYPE_CHECKING:
     from phalanx.core.run_folder.run_paths import RunPaths
@@ -21,15 +23,13 @@ def report(
         typer.Option("--bundle", help="Also pack script, versions, checksums and command."),
     ] = False,
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where the bundle goes.")
+        Path | None, typer.Option(metavar="FILE", help="The file to write the bundle to.")
     ] = None,
     json: o.Json = False,
 ) -> int:
-    """Write the report of a run or a study again, or of several runs together; say where it is."""
-    from phalanx.cli.output import Output
+    """Write the report of a run, a study or several runs again, and print its path."""
     from phalanx.cli.request.find_run import for_report
     from phalanx.cli.show.result_lines import tell_study
-    from phalanx.core.errors import InputError
 
     if output is not None and not bundle:
         raise InputError("--output needs --bundle", "Add --bundle.")
@@ -54,7 +54,6 @@ def _together(names: Sequence[str | None]) -> RunPaths:
     """A new study of runs that were made one by one."""
     from phalanx.cli.request.find_run import for_report, study_runs
     from phalanx.cli.request.study import Study
-    from phalanx.core.errors import InputError
     from phalanx.core.run_folder.run_paths import new_run, runs_home
     from phalanx.observe.summary.run_records import LaunchRecord, read_record
 
@@ -63,9 +62,7 @@ def _together(names: Sequence[str | None]) -> RunPaths:
     home = runs_home().resolve()
     for run in runs:
         if run.folder.resolve().parent != home:
-            raise InputError(
-                f"{run.folder} is not in {home}", "All runs of a report must be in one folder."
-            )
+            raise InputError(f"{run.folder} is not in {home}", "Give runs of one folder only.")
     ids = list(dict.fromkeys(run.id for run in runs))
     first = read_record(runs[0].launch, LaunchRecord) or LaunchRecord()
     command = ["phalanx", "report", *ids]

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
 from phalanx.cli.request.resumption import Past, ResumeOptions, Resumption
+from phalanx.core.errors import InputError
 
 if TYPE_CHECKING:
     from phalanx.core.run_folder.run_paths import RunPaths
@@ -21,12 +23,11 @@ MOST_SHOWN = 200  # characters of a command line
 
 @o.expanded()
 def resume(ctx: typer.Context, run: o.RunName = None, *, options: ResumeOptions) -> int:
-    """Go on with a run from its newest checkpoint.
+    """Continue a run from its newest checkpoint.
 
-    The rest of the training is a run of its own, with the same script, arguments and settings,
-    except those that are given here: another strategy or number of workers, for example.
+    The rest of the training is a new run. It has the same script, arguments and settings, except
+    for the options given here: another strategy or number of workers, for example.
     """
-    from phalanx.cli.output import Output
     from phalanx.cli.request.checkpoint_choice import find_checkpoint
     from phalanx.cli.request.find_run import single_run
     from phalanx.cli.request.request import check_at_least
@@ -44,7 +45,7 @@ def resume(ctx: typer.Context, run: o.RunName = None, *, options: ResumeOptions)
     for warning in (*request.warnings, *changed_sources(past.paths, request.script)):
         out.note(f"warning: {warning}")
     job, title = resumption.job(request, found, manifest), resumption.title(manifest)
-    out.note(f"goes on from {job.resumes} ({where(manifest)}), with {job.settings.strategy}")
+    out.note(f"continues {job.resumes} ({where(manifest)}), with {job.settings.strategy}")
     if (note := changed_machines(past, job)) is not None:
         out.note(note)
     if options.dry_run:
@@ -100,27 +101,24 @@ def _check_is_own(past: Past, pool: Path | None, trust: bool) -> None:
     launch = past.launch
     if not trust:
         words = " ".join([launch.script, *launch.arguments])[:MOST_SHOWN]
-        refuse_foreign(past.paths, f"start {words}", "If that is what you want: --trust")
+        refuse_foreign(past.paths, f"start {words}", "If you want that, add --trust.")
     elif launch.pool and pool is None:
         would = f"contact the machines of {launch.pool}"
-        refuse_foreign(past.paths, would, "Name your own blueprint: --pool FILE")
+        refuse_foreign(past.paths, would, "Give your own blueprint: --pool FILE")
 
 
 def _check_can_go_on(past: Past, there_is_more: bool) -> None:
     from phalanx.cli.request.find_run import summary_of
-    from phalanx.core.errors import InputError
     from phalanx.observe.summary.run_status import controller_alive
 
     name = past.paths.id
     if controller_alive(past.paths) or past.paths.detached.exists():
         raise InputError(f"'{name}' is still running", f"Stop it first: phalanx stop {name}")
     if summary_of(past.paths).status == "done" and not there_is_more:
-        raise InputError(f"'{name}' is done", "Train it for longer: --epochs N (in all).")
+        raise InputError(f"'{name}' has finished", "Train it longer: --epochs N (total).")
 
 
 def _check_there_is_more(epochs: int | None, manifest: CheckpointManifest) -> None:
-    from phalanx.core.errors import InputError
-
     if epochs is None or manifest.epoch * manifest.samples + manifest.position < (
         epochs * manifest.samples
     ):
@@ -128,5 +126,5 @@ def _check_there_is_more(epochs: int | None, manifest: CheckpointManifest) -> No
     raise InputError(
         f"--epochs {epochs} leaves nothing to train: checkpoint {manifest.number} is "
         f"{'' if manifest.position >= manifest.samples else 'in '}{where(manifest)}",
-        "--epochs is the total; for an earlier checkpoint: --checkpoint N.",
+        "Give a larger total with --epochs, or an earlier checkpoint with --checkpoint N.",
     )

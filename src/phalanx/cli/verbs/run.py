@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
 
 if TYPE_CHECKING:
-    from phalanx.cli.output import Output
     from phalanx.core.run_folder.run_paths import RunPaths
     from phalanx.launch.launchers.launcher import Job
     from phalanx.launch.run.controller import Outcome
@@ -26,12 +26,11 @@ def run(
     *,
     options: o.RunOptions,
 ) -> int:
-    """Train SCRIPT with one strategy; show what happens.
+    """Train SCRIPT with one strategy, and show the progress.
 
-    The first worker's output is shown here, the others' is in the logs. All that is known about
-    the run is in its folder, runs/ID, which the last lines name.
+    The first worker's output is shown here; that of the others is in the logs. Everything about
+    the run is in its folder, runs/ID, whose path the last lines print.
     """
-    from phalanx.cli.output import Output
     from phalanx.cli.request.request import check, check_at_least, refuse_two_batches
     from phalanx.cli.request.systems import framework_job, read_framework, ready
     from phalanx.core.spec import parse_spec

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
+from phalanx.core.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from phalanx.cli.output import Output
     from phalanx.core.run_folder.run_paths import RunPaths
 
 FIELDS = ("run", "status", "strategy", "workers", "seconds", "test_accuracy")
@@ -24,7 +25,6 @@ def runs(
     json: o.Json = False,
 ) -> int:
     """List the runs, newest last."""
-    from phalanx.cli.output import Output
     from phalanx.cli.request.request import check_at_least
     from phalanx.core.run_folder.run_paths import list_runs, runs_home
 
@@ -44,8 +44,6 @@ def runs(
 
 def _row_or_warning(paths: RunPaths, out: Output) -> dict[str, Any]:
     """One folder that cannot be read does not hide the others."""
-    from phalanx.core.errors import InputError
-
     try:
         return _row(paths)
     except InputError as error:

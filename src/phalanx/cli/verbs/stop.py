@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
+from phalanx.core.errors import MachineError
 
 if TYPE_CHECKING:
     from phalanx.core.run_folder.run_paths import RunPaths
@@ -25,8 +27,7 @@ def stop(
     pool: Annotated[Path | None, typer.Option(metavar="FILE", help=o.OTHER_POOL)] = None,
     json: o.Json = False,
 ) -> int:
-    """Stop a run that is going on (the newest of them, unless one is named)."""
-    from phalanx.cli.output import Output
+    """Stop a run. Default: the newest one that is running."""
     from phalanx.cli.request.find_run import running
 
     out = Output(json)
@@ -99,6 +100,4 @@ def _wait(paths: RunPaths, pid: int) -> None:
 
 
 def _refuse(paths: RunPaths, pid: int, why: str, remedy: str) -> None:
-    from phalanx.core.errors import MachineError
-
     raise MachineError(f"the controller of {paths.id} (process {pid}) {why}", remedy)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
+from phalanx.core.errors import InputError
 
 if TYPE_CHECKING:
     from phalanx.core.run_folder.run_paths import RunPaths
@@ -26,17 +28,15 @@ def switch(
     words: Annotated[
         list[str],
         typer.Argument(
-            metavar="[RUN] SPEC", help="The run (default: the running one), and the strategy."
+            metavar="[RUN] SPEC", help="The run (default: the running one), then the strategy."
         ),
     ],
     json: o.Json = False,
 ) -> int:
-    """Change the strategy of a run that is going on.
+    """Change the strategy of a run while it trains.
 
     The workers switch at their next common step; parameters and optimizer stay as they are.
     """
-    from phalanx.cli.output import Output
-
     run, spec = _read(words)
     paths = _find(run)
     _check_workers(paths)
@@ -50,7 +50,6 @@ def switch(
 
 
 def _read(words: list[str]) -> tuple[str | None, Spec]:
-    from phalanx.core.errors import InputError
     from phalanx.core.spec import parse_spec
 
     if len(words) > 2:
@@ -63,7 +62,6 @@ def _read(words: list[str]) -> tuple[str | None, Spec]:
 
 def _find(name: str | None) -> RunPaths:
     from phalanx.cli.request.find_run import running
-    from phalanx.core.errors import InputError
     from phalanx.observe.summary.run_status import controller_alive
 
     paths = running(name)
@@ -74,20 +72,19 @@ def _find(name: str | None) -> RunPaths:
     if paths.detached.exists():
         remedy = f"First, in another terminal: phalanx attach {paths.id}"
         raise InputError(
-            f"'{paths.id}' is detached: it has no controller to pass the switch on", remedy
+            f"'{paths.id}' is detached: it has no controller that could pass on the switch", remedy
         )
-    remedy = f"Go on with it: phalanx resume {paths.id} --strategy SPEC"
+    remedy = f"Continue it: phalanx resume {paths.id} --strategy SPEC"
     raise InputError(f"'{paths.id}' is not running", remedy)
 
 
 def _check_workers(paths: RunPaths) -> None:
-    from phalanx.core.errors import InputError
     from phalanx.observe.summary.run_records import PlanRecord, read_record
 
     plan = read_record(paths.plan, PlanRecord)
     if plan is not None and plan.workers == 1:
         raise InputError(
-            f"'{paths.id}' has one worker: nothing to synchronise",
+            f"'{paths.id}' has one worker, so there is nothing to synchronise",
             "Start it with --workers 2 or more.",
         )
 
@@ -105,7 +102,6 @@ def _past(paths: RunPaths) -> EventTail:
 
 
 def _ask(paths: RunPaths, spec: Spec) -> int:
-    from phalanx.core.errors import InputError
     from phalanx.core.files import write_whole
 
     number = _last_number(paths) + 1
@@ -114,7 +110,7 @@ def _ask(paths: RunPaths, spec: Spec) -> int:
     except OSError as error:
         raise InputError(
             f"cannot write {paths.switch}: {error.strerror}",
-            "You need write access to the run's folder.",
+            "Get write access to the run's folder.",
         ) from error
     return number
 
@@ -158,7 +154,7 @@ def _told(paths: RunPaths, spec: Spec, switched: Switched | None) -> str:
     if not controller_alive(paths):
         return f"{paths.id} ended before it switched"
     return (
-        f"asked {paths.id} to switch to {spec.text}; its workers have not switched yet "
+        f"requested that {paths.id} switch to {spec.text}; its workers have not switched yet "
         f"(if they refuse, the log says why: phalanx logs {paths.id})"
     )
 

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
+from phalanx.core.errors import InputError
 
 if TYPE_CHECKING:
     from phalanx.plan.switch_search import Rules
@@ -21,18 +23,18 @@ def tune_switch(
     script: o.Script,
     tolerance: Annotated[
         float,
-        typer.Option(metavar="T", help="Largest accepted loss; accuracies in percentage points."),
+        typer.Option(metavar="T", help="Accepted decline; accuracies in percentage points."),
     ] = 0.3,
     from_: Annotated[
-        str, typer.Option("--from", metavar="SPEC", help="The strategy it begins with.")
+        str, typer.Option("--from", metavar="SPEC", help="The strategy to begin with.")
     ] = ("allreduce"),
-    to: Annotated[str, typer.Option(metavar="SPEC", help="The strategy it switches to.")] = "async",
-    grid: Annotated[int, typer.Option(metavar="N", help="Points are multiples of 1/N.")] = 10,
+    to: Annotated[str, typer.Option(metavar="SPEC", help="The strategy to switch to.")] = "async",
+    grid: Annotated[int, typer.Option(metavar="N", help="Switch points: multiples of 1/N.")] = 10,
     metric: Annotated[
-        str, typer.Option(metavar="NAME", help="What is compared, as logged at each epoch's end.")
+        str, typer.Option(metavar="NAME", help="The metric, as logged at each epoch's end.")
     ] = "test_accuracy",
-    seeds: Annotated[int, typer.Option(metavar="N", help="Runs of every point tried.")] = 1,
-    confirm: Annotated[int, typer.Option(metavar="N", help="Fresh seeds that confirm it.")] = 3,
+    seeds: Annotated[int, typer.Option(metavar="N", help="Runs (seeds) per point.")] = 1,
+    confirm: Annotated[int, typer.Option(metavar="N", help="Fresh seeds to confirm with.")] = 3,
     *,
     options: o.RunOptions,
 ) -> int:
@@ -40,9 +42,8 @@ def tune_switch(
 
     Trains synchronously first, then searches by bisection over fresh runs for the earliest point
     of the grid whose accuracy is within the tolerance, and confirms it with fresh seeds. A run
-    that is clearly lost is ended early. All runs are a study, which 'phalanx report' shows.
+    that is clearly worse is ended early. All runs form a study, which 'phalanx report' shows.
     """
-    from phalanx.cli.output import Output
     from phalanx.cli.request.request import check, check_at_least
     from phalanx.cli.request.tuning import Tuning
     from phalanx.cli.request.tuning_specs import Specs
@@ -60,7 +61,6 @@ def tune_switch(
 
 def read_rules(tolerance: float, grid: int, metric: str, seeds: int, confirm: int) -> Rules:
     from phalanx.cli.request.request import check_at_least, check_at_most
-    from phalanx.core.errors import InputError
     from phalanx.core.settings import smaller_is_better
     from phalanx.plan.switch_search import Rules
 

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
+from phalanx.core.errors import InputError
+from phalanx.core.registry import did_you_mean
 
 if TYPE_CHECKING:
-    from phalanx.cli.output import Output
     from phalanx.core.settings import RunSettings
     from phalanx.train.start.launcher_env import Seat
 
@@ -36,14 +38,14 @@ def worker(
     ] = None,
     pool: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The blueprint with the machines' addresses."),
+        typer.Option(metavar="FILE", help="A blueprint that has the machines' addresses."),
     ] = None,
     servers: Annotated[
         str | None,
         typer.Option(metavar="N|NAMES", help="Parameter servers: how many, or on which machines."),
     ] = None,
     serve: Annotated[
-        bool, typer.Option("--serve", help="Be a parameter server; train nothing here.")
+        bool, typer.Option("--serve", help="Run as a parameter server, without training.")
     ] = False,
     name: o.Name = None,
     new_key: Annotated[
@@ -51,12 +53,10 @@ def worker(
     ] = None,
     json: o.Json = False,
 ) -> int:
-    """Be one of the processes that torchrun, mpirun or srun starts for SCRIPT.
+    """Run SCRIPT as one of the processes that torchrun, mpirun or srun starts.
 
-    Their variables say which one; PHALANX_KEY_FILE names the key that all of them have.
+    The launcher's variables say which one; PHALANX_KEY_FILE is the file with their common key.
     """
-    from phalanx.cli.output import Output
-
     out = Output(json)
     if new_key is not None:
         return _write_key(new_key, out)
@@ -82,7 +82,6 @@ def worker(
 
 def _write_key(path: Path, out: Output) -> int:
     """Only ever a new file: a key in use is not replaced under somebody."""
-    from phalanx.core.errors import InputError
     from phalanx.core.run_folder.run_key import RunKey
 
     try:
@@ -94,7 +93,7 @@ def _write_key(path: Path, out: Output) -> int:
         raise InputError(f"cannot write {path}: {why}", "Name another file.") from error
     with os.fdopen(file, "w") as stream:
         stream.write(RunKey.new().text() + "\n")
-    out.say(f"{path} has a new key; give it to all processes: PHALANX_KEY_FILE={path}")
+    out.say(f"wrote a new key to {path}; give it to all processes: PHALANX_KEY_FILE={path}")
     out.result({"key_file": str(path)})
     return 0
 
@@ -103,40 +102,42 @@ def _seat() -> Seat:
     import socket
 
     from phalanx.core import settings
-    from phalanx.core.errors import InputError
     from phalanx.train.start.launcher_env import seat_of
 
     if settings.RANK in os.environ:
         raise InputError(
-            f"{settings.RANK} is set: this is already a worker of a run",
-            f"Start it outside of phalanx run, or unset {settings.RANK}.",
+            f"{settings.RANK} is set: this process is already a worker of a run",
+            f"Do not start it from a script under phalanx run; or unset {settings.RANK}.",
         )
     seat = seat_of(os.environ, socket.gethostname())
     if seat is None:
         raise InputError(
-            "this process is alone: no launcher's variables are set",
-            "Start it by torchrun, mpirun or srun, with two processes or more; else: phalanx run",
+            "no launcher started this process: none of the launchers' variables is set",
+            "Start two or more processes with torchrun, mpirun or srun; or use phalanx run.",
         )
     return seat
 
 
 def _script(script: Path | None) -> Path:
-    from phalanx.core.errors import InputError
-    from phalanx.launch.script.script_check import check_script
+    from phalanx.launch.script.script_check import check_script, may_call_phalanx
 
     if script is None:
         raise InputError("no script is named", "For example: phalanx worker train.py")
-    return check_script(script)
+    if not may_call_phalanx(check_script(script)):
+        raise InputError(
+            f"'{script}' does not call Phalanx, which a worker of another launcher has to",
+            "Start it by phalanx run, which adopts it, or call phalanx.join in it.",
+        )
+    return script
 
 
 def _check_key() -> None:
-    from phalanx.core.errors import InputError
     from phalanx.core.run_folder.run_key import KEY_FILE_VARIABLE, key_from
 
     if key_from(os.environ) is None:
         raise InputError(
-            f"{KEY_FILE_VARIABLE} is not set: workers authenticate by this key",
-            "Make one with phalanx worker --new-key FILE, and give all processes the same.",
+            f"{KEY_FILE_VARIABLE} is not set, but workers authenticate with this key",
+            "Create a key with phalanx worker --new-key FILE, and give all processes the same one.",
         )
 
 
@@ -145,8 +146,6 @@ def _settings(**given: Any) -> RunSettings:
     from msgspec.structs import replace
 
     from phalanx.cli.request.request import MOST_SEED, check_at_least, check_at_most
-    from phalanx.core.errors import InputError
-    from phalanx.core.registry import did_you_mean
     from phalanx.core.settings import PRECISIONS
     from phalanx.core.spec import parse_spec
     from phalanx.train.start.launcher_env import settings_of
@@ -164,11 +163,9 @@ def _settings(**given: Any) -> RunSettings:
 
 
 def _check_batch(settings: RunSettings, seat: Seat) -> None:
-    from phalanx.core.errors import InputError
-
     if settings.batch is not None and settings.batch < seat.processes:
         raise InputError(
-            f"a batch of {settings.batch} cannot be shared by {seat.processes} workers",
+            f"a batch of {settings.batch} is too small for {seat.processes} workers",
             f"Use --batch {seat.processes} or more.",
         )
 

@@ -24,7 +24,7 @@ from phalanx.core.settings import RunSettings
 from phalanx.core.terminal import printable
 from phalanx.launch.launchers.launcher import Job
 from phalanx.launch.run import external_launch as by_hand
-from phalanx.launch.run.failure import told_by
+from phalanx.launch.run.failure import never_joined, told_by
 from phalanx.launch.run.open_run_folder import folder_gone
 from phalanx.launch.worker.bootstrap import become_main
 from phalanx.launch.worker.script_runner import run_script
@@ -122,18 +122,13 @@ def _judge(code: int, seat: Seat, paths: RunPaths) -> int:
     if code == 0 and not paths.folder.is_dir():
         code, told = MACHINE_FAILED, str(folder_gone(paths)).splitlines()
     if code == 0 and not any(log.joined for log in read_ranks(paths)):
-        code, told = BAD_INPUT, list(_NEVER_JOINED)
+        error = never_joined("the script")
+        code, told = BAD_INPUT, [error.cause, error.remedy]
     if told and code in (BAD_INPUT, MACHINE_FAILED):
         write_problem(f"worker {seat.process}: {told[0]}", " ".join(told[1:]))
     elif told and code:
         print(printable("\n".join(told)), file=sys.stderr, flush=True)
     return code
-
-
-_NEVER_JOINED = (
-    "the script never called phalanx.fit or phalanx.join",
-    "Without one of them its workers do not train together; see the README.",
-)
 
 
 def _tell_end(record: by_hand.Record, paths: RunPaths, out: Output) -> None:

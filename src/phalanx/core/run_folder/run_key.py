@@ -45,7 +45,7 @@ class RunKey:
             # The text is not shown: it may be most of a real key.
             raise InputError(
                 f"the run's key must be {2 * KEY_BYTES} hexadecimal digits",
-                "Make one with: openssl rand -hex 32",
+                "Create one: openssl rand -hex 32",
             ) from None
 
     def text(self) -> str:
@@ -90,8 +90,8 @@ def _read_private(path: Path) -> str:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise InputError(
-            f"Cannot read the run's key from {path}: {error.strerror}.",
-            f"{KEY_FILE_VARIABLE} has to name a file that only you can read.",
+            f"cannot read the run's key from {path}: {error.strerror}",
+            f"Set {KEY_FILE_VARIABLE} to a file that only you can read.",
         ) from None
     try:
         # Asked of the open file: its name may point elsewhere a moment later.
@@ -104,10 +104,10 @@ def _read_private(path: Path) -> str:
 def _check_private(path: Path, mode: int) -> None:
     if not stat.S_ISREG(mode):
         raise InputError(
-            f"{path} is not a file.", f"{KEY_FILE_VARIABLE} has to name the file with the key."
+            f"{path} is not a file", f"Set {KEY_FILE_VARIABLE} to the file with the key."
         )
     if mode & 0o077:
         raise InputError(
             f"other users can read or change {path}, which holds the run's key",
-            f"Change that: chmod 600 {path}",
+            f"Run: chmod 600 {path}",
         )

@@ -25,7 +25,7 @@ def runs_home() -> Path:
         return Path(named).expanduser()
     except RuntimeError as error:
         raise InputError(
-            f"PHALANX_RUNS names the home of an unknown user: {named}", REMEDY
+            f"PHALANX_RUNS is in the home of an unknown user: {named}", REMEDY
         ) from error
 
 
@@ -221,7 +221,7 @@ def find_run(name: str | None) -> RunPaths:
         return matches[0]
     if matches:
         newest = ", ".join(r.id for r in reversed(matches[-3:]))
-        raise InputError(f"'{name}' fits {len(matches)} runs", f"The newest: {newest}")
+        raise InputError(f"'{name}' matches {len(matches)} runs", f"Name one: {newest}")
     raise InputError(
         f"there is no run '{name}'", did_you_mean(name, (r.id for r in runs), MOST_SHOWN)
     )

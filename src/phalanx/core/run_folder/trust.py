@@ -63,8 +63,8 @@ def refuse_foreign(paths: RunPaths, would: str, remedy: str) -> None:
     if is_own(paths):
         return
     raise InputError(
-        f"'{paths.id}' was not started by you in this place (or its launch.json was changed, or "
-        f"the folder moved): it would {would}",
+        f"cannot verify that you started '{paths.id}' here (another user may have started it, "
+        f"or its folder was moved, or its launch.json was changed): continuing would {would}",
         remedy,
     )
 
@@ -125,7 +125,7 @@ def _read_key(path: Path) -> bytes:
         os.close(file)
     if about.st_uid != os.geteuid() or about.st_mode & 0o077 or len(key) != KEY_BYTES:
         raise InputError(
-            f"{path} (your key for run folders) is damaged, or other users can access it",
-            f"Other users could have made run folders in your name. Remove it: rm {path}",
+            f"{path}, your key for run folders, is damaged or accessible to other users",
+            f"Remove it (rm {path}): others may have created run folders in your name.",
         )
     return key

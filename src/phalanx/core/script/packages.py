@@ -46,6 +46,6 @@ def module_file(name: str, folder: Path) -> tuple[Path, str]:
         if all(part.isidentifier() for part in name.split(".")) and file.is_file():
             return file, found
     raise InputError(
-        f"there is no module '{name}' here",
-        f"-m looks from the folder you are in: {name.replace('.', '/')}.py",
+        f"there is no module '{name}' in this folder",
+        f"Change to the folder that has {name.replace('.', '/')}.py, or correct the name.",
     )

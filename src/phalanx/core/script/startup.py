@@ -13,17 +13,20 @@ from phalanx.core.registry import Registry
 STARTUP = Registry(
     "startup step",
     {
-        "adopt": "phalanx.train.adopt.hooks:adopt_this_worker",
         "optimizers": "phalanx.train.start.light_optimizers:without_compiler",
         "seed": "phalanx.train.start.seed:seed_this_worker",
     },
 )
 
+ADOPTION = Registry("adoption step", {"hooks": "phalanx.train.adopt.hooks:adopt_this_worker"})
+
 _worker = threading.local()  # workers may be threads of one process
 
 
-def run_startup() -> None:
-    """Take every step, in the order of their names."""
+def run_startup(*, adopt: bool = False) -> None:
+    """Take every step, in the order of their names; first what an adopted script needs."""
+    if adopt:
+        ADOPTION.get("hooks")()
     for name in STARTUP.names():
         STARTUP.get(name)()
     _worker.script_began = time.monotonic()

@@ -94,7 +94,7 @@ def parse_spec(text: str) -> Spec:
     phases = [_phase(part, last=i == len(parts) - 1, spec=text) for i, part in enumerate(parts)]
     _check_order(phases, text)
     if len(phases) > 1 and any(p.name == "single" for p in phases):
-        raise InputError(f"'single' cannot be a phase of '{text}'", "It has one worker only.")
+        raise InputError(f"'single' cannot be a phase of '{text}'", "Use another strategy.")
     return Spec(text, tuple(phases))
 
 
@@ -112,16 +112,16 @@ def _expand_switch(text: str) -> str:
     if key == "at" and "+" in value:
         point, _, codec = value.partition("+")
         raise InputError(
-            f"'{text}': each phase has its own codec",
-            f"Write the phases: allreduce+{codec}@{point}/async+{codec}",
+            f"'{text}': a codec belongs to a phase, not to the whole switch",
+            f"Write out the phases: allreduce+{codec}@{point}/async+{codec}",
         )
     if key == "at" and value not in ("", "auto"):
         Key(float, 0.0, 1.0).read(f"'at' in '{text}'", value)
         return f"allreduce@{value}/async"
     if (key, value) == ("at", "auto"):
-        raise InputError(f"'{text}' is not built yet", "Find the point: phalanx tune-switch SCRIPT")
+        raise InputError(f"'{text}' is not implemented", "Find it with: phalanx tune-switch SCRIPT")
     raise InputError(
-        f"'{text}' needs the point of the switch",
+        f"'{text}' does not say when to switch",
         "For example: switch:at=0.5, or switch:on=straggler",
     )
 
@@ -130,7 +130,7 @@ def _phase(text: str, *, last: bool, spec: str) -> Phase:
     body, at, point = text.partition("@")
     if bool(at) == last:
         raise InputError(
-            f"'{spec}': " + ("the last phase has no end" if last else f"'{text}' needs its end"),
+            f"'{spec}': " + ("the last phase takes no end" if last else f"'{text}' needs an end"),
             "For example: allreduce@0.5/async",
         )
     until = _until(point, spec) if at else None
@@ -141,7 +141,7 @@ def _phase(text: str, *, last: bool, spec: str) -> Phase:
     name = ALIASES.get(name, name)
     if name in PLANNED:
         built = ", ".join(known_strategies())
-        raise InputError(f"the strategy '{name}' is not built yet", f"Built: {built}.")
+        raise InputError(f"the strategy '{name}' is not implemented", f"Use one of {built}.")
     if name not in STRATEGIES:
         if name in known_codecs():
             raise InputError(
@@ -149,7 +149,7 @@ def _phase(text: str, *, last: bool, spec: str) -> Phase:
             )
         if "," in name:
             raise InputError(
-                f"'{spec}' is several strategies", "phalanx compare --strategies takes a list."
+                f"'{spec}' names several strategies", "Use phalanx compare for a list."
             )
         known = [*known_strategies(), *ALIASES, "switch"]
         raise InputError(f"unknown strategy '{name}'", did_you_mean(name, known))
@@ -163,7 +163,7 @@ def _phase(text: str, *, last: bool, spec: str) -> Phase:
 def _until(text: str, spec: str) -> Until:
     if re.fullmatch(r"\d{1,9}e", text):
         if int(text[:-1]) == 0:
-            raise InputError(f"'@{text}' in '{spec}' ends before it begins", "Use @1e or more.")
+            raise InputError(f"'@{text}' in '{spec}' leaves a phase empty", "Use @1e or more.")
         return Until(epochs=int(text[:-1]))
     share = Key(float, 0.0, 1.0).read(f"the point '@{text}' in '{spec}'", text)
     if not 0 < float(share) < 1:
@@ -179,5 +179,5 @@ def _check_order(phases: list[Phase], text: str) -> None:
             if a is not None and b is not None and a >= b:
                 raise InputError(
                     f"the phases of '{text}' end out of order: @{before} then @{after}",
-                    "Each phase ends later than the one before it.",
+                    "Let each phase end later than the one before it.",
                 )

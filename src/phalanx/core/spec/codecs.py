@@ -32,20 +32,20 @@ class CodecTraits:
     """What a message leaves out is added to the next one."""
 
 
-_BLOCK = {"block": Key(int, 2, 1 << 20, summary="numbers that share one scale (256)")}
+_BLOCK = {"block": Key(int, 2, 1 << 20, summary="values per scale (256)")}
 _TRAITS: dict[str, CodecTraits] = {
     "fp16": CodecTraits("half precision: half the bytes"),
     "bf16": CodecTraits("bfloat16: half the bytes, float32's range"),
     "int8": CodecTraits("8 bits with a scale per block, rounded at random: a quarter", _BLOCK),
     "int4": CodecTraits("4 bits with a scale per block, rounded at random: an eighth", _BLOCK),
     "topk": CodecTraits(
-        "only the largest values; the rest waits for its turn",
+        "only the largest values; the rest is added to the next gradient",
         {"ratio": Key(float, 1e-6, 1.0, summary="share of values that are sent (0.01)")},
         feedback=True,
     ),
     "threshold": CodecTraits(
-        "only values beyond a threshold; the rest waits for its turn",
-        {"value": Key(float, 0.0, summary="the least that is sent (0.001)")},
+        "only values beyond a threshold; the rest is added to the next gradient",
+        {"value": Key(float, 0.0, summary="smallest magnitude that is sent (0.001)")},
         feedback=True,
     ),
     "powersgd": CodecTraits(
@@ -83,7 +83,7 @@ class CodecSpec:
 
 def parse_codec(text: str) -> CodecSpec:
     if any(part.partition(":")[0] in known_codecs() for part in text.split("+")[1:]):
-        raise InputError(f"'{text}' is more than one codec", "A phase has one codec at most.")
+        raise InputError(f"'{text}' names more than one codec", "Give at most one codec per phase.")
     name, *options = text.split(":")
     if name not in known_codecs():
         raise InputError(f"unknown codec '{name}'", did_you_mean(name, known_codecs()))

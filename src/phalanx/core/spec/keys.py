@@ -40,7 +40,7 @@ class Key:
     def range(self) -> str:
         low = "" if self.low is None else f"at least {_plain(self.low)}"
         high = "" if self.high is None else f"at most {_plain(self.high)}"
-        return "It is " + (" and ".join(p for p in (low, high) if p) or "any number") + "."
+        return "Allowed: " + (" and ".join(p for p in (low, high) if p) or "any number") + "."
 
 
 def _plain(number: float) -> str:

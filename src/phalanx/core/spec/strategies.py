@@ -72,8 +72,8 @@ STRATEGIES = Registry(
         "diloco": "phalanx.sync.strategies.diloco:DiLoCo",
     },
 )
-_OVERLAP = Key(str, choices=("yes", "no"), summary="push while the next step computes (no)")
-_SERVERS = Key(int, 1, 64, summary="machines that keep the parameters (by number)")
+_OVERLAP = Key(str, choices=("yes", "no"), summary="push during the next step's computation (no)")
+_SERVERS = Key(int, 1, 64, summary="machines that hold the parameters (by number)")
 _BOUND_UPPER = 1 << 20
 _TRAITS: dict[str, Traits] = {
     "single": Traits("one process, no communication", lockstep=True, any_optimizer=True),
@@ -103,7 +103,7 @@ _TRAITS: dict[str, Traits] = {
         keys={"overlap": _OVERLAP, "servers": _SERVERS},
     ),
     "bsp": Traits(
-        "synchronous, through the store: it applies a step when all have pushed",
+        "synchronous, through the parameter store, which applies a step when all have pushed",
         lockstep=True,
         balanced=True,
         keys={"servers": _SERVERS},
@@ -125,8 +125,8 @@ _TRAITS: dict[str, Traits] = {
         divides_rate=True,
         balanced=True,
         keys={
-            "low": Key(int, 0, _BOUND_UPPER, summary="the least bound (2)"),
-            "high": Key(int, 0, _BOUND_UPPER, summary="the greatest bound (8)"),
+            "low": Key(int, 0, _BOUND_UPPER, summary="smallest bound (2)"),
+            "high": Key(int, 0, _BOUND_UPPER, summary="largest bound (8)"),
             "servers": _SERVERS,
         },
         check=_check_range,
@@ -146,7 +146,7 @@ _TRAITS: dict[str, Traits] = {
         },
     ),
     "localsgd": Traits(
-        "workers train apart and average their parameters every few batches",
+        "workers train independently and average their parameters every few batches",
         lockstep=True,
         balanced=True,
         local=True,
@@ -154,7 +154,7 @@ _TRAITS: dict[str, Traits] = {
         keys={"every": Key(int, 1, _BOUND_UPPER, summary="batches between averages (8)")},
     ),
     "diloco": Traits(
-        "like localsgd, but the average difference is a step of an outer optimizer",
+        "like localsgd, but an outer optimizer applies the averaged change",
         lockstep=True,
         balanced=True,
         local=True,

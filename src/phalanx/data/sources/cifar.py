@@ -51,7 +51,7 @@ def split(files: list[Read]) -> Split:
 
 def _rows(file: Read) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
     if not file.data or len(file.data) % ROW:
-        raise damaged(file.path, f"its size is no multiple of {ROW:,} bytes")
+        raise damaged(file.path, f"its size is not a multiple of {ROW:,} bytes")
     rows = np.frombuffer(file.data, np.uint8).reshape(-1, ROW)
     if int(rows[:, 0].max()) >= CLASSES:
         raise damaged(file.path, f"it has a label {int(rows[:, 0].max())}")

@@ -7,7 +7,6 @@ dimension as a big-endian 32-bit number, then the values.
 from __future__ import annotations
 
 import math
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -68,17 +67,16 @@ def _read(
     def fetch(missing: list[Published]) -> None:
         wanted = {f"{file.name}.gz": file for file in missing}
         limits = {archive: file.size + (1 << 20) for archive, file in wanted.items()}
-        accept = partial(_accept, folder, wanted)
+
+        def accept(archive: Path) -> None:
+            read(folder, wanted[archive.name])
+
         fetch_files(Order(name, homes, limits, accept=accept), folder)
 
     found = read_all(folder, files, fetch)
     train = _split(found[NAMES[0]], found[NAMES[1]])
     test = _split(found[NAMES[2]], found[NAMES[3]])
     return train, test, {file: content.sha256 for file, content in found.items()}
-
-
-def _accept(folder: Path, wanted: dict[str, Published], archive: Path) -> None:
-    read(folder, wanted[archive.name])
 
 
 def _split(images: Read, labels: Read) -> Split:
@@ -96,14 +94,14 @@ def parse(file: Read, *, dimensions: int) -> npt.NDArray[np.uint8]:
     data = file.data
     header = 4 + 4 * dimensions
     if data[:4] != bytes((0, 0, UNSIGNED_BYTE, dimensions)) or len(data) < header:
-        raise _not_idx(file, f"it does not begin as {dimensions}-dimensional unsigned bytes do")
+        raise _not_idx(file, f"its header is not that of {dimensions}-dimensional unsigned bytes")
     shape = tuple(int(size) for size in np.frombuffer(data, ">u4", dimensions, 4))
     if math.prod(shape) != len(data) - header:
-        raise _not_idx(file, f"it holds {len(data) - header:,} values, its header says {shape}")
+        raise _not_idx(file, f"it holds {len(data) - header:,} values, but its header says {shape}")
     return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
 
 
 def _not_idx(file: Read, why: str) -> InputError:
     return InputError(
-        f"{file.path} is not an IDX file: {why}", "Delete it to have it fetched again."
+        f"{file.path} is not an IDX file: {why}", "Delete it; it is then downloaded again."
     )

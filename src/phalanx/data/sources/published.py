@@ -59,7 +59,7 @@ def read(folder: Path, file: Published) -> Read:
     """Read one file, decompress it and prove that it is the published one."""
     path = locate(folder, file.name)
     if path is None:
-        raise InputError(f"{folder / file.name} is missing", "Put the published file there.")
+        raise InputError(f"{folder / file.name} is missing", "Put the original file there.")
     data = decompress(path)
     if not unchecked() and len(data) != file.size:
         raise damaged(path, f"it holds {len(data):,} bytes, not {file.size:,}")
@@ -97,7 +97,7 @@ def decompress(path: Path) -> bytes:
 def damaged(path: Path, why: str) -> InputError:
     return InputError(
         f"{path} is not the published file: {why}",
-        f"Delete it to have it fetched again ({UNCHECKED_VARIABLE}=1 accepts other files).",
+        f"Delete it; it is then downloaded again ({UNCHECKED_VARIABLE}=1 accepts other files).",
     )
 
 

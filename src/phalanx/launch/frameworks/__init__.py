@@ -12,7 +12,6 @@ from phalanx.launch.frameworks import tensorflow_scripts, torch_scripts
 from phalanx.launch.frameworks.framework import (
     CHIEF,
     TENSORFLOW,
-    EndingRule,
     Framework,
     Places,
     Process,
@@ -20,11 +19,10 @@ from phalanx.launch.frameworks.framework import (
 from phalanx.launch.frameworks.seating import places_of, plan_for, roles_by_rank, seat
 
 __all__ = [
-    "EndingRule",
     "Framework",
     "Places",
     "Process",
-    "ending_rule",
+    "deciding",
     "environment_of",
     "places_of",
     "plan_for",
@@ -44,10 +42,13 @@ def environment_of(framework: str, places: Places) -> dict[int, dict[str, str]]:
     return torch_scripts.environment(places)
 
 
-def ending_rule(framework: str, roles: Sequence[str]) -> EndingRule:
-    """TensorFlow's workers and servers of a chief never end by themselves; else all decide."""
+def deciding(roles: Sequence[str]) -> list[int]:
+    """The ranks whose end is the run's: once they have ended well the others are ended.
+
+    TensorFlow's workers and servers of a chief never end by themselves; else all decide.
+    """
     chiefs = [rank for rank, role in enumerate(roles) if role == CHIEF]
-    return EndingRule(tuple(chiefs or range(len(roles))))
+    return chiefs or list(range(len(roles)))
 
 
 def settings_variables(settings: RunSettings, workers: int) -> dict[str, str]:

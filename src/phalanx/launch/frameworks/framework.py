@@ -67,13 +67,5 @@ class Places:
         return [process for process in self.processes if process.role == role]
 
 
-@dataclass(frozen=True)
-class EndingRule:
-    """Whose end is the end of the run."""
-
-    decides: tuple[int, ...]
-    """Once these have ended well the others are ended: they would never end by themselves."""
-
-
 Variables = Mapping[int, dict[str, str]]
 """By rank."""

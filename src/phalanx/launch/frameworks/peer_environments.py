@@ -75,7 +75,7 @@ def sibling_of(script: Path, peer: PeerSystem) -> Path:
     found = script.with_name(script.stem + peer.suffix)
     if not found.is_file():
         raise InputError(
-            f"{peer.system} needs its own script, and there is no {found}",
+            f"{peer.system} needs a script of its own, but there is no {found}",
             f"Write it, or name another: --peer {peer.system}=SCRIPT",
         )
     return found
@@ -97,13 +97,13 @@ def environment_for(framework: Framework, say: Say) -> Path:
         if not _has_it(python, _MODULES.get(framework.name, ())):
             named = os.environ.get(VARIABLE)
             raise InputError(
-                f"{named} has no TensorFlow", f"Unset {VARIABLE} to let Phalanx make one."
+                f"{named} has no TensorFlow", f"Install it there, or unset {VARIABLE}."
             )
         return python
     folder, content = python.parents[1], _content(framework)
     with _alone(folder):
         if not (_marked(folder, content) and python.exists()):
-            say(f"making an environment for {framework.name} in {folder} (once)")
+            say(f"creating an environment for {framework.name} in {folder} (once)")
             _make(folder, framework.requirements)
             (folder / _MARK).write_text(content, encoding="utf-8")
     return python
@@ -156,8 +156,8 @@ def _make(folder: Path, requirements: list[str]) -> None:
     except (OSError, subprocess.SubprocessError) as error:
         said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
         raise MachineError(
-            f"cannot make an environment with {', '.join(requirements)}: {said[-1]}",
-            f"Is there a network? {VARIABLE}=FOLDER names an environment that has them.",
+            f"cannot create an environment with {', '.join(requirements)}: {said[-1]}",
+            f"Check the network, or set {VARIABLE} to an environment that has them.",
         ) from error
 
 

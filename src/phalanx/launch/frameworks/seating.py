@@ -34,13 +34,13 @@ def read_roles(text: str) -> dict[str, int]:
             raise InputError(f"unknown role '{name}'", did_you_mean(name, _ROLES))
         if not number.isdecimal() or not 1 <= int(number) <= MOST or name in roles:
             raise InputError(
-                f"--roles cannot be read at '{part.strip()}'", "Try chief=1,worker=2,ps=1"
+                f"invalid part '{part.strip()}' in --roles", "Try chief=1,worker=2,ps=1"
             )
         roles[name] = int(number)
     if WORKER not in roles:
         raise InputError("--roles has no worker", "Try chief=1,worker=2,ps=1")
     if roles.get(CHIEF, 1) > 1:
-        raise InputError(f"--roles has {roles[CHIEF]} chiefs", "There is one chief: chief=1")
+        raise InputError(f"--roles has {roles[CHIEF]} chiefs", "Give one chief: chief=1")
     return roles
 
 
@@ -63,7 +63,7 @@ def seat(plan: Plan, framework: Framework, asked: int | None) -> Plan:
         ]
         seated.append(_with(machine, slots))
         rank += len(slots)
-    reasons = [*plan.reasons, "a chief and a parameter server beside the workers"]
+    reasons = [*plan.reasons, "a chief and a parameter server in addition to the workers"]
     return msgspec.structs.replace(plan, machines=seated, workers=rank, reasons=reasons)
 
 

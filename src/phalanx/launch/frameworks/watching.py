@@ -60,7 +60,7 @@ def stuck_first(rank: int, paths: RunPaths, seconds: float) -> PhalanxError:
     return ScriptError(
         f"worker {rank} still ran {seconds:.0f} s after all the others had ended "
         f"(log: {paths.log_of(rank)})",
-        "It waits for them: all have to run the same epochs and collectives.",
+        "Let all workers run the same epochs and collectives; it may wait for the others.",
     )
 
 

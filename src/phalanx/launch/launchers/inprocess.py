@@ -33,6 +33,7 @@ from phalanx.launch.launchers.launcher import (
     never,
     worker_variables,
 )
+from phalanx.launch.run.interrupts import await_end
 from phalanx.launch.worker.script_runner import (
     PEER_LOST_CODE,
     STOPPED_CODE,
@@ -45,7 +46,6 @@ from phalanx.plan.plan import PlannedMachine, Slot
 if TYPE_CHECKING:
     from phalanx.sync.arena.memory_arena import Hub
 
-_TICK = 0.02
 _POLITE = 0.5
 """Seconds that threads get to notice the aborted hub before they are interrupted."""
 
@@ -90,9 +90,9 @@ class InProcessLauncher(Launcher):
     def stop(self, grace: float, hurry: Callable[[], bool] = never) -> None:
         if self._hub is not None and self._running():
             self._hub.abort()
-            self._await_end(min(grace, _POLITE), hurry)
+            await_end(lambda: not self._running(), min(grace, _POLITE), hurry)
             self._interrupt()
-            self._await_end(grace - _POLITE, hurry)
+            await_end(lambda: not self._running(), grace - _POLITE, hurry)
         self._streams.remove()
         if self._before is not None:
             from phalanx.sync.arena.memory_arena import compute_with
@@ -114,7 +114,8 @@ class InProcessLauncher(Launcher):
                 context = WorkerContext(env, hub)
                 enter(context)
                 with hub.turn(worker.rank):
-                    run_startup()  # each from the same seed until it joins
+                    # Each from the same seed until it joins.
+                    run_startup(adopt=launch.settings.adopt)
                     main = main_module(launch.script, launch.settings.module)
                     code = run_script(main, paths.traceback_of(worker.rank))
                     for call in reversed(context.at_end):
@@ -140,11 +141,6 @@ class InProcessLauncher(Launcher):
         for thread in self._running():
             identity = ctypes.c_ulong(thread.ident or 0)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, ctypes.py_object(RunStopped))
-
-    def _await_end(self, seconds: float, hurry: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + seconds
-        while self._running() and time.monotonic() < deadline and not hurry():
-            time.sleep(_TICK)
 
 
 def _command(job: Job, paths: RunPaths, machine: PlannedMachine, slot: Slot) -> WorkerCommand:

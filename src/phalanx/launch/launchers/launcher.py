@@ -7,7 +7,6 @@ shared memory, the clock reading, the controller's process id) is added at the s
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import time
@@ -25,9 +24,9 @@ from phalanx.core.registry import Registry
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import OURS, RunSettings
 from phalanx.core.terminal import Say
-from phalanx.launch.frameworks import Framework, ending_rule, roles_by_rank
-from phalanx.observe.events.event_types import MachineSample
-from phalanx.observe.machines.monitor import Monitor
+from phalanx.launch.frameworks import Framework, deciding, roles_by_rank
+from phalanx.launch.shipping.requirements import DISTRIBUTION, installed
+from phalanx.observe.machines.monitor import MachineSamples, Monitor
 from phalanx.plan.plan import Plan, PlannedMachine, Slot
 from phalanx.pool.machine import Machine
 
@@ -124,15 +123,6 @@ def read_launch(paths: RunPaths) -> tuple[Launch, Plan]:
         raise InputError(f"cannot read how '{paths.id}' was started: {error}") from None
 
 
-class MachineSamples(Protocol):
-    """Readings of a machine, as they come."""
-
-    def start(self) -> None: ...
-    def stop(self) -> None: ...
-    def take(self) -> list[MachineSample]:
-        """Those since the last call."""
-
-
 STOP_SECONDS = 10.0
 """From being told to stop to being killed: enough to write a checkpoint; who is done leaves."""
 
@@ -227,9 +217,7 @@ LAUNCHERS = Registry(
 
 def describe_launch(job: Job, paths: RunPaths, workers: list[WorkerCommand]) -> Launch:
     framework = job.framework
-    rule = (
-        ending_rule(framework.name, roles_by_rank(framework, len(workers))) if framework else None
-    )
+    roles = roles_by_rank(framework, len(workers)) if framework else []
     return Launch(
         run=paths.id,
         command=list(job.command),
@@ -244,7 +232,7 @@ def describe_launch(job: Job, paths: RunPaths, workers: list[WorkerCommand]) -> 
         pool=str(job.fleet.pool.resolve()) if job.fleet.pool else None,
         framework=framework,
         system=framework.system if framework else OURS,
-        decides=list(rule.decides) if rule else [],
+        decides=deciding(roles),
         joins=framework is None,
     )
 
@@ -288,13 +276,5 @@ def log_name(paths: RunPaths, rank: int) -> str:
 def installed_versions() -> dict[str, str]:
     """Versions that results depend on, read without importing anything heavy."""
     versions = {"python": platform.python_version(), "platform": platform.platform(terse=True)}
-    for shown, distribution in (
-        ("phalanx", "phalanx-train"),
-        ("torch", "torch"),
-        ("numpy", "numpy"),
-    ):
-        try:
-            versions[shown] = importlib.metadata.version(distribution)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions
+    found = installed((DISTRIBUTION, "torch", "numpy"))
+    return versions | {n.removesuffix("-train"): version for n, version in found.items()}

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from phalanx.agent import system
-from phalanx.agent.machine.ports import free_port
+from phalanx.agent.machine.reach import free_port
 from phalanx.core import settings
 from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import RunPaths
@@ -30,6 +30,7 @@ from phalanx.launch.launchers.launcher import (
     with_own_threads,
     worker_variables,
 )
+from phalanx.launch.run.interrupts import await_end
 from phalanx.launch.worker import process_binding as tied
 from phalanx.plan.plan import Plan, PlannedMachine, Slot
 from phalanx.sync.arena import memfd
@@ -60,7 +61,8 @@ class LocalLauncher(Launcher):
         # What workers leave behind comes to us, also what has left their group (setsid).
         self._others = set(system.children())
         system.adopt_orphans()
-        arena = _create_arena(len(launch.workers)) if launch.joins else None
+        several = len(launch.workers) > 1  # one worker needs no shared memory
+        arena = memfd.create(len(launch.workers)) if launch.joins and several else None
         try:
             for worker in launch.workers:
                 self._running[worker.rank] = _spawn(worker, paths, arena)
@@ -70,10 +72,10 @@ class LocalLauncher(Launcher):
 
     def poll(self) -> dict[int, int]:
         for rank, process in list(self._running.items()):
-            if not _has_ended(process.pid):
+            if not system.has_ended(process.pid):
                 continue
             # Before the leader is reaped its group cannot be anybody else's.
-            _signal_group(process.pid, signal.SIGKILL)
+            system.signal_group(process.pid, signal.SIGKILL)
             code = process.poll()
             if code is not None:
                 self._codes[rank] = code
@@ -82,9 +84,9 @@ class LocalLauncher(Launcher):
 
     def stop(self, grace: float, hurry: Callable[[], bool] = never) -> None:
         self._signal_all(signal.SIGTERM)
-        self._await_end(grace, hurry)
+        await_end(self._have_ended, grace, hurry)
         self._signal_all(signal.SIGKILL)
-        self._await_end(_AFTER_KILL, never)
+        await_end(self._have_ended, _AFTER_KILL, never)
 
     def finish(self, say: Say, hurry: Callable[[], bool]) -> None:
         """End what the workers started and left to us, until nothing is left."""
@@ -108,20 +110,18 @@ class LocalLauncher(Launcher):
     def _signal_all(self, number: signal.Signals) -> None:
         self.poll()
         for process in self._running.values():
-            _signal_group(process.pid, number)
+            system.signal_group(process.pid, number)
 
-    def _await_end(self, seconds: float, hurry: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + seconds
-        while self._running and time.monotonic() < deadline and not hurry():
-            time.sleep(_TICK)
-            self.poll()
+    def _have_ended(self) -> bool:
+        self.poll()
+        return not self._running
 
 
 def _check_reach(plan: Plan) -> None:
     if plan.remote:
         raise InputError(
             f"the launcher 'local' cannot reach {', '.join(plan.remote)}",
-            "It starts workers on this machine only: select those with 'host: here'.",
+            "Select machines with 'host: here': this launcher starts workers on this machine only.",
         )
     if plan.workers > memfd.MAX_WORKERS:
         raise InputError(
@@ -168,11 +168,6 @@ def free_ports(count: int) -> list[int]:
         return [free_port(held, _LOOPBACK) for _ in range(count)]
 
 
-def _create_arena(workers: int) -> int | None:
-    """The shared memory of several workers; one worker needs none."""
-    return memfd.create(workers) if workers > 1 else None
-
-
 def _spawn(worker: WorkerCommand, paths: RunPaths, arena: int | None) -> subprocess.Popen[bytes]:
     added = {
         settings.STARTED: repr(time.monotonic()),
@@ -195,16 +190,3 @@ def _spawn(worker: WorkerCommand, paths: RunPaths, arena: int | None) -> subproc
 def _inherited() -> dict[str, str]:
     """Our own environment, less a shared memory that is not this run's (a run within a run)."""
     return {name: value for name, value in os.environ.items() if name != settings.ARENA}
-
-
-def _has_ended(pid: int) -> bool:
-    """Whether our child has ended, without reaping it."""
-    try:
-        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:
-        return True
-
-
-def _signal_group(group: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)

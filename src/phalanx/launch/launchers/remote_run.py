@@ -81,9 +81,9 @@ class RemoteRun:
         if not there:
             names = ", ".join(member.name for member in self.members)
             raise NothingLeft(
-                f"nothing of this run is left on {names}: it has ended, or its machines were "
-                "restarted",
-                f"Go on from its newest checkpoint: phalanx resume {self._id}",
+                f"this run no longer exists on {names}: it has ended, or its machines were "
+                f"restarted",
+                f"Continue from its newest checkpoint: phalanx resume {self._id}",
             )
         _refuse_twice(there)
         for member in self.members:
@@ -256,7 +256,7 @@ class RemoteRun:
     def left_behind(self) -> list[str]:
         """Where the results are that did not come home."""
         members = [m for m in self.members if m.alive and m.started_ranks]
-        return [f"{m.name} keeps its results, in {shown(m.run_folder)}" for m in members]
+        return [f"{m.name} still has its results, in {shown(m.run_folder)}" for m in members]
 
     async def clean(self) -> None:
         await self._tell_all(lambda m: m.clean(), 30.0)
@@ -294,7 +294,7 @@ def _refuse_twice(members: Sequence[MachineSession]) -> None:
         other = seen.setdefault(member.facts.machine_id, member)
         if other is not member:
             raise InputError(
-                f"'{other.name}' and '{member.name}' are one machine "
+                f"'{other.name}' and '{member.name}' are the same machine "
                 f"({other.machine.endpoint}, {member.machine.endpoint})",
                 "Remove one of them from the blueprint, or from --machines.",
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -20,7 +19,6 @@ from phalanx.launch.launchers.launcher import (
     Job,
     Launch,
     Launcher,
-    MachineSamples,
     describe_launch,
     never,
 )
@@ -28,10 +26,11 @@ from phalanx.launch.launchers.remote_run import RemoteRun
 from phalanx.launch.machines.event_loop import EventLoop, cancel
 from phalanx.launch.machines.reconnect import reconnect_seconds
 from phalanx.launch.machines.remote_files import MachineFile
+from phalanx.launch.run.interrupts import await_end
 from phalanx.launch.ssh.ssh_login import with_passwords
+from phalanx.observe.machines.monitor import MachineSamples
 from phalanx.pool.machine import Machine
 
-_TICK = 0.05
 _MOST_SWITCH = 1 << 16  # bytes
 _AFTER_KILL = 5.0
 _CLEANING = 40.0
@@ -142,10 +141,10 @@ class SshLauncher(Launcher):
         if run.all_ended():
             return
         loop.submit(run.stop(grace))
-        self._await_end(run, grace, hurry)
+        await_end(run.all_ended, grace, hurry)
         if not run.all_ended():
             loop.submit(run.kill())
-            self._await_end(run, _AFTER_KILL, never)
+            await_end(run.all_ended, _AFTER_KILL, never)
 
     def finish(self, say: Say, hurry: Callable[[], bool]) -> None:
         run, loop, paths = self._run, self._loop, self._paths
@@ -196,11 +195,6 @@ class SshLauncher(Launcher):
     def _say_news(self, say: Say) -> None:
         for text in self.news():
             say(text)
-
-    def _await_end(self, run: RemoteRun, seconds: float, hurry: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + seconds
-        while not run.all_ended() and time.monotonic() < deadline and not hurry():
-            time.sleep(_TICK)
 
     def _let_go(self) -> None:
         """As ``_close``, but whatever was found goes on."""

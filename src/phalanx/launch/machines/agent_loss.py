@@ -31,16 +31,16 @@ async def why_it_ended(command: RunningCommand) -> MachineError:
     if code == NOT_FOUND_CODE:
         return MachineError(
             f"{machine.name} has no command '{machine.python}'",
-            "Name its Python as 'python' in the blueprint.",
+            "Set 'python' in the blueprint to its Python.",
         )
     if code == TOO_OLD_CODE:
         return MachineError(
-            f"{machine.name}: {last}", "Name a newer Python as 'python' in the blueprint."
+            f"{machine.name}: {last}", "Set 'python' in the blueprint to a newer Python."
         )
     if code == UNKNOWN_OPTION_CODE and "python -h" in command.errors:
         return MachineError(
             f"{machine.name}: '{machine.python}' is not a Python 3",
-            "Name a newer Python as 'python' in the blueprint.",
+            "Set 'python' in the blueprint to a newer Python.",
         )
     if not code and not last:  # 0: of a relay that an agent has let go of
         return ConnectionLost(
@@ -50,7 +50,7 @@ async def why_it_ended(command: RunningCommand) -> MachineError:
     kind = MachineError if code else ConnectionLost
     return kind(
         f"the agent on {machine.name} ended: {why}",
-        "Check whether the machine is up, and whether somebody ends processes there.",
+        "Check whether the machine is up, and whether something kills processes there.",
     )
 
 
@@ -78,21 +78,21 @@ def no_answer(machine: Machine, ask: str, seconds: float | None) -> MachineError
 def no_progress(machine: Machine, doing: str, seconds: float) -> MachineError:
     return MachineError(
         f"{machine.name} has made no progress for {seconds:.0f} seconds: {doing}",
-        "See how busy it is, and whether its disk answers.",
+        "Check how busy it is, and whether its disk responds.",
     )
 
 
 def cannot_keep(machine: Machine, error: OSError) -> MachineError:
     return MachineError(
-        f"what {machine.name} sends cannot be written here: {error.strerror or error}",
-        "Free some space on this machine, or set PHALANX_RUNS to a folder that has it.",
+        f"cannot write here what {machine.name} sends: {error.strerror or error}",
+        "Free some space on this machine, or set PHALANX_RUNS to a folder with free space.",
     )
 
 
 def talks_otherwise(machine: Machine, why: str) -> MachineError:
     return MachineError(
         f"{machine.name} sent unexpected output: {without_controls(why)}",
-        "Its login shell must print nothing; see what 'ssh' to it prints.",
+        "Log in with ssh to see what it prints: its login shell must print nothing.",
     )
 
 

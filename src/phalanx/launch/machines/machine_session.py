@@ -129,8 +129,8 @@ class MachineSession(AgentListener):
         self._link = await self._open(timeout, detach=self._detach, attach=self._attach)
         if self._attach and self._link.hello.get("gone") is True:
             self.gone = MachineError(
-                f"nothing of this run is left on {self.name}",
-                "It has ended, or the machine was restarted.",
+                f"this run no longer exists on {self.name}",
+                "Continue it with phalanx resume: it has ended, or the machine was restarted.",
             )
             await self._link.close()
             return

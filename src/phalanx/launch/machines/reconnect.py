@@ -10,11 +10,11 @@ import math
 import os
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from phalanx.core.errors import InputError, MachineError, PhalanxError
 from phalanx.core.terminal import Say
 from phalanx.launch.machines.agent_link import PATIENCE
+from phalanx.launch.machines.machine_session import MachineSession
 
 VARIABLE = "PHALANX_RECONNECT"
 SECONDS = 120.0
@@ -30,17 +30,6 @@ ONE_GAP = 5.0
 
 class Unreached(MachineError):  # noqa: N818  (what happened)
     """A machine did not answer for as long as it was waited for: its workers may go on."""
-
-
-class Returning(Protocol):
-    """What is needed of a machine."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def ranks(self) -> list[int]: ...
-    async def reconnect(self, timeout: float) -> bool:
-        """Whether its agent was found; an error when the machine was not reached."""
 
 
 def reconnect_seconds() -> float:
@@ -63,7 +52,7 @@ class Absences:
         self.alone: MachineError | None = None
         """Why this computer gives up, and leaves the run to its machines."""
         self._id, self._say = run_id, say
-        self._away: dict[str, tuple[Returning, MachineError]] = {}
+        self._away: dict[str, tuple[MachineSession, MachineError]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._slept = -math.inf
 
@@ -93,7 +82,7 @@ class Absences:
         )
 
     def wait_for(
-        self, member: Returning, error: MachineError, lose: Callable[[MachineError], None]
+        self, member: MachineSession, error: MachineError, lose: Callable[[MachineError], None]
     ) -> None:
         """Try to reach it again; ``lose`` when that is in vain."""
         self._away[member.name] = member, error
@@ -107,7 +96,7 @@ class Absences:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _bring_back(
-        self, member: Returning, error: MachineError, lose: Callable[[MachineError], None]
+        self, member: MachineSession, error: MachineError, lose: Callable[[MachineError], None]
     ) -> None:
         began = time.monotonic()
         if began - self._slept > SETTLED:  # else this computer was away, and not the machine

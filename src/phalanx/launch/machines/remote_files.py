@@ -6,7 +6,6 @@ A machine is not trusted: it writes the files of its own ranks, in order, and no
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,12 @@ import msgspec
 from phalanx.core import words
 from phalanx.core.files import LARGEST_LOG
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.observe.events.event_types import MachineSample
-from phalanx.observe.machines.agent_samples import SampleReader, ToldSample
+from phalanx.observe.machines.monitor import MachineSamples, SampleReader, ToldSample
 
 LARGEST = 4 << 30
 """Bytes of one file; what a machine sends beyond is not kept."""
 LARGEST_TRACEBACK = 1 << 20
 """It is read as a whole."""
-_KEPT = 120
 _LAST_BYTES = 1 << 16
 
 
@@ -47,7 +44,7 @@ class Homecoming:
         if len(fresh) < len(rest) and file not in self._cut:
             self._cut.add(file)
             self._say(
-                f"{file} is too long: only its first {words.size(self._limits[file])} are kept"
+                f"{file} is too large: only its first {words.size(self._limits[file])} are kept"
             )
         if not fresh:
             return
@@ -72,15 +69,18 @@ def _of_rank(paths: RunPaths, rank: int) -> list[tuple[str, int]]:
     return [(path.relative_to(paths.folder).as_posix(), most) for path, most in files.items()]
 
 
-class MachineFile:
-    """The samples of one machine: kept in its file, and passed to the observer."""
+class MachineFile(MachineSamples):
+    """The samples of one machine: kept in its file, and passed to the observer.
+
+    Its agent starts to read when the workers do, and ends with the run.
+    """
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self.clock_to_run = 0.0
         """Seconds from this machine's clock to that of the run's first machine."""
         self._path, self._reader = path, SampleReader()
         self._size = path.stat().st_size if path.is_file() else 0
-        self._fresh: deque[MachineSample] = deque(maxlen=_KEPT)
 
     def hear(self, fields: dict[str, Any]) -> None:
         """What the machine's agent sends."""
@@ -118,18 +118,6 @@ class MachineFile:
                 file.truncate(self._size)
         found = (_as_told(line) for line in reversed(lines))
         return next((sample for sample in found if sample is not None), None)
-
-    def start(self) -> None:
-        """The agent starts to read when the workers do."""
-
-    def stop(self) -> None:
-        """The agent ends with the run."""
-
-    def take(self) -> list[MachineSample]:
-        taken = []
-        while self._fresh:
-            taken.append(self._fresh.popleft())
-        return taken
 
 
 def _as_told(line: bytes) -> ToldSample | None:

@@ -55,8 +55,8 @@ def _of_machine(visit: Visit) -> Iterator[PoolFinding]:
         yield PoolFinding(
             "error",
             (name,),
-            f"{name}: {facts.disk_free / 1e6:.0f} MB are free in {facts.folder}",
-            "Make room, or name a folder with more as 'folder' in the blueprint.",
+            f"{name}: only {facts.disk_free / 1e6:.0f} MB are free in {facts.folder}",
+            "Free some space, or set 'folder' in the blueprint to a folder with more.",
         )
     yield from _clock(visit)
     if visit.listen_error is not None:
@@ -77,14 +77,14 @@ def _python(visit: Visit) -> Iterator[PoolFinding]:
             "error",
             (name,),
             f"{name}: '{visit.machine.python}' is Python {version}; workers need 3.11 or newer",
-            "Install one, and name it as 'python' in the blueprint.",
+            "Install one, and set 'python' in the blueprint to it.",
         )
     elif visit.torch is None:
         yield PoolFinding(
             "warning",
             (name,),
             f"{name}: {visit.machine.python} has no torch",
-            "Name a 'python' that has it in the blueprint, or give the project a requirements.txt.",
+            "Set 'python' in the blueprint to one that has it, or add a requirements.txt.",
         )
 
 
@@ -110,7 +110,7 @@ def _same_machines(check: Check) -> Iterator[PoolFinding]:
                 "error",
                 names,
                 f"{names[0]} ({one.machine.endpoint}) and {names[1]} "
-                f"({other.machine.endpoint}) are one machine",
+                f"({other.machine.endpoint}) are the same machine",
                 "Remove one of them from the blueprint.",
             )
 
@@ -122,19 +122,19 @@ def _closed_doors(check: Check) -> Iterator[PoolFinding]:
             yield PoolFinding(
                 "error",
                 (knock.source, knock.target),
-                f"{knock.source} does not reach {knock.target} at {target.address}: {knock.why}",
+                f"{knock.source} cannot reach {knock.target} at {target.address}: {knock.why}",
                 _way_in(knock, source, target),
             )
 
 
 def _way_in(knock: Knock, source: Visit, target: Visit) -> str:
     if "another machine" in knock.why:
-        return f"Give {knock.target} the address that it has itself as 'address' in the blueprint."
+        return f"Set 'address' of {knock.target} in the blueprint to one of its own addresses."
     if knock.why not in FILTERED:
-        return f"Check whether {knock.source} has a way there: ip route get {target.address}"
+        return f"Check whether {knock.source} has a route to it: ip route get {target.address}"
     who = source.address or knock.source
     return (
-        f"Open it on {knock.target}: sudo ufw allow from {who} to any   (or: sudo firewall-cmd "
+        f"On {knock.target}, run: sudo ufw allow from {who} to any   (or: sudo firewall-cmd "
         f"--permanent --zone=trusted --add-source={who} && sudo firewall-cmd --reload)"
     )
 

@@ -47,13 +47,13 @@ def password_reference(text: str) -> Credential:
     assert isinstance(found, Credential)
     if found.kind in ("key", "agent"):
         raise InputError(
-            "--password is for passwords: prompt, or env:NAME",
-            "A key is given by --key; the agent is asked without any option.",
+            "--password takes prompt or env:NAME, not a key or the agent",
+            "Give a key with --key; the SSH agent needs no option.",
         )
     if found.kind == "inline":
         raise InputError(
             "--password takes prompt or env:NAME, never the password itself",
-            "Others can read the words of a command: if that was a password, change it.",
+            "Other users can see the arguments of a command: if that was a password, change it.",
         )
     if found.kind == "env" and not os.environ.get(found.name):
         raise InputError(
@@ -73,7 +73,7 @@ def typed_password(machines: Iterable[Machine]) -> Credential | None:
         return Credential("inline", secret=SecretStr(getpass(f"password of {whose}: ")))
     except EOFError:
         raise InputError(
-            "the password cannot be asked for without a terminal",
+            "there is no terminal in which to ask for the password",
             "Give --password env:NAME, or --key.",
         ) from None
 
@@ -154,7 +154,7 @@ def _in_words_of_init(error: PhalanxError, machine: Machine) -> PhalanxError:
     if not isinstance(error.__context__, asyncssh.PermissionDenied):
         return error
     if machine.password is None:
-        remedy = "If it takes passwords, give --password prompt (or env:NAME); else --user, --key."
+        remedy = "If it accepts passwords: --password prompt (or env:NAME); else --user, --key."
     else:
         remedy = "Check --user and the password, which is the same for all of them."
     return MachineError(error.cause, remedy)
@@ -191,8 +191,8 @@ def with_host_names(visits: Iterable[Visit]) -> None:
 def blueprint_text(visits: Iterable[Visit], out: Path, today: date) -> str:
     """YAML; what could not be reached stays as a comment, with the reason."""
     lines = [
-        f"# Written by phalanx pool init on {today.isoformat()}; change what you like.",
-        f"# Does it work?   phalanx pool check {out.name}",
+        f"# Written by phalanx pool init on {today.isoformat()}; edit it as needed.",
+        f"# Check it:        phalanx pool check {out.name}",
         f"# Host keys are beside it, in {keys_beside(out).name}",
         "machines:",
     ]

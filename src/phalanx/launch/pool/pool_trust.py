@@ -84,7 +84,7 @@ async def _look_at_one(machine: Machine) -> Shown:
             tunnel.abort()
 
 
-_IS_IT_UP = "Is it up, and is this its address?"
+_IS_IT_UP = "Check that it is up, and that this is its address."
 
 
 async def _judge(machine: Machine, tunnel: asyncssh.SSHClientConnection | None) -> Shown:

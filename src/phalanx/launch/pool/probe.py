@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
+from pathlib import Path
 from statistics import median
 
 import msgspec
@@ -19,9 +21,13 @@ import msgspec
 from phalanx.core.errors import MachineError, PhalanxError
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.core.terminal import Say
+from phalanx.launch.machines.agent_link import open_agent
+from phalanx.launch.machines.event_loop import in_thread
 from phalanx.launch.pool.pool_addresses import own_address
-from phalanx.launch.pool.probe_code import Code, own_code, worker_command
 from phalanx.launch.pool.probe_plan import Schedule, all_reached, handling, model_of, pair_seconds
+from phalanx.launch.shipping.loads import code_manifest
+from phalanx.launch.shipping.manifest import FileManifest
+from phalanx.launch.shipping.send import ignore_progress, ship
 from phalanx.launch.ssh.ssh_command import RunningCommand, start_command
 from phalanx.pool.machine import Machine
 from phalanx.pool.measured import (
@@ -46,6 +52,7 @@ WORKER = "phalanx.sync.probe.probe_worker"
 LOOPBACK = "127.0.0.1"
 
 Requests = Mapping[str, m.Request]
+Code = tuple[Path, FileManifest]
 
 
 class Prober:
@@ -56,13 +63,9 @@ class Prober:
         self._key = RunKey.new()
         self._workers: dict[str, RunningCommand] = {}
         self._peers: dict[str, m.ProbePeer] = {}
-        self._links: list[LinkFigures] = []
-        self._rates: list[MachineRates] = []
-        self._collectives: list[CollectiveFigures] = []
-        self._participants: list[str] = []
-        self._left_out: list[LeftOut] = []
-        self._trouble: list[Trouble] = []
-        self._message_seconds: float | None = None
+        emulated = any(machine.emulated for machine in machines)
+        self._found = Probe("", 0.0, budget, [], [], emulated=emulated)
+        """What is known so far."""
         self._deadline = float("inf")
         self._groups = itertools.count()
 
@@ -73,27 +76,20 @@ class Prober:
             began = time.monotonic()
             self._deadline = began + self._budget
             await self._measure_pairs()
-            await self._measure_collectives()
+            message_seconds = await self._measure_collectives()
             seconds = time.monotonic() - began
-        return Probe(
+        return msgspec.structs.replace(
+            self._found,
             date=datetime.now(UTC).isoformat(timespec="seconds"),
             seconds=round(seconds, 3),
-            budget=self._budget,
             machines=[machine.name for machine in self._machines if machine.name in self._peers],
-            links=self._links,
-            collectives=self._collectives,
-            participants=self._participants,
-            message_seconds=self._message_seconds,
-            left_out=self._left_out,
-            trouble=self._trouble,
-            emulated=any(machine.emulated for machine in self._machines),
-            rates=self._rates,
+            message_seconds=message_seconds,
         )
 
     async def _start(self, stack: AsyncExitStack) -> None:
         """A worker on every machine that can be reached, listening."""
         self._say(f"starting {len(self._machines)} workers")
-        code = await own_code()
+        code = await in_thread(code_manifest)  # once for all machines; reading it takes a while
         await asyncio.gather(*(self._start_one(stack, each, code) for each in self._machines))
         own = own_address([w.reached_from for w in self._workers.values()]) or LOOPBACK
         names = list(self._workers)
@@ -101,7 +97,7 @@ class Prober:
 
     async def _start_one(self, stack: AsyncExitStack, machine: Machine, code: Code) -> None:
         try:
-            worker = await start_command(machine, await worker_command(machine, code, WORKER))
+            worker = await start_command(machine, await _worker_command(machine, code, WORKER))
         except PhalanxError as error:
             self._note([machine.name], error.cause, error.remedy)
             return
@@ -131,7 +127,7 @@ class Prober:
             answers |= await self._ask(dict.fromkeys(some, request), limit)
         for name, answer in answers.items():
             if isinstance(answer, m.MachineFigures):
-                self._rates.append(_rates(name, answer))
+                self._found.rates.append(_rates(name, answer))
             elif isinstance(answer, m.ProbeProblem):
                 self._note([name], f"{name}: {answer.cause}", answer.remedy)
 
@@ -141,7 +137,7 @@ class Prober:
         each = pair_seconds(self._budget, len(pairs))
         for number, (one, other) in enumerate(pairs, start=1):
             if self._left < each:
-                self._left_out.append(LeftOut(f"{one} – {other}"))
+                self._found.left_out.append(LeftOut(f"{one} – {other}"))
             elif {one, other} <= self._workers.keys():
                 self._say(f"pair {number} of {len(pairs)}: {one} – {other}")
                 await self._measure_pair([one, other], each)
@@ -157,34 +153,36 @@ class Prober:
         if all(isinstance(answer, m.PairFigures) for answer in found):
             for source, target, figures in zip(pair, reversed(pair), found, strict=True):
                 assert isinstance(figures, m.PairFigures)
-                self._links.append(LinkFigures(source, target, figures.latency, figures.bandwidth))
+                link = LinkFigures(source, target, figures.latency, figures.bandwidth)
+                self._found.links.append(link)
             return
         problem = next((a for a in found if isinstance(a, m.ProbeProblem)), None)
         if problem and set(pair) <= self._workers.keys():
             self._note(pair, f"{pair[0]} – {pair[1]}: {problem.cause}", _OPEN_PORTS)
 
-    async def _measure_collectives(self) -> None:
-        reached = {frozenset((link.source, link.target)) for link in self._links}
+    async def _measure_collectives(self) -> float | None:
+        """What handling one small message takes, as far as they say."""
+        reached = {frozenset((link.source, link.target)) for link in self._found.links}
         alive = [name for name in self._peers if name in self._workers]
         names = all_reached([mc.name for mc in self._machines if mc.name in alive], reached)
         if len(names) < 2:
-            return
-        among = [k for k in self._links if k.source in names and k.target in names]
+            return None
+        among = [k for k in self._found.links if k.source in names and k.target in names]
         link = model_of(max(k.latency for k in among), min(k.bandwidth for k in among))
         schedule = Schedule(len(names), link)
         todo = list(schedule.measurements())
         if self._left <= 0 or not await self._open_mesh(names):
-            self._left_out += [LeftOut(name, size) for name, size in todo]
-            return
-        self._participants = names
+            self._found.left_out.extend(LeftOut(name, size) for name, size in todo)
+            return None
+        self._found.participants.extend(names)
         for number, (name, size) in enumerate(todo):
             repeats = schedule.repeats(name, size, self._left, todo[number + 1 :])
             if repeats and set(names) <= self._workers.keys():
                 self._say(f"{name.replace('_', '-').replace('.', ' ')}, {size:,} bytes")
                 repeats *= await self._time(schedule, name, size, repeats)
             if not repeats:
-                self._left_out.append(LeftOut(name, size))
-        self._message_seconds = handling(schedule, self._collectives)
+                self._found.left_out.append(LeftOut(name, size))
+        return handling(schedule, self._found.collectives)
 
     async def _open_mesh(self, names: list[str]) -> bool:
         group, peers = f"mesh{next(self._groups)}", [self._peers[name] for name in names]
@@ -199,7 +197,7 @@ class Prober:
 
     async def _time(self, schedule: Schedule, name: str, size: int, repeats: int) -> bool:
         """Whether there is a figure; a collective that does not end in time ends the probe."""
-        names = self._participants
+        names = self._found.participants
         request = m.TimeCollective(name, size, repeats)
         limit = max(0.0, self._left) + GRACE_SECONDS
         answers = await self._ask(dict.fromkeys(names, request), limit)
@@ -208,7 +206,7 @@ class Prober:
             return False
         measured, predicted = median(first.seconds), schedule.predicted(name, size)
         schedule.learn(name, size, measured)
-        self._collectives.append(CollectiveFigures(name, size, measured, predicted, repeats))
+        self._found.collectives.append(CollectiveFigures(name, size, measured, predicted, repeats))
         return True
 
     @property
@@ -245,11 +243,11 @@ class Prober:
         self._note([name], cause, remedy)
 
     def _note(self, machines: list[str], cause: str, remedy: str) -> None:
-        self._trouble.append(Trouble(machines, cause, remedy))
+        self._found.trouble.append(Trouble(machines, cause, remedy))
 
 
-_OPEN_PORTS = "Machines have to reach each other on any port: see their firewalls."
-_SEE_LOAD = "Check whether it is up and how busy it is, or give --seconds more."
+_OPEN_PORTS = "Check the firewalls: machines have to reach each other on any port."
+_SEE_LOAD = "Check whether it is up and how busy it is, or increase --seconds."
 _SAME_VERSION = "Install the same version of Phalanx there."
 
 
@@ -270,16 +268,27 @@ async def _why_it_ended(worker: RunningCommand) -> MachineError:
         missing = last.rpartition("No module named")[2].strip(" ')\"")
         return MachineError(
             f"{name}: {python} there has no module {missing}",
-            "Install it there, or name the Python that has it as 'python' in the blueprint.",
+            "Install it there, or set 'python' in the blueprint to a Python that has it.",
         )
     if code == 127:
         return MachineError(
-            f"{name} has no command '{python}'", "Name its Python as 'python' in the blueprint."
+            f"{name} has no command '{python}'", "Set 'python' in the blueprint to its Python."
         )
     if code is None and not last:
         return MachineError(f"the connection to {name} was lost", "Check whether it is still up.")
     why = last or f"exit code {code}"
     return MachineError(f"the worker on {name} ended: {why}", "Check whether its machine is up.")
+
+
+async def _worker_command(machine: Machine, code: Code, module: str) -> Sequence[str]:
+    """What starts ``module`` there, once the machine has our code."""
+    if machine.is_here:
+        own = "python" not in machine.model_fields_set
+        return [sys.executable if own else machine.python, "-m", module]
+    root, manifest = code
+    async with await open_agent(machine, run=None) as link:
+        folder = await ship(link, manifest, root, "code", ignore_progress)
+    return ["env", f"PYTHONPATH={folder}", machine.python, "-m", module]
 
 
 def probe_links(

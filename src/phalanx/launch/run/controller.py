@@ -45,8 +45,6 @@ from phalanx.observe.summary import run_lock as claim
 from phalanx.observe.summary.run_status import RUNNING
 from phalanx.observe.summary.summary import Summary, summarise
 
-__all__ = ["Observer", "Outcome", "execute"]
-
 _TICK = 0.05
 _GRACE_OF_FAILURE = 2.0
 _PATIENCE_FOR_CAUSE = 1.0

@@ -6,12 +6,12 @@ import time
 
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.terminal import line_as_shown
-from phalanx.launch.launchers.launcher import MachineSamples
 from phalanx.launch.run.heartbeat import Silence
 from phalanx.launch.run.observer import Observer
 from phalanx.observe.events.collect import EventTail, LineTail
 from phalanx.observe.events.event_types import Event, Finished, Joined, WorkerLost
 from phalanx.observe.events.figure_lines import is_figures
+from phalanx.observe.machines.monitor import MachineSamples
 
 OWN_GAP = 4.0
 """Seconds between two looks when this computer slept."""

@@ -24,7 +24,7 @@ from phalanx.launch.worker.script_runner import PEER_LOST_CODE, STOPPED_CODE
 if TYPE_CHECKING:
     from phalanx.launch.launchers.launcher import Launch
 
-FREE_SOME_SPACE = "Free disk space, then go on from the last checkpoint: phalanx resume"
+FREE_SOME_SPACE = "Free disk space, then continue from the last checkpoint: phalanx resume"
 _FULL = 1 << 16  # bytes
 _MOST_TOLD = 1 << 20  # bytes
 
@@ -64,15 +64,15 @@ def explain(rank: int, code: int, paths: RunPaths, launch: Launch | None = None)
 def ended_early(rank: int, paths: RunPaths) -> ScriptError:
     """A worker left in the middle: the others would wait for it for ever."""
     return ScriptError(
-        f"worker {rank} ended before the training did (log: {paths.log_of(rank)})",
-        "Every worker has to call fit, or run the same epochs of join's loop.",
+        f"worker {rank} ended before the training was finished (log: {paths.log_of(rank)})",
+        "Let every worker call fit, or run the same epochs in the loop after join.",
     )
 
 
 def never_joined(script: str) -> InputError:
     return InputError(
-        f"{script} never called phalanx.fit or phalanx.join",
-        "Without one of them its workers do not train together; see the README.",
+        f"{script} never called phalanx.fit or phalanx.join, and trained on no DataLoader",
+        "Call one of them, so that the workers train together (see the README).",
     )
 
 

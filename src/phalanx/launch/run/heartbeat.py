@@ -65,12 +65,12 @@ class Silence:
             if since is None and now - heard >= LIMIT:
                 self._silent[rank] = heard
                 yield (
-                    f"{self._names[rank]} has sent nothing for {LIMIT:.0f} s:"
-                    " stopped, short of memory, or stuck"
+                    f"{self._names[rank]} has sent nothing for {LIMIT:.0f} s: it may be "
+                    f"stopped, short of memory, or stuck"
                 )
             elif since is not None and heard > since:
                 del self._silent[rank]
-                yield f"{self._names[rank]} is back after {heard - since:.0f} s"
+                yield f"{self._names[rank]} responds again after {heard - since:.0f} s"
 
     def _forget(self, rank: int) -> None:
         for known in (self._names, self._heard, self._silent):

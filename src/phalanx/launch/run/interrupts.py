@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import signal
 import threading
-from types import FrameType, TracebackType
+import time
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
+_TICK = 0.02
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -39,14 +42,16 @@ class Interrupts:
             signal.signal(number, self._count)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, before in self._before.items():
             signal.signal(number, before)
 
     def _count(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
+
+
+def await_end(ended: Callable[[], bool], seconds: float, hurry: Callable[[], bool]) -> None:
+    """Until ``ended()`` or ``hurry()``, and at most so long."""
+    deadline = time.monotonic() + seconds
+    while not ended() and time.monotonic() < deadline and not hurry():
+        time.sleep(_TICK)

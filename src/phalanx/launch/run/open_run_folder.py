@@ -32,7 +32,7 @@ def folder_gone(paths: RunPaths) -> MachineError:
     """Nothing that the workers write is kept any more: whatever they do is in vain."""
     return MachineError(
         f"the run's folder {paths.folder} was removed or replaced while it ran",
-        "What it held is lost: start the run again.",
+        "Start the run again: the contents of the folder are lost.",
     )
 
 

@@ -17,13 +17,9 @@ FIRST_WORD = 20.0
 EACH_WORD = 60.0
 
 
-def _no_sign() -> float:
-    return 0.0
-
-
 @contextlib.asynccontextmanager
 async def telling(
-    say: Say, words: Callable[[], str], last_sign: Callable[[], float] = _no_sign
+    say: Say, words: Callable[[], str], last_sign: Callable[[], float] = lambda: 0.0
 ) -> AsyncIterator[None]:
     """Say ``words()`` when what is done meanwhile takes 20 s, and every minute from then on.
 

@@ -53,6 +53,11 @@ def is_adopted(script: Path) -> bool:
     return not _look(script, script.read_bytes()).calls
 
 
+def may_call_phalanx(script: Path) -> bool:
+    look = _look(script, script.read_bytes())
+    return look.calls or look.unclear
+
+
 @dataclass
 class _Look:
     """What the source of a script, and of modules beside it, says."""
@@ -71,7 +76,7 @@ class _Look:
 def _remedy_for(source: bytes) -> str:
     """Somebody else's distributed script can be run as it is."""
     if b"tf.distribute" in source or b"tensorflow" in source:
-        return "A script of TensorFlow runs as it is: --framework tensorflow"
+        return "It uses TensorFlow: run it unchanged with --framework tensorflow"
     return (
         "Keep your loop with run = phalanx.join(model, optimizer), or let "
         "phalanx.fit(model, optimizer=opt, loss=loss, train=train) be the loop."

@@ -1,2 +1,2 @@
 """What travels to a machine: Phalanx itself, the project, data, environments; ``home`` brings
-results back. Knows agents by the protocol ``ShippingLink`` alone."""
+results back."""

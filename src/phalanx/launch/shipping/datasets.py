@@ -13,10 +13,11 @@ from phalanx.core import words
 from phalanx.core.errors import InputError
 from phalanx.core.script.datasets import FILES, HOMES, data_home, files_in
 from phalanx.core.terminal import Say
+from phalanx.launch.machines.agent_link import AgentLink
 from phalanx.launch.script.script_datasets import Needs, needs_of
 from phalanx.launch.shipping.listing import ListedFile, walk
 from phalanx.launch.shipping.manifest import FileManifest, make_manifest
-from phalanx.launch.shipping.send import Progress, ShippingLink, read_answer, ship
+from phalanx.launch.shipping.send import Progress, read_answer, ship
 
 if TYPE_CHECKING:
     from phalanx.launch.launchers.launcher import Job
@@ -50,7 +51,7 @@ class Datasets:
     def here(self) -> set[str]:
         return {entry.path.partition("/")[0] for entry in self.cached.entries}
 
-    async def needed(self, link: ShippingLink) -> bool:
+    async def needed(self, link: AgentLink) -> bool:
         """Whether they are sent there; an error when one is neither there nor here."""
         if not self.asked:
             return False
@@ -61,7 +62,7 @@ class Datasets:
         self._refuse(link, missing - self.here - set(found.reached))
         return bool(missing & self.here)
 
-    async def send(self, link: ShippingLink, progress: Progress) -> str:
+    async def send(self, link: AgentLink, progress: Progress) -> str:
         """The folder there."""
 
         def tell(done: int, total: int, machine: str) -> None:
@@ -74,7 +75,7 @@ class Datasets:
 
         return await ship(link, self.cached, self.home, "data", tell)
 
-    async def _look(self, link: ShippingLink) -> Found:
+    async def _look(self, link: AgentLink) -> Found:
         answer = await link.ask(
             "datasets",
             timeout=LOOK_SECONDS,
@@ -85,20 +86,20 @@ class Datasets:
         )
         return read_answer(link, answer, Found)
 
-    def _refuse(self, link: ShippingLink, nowhere: set[str]) -> None:
+    def _refuse(self, link: AgentLink, nowhere: set[str]) -> None:
         """``nowhere``: neither there nor here, nor to be downloaded."""
         machine = link.machine.name
         for name in sorted(nowhere & self.needs.surely):
             code = shlex.quote(f"import phalanx; phalanx.data.load({name!r})")
             raise InputError(
                 f"{machine} has no '{name}', which {self.script} loads, and cannot download it; "
-                f"there is none in {self.home} either",
-                f"Load it here once (python -c {code}), or give its files by --data DIR.",
+                f"it is not in {self.home} here either",
+                f"Load it here once (python -c {code}), or send its files with --data DIR.",
             )
         for name in sorted(nowhere & self.needs.maybe):
             link.waiting.say(
-                f"{machine} has no '{name}' and cannot download it: {self.script} fails there if "
-                "it loads it; give its files by --data DIR"
+                f"{machine} has no '{name}' and cannot download it, so {self.script} fails "
+                f"there if it loads it; send its files with --data DIR"
             )
 
 
@@ -114,8 +115,8 @@ def find_datasets(job: Job, say: Say) -> Datasets:
     asked = {name: list(FILES.get(name, ())) for name in names if name in FILES or name in here}
     if needs.unclear and not needs.mentioned and data is None:
         say(
-            f"cannot tell which data set {job.script.name} loads: machines without internet need "
-            "its files by --data DIR"
+            f"cannot determine which data set {job.script.name} loads; for machines without "
+            f"internet, send its files with --data DIR"
         )
     return Datasets(job.script.name, needs, home, make_manifest(home, listed), asked, bool(data))
 

@@ -14,11 +14,11 @@ import msgspec
 from phalanx.core.errors import MachineError
 from phalanx.launch.frameworks import Framework
 from phalanx.launch.frameworks.peer_environments import python_of
+from phalanx.launch.machines.agent_link import AgentLink
 from phalanx.launch.run.progress_notes import telling
 from phalanx.launch.shipping.requirements import WORKER_PACKAGES, PipStep, Recipe, read_recipe
 from phalanx.launch.shipping.send import (
     Progress,
-    ShippingLink,
     answers_wrongly,
     ignore_progress,
     read_answer,
@@ -54,13 +54,13 @@ class PythonChoice:
         assert self.recipe is not None
         return self.recipe.digest(self.base.version, self.base.platform)
 
-    def executable(self, link: ShippingLink) -> str:
+    def executable(self, link: AgentLink) -> str:
         """Known before it is made: environments are named by what is in them."""
         if self.recipe is None:
             return self.base.executable
         return f"{link.folder}/environments/{self.digest}/bin/python"
 
-    async def prepare(self, link: ShippingLink, progress: Progress = ignore_progress) -> Inspection:
+    async def prepare(self, link: AgentLink, progress: Progress = ignore_progress) -> Inspection:
         if self.recipe is None:
             return self.base
         python = await _make(link, self, progress)
@@ -69,7 +69,7 @@ class PythonChoice:
         return await inspect(link, python, self.packages)
 
 
-async def choose_python(link: ShippingLink, root: Path) -> PythonChoice:
+async def choose_python(link: AgentLink, root: Path) -> PythonChoice:
     """The Python that the machine's workers shall run, for the project at ``root``."""
     machine = link.machine
     if "python" in machine.model_fields_set:
@@ -82,19 +82,19 @@ async def choose_python(link: ShippingLink, root: Path) -> PythonChoice:
 
 
 async def inspect(
-    link: ShippingLink, python: str, packages: Sequence[str] = WORKER_PACKAGES
+    link: AgentLink, python: str, packages: Sequence[str] = WORKER_PACKAGES
 ) -> Inspection:
     answer = await link.ask(
         "inspect",
         timeout=INSPECT_SECONDS,
-        doing=lambda: f"looking at {python}",
+        doing=lambda: f"checking {python}",
         python=python,
         packages=list(packages),
     )
     return read_answer(link, answer, Inspection)
 
 
-async def _make(link: ShippingLink, choice: PythonChoice, progress: Progress) -> str:
+async def _make(link: AgentLink, choice: PythonChoice, progress: Progress) -> str:
     """By pip on the machine, with wheels of this one where the machine reaches no index."""
     assert choice.recipe is not None
     made = await _ask(link, choice, None)
@@ -105,17 +105,17 @@ async def _make(link: ShippingLink, choice: PythonChoice, progress: Progress) ->
         made = await _ask(link, choice, wheels)
     if made.python is None:
         raise MachineError(
-            f"{link.machine.name} cannot make an environment: {made.offline}",
-            "Name a 'python' that has what the project needs in the blueprint.",
+            f"{link.machine.name} cannot create a virtual environment: {made.offline}",
+            "Set 'python' in the blueprint to a Python that has what the project needs.",
         )
     return made.python
 
 
-async def _ask(link: ShippingLink, choice: PythonChoice, wheels: str | None) -> Made:
+async def _ask(link: AgentLink, choice: PythonChoice, wheels: str | None) -> Made:
     answer = await link.ask(
         "environment",
         timeout=MAKE_SECONDS,
-        doing=lambda: "making an environment",
+        doing=lambda: "creating a virtual environment",
         python=choice.base.executable,
         digest=choice.digest,
         steps=choice.recipe.steps if choice.recipe else (),
@@ -127,7 +127,7 @@ async def _ask(link: ShippingLink, choice: PythonChoice, wheels: str | None) -> 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
-async def choose_foreign(link: ShippingLink, framework: Framework) -> PythonChoice:
+async def choose_foreign(link: AgentLink, framework: Framework) -> PythonChoice:
     """First the blueprint's Python, then where this machine has it, at last a new environment."""
     machine, needed = link.machine, _names(framework)
     named = [machine.python] if "python" in machine.model_fields_set else []

@@ -57,7 +57,7 @@ def _folder(root: Path, at: str, left_out: LeftOut) -> Iterator[ListedFile]:
         if count > MOST_FILES:
             raise InputError(
                 f"{root} has more than {MOST_FILES} files to send",
-                "Exclude some in a .gitignore, or keep them on the machines (data: in the "
+                "Exclude some in a .gitignore, or keep them on the machines ('data' in the "
                 "blueprint).",
             )
 
@@ -69,7 +69,7 @@ def _children(root: Path, place: str, left_out: LeftOut) -> Iterator[ListedFile]
     except OSError as error:
         raise InputError(
             f"cannot read the folder {root / place}: {error.strerror}",
-            "It would be sent to the machines: make it readable, or exclude it in a .gitignore.",
+            "Make it readable, or exclude it in a .gitignore: it would be sent to the machines.",
         ) from None
     for entry in names:
         path = f"{place}/{entry.name}" if place else entry.name
@@ -110,16 +110,16 @@ def _link(root: Path, path: str) -> ListedFile:
     try:
         target = Path(os.path.realpath(source, strict=True))
     except OSError:
-        raise _refused(source, "leads nowhere") from None
+        raise _refused(source, "points to nothing") from None
     if not target.is_relative_to(root) and not target.is_file():
-        raise _refused(source, "leads to a folder outside of what is sent")
+        raise _refused(source, "points to a folder outside of what is sent")
     return ListedFile(path, link=os.path.relpath(target, os.path.realpath(source.parent)))
 
 
 def _refused(link: Path, why: str, otherwise: str = "") -> InputError:
     return InputError(
         f"the link {link} {why}",
-        f"{otherwise}Exclude it in a .gitignore; what is behind it can be sent by --data.",
+        f"{otherwise}Exclude it in a .gitignore; what it points to can be sent with --data.",
     )
 
 
@@ -135,10 +135,10 @@ def _with_target(root: Path, file: ListedFile, shipped: set[str], follow: bool) 
     if inside and (not target.is_file() or target.relative_to(root).as_posix() in shipped):
         return file
     if not follow:
-        where = "is left out" if inside else "is outside of what is sent"
+        where = "is excluded" if inside else "is outside of what is sent"
         raise _refused(
             root / file.path,
-            f"leads to {target}, which {where}",
-            "Send it as that file: --follow-links. ",
+            f"points to {target}, which {where}",
+            "To send the file itself: --follow-links. To leave it out: ",
         )
     return _regular(file.path, target.stat())

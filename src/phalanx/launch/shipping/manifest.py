@@ -96,7 +96,7 @@ def _known_or_read(source: Path, path: str, before: Known, now: Known) -> str:
     except OSError as error:
         raise InputError(
             f"cannot read {source}: {error.strerror}",
-            "It belongs to what is sent to the machines: make it readable, or leave it out.",
+            "Make it readable, or exclude it: it would be sent to the machines.",
         ) from None
     if time.time_ns() - status.st_mtime_ns > SETTLED_NS:
         now[path] = (*mark, digest)

@@ -28,7 +28,8 @@ def find_root(script: Path) -> Path:
     for place in (folder, *folder.parents):
         if _is_too_wide(place):
             break
-        if any((place / mark).exists() for mark in MARKS) or _has_requirements(place):
+        marked = any((place / mark).exists() for mark in MARKS)
+        if marked or any(place.glob("requirements*.txt")):
             return place
     return place_of(script.resolve()).root
 
@@ -37,10 +38,6 @@ def _is_too_wide(folder: Path) -> bool:
     """Whether that is more than a project: somebody's home, what is above, everybody's /tmp."""
     home = Path(os.path.realpath(Path.home()))
     return folder in {home, *home.parents, Path(os.path.realpath(tempfile.gettempdir()))}
-
-
-def _has_requirements(folder: Path) -> bool:
-    return any(folder.glob("requirements*.txt"))
 
 
 def project_manifest(
@@ -91,9 +88,9 @@ def _check_size(root: Path, files: list[ListedFile], limit: int) -> None:
     largest = sorted(files, key=lambda file: file.size, reverse=True)[:3]
     names = ", ".join(f"{file.path} ({words.size(file.size)})" for file in largest)
     raise InputError(
-        f"the project {root} has {words.size(size)}, more than the {words.size(limit)} that are "
-        f"sent; the largest: {names}",
-        "Exclude files in a .gitignore, send data by --data, or raise --ship-limit.",
+        f"the project {root} has {words.size(size)}, above the limit of {words.size(limit)}; "
+        f"its largest files: {names}",
+        "Exclude files in a .gitignore, send data with --data, or raise --ship-limit.",
     )
 
 
@@ -155,7 +152,7 @@ def _read_rules(file: Path) -> pathspec.GitIgnoreSpec | None:
     try:
         return pathspec.GitIgnoreSpec.from_lines(lines)
     except ValueError as error:
-        raise InputError(f"{file}: {error}", "Correct that line; git would ignore it.") from None
+        raise InputError(f"{file}: {error}", "Correct that line, or remove it.") from None
 
 
 def _rules_above(root: Path) -> list[tuple[pathspec.GitIgnoreSpec, str]]:

@@ -147,8 +147,8 @@ def _read_lines(
         elif _is_local(line):
             raise InputError(
                 f"{shown}: '{line}' installs a folder (requirement {number})",
-                "The project is sent as it is, so that line is not needed there: remove it, or "
-                "name a 'python' for the machines in the blueprint.",
+                "Remove that line, which is not needed because the project is sent as it is; or "
+                "set 'python' of the machines in the blueprint.",
             )
         else:
             (found.constraints if as_constraints else found.wanted).append(line)
@@ -159,8 +159,8 @@ def _text_of(file: Path, shown: Path, root: Path) -> str:
     real = Path(os.path.realpath(file))
     if not real.is_relative_to(os.path.realpath(root)):
         raise InputError(
-            f"{shown} is outside of the project {root}: it is neither read nor sent",
-            "Copy it into the project, or name a 'python' for the machines in the blueprint.",
+            f"{shown} is outside the project {root}, so it is neither read nor sent",
+            "Copy it into the project, or set 'python' of the machines in the blueprint.",
         )
     try:
         return read_bounded(real, LARGEST).decode("utf-8")
@@ -180,9 +180,9 @@ def refuse_unsafe(steps: Iterable[PipStep], machine: str) -> None:
         plain = named and not head.lower().endswith(_ARCHIVES)
         if "${" in line or not (plain or _SAFE_OPTION.fullmatch(head)):
             raise InputError(
-                f"{machine} reaches no package index, and '{line[:MOST_SHOWN]}' is not fetched "
-                "here: only names with versions are, from an index",
-                "Install the requirements there by hand, and name that 'python' in the blueprint.",
+                f"{machine} reaches no package index, and '{line[:MOST_SHOWN]}' cannot be "
+                f"fetched here: only packages with names and versions can",
+                "Install the requirements there, and set that 'python' in the blueprint.",
             )
 
 

@@ -6,15 +6,14 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from phalanx.core import words
 from phalanx.core.errors import InputError, MachineError
-from phalanx.launch.run.progress_notes import Doing, MachineWait
+from phalanx.launch.machines.agent_link import AgentLink
 from phalanx.launch.shipping.manifest import FileEntry, FileManifest
-from phalanx.pool.machine import Machine
 
 T = TypeVar("T")
 PIECE = 1 << 20
@@ -33,28 +32,6 @@ Progress = Callable[[int, int, str], None]
 """Called with the bytes that have arrived, those to send in all, and the machine's name."""
 
 
-class ShippingLink(Protocol):
-    """What shipping needs of the connection to an agent."""
-
-    machine: Machine
-    waiting: MachineWait
-
-    @property
-    def folder(self) -> str: ...
-
-    async def ask(
-        self,
-        name: str,
-        *,
-        timeout: float = ...,
-        doing: Doing | None = ...,
-        payload: bytes = ...,
-        **fields: Any,
-    ) -> dict[str, Any]: ...
-
-    async def send(self, header: dict[str, Any], payload: bytes = ...) -> None: ...
-
-
 class Have(msgspec.Struct):
     """What a machine has of a manifest."""
 
@@ -68,14 +45,14 @@ class Laid(msgspec.Struct):
     path: str
 
 
-def read_answer(link: ShippingLink, answer: dict[str, Any], kind: type[T]) -> T:
+def read_answer(link: AgentLink, answer: dict[str, Any], kind: type[T]) -> T:
     try:
         return msgspec.convert(answer, kind)
     except msgspec.ValidationError:
         raise answers_wrongly(link) from None
 
 
-def answers_wrongly(link: ShippingLink) -> MachineError:
+def answers_wrongly(link: AgentLink) -> MachineError:
     return MachineError(f"the agent on {link.machine.name} sent an invalid answer", "Try again.")
 
 
@@ -84,7 +61,7 @@ def ignore_progress(done: int, total: int, machine: str) -> None:
 
 
 async def ship(
-    link: ShippingLink,
+    link: AgentLink,
     manifest: FileManifest,
     source_root: Path,
     kind: str,
@@ -110,7 +87,7 @@ class Shipment:
     """One manifest on its way to one machine."""
 
     def __init__(
-        self, link: ShippingLink, manifest: FileManifest, root: Path, kind: str, progress: Progress
+        self, link: AgentLink, manifest: FileManifest, root: Path, kind: str, progress: Progress
     ) -> None:
         self._link, self._manifest, self._root, self._kind = link, manifest, root, kind
         self._progress = progress
@@ -169,7 +146,7 @@ class Shipment:
     def garbled(self, number: int) -> MachineError:
         path = self._root / self._manifest.entries[number].path
         return MachineError(
-            f"{path} arrives at {self._link.machine.name} with another checksum than it had here",
+            f"{path} arrived at {self._link.machine.name} with another checksum than it has here",
             "If it changed while it was sent, start again.",
         )
 
@@ -211,7 +188,7 @@ class Shipment:
 class SendWindow:
     """Keeps a machine's troubles (a full disk) from being noticed only at the end."""
 
-    def __init__(self, link: ShippingLink, what: str, checked: int) -> None:
+    def __init__(self, link: AgentLink, what: str, checked: int) -> None:
         self._link, self._what, self._checked = link, what, checked
         self.arrived = 0
         """Bytes, as far as is known."""
@@ -288,7 +265,7 @@ async def _pieces(
                 piece = await asyncio.to_thread(file.read, min(window.piece, entry.size - offset))
                 if not piece and offset < entry.size:
                     raise InputError(
-                        f"{path} became shorter while it was sent", "Start again when it is ready."
+                        f"{path} became shorter while it was sent", "Start again once it is final."
                     )
                 yield offset, piece
                 offset += len(piece)
@@ -296,5 +273,5 @@ async def _pieces(
                     return
     except OSError as error:
         raise InputError(
-            f"cannot read {path}: {error.strerror}", "It was there a moment ago: start again."
+            f"cannot read {path}: {error.strerror}", "Make it readable, then start again."
         ) from None

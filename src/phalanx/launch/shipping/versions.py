@@ -59,8 +59,8 @@ def _too_old(name: str, python: Inspection) -> MachineError | None:
     if python.minor >= OLDEST:
         return None
     return MachineError(
-        f"{name} has Python {python.version} ({python.executable}), 3.11 or newer is needed",
-        "Install one there, and name it as 'python' of that machine in the blueprint.",
+        f"{name} has Python {python.version} ({python.executable}), but 3.11 or newer is needed",
+        "Install one there, and set 'python' of that machine in the blueprint to it.",
     )
 
 
@@ -71,8 +71,8 @@ def _lacking(name: str, python: Inspection, tls: bool) -> MachineError | None:
         return None
     return MachineError(
         f"{name}: {python.executable} has no {', '.join(missing)}",
-        f"Run there: {python.executable} -m pip install {' '.join(missing)}   (or name a "
-        "'python' that has them in the blueprint, or give the project a requirements.txt)",
+        f"Run there: {python.executable} -m pip install {' '.join(missing)}   (or set 'python' "
+        f"in the blueprint to one that has them, or add a requirements.txt to the project)",
     )
 
 

@@ -84,10 +84,10 @@ async def _download(step: PipStep, python: Inspection, folder: Path, machine: st
         code, output = await _run(words, scratch)
     if code != 0:
         lines = [line for line in output.splitlines() if line.startswith("ERROR:")]
-        said = (lines or output.splitlines() or ["pip said nothing"])[-1][:300]
+        said = (lines or output.splitlines() or ["pip printed nothing"])[-1][:300]
         raise MachineError(
             f"{machine} reaches no package index, and its wheels cannot be fetched here: {said}",
-            "Install the requirements there by hand, and name that 'python' in the blueprint.",
+            "Install the requirements there, and set that 'python' in the blueprint.",
         )
 
 

@@ -31,14 +31,10 @@ class KnownKey:
         return f"{self.file}:{self.line}"
 
 
-def users_file() -> Path:
-    return Path("~/.ssh/known_hosts").expanduser()
-
-
 def known_keys(machine: Machine) -> list[KnownKey]:
     """The keys that decide for ``machine``: the pool's where it has any, else the user's."""
     files = [Path(machine.known_keys)] if machine.known_keys else []
-    for file in (*files, users_file()):
+    for file in (*files, Path("~/.ssh/known_hosts").expanduser()):
         if found := keys_in(file, machine):
             return found
     return []
@@ -78,7 +74,7 @@ def record(file: Path, found: Iterable[tuple[Machine, asyncssh.SSHKey]]) -> None
     except OSError as error:
         raise InputError(
             f"{file}: cannot be written: {error.strerror}",
-            "Host keys are kept beside the blueprint.",
+            "Make that folder writable: host keys are kept beside the blueprint.",
         ) from None
 
 
@@ -107,6 +103,6 @@ def _lines(file: Path) -> list[str]:
     except OSError as error:
         raise InputError(
             f"{file}: cannot be read: {os.strerror(error.errno or 0).lower()}",
-            "It holds the host keys that are known.",
+            "Make it readable: it holds the known host keys.",
         ) from None
     return data.decode(errors="replace").splitlines()

@@ -236,7 +236,7 @@ async def start_command(
         connection.abort()
         raise MachineError(
             f"{machine.label} cannot start a command: {words_of(error)}",
-            "Its SSH server has to allow commands, and its login shell has to print nothing.",
+            "Check that its SSH server allows commands, and that its login shell prints nothing.",
         ) from None
     except BaseException:
         connection.abort()
@@ -248,7 +248,7 @@ def _group_in(line: bytes) -> int:
     if line.strip().isdigit():
         return int(line)
     said = "".join(c for c in line.decode(errors="replace") if c.isprintable())
-    raise ValueError(f"it says '{said[:150]}'" if said else "it says nothing")
+    raise ValueError(f"it printed '{said[:150]}'" if said else "it printed nothing")
 
 
 async def _start_here(machine: Machine, words: Sequence[str]) -> LocalCommand:

@@ -68,7 +68,7 @@ async def _connect_over(
         except TimeoutError:
             raise MachineError(
                 f"{machine.label} does not answer{_way(machine)}",
-                "Is it up, and is this its address?",
+                "Check that it is up, and that this is its address.",
             ) from None
         except _OTHER_KEY as error:
             why = error  # a server has several keys, and the blueprint one of them
@@ -94,13 +94,13 @@ async def _log_in(
         raise
     except asyncssh.PermissionDenied:
         raise MachineError(
-            f"{where} does not let {machine.user or 'this user'} in",
+            f"{where} rejected the login of {machine.user or 'this user'}",
             "Check user, key and password in the blueprint.",
         ) from None
     except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError):
         raise InputError(
             f"the key of {machine.name} cannot be used without its passphrase",
-            "Add it to the agent (ssh-add), and leave 'key' out of the blueprint.",
+            "Add it to the SSH agent (ssh-add), and remove 'key' from the blueprint.",
         ) from None
     except (OSError, asyncssh.Error) as error:
         raise unreachable(machine, error) from None
@@ -120,7 +120,7 @@ def ends_of(machine: Machine, connection: asyncssh.SSHClientConnection) -> tuple
 def unreachable(machine: Machine, error: Exception | None) -> MachineError:
     return MachineError(
         f"{machine.label} cannot be reached{_way(machine)}: {words_of(error)}",
-        "Is it up, is this its address, and does its SSH server run?",
+        "Check that it is up, that this is its address, and that its SSH server runs.",
     )
 
 

@@ -75,7 +75,7 @@ def _typed(label: str) -> Credential:
         text = getpass(f"password of {label}: ")
     except EOFError:
         raise InputError(
-            f"the password of {label} cannot be asked for without a terminal",
+            f"there is no terminal in which to ask for the password of {label}",
             "Use a key, or env:NAME.",
         ) from None
     finally:
@@ -136,6 +136,6 @@ def _password(machine: Machine) -> str:
         return value
     if credential.secret is None:
         raise InputError(
-            f"the password of {machine.name} was not asked for", "Use a key, or env:NAME."
+            f"the password of {machine.name} cannot be asked for here", "Use a key, or env:NAME."
         )
     return credential.secret.get_secret_value()

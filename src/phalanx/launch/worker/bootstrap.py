@@ -30,8 +30,9 @@ _LAST_WORDS = 5.0
 
 def main() -> int:
     tie()
+    chosen = settings.RunSettings.from_json(os.environ.get(settings.SETTINGS, "{}"))
     try:
-        run_startup()
+        run_startup(adopt=chosen.adopt)
     except ModuleNotFoundError as error:
         from phalanx.core.script.missing_packages import tell_missing
 
@@ -40,7 +41,6 @@ def main() -> int:
     rank = int(os.environ[settings.RANK])
     paths = RunPaths(Path(os.environ[settings.RUN_FOLDER]))
     os.environ[settings.PROCESS] = str(os.getpid())
-    chosen = settings.RunSettings.from_json(os.environ.get(settings.SETTINGS, "{}"))
     main = become_main(script, arguments, chosen.module)
     code = run_script(main, paths.traceback_of(rank))
     if code != 0:

@@ -34,7 +34,7 @@ MARK = b"phalanx-figures "
 LONGEST = 1 << 16  # bytes of a line
 MOST_NAMES = 64
 LARGEST = 1 << 53  # a whole number beyond this is none
-UNKNOWN = "the script reported no figures: epochs, losses and samples/s are not known"
+UNKNOWN = "the script reported no metrics, so epochs, losses and samples/s are unknown"
 _OWN = {"epoch", "seconds", "samples", "train_loss", "train_accuracy", "rate", "evaluate_seconds"}
 
 Values = dict[str, float | None]

@@ -1,4 +1,5 @@
-"""The machine's own figures, once a second, for about a thousandth of a core."""
+"""Readings of machines as samples of the run: those that agents send, and this machine's own, once
+a second, for about a thousandth of a core."""
 
 from __future__ import annotations
 
@@ -7,25 +8,93 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from phalanx.agent.machine.sampling import FIRST, PERIOD
 from phalanx.agent.machine.usage import UsageMeter
 from phalanx.observe.events.event_types import MachineSample
-from phalanx.observe.machines.agent_samples import sample_of
 
-_KEPT = 60
+_KEPT = 120
 
 
-class Monitor:
+class Power(msgspec.Struct, frozen=True, kw_only=True):
+    """What a machine counts apart and a sample adds up."""
+
+    gpu_watts: float | None = None
+    cpu_watts: float | None = None
+
+
+def sample_of(tell: dict[str, Any], clock_offset: float = 0.0) -> MachineSample:
+    """Another machine's word, so that kinds are checked; ``clock_offset``: seconds from its clock
+    to that of the run."""
+    sample, power = msgspec.convert(tell, MachineSample), msgspec.convert(tell, Power)
+    known = [each for each in (power.cpu_watts, power.gpu_watts) if each is not None]
+    return msgspec.structs.replace(
+        sample,
+        time=sample.time + clock_offset,
+        cpu_source=sample.cpu_source[:20] if sample.cpu_source else None,
+        watts=sum(known) if known else None,
+    )
+
+
+class ToldSample(MachineSample, frozen=True, kw_only=True):
+    """As it is kept: with its moment on the machine's own clock, which no two of a run share."""
+
+    at: float
+
+
+class SampleReader:
+    """Samples of one machine in order; what is no sample, or goes back in time, is passed over."""
+
+    def __init__(self) -> None:
+        self._last = float("-inf")
+
+    def go_on_after(self, last: ToldSample) -> None:
+        """Those up to this one have been read before."""
+        self._last = last.at
+
+    def read(self, tell: dict[str, Any], clock_offset: float = 0.0) -> ToldSample | None:
+        try:
+            sample = sample_of(tell)
+        except msgspec.ValidationError:
+            return None
+        if sample.time <= self._last:
+            return None
+        self._last = sample.time
+        known = msgspec.structs.asdict(sample)
+        return ToldSample(**{**known, "time": sample.time + clock_offset}, at=sample.time)
+
+
+class MachineSamples:
+    """Readings of a machine, as they come."""
+
+    def __init__(self) -> None:
+        self._fresh: deque[MachineSample] = deque(maxlen=_KEPT)
+
+    def start(self) -> None:
+        """Begin to read, unless its agent does."""
+
+    def stop(self) -> None:
+        """End it."""
+
+    def take(self) -> list[MachineSample]:
+        """Those since the last call."""
+        taken: list[MachineSample] = []
+        while self._fresh:
+            taken.append(self._fresh.popleft())
+        return taken
+
+
+class Monitor(MachineSamples):
     """A thread that samples this machine into a file. Its errors never harm the run."""
 
     def __init__(self, name: str, path: Path, pids: Callable[[], list[int]]) -> None:
+        super().__init__()
         self._path = path
         self._pids = pids
         self._stop = threading.Event()
-        self._fresh: deque[MachineSample] = deque(maxlen=_KEPT)
         self._thread = threading.Thread(
             target=self._run, name=f"phalanx-monitor-{name}", daemon=True
         )
@@ -38,13 +107,6 @@ class Monitor:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout=PERIOD)
-
-    def take(self) -> list[MachineSample]:
-        """The samples since the last call."""
-        taken: list[MachineSample] = []
-        while self._fresh:
-            taken.append(self._fresh.popleft())
-        return taken
 
     def _run(self) -> None:
         with contextlib.suppress(Exception):

@@ -76,7 +76,7 @@ def _why(worth: Worth, late: WaitedFor | None) -> str:
     """``late``: who is waited for, if what is advised would end that."""
     if late is None or not _named(late):
         kind = "machines" if worth.several_hosts else "workers"
-        return f"communication costs more than the {kind} add"
+        return f"communication costs more time than the additional {kind} save"
     others = [name for name in worth.machines if name != late.name]
     share = f"{100 * late.share:.0f} % of the time"
     who = others[0] if len(others) == 1 else "the others"
@@ -102,7 +102,7 @@ def _stay(worth: Worth) -> str | None:
         return None
     gone = listed([name for name in worth.machines if name not in without.machines])
     return (
-        f"{_all(worth)} pay: without {gone} it would be about {1 / without.times:.1f} times slower"
+        f"{_all(worth)} help: without {gone} it would be about {1 / without.times:.1f} times slower"
     )
 
 

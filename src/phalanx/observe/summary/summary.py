@@ -269,7 +269,7 @@ def _add_extras(summary: Summary, run: RunFiles) -> None:
     ]
     summary.notes = list(run.joined[0].notes) if run.joined else []
     summary.notes += [
-        f"the events of worker {log.rank} are too long: not all of them are counted here"
+        f"worker {log.rank} wrote too many events: not all of them are counted here"
         for log in ranks
         if log.left_out
     ]

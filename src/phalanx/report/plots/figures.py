@@ -126,13 +126,9 @@ def step_timelines(windows: Sequence[tuple[RunGroup, TimelineWindow]], span: flo
         last = panels[-1, 0]
         last.set_xlim(0, span * 1000)
         last.set_xlabel("milliseconds")
-        handles = [_patch(part) for part in TIME_PARTS]
+        handles = [Patch(color=TIME_COLOURS[part], label=part) for part in TIME_PARTS]
         figure.legend(handles=handles, loc="outside upper right", ncols=len(TIME_PARTS))
     return figure
-
-
-def _patch(part: str) -> Patch:
-    return Patch(color=TIME_COLOURS[part], label=part)
 
 
 def _lanes(axes: Axes, window: TimelineWindow) -> None:

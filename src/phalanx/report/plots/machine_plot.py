@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, MultipleLocator
 
+from phalanx.core.words import short
 from phalanx.observe.events.event_types import MachineSample
 from phalanx.report.load import StudyData
 from phalanx.report.plots.drawing import (
@@ -93,7 +94,8 @@ def _titles(panels: Any, names: Sequence[str], titles: Sequence[str]) -> None:
         axes.set_title(title)
     for row, name in zip(panels, names, strict=True):
         if len(names) > 1:
-            row[0].set_ylabel(_short(name), rotation=0, ha="right", va="center", weight="semibold")
+            label = short(name, _LONG_NAME)
+            row[0].set_ylabel(label, rotation=0, ha="right", va="center", weight="semibold")
         for axes, title in zip(row, titles, strict=True):
             _scale(axes, share="%" in title, few=len(names) > 1)
     for axes in panels[-1]:
@@ -109,10 +111,6 @@ def _scale(axes: Axes, *, share: bool, few: bool) -> None:
         axes.axhline(0, color=FAINT, linewidth=1)
     else:
         axes.axis("off")  # this machine has no such thing
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= _LONG_NAME else f"{name[: _LONG_NAME - 1]}…"
 
 
 def _scaled(value: float | None, by: float) -> float | None:

@@ -23,9 +23,9 @@ def section(study: StudyData) -> Section | None:
         200,
         plots=(
             Plot("accuracy-by-epoch",
-                 f"Per epoch: what each pass over the data taught.{went_on(study)}", by_epoch),
-            Plot("accuracy-by-time", "Per second: further left at the same height is faster, "
-                 "whatever the epochs say.", by_time),
+                 f"Per epoch: after each pass over the data.{went_on(study)}", by_epoch),
+            Plot("accuracy-by-time", "Per second: the curve that reaches a height further left "
+            "was faster, however many epochs it took.", by_time),
         ),
     )  # fmt: skip
 
@@ -35,7 +35,7 @@ def went_on(study: StudyData) -> str:
     rows = [row for group in study.groups for row in group.shown.summary.history]
     if not any(row.get("earlier") for row in rows):
         return ""
-    return " Left of the dotted line: the run that this one goes on from."
+    return " Left of the dotted line: the run that this one continues."
 
 
 def known_measure(study: StudyData, names: tuple[str, ...]) -> str | None:

@@ -22,7 +22,7 @@ def section(study: StudyData) -> Section | None:
     by_time = curves(
         study, "seconds", measures, shares=False, x_label="seconds since training began"
     )
-    end = "A dashed line that rises while the solid one falls is over-fitting."
+    end = "A dashed line that rises while the solid one falls shows over-fitting."
     caption = f"Per epoch: {told}. {end if unseen else ''}".strip() + went_on(study)
     return Section(
         "Loss",

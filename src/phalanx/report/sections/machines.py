@@ -12,7 +12,7 @@ from phalanx.report.sections import Grid, Plot, Section
 
 CAPTION = (
     "The whole machine, all its cores and other programs included, once a second from the start "
-    "of the launch. A CPU that is not full while workers wait is the price of waiting."
+    "of the launch. A CPU that is not fully used while workers wait shows what waiting costs."
 )
 TableCell = Callable[[MachineSummary], str]
 

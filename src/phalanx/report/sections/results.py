@@ -20,10 +20,10 @@ def section(study: StudyData) -> Section | None:
     )
     several = len(study.groups) > 1
     note = (
-        "Green: the best, and those that noise cannot tell from it. " if several else ""
+        "Green: the best, and what differs from it only by noise. " if several else ""
     ) + "Training time is the slowest worker's; elapsed adds starting, reading and evaluating."
     if study.repeats > 1:
-        note += " Medians; the range of the repeats below them."
+        note += " Figures are medians, with the range of the repeats below them."
     head = ("strategy", *(line.name.replace("÷ ", "÷\u00a0") for line in lines))
     grid = Grid(head, rows, note)
     told = (of_group(g, study, nonfinite_sentence(g.shown.summary)) for g in study.groups)

@@ -23,12 +23,12 @@ def section(study: StudyData) -> Section | None:
     span = min(max(spans), 8 * min(spans))
     windows = [(g, cut_window([log for log in logs[g.label] if log.steps], span)) for g in groups]
     caption = (
-        "The same span of time in the middle of each training; a thin tick begins a step. "
+        "The same span of time in the middle of each training; a tick marks a new step. "
         "Steps that begin together are lockstep: the worker without red is the one that the others "
         "wait for."
     )
     if any(log.rounds for ranks in logs.values() for log in ranks):
-        caption += " Workers that train apart come together in the middle, after several ticks."
+        caption += " Independent workers synchronise in the middle, after several ticks."
     if any(window.switch is not None for _, window in windows):
         caption += " The dashed line is the moment of the switch."
     plot = Plot("timeline", caption, step_timelines(windows, span), wide=True)

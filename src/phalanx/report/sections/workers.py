@@ -14,8 +14,9 @@ HEAD = ("strategy", "worker", "machine", "device", "threads", "steps", "samples"
 STRAGGLERS = ("strategy", "straggler", "its time per sample", "came last", "others waited",
               "of their time", "shares at the end, %", "changes of shares")  # fmt: skip
 STRAGGLERS_NOTE = (
-    "The straggler is who comes last, not who waits. Its time per sample is a multiple of the "
-    "others', before shares changed. Under asynchronous strategies no one waits for it."
+    "The straggler is the worker that comes last, not one that waits. Its time "
+    "per sample is a multiple of the others', before shares changed. Asynchronous workers do not "
+    "wait for it."
 )
 MOST_TOLD = 2
 """Strategies whose stragglers are described in sentences; of more there is a table."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from phalanx.sync.connect.channel import Channel
 
 LEFT = (
-    "another worker has left the training while this one waits for it",
+    "another worker has left the training while this one was waiting for it",
     "All workers must leave the loop at the same point; run.stop() ends it for all.",
 )
 
@@ -31,9 +31,11 @@ class Lock(Protocol):
 
     def release(self) -> None: ...
 
-    def __enter__(self) -> object: ...
+    def __enter__(self) -> object:
+        return self.acquire()
 
-    def __exit__(self, *_: Any) -> None: ...
+    def __exit__(self, *_: Any) -> None:
+        self.release()
 
 
 class Locks(IntEnum):

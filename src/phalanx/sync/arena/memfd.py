@@ -62,7 +62,7 @@ def create(workers: int) -> int:
     if workers > MAX_WORKERS:
         raise InputError(
             f"{workers} workers are too many for one machine",
-            f"Shared memory serves at most {MAX_WORKERS}.",
+            f"Use at most {MAX_WORKERS} workers on one machine.",
         )
     descriptor = os.memfd_create("phalanx", os.MFD_CLOEXEC)
     try:

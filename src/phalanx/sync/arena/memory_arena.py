@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import torch
 
 from phalanx.core.errors import InputError, PeerLost
-from phalanx.sync.arena.arena import LEFT, LostWorker
+from phalanx.sync.arena.arena import LEFT, Lock, LostWorker
 from phalanx.sync.arena.deterministic_scheduler import SLICE_SECONDS, DeterministicScheduler, Gone
 
 PAUSE_SECONDS = 0.001
@@ -92,7 +92,7 @@ class Hub:
             self._regions[number] = torch.zeros(count, dtype=dtype)
         found = self._regions[number]
         if found.numel() != count or found.dtype != dtype:
-            raise InputError("the workers built different models", "Build the same one on each.")
+            raise InputError("the workers built different models", "Build the same model on each.")
         return found
 
     def forget(self) -> None:
@@ -105,7 +105,7 @@ class Hub:
 
 
 @dataclass
-class ThreadLock:
+class ThreadLock(Lock):
     """Excludes ranks, which wait for it in virtual time, and other threads, in real time."""
 
     scheduler: DeterministicScheduler
@@ -145,12 +145,6 @@ class ThreadLock:
             chosen = int(self.scheduler.chance() * len(self._waiting))
             self.scheduler.resume([self._waiting.pop(chosen)])
 
-    def __enter__(self) -> None:
-        self.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
 
 @dataclass(frozen=True)
 class VirtualClock:
@@ -170,7 +164,7 @@ class ThreadCircle:
     members: tuple[int, ...]
 
     def wait(self, gone: Gone | None = None) -> None:
-        words = f"in a circle of ranks {', '.join(map(str, self.members))}"
+        words = f"in a group of ranks {', '.join(map(str, self.members))}"
         self.hub.meet(self.rank, self.members, words, gone)
 
 
@@ -208,7 +202,7 @@ class ThreadArena:
 
     def circle(self, members: Sequence[int]) -> ThreadCircle:
         if self.rank not in members:
-            raise ValueError(f"rank {self.rank} is not in the circle of {list(members)}")
+            raise ValueError(f"rank {self.rank} is not in the group {list(members)}")
         return ThreadCircle(self.hub, self.rank, tuple(sorted(members)))
 
     def lock(self, index: int) -> ThreadLock:

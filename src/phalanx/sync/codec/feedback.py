@@ -8,7 +8,6 @@ is the sum of all gradients.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -18,69 +17,55 @@ from phalanx.sync.codec.codec import Codec, Payload, restore, working_dtype
 _CODEC = "codec."
 
 
-class Compressor(Protocol):
-    """One stream's sender: a worker has one per flat buffer that it compresses."""
+class Compressor:
+    """One stream's sender: a worker has one per flat buffer that it compresses.
 
-    def compress(self, flat: Tensor) -> Payload:
-        """The message for ``flat``, in which the decoded values are left: what receivers see."""
-
-    def export_state(self) -> dict[str, Tensor]:
-        """What makes the next message exactly repeatable."""
-
-    def import_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from what another instance with the same options exported."""
-
-
-class Plain:
-    """Each message stands alone: for codecs whose error has a mean of zero or is negligible."""
+    Of this one each message stands alone: for codecs whose error has a mean of zero or is
+    negligible.
+    """
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
 
     def compress(self, flat: Tensor) -> Payload:
+        """The message for ``flat``, in which the decoded values are left: what receivers see."""
         payload = self._codec.encode(flat)
         self._codec.decode(payload, flat)
         return payload
 
     def export_state(self) -> dict[str, Tensor]:
-        return _prefixed(self._codec)
+        """What makes the next message exactly repeatable."""
+        return {_CODEC + name: tensor for name, tensor in self._codec.export_state().items()}
 
     def import_state(self, state: Mapping[str, Tensor]) -> None:
-        self._codec.import_state(_own(state))
+        """Go on from what another instance with the same options exported."""
+        own = {k.removeprefix(_CODEC): t for k, t in state.items() if k.startswith(_CODEC)}
+        self._codec.import_state(own)
 
 
-class ErrorFeedback:
+class ErrorFeedback(Compressor):
     """The residual is kept in float32 (float64 for float64 gradients).
 
     What is not finite is sent and forgotten, or one bad step would spoil all that follow.
     """
 
     def __init__(self, codec: Codec, size: int, dtype: torch.dtype) -> None:
-        self._codec = codec
+        super().__init__(codec)
         self._residual = torch.zeros(size, dtype=working_dtype(dtype))
 
     def compress(self, flat: Tensor) -> Payload:
         # The residual holds the whole wish first; half types then round it into ``flat``.
         wish = self._residual.add_(flat)
         flat.copy_(wish)
-        payload = self._codec.encode(flat)
-        self._codec.decode(payload, flat)
+        payload = super().compress(flat)
         self._residual.sub_(flat)
         if not bool(torch.isfinite(self._residual.sum())):
             self._residual.nan_to_num_(0.0, 0.0, 0.0)
         return payload
 
     def export_state(self) -> dict[str, Tensor]:
-        return {"residual": self._residual.clone(), **_prefixed(self._codec)}
+        return {"residual": self._residual.clone(), **super().export_state()}
 
     def import_state(self, state: Mapping[str, Tensor]) -> None:
         restore(state, "residual", self._residual)
-        self._codec.import_state(_own(state))
-
-
-def _prefixed(codec: Codec) -> dict[str, Tensor]:
-    return {_CODEC + name: tensor for name, tensor in codec.export_state().items()}
-
-
-def _own(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {k.removeprefix(_CODEC): t for k, t in state.items() if k.startswith(_CODEC)}
+        super().import_state(state)

@@ -8,7 +8,7 @@ import torch
 
 from phalanx.core.spec.codecs import CODECS, CodecSpec
 from phalanx.sync.codec.codec import Codec, Part
-from phalanx.sync.codec.feedback import Compressor, ErrorFeedback, Plain
+from phalanx.sync.codec.feedback import Compressor, ErrorFeedback
 from phalanx.sync.state.layout import Layout
 
 
@@ -22,7 +22,7 @@ def make_compressor(
 ) -> Compressor:
     """One stream's sender; streams that are summed need seeds of their own."""
     codec = make_codec(spec, parts, seed)
-    return ErrorFeedback(codec, size, dtype) if spec.traits.feedback else Plain(codec)
+    return ErrorFeedback(codec, size, dtype) if spec.traits.feedback else Compressor(codec)
 
 
 def parts_of(layout: Layout, shard: int) -> tuple[Part, ...]:

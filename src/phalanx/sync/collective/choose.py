@@ -26,7 +26,7 @@ def choose(
     if topology is not None:
         if topology not in ALL_REDUCE:
             raise InputError(
-                f"there is no topology '{topology}'", f"Choose one of {', '.join(ALL_REDUCE)}."
+                f"unknown topology '{topology}'", f"Choose one of {', '.join(ALL_REDUCE)}."
             )
         return topology
     if size <= 2:

@@ -18,13 +18,12 @@ import torch
 from torch import Tensor
 
 from phalanx.core.errors import PeerLost
-from phalanx.core.run_folder.run_key import RunKey
 from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.connecting import connect
-from phalanx.sync.connect.dispatcher import Dispatcher
+from phalanx.sync.connect.dispatcher import Credentials
 from phalanx.sync.connect.duplex import exchange as exchange_channels
 from phalanx.sync.connect.handshake import Introduction
-from phalanx.sync.connect.payloads import BLOCK, MAX_PAYLOAD, encode_header, make_room, rest_length
+from phalanx.sync.connect.payloads import BLOCK, encode_header, make_room, rest_length
 
 Flat = Tensor | memoryview
 Parcel = tuple[int, Sequence[memoryview]]
@@ -75,13 +74,12 @@ class Scratch:
 class Links(ABC):
     """Participant ``rank`` of ``size``, connected to all others."""
 
-    def __init__(self, rank: int, names: Sequence[str], max_payload: int = MAX_PAYLOAD) -> None:
+    def __init__(self, rank: int, names: Sequence[str]) -> None:
         self.rank, self.size = rank, len(names)
         self.names = tuple(names)
         self.sent = 0
         """Bytes of data that this participant has sent, headers of payloads included."""
         self.scratch = Scratch()
-        self._max_payload = max_payload
 
     @abstractmethod
     def swap(self, outgoing: Sequence[Parcel], incoming: Sequence[Parcel]) -> None:
@@ -151,8 +149,7 @@ class Links(ABC):
                 [(frm, (memoryview(rest),)) for frm, rest in rests.items() if rest],
             )
         rooms = {
-            frm: make_room(block + rests[frm], self.names[frm], self._max_payload)
-            for frm, block in blocks.items()
+            frm: make_room(block + rests[frm], self.names[frm]) for frm, block in blocks.items()
         }
         self.swap(
             [(to, [raw(t.contiguous()) for t in payload]) for to, payload in outgoing.items()],
@@ -171,9 +168,8 @@ class ChannelLinks(Links):
         names: Sequence[str],
         *,
         timeout: float | None = None,
-        max_payload: int = MAX_PAYLOAD,
     ) -> None:
-        super().__init__(rank, names, max_payload)
+        super().__init__(rank, names)
         self._channels = dict(channels)
         self._timeout = timeout
         self.goes_ahead = all(channel.sends_ahead for channel in self._channels.values())
@@ -217,16 +213,12 @@ class ChannelLinks(Links):
 def open_links(
     rank: int,
     addresses: Sequence[tuple[str, int]],
-    dispatcher: Dispatcher,
-    key: RunKey,
+    access: Credentials,
     tag: str,
     *,
-    source: str,
-    tls: bool = False,
     timeout: float = 30.0,
     names: Sequence[str] | None = None,
     patience: float | None = None,
-    max_payload: int = MAX_PAYLOAD,
 ) -> ChannelLinks:
     """Connect ``rank`` with all the others; collective: each of them calls it with this ``tag``.
 
@@ -235,21 +227,16 @@ def open_links(
     as the other side is there, because a slow machine is no lost one).
     """
     names = tuple(names or (f"{address}:{port}" for address, port in addresses))
-    channels = open_channels(
-        rank, addresses, dispatcher, key, tag, source=source, tls=tls, timeout=timeout, names=names
-    )
-    return ChannelLinks(rank, channels, names, timeout=patience, max_payload=max_payload)
+    channels = open_channels(rank, addresses, access, tag, timeout=timeout, names=names)
+    return ChannelLinks(rank, channels, names, timeout=patience)
 
 
 def open_channels(
     rank: int,
     addresses: Sequence[tuple[str, int]],
-    dispatcher: Dispatcher,
-    key: RunKey,
+    access: Credentials,
     tag: str,
     *,
-    source: str,
-    tls: bool,
     timeout: float,
     names: Sequence[str],
 ) -> dict[int, Channel]:
@@ -262,10 +249,12 @@ def open_channels(
             with _named(names[peer], address, port):
                 caller = Introduction(tag, rank, peer)
                 channels[peer] = connect(
-                    address, port, key, caller, tls=tls, timeout=left, source=source
-                )
+                    address, port, access.key, caller, tls=access.tls, timeout=left,
+                    source=access.address,
+                )  # fmt: skip
         for peer in range(rank + 1, len(addresses)):
-            channels[peer] = dispatcher.expect(Introduction(tag, peer, rank), deadline, names[peer])
+            other = Introduction(tag, peer, rank)
+            channels[peer] = access.dispatcher.expect(other, deadline, names[peer])
     except BaseException:
         for channel in channels.values():
             channel.close()

@@ -76,7 +76,7 @@ class Channel:
         length, payload = _PREFIX.unpack(self._prefix)
         if length > MAX_HEADER or payload > self.max_payload:
             self.close()
-            raise self.lost("it announced a message above the size limit")
+            raise self.lost("it announced a message that is larger than the limit")
         header = bytearray(length)
         self.receive_raw(memoryview(header))
         self._unread = payload

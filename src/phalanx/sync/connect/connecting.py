@@ -57,7 +57,7 @@ def connect(
         if left <= 0:
             raise MachineLost(
                 f"{peer} cannot be reached ({why})",
-                "Check whether its machine is up, and whether a firewall is between.",
+                "Check whether its machine is up, and whether a firewall blocks it.",
             )
         try:
             return _connect_once(address, port, caller, timeout=left, source=source)
@@ -107,8 +107,8 @@ def _secured(connection: socket.socket, key: RunKey, binding: bytes, peer: str) 
 def _impossible(peer: str, source: str | None, error: OSError) -> InputError:
     start = f" from {source}" if source else ""
     return InputError(
-        f"Cannot connect to {peer}{start}: {error.strerror}.",
-        "The address to connect from has to be one of this machine's.",
+        f"cannot connect to {peer}{start}: {error.strerror}",
+        "Use one of this machine's own addresses to connect from.",
     )
 
 
@@ -129,7 +129,7 @@ def listening(address: str, port: int, backlog: int) -> socket.socket:
     family, where = resolve(address, port)
     if ipaddress.ip_address(str(where[0]).partition("%")[0]).is_unspecified:
         raise InputError(
-            f"{address} would accept connections from every network of this machine",
+            f"listening on {address} would accept connections from every network of this machine",
             "Listen on the machine's address in the pool, or on 127.0.0.1.",
         )
     made = socket.socket(family, socket.SOCK_STREAM)
@@ -140,8 +140,8 @@ def listening(address: str, port: int, backlog: int) -> socket.socket:
     except OSError as error:
         made.close()
         raise InputError(
-            f"Cannot listen on {address} port {port}: {error.strerror}.",
-            "The address has to be one of this machine's, and the port free.",
+            f"cannot listen on {address} port {port}: {error.strerror}",
+            "Use an address of this machine and a free port.",
         ) from None
     made.setblocking(False)
     return made

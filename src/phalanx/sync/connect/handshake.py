@@ -163,14 +163,14 @@ def without_key(peer: str) -> PeerLost:
     """The error for a server that does not know the run's key."""
     return PeerLost(
         f"{peer} does not have this run's key",
-        "Give all members of the run the same PHALANX_KEY; perhaps another run has this port.",
+        "Give all members of the run the same PHALANX_KEY; another run may be using this port.",
     )
 
 
 def _wrong_greeting(hello: bytes, peer: str) -> PeerLost:
     if hello.startswith((PLAIN_GREETING, TLS_GREETING)):
         return PeerLost(
-            f"{peer} and this side disagree about TLS", "Give all members of the run one blueprint."
+            f"{peer} and this side disagree about TLS", "Give all members the same blueprint."
         )
     return PeerLost(
         f"{peer} is not a member of a Phalanx run of this version",

@@ -110,9 +110,9 @@ class GivenOut:
             yield from self.settle_all(fence)
             if (other := self._meeting(ticket)) is not None:
                 raise InputError(
-                    f"worker {other} trains other parameters than before, in the middle of a pass "
-                    f"of which worker {self._arena.rank} has no more batches",
-                    "Unfreeze parameters, or add them, before the loop over run.batches.",
+                    f"worker {other} changed which parameters it trains in the middle of a pass "
+                    f"over the data, which worker {self._arena.rank} has already finished",
+                    "Unfreeze or add parameters before the loop over run.batches.",
                 )
 
     def _meeting(self, ticket: int) -> int | None:

@@ -21,7 +21,7 @@ def boundaries(spec: Spec, epochs: int | None, samples: int, batch: int) -> list
     ends = [_boundary(phase.until, spec, epochs, samples, batch) for phase in spec.phases[:-1]]
     for before, after in itertools.pairwise(ends):
         if before >= after:
-            raise InputError(f"the phases of '{spec.text}' end out of order", "Spread them out.")
+            raise InputError(f"the phases of '{spec.text}' end out of order", "Correct the order.")
     return ends
 
 
@@ -32,7 +32,7 @@ def _boundary(
     if until.epochs is not None:
         if epochs is not None and until.epochs >= epochs:
             raise InputError(
-                f"'{spec.text}' switches after epoch {until.epochs}, but there are {epochs}",
+                f"'{spec.text}' switches after epoch {until.epochs}, but there are only {epochs}",
                 "Switch earlier, or train longer: --epochs",
             )
         return until.epochs, 0

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from phalanx.core.run_folder.run_key import RunKey
 from phalanx.sync.collective.links import ChannelLinks, open_links
-from phalanx.sync.connect.dispatcher import Dispatcher
+from phalanx.sync.connect.dispatcher import Credentials
 from phalanx.sync.probe import probe_compute, probing
 from phalanx.sync.probe import probe_messages as m
 
@@ -15,9 +14,8 @@ LATENCY_SHARE = 0.3
 class ProbeParticipant:
     """Keeps the mesh that collectives run on; pairs get connections of their own."""
 
-    def __init__(self, dispatcher: Dispatcher, key: RunKey, address: str, tls: bool) -> None:
-        self._dispatcher, self._key = dispatcher, key
-        self._address, self._tls = address, tls
+    def __init__(self, access: Credentials) -> None:
+        self._access = access
         self._mesh: ChannelLinks | None = None
 
     def answer(self, request: m.Request) -> m.Answer:
@@ -45,9 +43,7 @@ class ProbeParticipant:
 
     def _time(self, request: m.TimeCollective) -> m.Answer:
         if self._mesh is None or request.name not in probing.COLLECTIVES:
-            return m.ProbeProblem(
-                f"there is no '{request.name}' to measure", "Update Phalanx there."
-            )
+            return m.ProbeProblem(f"unknown measurement '{request.name}'", "Update Phalanx there.")
         count = min(request.bytes, m.LARGEST)
         return m.Timed(probing.time_collective(self._mesh, request.name, count, request.repeats))
 
@@ -55,11 +51,8 @@ class ProbeParticipant:
         return open_links(
             request.rank,
             [(peer.address, peer.port) for peer in request.peers],
-            self._dispatcher,
-            self._key,
+            self._access,
             request.group,
-            source=self._address,
-            tls=self._tls,
             timeout=request.opening,
             names=[peer.name for peer in request.peers],
         )

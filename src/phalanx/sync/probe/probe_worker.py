@@ -47,13 +47,14 @@ def main() -> int:
 def _serve(orders: m.ProbeOrders, key: RunKey, lines: queue.SimpleQueue[bytes]) -> None:
     import torch
 
-    from phalanx.sync.connect.dispatcher import Dispatcher
+    from phalanx.sync.connect.dispatcher import Credentials, Dispatcher
     from phalanx.sync.connect.listener import Listener
     from phalanx.sync.probe.probe_part import ProbeParticipant
 
     torch.set_num_threads(1)
     listener = Listener(orders.address, key, tls=orders.tls)
-    part = ProbeParticipant(Dispatcher(listener), key, orders.address, orders.tls)
+    access = Credentials(key, orders.address, Dispatcher(listener), orders.tls)
+    part = ProbeParticipant(access)
     _say(m.Ready(listener.port))
     while True:
         request = m.request_decoder.decode(lines.get())

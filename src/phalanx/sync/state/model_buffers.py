@@ -63,7 +63,7 @@ class SharedBuffers:
         """That passed through this worker's statistics since all had the same."""
         self.publish()
         arena.barrier()
-        self.load_first()
+        self.load(self._rows[0], self._firsts)  # the first one's, as of the weights
         arena.barrier()
 
     @property
@@ -117,7 +117,3 @@ class SharedBuffers:
             buffer.copy_(part.reshape(buffer.shape))
         for buffer, value in zip(self._first, firsts, strict=True):
             buffer.copy_(value.reshape(buffer.shape))
-
-    def load_first(self) -> None:
-        """Take the first worker's buffers, as every worker takes its weights."""
-        self.load(self._rows[0], self._firsts)

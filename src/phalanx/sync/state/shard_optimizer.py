@@ -154,7 +154,8 @@ class ShardOptimizer:
             for name, value in theirs.items():
                 if name not in ("params", "fused", "foreach", "capturable"):
                     mine[name] = value
-            mine["lr"] = _on_host(theirs["lr"]) * rate_factor
+            rate = theirs["lr"]
+            mine["lr"] = (rate.cpu() if isinstance(rate, Tensor) else rate) * rate_factor
         self._step(self._optimizer)
         self._count()
 
@@ -230,10 +231,6 @@ class ShardOptimizer:
             value = state.get(name)
             if isinstance(value, Tensor):
                 slot[segment.start : segment.end].copy_(value)
-
-
-def _on_host(rate: float | Tensor) -> float | Tensor:
-    return rate.cpu() if isinstance(rate, Tensor) else rate
 
 
 def _grown(segment: _Segment, last: int, piece: Piece) -> _Segment:

@@ -94,7 +94,7 @@ class AdmissionGate:
 
     def wait(self) -> None:
         """Until this worker may begin its next step."""
-        self._arena.await_(self._admitted, self._gone)
+        self._arena.await_(lambda: self._rule.admits(self._rank, self._clocks()), self._gone)
         self._began = self._arena.pace.now()
 
     def pulled(self) -> None:
@@ -132,9 +132,6 @@ class AdmissionGate:
             self._intervals.tolist(),
             self._grants.tolist(),
         )
-
-    def _admitted(self) -> bool:
-        return self._rule.admits(self._rank, self._clocks())
 
     def _all_pulled(self) -> bool:
         return bool(self._present(self._pulled).min() >= self._own)

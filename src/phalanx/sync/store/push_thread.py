@@ -5,32 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
-from typing import Protocol
 
 import torch
 
 Job = Callable[[], None]
 
 
-class Pusher(Protocol):
+class Pusher:
+    """The worker itself: a push is over when ``carry`` returns."""
+
     def carry(self, job: Job) -> None:
         """Do ``job``, now or soon."""
+        job()
 
     def wait(self) -> None:
         """Return when the last job is done."""
 
 
-class PushAtOnce:
-    """The worker itself: a push is over when ``carry`` returns."""
-
-    def carry(self, job: Job) -> None:
-        job()
-
-    def wait(self) -> None:
-        pass
-
-
-class PushThread:
+class PushThread(Pusher):
     """A thread: the next step computes on parameters without this worker's last push.
 
     On a GPU in a stream of its own: in that of the training a copy would wait for the step, with
@@ -55,7 +47,7 @@ class PushThread:
             done.result()
 
 
-class PushLater:
+class PushLater(Pusher):
     """The same order without a thread, so that a scripted run can be repeated."""
 
     def __init__(self) -> None:
@@ -72,5 +64,5 @@ class PushLater:
 
 def make_pusher(overlap: bool, device: torch.device, *, scripted: bool) -> Pusher:
     if not overlap:
-        return PushAtOnce()
+        return Pusher()
     return PushLater() if scripted else PushThread(device)

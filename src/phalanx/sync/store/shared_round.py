@@ -73,15 +73,12 @@ class SharedRound:
                     self._arrived[shard] = 0
                     self._complete(shard, timing)
         asked = now()
-        self._arena.await_(self._all_done, self._gone)
+        self._arena.await_(lambda: bool((self._done >= self._step).all()), self._gone)
         for shard in self._store.order:  # its lock also makes the update visible here
             with self._arena.lock(shard_lock(shard)):
                 pass
         timing.wait += now() - asked
         return timing
-
-    def _all_done(self) -> bool:
-        return bool((self._done >= self._step).all())
 
     def _complete(self, shard: int, timing: Timing) -> None:
         """This worker was the last at ``shard``: sum it up and update it, or leave that for the

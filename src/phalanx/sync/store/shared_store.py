@@ -7,28 +7,33 @@ the order (Li et al., "Scaling distributed machine learning with the parameter s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from phalanx.core.errors import InputError
+from phalanx.core.spec.strategies import known_strategies
 from phalanx.data.ledger import Applied
 from phalanx.sync.arena.arena import shard_lock
 from phalanx.sync.reduce.reducer import Reducer
 from phalanx.sync.state.replica import Masks
+from phalanx.sync.state.shard_optimizer import ELEMENTWISE
 from phalanx.sync.state.shared_state import State
 from phalanx.sync.store.push_buffers import PushBuffers
 from phalanx.sync.strategies.strategy import StrategyContext, Timing
 
+if TYPE_CHECKING:
+    from phalanx.sync.store.remote.remote_store import RemoteStore
 
-class ByShard(Protocol):
-    """A tensor for each shard, or for some of them."""
 
-    def __getitem__(self, shard: int, /) -> Tensor: ...
+ByShard = Sequence[Tensor] | Mapping[int, Tensor]
+"""A tensor for each shard, or for some of them."""
 
 
 class SharedStore:
-    """The shards in shared memory. ``gradients[layout][shard]`` is what a worker pushes."""
+    """One worker's access to the shards in shared memory; ``RemoteStore`` is the same between
+    machines. ``gradients[layout][shard]`` is what a worker pushes."""
 
     def __init__(self, context: StrategyContext) -> None:
         self._arena, self._shared, self._clock = context.arena, context.shared, context.clock
@@ -46,20 +51,25 @@ class SharedStore:
         self._seen = [0] * self._shards
 
     def make_buffers(self) -> PushBuffers:
+        """Memory for gradients to push."""
         return PushBuffers(self._replica, self._replica.layouts, self._encoding)
 
     def encode(self, buffers: PushBuffers) -> int:
-        """What is pushed next becomes what the store sees; returns the bytes of that."""
+        """What is pushed next becomes what the store sees; returns its bytes, if none are sent
+        for real."""
         return buffers.sender.send()
 
     def begin(self) -> None:
-        """The shared state is the store: there is nothing to hand over."""
+        """From here on the store has the newest parameters. Collective.
+
+        Here the shared state is the store: there is nothing to hand over.
+        """
 
     def settle(self) -> None:
-        """Likewise back."""
+        """Nothing is pushed any more: the shared state becomes what the store has. Collective."""
 
     def fetch_slots(self) -> None:
-        """They are there."""
+        """The optimizer's state in the shared state becomes what the store has now."""
 
     def push_buffers(
         self,
@@ -69,20 +79,21 @@ class SharedStore:
         timing: Timing,
         pull: Sequence[Tensor] | None = None,
     ) -> None:
-        """Update all shards with what was encoded; ``pull`` takes the new parameters."""
+        """Give what was encoded; ``pull``, unless it is ``None``, takes the new parameters."""
         self.push(buffers.gradients, used, rate_factor, timing, pull=pull or ())
 
     def fence(self, rank: int) -> Applied | None:
-        """On one host no worker goes on without another."""
+        """A worker is lost: how far its pushes have come, and will ever. On one host no worker
+        goes on without another."""
         return None
 
     def push_for(self, reducer: Reducer) -> None:
-        """Nothing to prepare: the sums are where the store is."""
+        """A team's sums are what will be pushed; here they are where the store is."""
 
     def push_reduced(
         self, reducer: Reducer, used: Masks, rate_factor: float, timing: Timing
     ) -> None:
-        """Update the shards whose slices this member of a team has summed."""
+        """Give what a team has summed: each member its slices. Every member calls it."""
         gradients = [
             dict(zip(reducer.shards, own, strict=True)) for own in reducer.reduced
         ]  # indexed by shard; a member only ever touches its own
@@ -143,10 +154,11 @@ class SharedStore:
         self._shared.versions[shard] += 1
 
     def pull_reduced(self, reducer: Reducer, into: Sequence[Tensor]) -> None:
-        """Copy the newest parameters, which a team has just updated."""
+        """Copy the newest parameters, which a team has just updated. Every member calls it."""
         self.pull(into)
 
     def export_private(self) -> State:
+        """What only this worker knows of its pushes."""
         return {}
 
     def import_private(self, state: State) -> None:
@@ -160,7 +172,7 @@ class SharedStore:
         return versions
 
     def pull(self, into: Sequence[Tensor]) -> None:
-        """Copy every shard, none while it is being updated."""
+        """Copy the newest parameters, no shard while it is being updated."""
         for shard in self.order:
             with self._arena.lock(shard_lock(shard)):
                 self._seen[shard] = int(self._shared.versions[shard])
@@ -172,3 +184,23 @@ class SharedStore:
         parts = [slice(*bounds[shard]) for bounds in self._bounds]
         flats = zip(into, self._shared.parameters, parts, strict=True)
         self._staging.fetch((flat[part], shared[part]) for flat, shared, part in flats)
+
+
+def make_store(context: StrategyContext, servers: int | None = None) -> SharedStore | RemoteStore:
+    refuse_whole(context)
+    if context.arena.hosts is None:
+        return SharedStore(context)
+    from phalanx.sync.store.remote.remote_store import RemoteStore
+
+    return RemoteStore(context, servers)
+
+
+def refuse_whole(context: StrategyContext) -> None:
+    """An optimizer that is not element-wise cannot run on one shard at a time."""
+    if not context.shared.elementwise:
+        kinds = ", ".join(kind.__name__ for kind in ELEMENTWISE)
+        takes_any = [n for n, t in known_strategies().items() if t.any_optimizer and n != "single"]
+        raise InputError(
+            f"the optimizer {type(context.replica.optimizer).__name__} cannot run in the store",
+            f"Use one of {kinds}, or a strategy that takes any: {', '.join(takes_any)}.",
+        )

@@ -13,8 +13,8 @@ from torch import Tensor
 from phalanx.data.ledger import Applied
 from phalanx.sync.state.replica import Masks
 from phalanx.sync.state.shared_state import State
-from phalanx.sync.store.parameter_store import make_store
 from phalanx.sync.store.push_thread import make_pusher
+from phalanx.sync.store.shared_store import make_store
 from phalanx.sync.strategies.shared_strategy import SharedStrategy
 from phalanx.sync.strategies.strategy import StrategyContext, Timing
 

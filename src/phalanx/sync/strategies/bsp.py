@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from phalanx.sync.state.shared_state import State
-from phalanx.sync.store.parameter_store import refuse_whole
 from phalanx.sync.store.shared_round import SharedRound
+from phalanx.sync.store.shared_store import refuse_whole
 from phalanx.sync.strategies.strategy import StrategyContext, Timing
 from phalanx.sync.strategies.team_strategy import TeamStrategy
 

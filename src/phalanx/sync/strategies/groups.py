@@ -11,7 +11,7 @@ import torch
 
 from phalanx.sync.reduce.reducer import Reducer
 from phalanx.sync.state.shared_state import State
-from phalanx.sync.store.parameter_store import make_store
+from phalanx.sync.store.shared_store import make_store
 from phalanx.sync.strategies.strategy import StrategyContext, Timing
 from phalanx.sync.strategies.team_strategy import TeamStrategy
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 
 import torch
@@ -16,7 +16,7 @@ from phalanx.sync.strategies.single import Single
 from phalanx.sync.strategies.strategy import StrategyContext, Timing
 
 
-class Local(SharedStrategy, ABC):
+class Local(SharedStrategy):
     """The user's own optimizer on a copy of the parameters; the shared ones are the last agreed.
 
     At the end of a round each worker shows how far it has moved; the mean of that, weighted by

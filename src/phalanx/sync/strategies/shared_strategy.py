@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import torch
 
-from phalanx.data.ledger import Applied
 from phalanx.sync.arena.arena import shard_lock
 from phalanx.sync.state.shared_state import State
-from phalanx.sync.strategies.strategy import StrategyContext, Timing
+from phalanx.sync.strategies.strategy import Strategy, StrategyContext
 
 
-class SharedStrategy:
+class SharedStrategy(Strategy):
     """Parameters lie in the shared state.
 
     A model on a CPU can train right there; one on an accelerator, or under a strategy that wants
-    ``own_copy``, trains a copy of them. A subclass adds ``exchange``; the rest is there for those
-    who need more than nothing.
+    ``own_copy``, trains a copy of them. A subclass adds ``exchange``.
     """
 
     own_copy = False
-    every = 0
 
     def __init__(self, context: StrategyContext) -> None:
         self._replica, self._shared = context.replica, context.shared
@@ -36,37 +33,6 @@ class SharedStrategy:
 
     def bind(self) -> None:
         self._replica.bind(self._staged or self._shared.parameters)
-
-    def arrive(self) -> None:
-        pass
-
-    def emphasise(self, factor: float) -> None:
-        pass
-
-    def covers(self, total: int) -> None:
-        pass
-
-    def fence(self, rank: int) -> Applied | None:
-        return None
-
-    def share_gradients(self, weight: float) -> None:
-        pass
-
-    @property
-    def steps_agreed(self) -> bool:
-        return False
-
-    def step_agreed(self) -> Timing:
-        return Timing()
-
-    def agree(self) -> Timing:
-        return Timing()
-
-    def rest(self) -> None:
-        pass
-
-    def lose(self, rank: int) -> None:
-        pass
 
     def refresh(self) -> None:
         """In place there is nothing to fetch: the model reads the shared parameters."""
@@ -97,9 +63,3 @@ class SharedStrategy:
     def write_optimizer(self) -> None:
         if self._shared.elementwise:
             self._shared.write_optimizer()
-
-    def export_private(self) -> State:
-        return {}
-
-    def import_private(self, state: State) -> None:
-        pass

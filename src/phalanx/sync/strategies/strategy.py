@@ -74,9 +74,12 @@ class StrategyContext:
 
 
 class Strategy(Protocol):
-    """``Strategy(context, **options)``, registered in ``phalanx.core.spec.strategies``."""
+    """``Strategy(context, **options)``, registered in ``phalanx.core.spec.strategies``.
 
-    every: int
+    What not every strategy needs does nothing here.
+    """
+
+    every: int = 0
     """Batches of a round, where workers train apart between rounds."""
 
     def begin(self) -> None:
@@ -104,9 +107,11 @@ class Strategy(Protocol):
     @property
     def steps_agreed(self) -> bool:
         """Whether :meth:`step_agreed` can be used."""
+        return False
 
     def step_agreed(self) -> Timing:
         """Update from the agreed gradient, which all members have, and have met for."""
+        return Timing()
 
     def covers(self, total: int) -> None:
         """What is given next covers the first ``total`` samples that this worker has had."""
@@ -116,9 +121,11 @@ class Strategy(Protocol):
 
         ``None`` where that cannot be known.
         """
+        return None
 
     def agree(self) -> Timing:
         """Local strategies: bring the workers' parameters together. Collective."""
+        return Timing()
 
     def rest(self) -> None:
         """This worker gives nothing for a while: the others do not wait for it."""
@@ -146,6 +153,7 @@ class Strategy(Protocol):
 
     def export_private(self) -> State:
         """What only this worker knows and the next step depends on."""
+        return {}
 
     def import_private(self, state: State) -> None:
         """Go on from what this worker itself exported, under the same strategy."""

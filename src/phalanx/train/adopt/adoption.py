@@ -14,30 +14,30 @@ import re
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, SequentialSampler
 
 from phalanx.core.context import call_at_end
-from phalanx.core.errors import InputError, NotFinite, PeerLost
+from phalanx.core.errors import InputError
 from phalanx.core.settings import RunSettings
-from phalanx.data.reader import Reader
+from phalanx.train.adopt.adopted_training import AdoptedTraining
 from phalanx.train.adopt.found_models import describe, models_of, parameters_of
-from phalanx.train.adopt.loader_pass import LoaderPass, is_ours, order_of, read_by_number
+from phalanx.train.adopt.libraries import library_trains, look_for_libraries
+from phalanx.train.adopt.loader_pass import is_ours, order_of
 from phalanx.train.adopt.random_streams import AdoptedSeeds, Streams
 from phalanx.train.adopt.script_length import passes_of
 from phalanx.train.loop.assembly import build_worker
-from phalanx.train.loop.stretches import WorkerParts
-from phalanx.train.loop.training_loop import TrainingLoop
 from phalanx.train.start.environment import detect
 
 _OURS = str(Path(__file__).parents[2])
 _PEEK = re.compile(r"\bnext\s*\(\s*iter\s*\(")
+_DECLARED = {None: "auto", "mean": "part", "sum": "sum"}
+"""``--loss mean``: a mean, or another function, of each worker's part of the batch."""
 _ALONE = "or train alone: --workers 1 --strategy single."
 
 
@@ -45,14 +45,23 @@ class Adoption:
     def __init__(self, chosen: RunSettings, workers: int) -> None:
         self._chosen, self._workers = chosen, workers
         self._made: list[weakref.ref[torch.optim.Optimizer]] = []
-        self._training: _Training | None = None
+        self._training: AdoptedTraining | None = None
         self._joining = False
         self.streams = Streams()
 
     def made(self, optimizer: torch.optim.Optimizer) -> None:
         """The script has made an optimizer."""
         if not self._joining:
+            look_for_libraries()
             self._made.append(weakref.ref(optimizer))
+
+    def before_training(self, _loss: torch.Tensor, _factor: torch.Tensor | None) -> None:
+        """The script calls ``backward`` outside of a training."""
+        if self._workers > 1 and not self._optimizers():
+            raise InputError(
+                "the script computes gradients, but has made no optimizer of torch.optim",
+                f"Phalanx cannot tell how it updates its parameters; use an optimizer, {_ALONE}",
+            )
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -69,7 +78,7 @@ class Adoption:
         **kwargs: Any,
     ) -> Any:
         training = self._training
-        if training is None or not training.knows(optimizer) or not training.under_way:
+        if training is None or not training.knows(optimizer) or not training.awaits_step:
             if self._workers > 1:
                 raise self._stray(training, optimizer)
             return plain(closure, **kwargs) if closure is not None else plain(**kwargs)
@@ -85,14 +94,18 @@ class Adoption:
             with torch.enable_grad():
                 loss = closure()
         training.parts.steps.step(optimizer)
+        training.end_if_done()
         return loss
 
-    def _stray(self, training: _Training | None, optimizer: torch.optim.Optimizer) -> InputError:
-        if training is None or not training.under_way:
+    def _stray(
+        self, training: AdoptedTraining | None, optimizer: torch.optim.Optimizer
+    ) -> InputError:
+        if training is None or not training.awaits_step:
             return InputError(
                 "the script takes a step on a batch that comes from no DataLoader, so that "
                 "Phalanx cannot share it out",
-                f"Read the batches from a DataLoader, call phalanx.join in the script, {_ALONE}",
+                "Call model.train() before the loop over the DataLoader; batches that the script "
+                f"makes by itself need run.step(weight=…), see phalanx.join, {_ALONE}",
             )
         return InputError(
             f"the script has made another optimizer ({type(optimizer).__name__}) in the middle of "
@@ -106,26 +119,43 @@ class Adoption:
         """In place of ``iter(loader)``."""
         if is_ours(loader):
             return plain()
-        frame = _script_frame()
-        if not torch.is_grad_enabled() or _is_peek(frame):
+        if not self.trains_on(loader):
             return self._whole(plain)
         optimizers = self._optimizers()
-        if not optimizers:
-            return self._whole(plain)
+        return self._train(loader, self._models(optimizers), optimizers)
+
+    def trains_on(self, loader: DataLoader[Any]) -> bool:
+        """Whether the script is about to train on what it reads, as far as that can be seen.
+
+        What turns out to be no training is refused at the end of the pass, and a step that
+        belongs to no pass when it is taken.
+        """
+        optimizers, frame = self._optimizers(), _script_frame()
+        if not optimizers or not torch.is_grad_enabled() or _is_peek(frame):
+            return False
+        known = library_trains(frame)
+        if known is not None:
+            return known
+        if any(model.training for model in self._models(optimizers)):
+            return True
+        # In eval mode a script may train as well: on data that it shuffles.
+        return not isinstance(loader.sampler, SequentialSampler)
+
+    def _models(self, optimizers: Sequence[torch.optim.Optimizer]) -> Sequence[nn.Module]:
         training = self._training
-        current = training is not None and training.is_of(optimizers)
-        models = training.models if training is not None and current else models_of(optimizers)
-        if not any(model.training for model in models):
-            return self._whole(plain)
-        if training is not None and training.under_way:
-            raise InputError(
-                "the script goes through a second DataLoader while it trains on the first",
-                "Put both into one Dataset, or evaluate under torch.no_grad() or model.eval().",
-            )
-        return self._train(loader, models, optimizers, passes_of(frame))
+        if training is not None and training.is_of(optimizers):
+            return training.models
+        return models_of(optimizers)
+
+    @property
+    def in_last_batch(self) -> bool:
+        """Whether the batch in hand is the last one of its pass, on this worker."""
+        return self._training is not None and self._training.in_last_batch
 
     def _whole(self, plain: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """All of the data, in the same order on every worker."""
+        if self._training is not None:
+            self._training.end_if_done(waits=False)
         with self.streams.common():
             found = plain()
             first = next(found, _NOTHING)  # samplers draw when they are first asked
@@ -138,9 +168,13 @@ class Adoption:
         loader: DataLoader[Any],
         models: Sequence[nn.Module],
         optimizers: Sequence[torch.optim.Optimizer],
-        passes: int | None,
     ) -> Iterator[Any]:
+        if self._training is not None:
+            self._training.leave_pass()
+            self._training.rewind()
+        passes = passes_of(_script_frame())
         with self.streams.common():
+            drawn_from = torch.get_rng_state()
             drawn = order_of(loader)
         if self._training is None or not self._training.is_of(optimizers):
             self._end()
@@ -149,12 +183,23 @@ class Adoption:
                 self._training = self._join(loader, models, optimizers, drawn.batch, passes)
             finally:
                 self._joining = False
+        self._training.order.drawn_from = drawn_from
         return self._training.through(loader, drawn)
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:
-        """Those that can train something, in the order in which they were made."""
-        alive = [o for ref in self._made if (o := ref()) is not None]
-        return [o for o in alive if any(p.requires_grad for p in parameters_of([o]))]
+        """Those that can train something, in the order in which they were made.
+
+        Of two that have a parameter in common the newer one counts.
+        """
+        found: list[torch.optim.Optimizer] = []
+        taken: set[int] = set()
+        for optimizer in reversed([o for ref in self._made if (o := ref()) is not None]):
+            parameters = parameters_of([optimizer])
+            own = {id(p) for p in parameters}
+            if not own & taken and any(p.requires_grad for p in parameters):
+                found.insert(0, optimizer)
+            taken |= own
+        return found
 
     def _join(
         self,
@@ -163,79 +208,24 @@ class Adoption:
         optimizers: Sequence[torch.optim.Optimizer],
         batch: int,
         passes: int | None,
-    ) -> _Training:
+    ) -> AdoptedTraining:
         device = parameters_of(optimizers)[0].device
         environment = dataclasses.replace(detect(), device=device)
         data = f"{type(loader.dataset).__name__} of {len(loader.dataset)} samples"  # type: ignore[arg-type]
         parts, loop = build_worker(
-            environment, models, optimizers, buffers="auto", loss=self._chosen.loss or "mean",
+            environment, models, optimizers, buffers="auto", loss=_DECLARED[self._chosen.loss],
             trial=None, seeds=AdoptedSeeds.of(self.streams),
-            notes=describe(models, optimizers, data, batch, passes),
+            notes=describe(models, optimizers, data, batch, passes, self._workers),
         )  # fmt: skip
         loop.adopt(self._chosen.epochs or passes)
         call_at_end(self._end)
-        return _Training(parts, loop, models, optimizers, passes, self._chosen.seed)
+        return AdoptedTraining(parts, loop, models, optimizers, passes, self._chosen.seed)
 
     def _end(self) -> None:
         """Training is over: the script has ended, or trains something else."""
         if self._training is not None:
             self._training.end()
             self._training = None
-
-
-class _Training:
-    """Joined: what is trained, and the passes over its data."""
-
-    def __init__(
-        self,
-        parts: WorkerParts,
-        loop: TrainingLoop,
-        models: Sequence[nn.Module],
-        optimizers: Sequence[torch.optim.Optimizer],
-        passes: int | None,
-        seed: int,
-    ) -> None:
-        self.parts, self.models = parts, models
-        self._loop, self._optimizers, self._left, self._seed = loop, list(optimizers), passes, seed
-        self._readers: dict[int, tuple[DataLoader[Any], Reader]] = {}
-        self.under_way = False
-        """Whether the script is inside a pass."""
-
-    def knows(self, optimizer: torch.optim.Optimizer) -> bool:
-        return any(known is optimizer for known in self._optimizers)
-
-    def is_of(self, optimizers: Sequence[torch.optim.Optimizer]) -> bool:
-        same = len(optimizers) == len(self._optimizers) and all(map(self.knows, optimizers))
-        return same and not self.parts.lifecycle.over
-
-    def through(self, loader: DataLoader[Any], drawn: LoaderPass) -> Iterator[Any]:
-        self.under_way = True
-        try:
-            yield from self._loop.through_adopted(
-                self._reader(loader), drawn.order, drawn.batch, drawn.leave
-            )
-        finally:
-            self.under_way = False
-            if self._left is not None:
-                self._left -= 1
-                if self._left == 0 and sys.exc_info()[0] is None:
-                    self.end()
-
-    def _reader(self, loader: DataLoader[Any]) -> Reader:
-        if id(loader) not in self._readers:  # the loader is kept alive, so its id stays its own
-            reader = self.parts.readers.of(read_by_number(loader, self._seed), trains=True)
-            self._readers[id(loader)] = loader, reader
-        return self._readers[id(loader)][1]
-
-    def end(self) -> None:
-        lifecycle = self.parts.lifecycle
-        if lifecycle.over or lifecycle.broken():
-            return
-        try:
-            with suppress(PeerLost):  # those it would inform are gone already
-                self._loop.finish()
-        except NotFinite as error:
-            lifecycle.fail(str(error))
 
 
 _NOTHING = object()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from phalanx.core import words
 
@@ -50,6 +51,7 @@ def describe(
     data: str,
     batch: int,
     epochs: int | None,
+    workers: int,
 ) -> list[str]:
     """What was found, for the first lines of a run."""
     sizes = [
@@ -58,6 +60,10 @@ def describe(
     ]
     kinds = [type(o).__name__ for o in optimizers]
     length = "" if epochs is None else f", {epochs} epochs"
-    return [
-        f"adopted: {', '.join(sizes)}; {', '.join(kinds)}; {data}, global batch {batch}{length}",
+    found = [
+        f"adopted: {', '.join(sizes)}; {', '.join(kinds)}; {data}, global batch {batch}{length}"
     ]
+    normed = any(isinstance(part, _BatchNorm) for m in models for part in m.modules())
+    if normed and workers > 1:
+        found.append("batch norm: statistics of each worker's part of a batch, averaged per epoch")
+    return found

@@ -18,6 +18,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from phalanx.core import context, settings
+from phalanx.core.errors import InputError
 from phalanx.core.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ _READING = ("torch.utils.data.", "phalanx.data.")
 _plain_init = torch.optim.Optimizer.__init__
 _plain_iter = DataLoader.__iter__
 _plain_seed = torch.manual_seed
+_plain_group = getattr(torch.distributed, "init_process_group", None)
+"""Missing where torch was built without it."""
 
 
 def adopt_this_worker() -> None:
@@ -40,12 +43,12 @@ def adopt_this_worker() -> None:
     inside = context.current()
     variables = inside.environment if inside else os.environ
     chosen = RunSettings.from_json(variables.get(settings.SETTINGS, "{}"))
-    if not chosen.adopt:
-        return
     from phalanx.train.adopt.adoption import Adoption
+    from phalanx.train.guards.gradient_reads import watch_backward
 
     _current.adoption = Adoption(chosen, int(variables.get(settings.WORKERS, "1")))
     _install()
+    watch_backward(_current.adoption.before_training)
 
 
 def end_adoption() -> None:
@@ -58,6 +61,8 @@ def current_adoption() -> Adoption | None:
 
 
 def _install() -> None:
+    if _plain_group is not None:
+        torch.distributed.init_process_group = _refuse_group
     setattr(torch.optim.Optimizer, "__init__", _init)  # noqa: B010
     setattr(DataLoader, "__iter__", _iterate)  # noqa: B010
     torch.manual_seed = _seed
@@ -88,6 +93,15 @@ def _wrap_step(kind: Any) -> None:
     setattr(step, "_phalanx_plain", plain)  # noqa: B010
     setattr(step, "hooked", True)  # noqa: B010  # as torch marks those that it has wrapped
     kind.step = step
+
+
+def _refuse_group(*args: Any, **kwargs: Any) -> Any:
+    if _current.adoption is None:
+        return _plain_group(*args, **kwargs) if _plain_group else None
+    raise InputError(
+        "the script distributes its training itself (init_process_group)",
+        "Run it as it is: --framework torch; or without its own distribution.",
+    )
 
 
 def _iterate(self: DataLoader[Any]) -> Iterator[Any]:

@@ -137,9 +137,11 @@ def _check(
 ) -> None:
     for name, value in (("batch", batch), ("accumulate", accumulate), ("patience", patience)):
         if value is not None and value < 1:
-            raise InputError(f"fit: invalid {name}={value}", f"{name} is a whole number from 1.")
+            raise InputError(
+                f"fit: invalid {name}={value}", f"Give {name} as a whole number from 1."
+            )
     if clip is not None and clip <= 0:
-        raise InputError(f"fit: clip={clip}", "clip is the largest norm allowed, above 0.")
+        raise InputError(f"fit: invalid clip={clip}", "Give the largest norm allowed, above 0.")
     if taken := {"loss", "accuracy"} & set(metrics):
         raise InputError(
             f"fit: metrics has '{min(taken)}', which fit itself reports", "Give yours another name."
@@ -150,7 +152,7 @@ def _default_watch(patience: int | None, held: Any, test: Any) -> str | None:
     if patience is None:
         return None
     if held is None and test is None:
-        raise InputError("fit: patience needs something to watch", "Give validation= or test=.")
+        raise InputError("fit: patience needs a metric to watch", "Give validation= or test=.")
     return "validation_loss" if held is not None else "test_loss"
 
 
@@ -164,7 +166,7 @@ def _advance(scheduler: Any, figures: dict[str, float]) -> None:
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
         name = "validation_loss" if "validation_loss" in figures else "test_loss"
         if name not in figures:
-            raise InputError("ReduceLROnPlateau needs a figure", "Give validation= or test=.")
+            raise InputError("ReduceLROnPlateau needs a metric", "Give validation= or test=.")
         scheduler.step(figures[name])
     else:
         scheduler.step()

@@ -36,12 +36,12 @@ def bring_together(engine: Engine, mine: bytes, inside: bool, over: bool) -> lis
     """A meeting of all workers. ``inside``: a pass over the data is under way."""
     if over:
         raise InputError(
-            "run.gather was called after the training",
+            "run.gather was called after the training had ended",
             "Call it inside the loop over run.epochs.",
         )
     if inside and not engine.lockstep:
         raise InputError(
-            f"run.gather between the batches of {engine.phase}: workers have unequal numbers",
+            f"run.gather between batches: under {engine.phase}, workers have unequal numbers",
             "Call it after the loop over run.batches.",
         )
     resting = engine.resting

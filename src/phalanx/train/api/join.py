@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -9,7 +10,6 @@ from torch import nn
 
 from phalanx.core.errors import InputError
 from phalanx.core.settings import LOSSES
-from phalanx.train.adopt.hooks import end_adoption
 from phalanx.train.api.precision import Trial
 from phalanx.train.api.run import Run
 from phalanx.train.checkpoint.kept_state import Keeper
@@ -56,7 +56,8 @@ def join_with(
         raise InputError(f"buffers='{buffers}' is unknown", f"Use {', '.join(BUFFER_POLICIES)}.")
     if loss not in LOSSES:
         raise InputError(f"loss='{loss}' is unknown", f"Use {' or '.join(LOSSES)}.")
-    end_adoption()
+    if (hooks := sys.modules.get("phalanx.train.adopt.hooks")) is not None:
+        hooks.end_adoption()  # the script may join after all
     seeds = CommonSeed.now()
     environment = environment or detect()
     parts, loop = build_worker(

@@ -60,5 +60,5 @@ def one_number(value: Any) -> float:
     except (TypeError, ValueError):
         raise InputError(
             f"a metric returned a {type(value).__name__}, not one number",
-            "Return one number; evaluate as often as you have numbers.",
+            "Return one number; use a separate metric for each number.",
         ) from None

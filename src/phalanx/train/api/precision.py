@@ -43,11 +43,11 @@ def choose(asked: str, device: torch.device, trial: Trial | None = None) -> tupl
     if not supports_bfloat16(device):
         return "float32", "precision: float32 (this processor has no bfloat16 arithmetic)"
     if trial is None:
-        return "bfloat16", "precision: bfloat16 (the processor computes in it; not timed)"
+        return "bfloat16", "precision: bfloat16 (the processor supports it; not measured)"
     seconds = {name: _time(trial, name) for name in ("float32", "bfloat16")}
     best = min(seconds, key=lambda name: seconds[name])
     figures = ", ".join(f"{name} {t * 1e3:.1f} ms" for name, t in seconds.items())
-    return best, f"precision: {best} (timed a step: {figures})"
+    return best, f"precision: {best} (measured time of a step: {figures})"
 
 
 def _time(trial: Trial, name: str, rounds: int = 3) -> float:

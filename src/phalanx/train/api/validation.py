@@ -18,7 +18,7 @@ def hold_out(train: Any, validation: Any) -> tuple[Any, Any]:
     if not isinstance(validation, float | int) or isinstance(validation, bool):
         return train, validation
     if not 0 < validation < 1:
-        raise InputError(f"fit: validation={validation}", "It is a share between 0 and 1, or data.")
+        raise InputError(f"fit: invalid validation={validation}", "Give a share (0 to 1), or data.")
     if isinstance(train, DataLoader):
         raise InputError(
             "fit: a share of a DataLoader cannot be held out",

@@ -54,7 +54,7 @@ def newest_valid(folder: Path) -> tuple[Path, CheckpointManifest, list[str]]:
             remarks.append(f"{folder.name}/{checkpoint.name}: its weights are not finite, skipped")
         except Damaged as damage:
             remarks.append(f"{folder.name}/{checkpoint.name}: {damage}, skipped")
-    remedy = "; ".join(remarks) or "It ended before it wrote one: start it again."
+    remedy = "; ".join(remarks) or "Start it again: it ended before it wrote one."
     raise InputError(f"{folder.resolve().parent.name} has no checkpoint to resume from", remedy)
 
 

@@ -151,7 +151,7 @@ def read_manifest(checkpoint: Path) -> CheckpointManifest:
     try:
         version = msgspec.json.decode(data, type=_Version).format
         if version != FORMAT:
-            raise Damaged(f"it has format {version}, and this version knows {FORMAT} only")
+            raise Damaged(f"it has format {version}, but this version reads {FORMAT} only")
         manifest = msgspec.json.decode(data, type=CheckpointManifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Damaged(f"{MANIFEST} is damaged ({_one_line(error)})") from error

@@ -141,14 +141,9 @@ class Checkpointer:
             shared[f"frozen.{name}"] = parameter.detach().cpu().clone()
         manifest = self._manifest(current, shared)
         self._writer.write(self._last, private, manifest, shared)
-        self._stopwatch.writer.emit(
-            Saved(
-                time=self._stopwatch.clock.now(),
-                rank=self._rank,
-                path=f"checkpoints/{self._last:06d}",
-                epoch=self._stopwatch.epoch,
-            )
-        )
+        watch, path = self._stopwatch, f"checkpoints/{self._last:06d}"
+        now, epoch = watch.clock.now(), watch.epoch
+        watch.writer.emit(Saved(time=now, rank=self._rank, path=path, epoch=epoch))
         self._tell()
 
     def _manifest(self, current: Pass, shared: State) -> CheckpointManifest:

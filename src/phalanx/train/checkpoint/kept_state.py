@@ -45,7 +45,7 @@ def pack(name: str, value: Any, tensors: dict[str, Tensor]) -> Any:
         return {PAIRS: pairs}
     raise InputError(
         f"'{name}' of the run's state is a {type(value).__name__}, which no checkpoint can hold",
-        "Keep numbers, texts, lists, dictionaries and tensors in its state_dict().",
+        "Keep only numbers, strings, lists, dictionaries and tensors in its state_dict().",
     )
 
 

@@ -14,7 +14,7 @@ from phalanx.sync.state.layout import Layout, ParameterPlace
 from phalanx.train.checkpoint.checkpoint_manifest import CheckpointManifest, FlatLayout, PlaceRecord
 from phalanx.train.checkpoint.tensor_files import load
 
-REMEDY = "Take another checkpoint."
+REMEDY = "Use another checkpoint."
 MOST_UNTIED = 1 << 30
 MOST_TIMES = 64
 """Bytes that tied tensors may come to when each has memory of its own, and times what is held."""
@@ -49,8 +49,8 @@ def _check_size(named: list[tuple[str, Tensor]], held: int) -> None:
     wanted = sum(value.numel() * value.element_size() for _, value in named)
     if wanted > max(MOST_UNTIED, MOST_TIMES * held):
         raise InputError(
-            f"the {held:,} bytes of tensors in the checkpoint would take {wanted:,} bytes under "
-            f"their {len(named):,} names",
+            f"the checkpoint holds {held:,} bytes of tensors, but lists them under so many "
+            f"names that they would take {wanted:,} bytes ({len(named):,} names)",
             REMEDY,
         )
 
@@ -75,7 +75,7 @@ def _flat(layout: FlatLayout, key: str, shared: Mapping[str, Tensor]) -> Tensor:
         raise InputError(f"the checkpoint has no '{key}'", REMEDY)
     if flat.shape != (layout.size,) or _dtype_name(flat.dtype) != layout.dtype:
         told = f"{layout.size} of {layout.dtype}"
-        raise InputError(f"'{key}' of the checkpoint does not hold the {told} it should", REMEDY)
+        raise InputError(f"'{key}' in the checkpoint does not hold {told}, as it should", REMEDY)
     return flat
 
 

@@ -91,7 +91,7 @@ def receive(
     """
     label, size = _await(channel, number, end)
     if not label.sha256:
-        raise NoParcel("could not make its part")
+        raise NoParcel("could not create its part")
     return _write(channel, label, size, path, steps)
 
 

@@ -87,9 +87,9 @@ class Resumed:
         """Parameters, optimizer state and buffers. Collective."""
         if _shapes(trained.layouts()) != _shapes(self.manifest.optimizers):
             raise InputError(
-                "the checkpoint is of another model or optimizer than this script builds",
-                "Resume with the script as it was: what it gave to the optimizer later "
-                "(add_param_group) has to be there before phalanx.join.",
+                "the checkpoint does not match the model or optimizer that this script builds",
+                "Resume with the original script; if it adds parameters to the optimizer later "
+                "(add_param_group), add them before phalanx.join.",
             )
         paused = set(self.manifest.other.get("paused", []))
         for names, parameter in trained.named():
@@ -128,7 +128,7 @@ class Resumed:
         except (LookupError, ValueError, TypeError, RuntimeError) as error:
             raise InputError(
                 f"checkpoint {self.manifest.number} is damaged: {error}",
-                "Take an older one: phalanx resume --checkpoint N",
+                "Use an older one: phalanx resume --checkpoint N",
             ) from error
 
 

@@ -97,7 +97,7 @@ class Writer:
             raise ValueError(f"checkpoint {number} cannot come after {self._last}")
         if self.finish(2 * self._patience):
             return True
-        self.problem = f"checkpoint {number} was left out: the last one is still being written"
+        self.problem = f"checkpoint {number} was skipped: the previous one is still being written"
         return False
 
     def write(
@@ -165,7 +165,7 @@ class Writer:
             parcels.receive_whole(self._far[0], number, partial, end, self._steps)
         except parcels.NoParcel as problem:
             shelf.sweep(self._folder, number, self._steps)
-            raise NotWritten(f"no copy of it is here: the first worker {problem}") from None
+            raise NotWritten(f"there is no copy here: the first worker {problem}") from None
         if (self._folder / folder_name(number)).is_dir():  # a disk that both machines share
             shelf.sweep(self._folder, number, self._steps)
             return

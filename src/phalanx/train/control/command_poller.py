@@ -12,8 +12,13 @@ import msgspec
 from phalanx.core.errors import InputError
 from phalanx.core.spec import parse_spec
 from phalanx.sync.arena.clock import Clock
-from phalanx.train.control.command_cells import TEXT
-from phalanx.train.control.directives import Directive, DirectiveSource, SaveCheckpoint, Switch
+from phalanx.train.control.directives import (
+    TEXT,
+    Directive,
+    DirectiveSource,
+    SaveCheckpoint,
+    Switch,
+)
 from phalanx.train.start.environment import Environment
 from phalanx.train.start.lifecycle import Lifecycle
 
@@ -74,7 +79,7 @@ class CommandPoller(DirectiveSource):
         try:
             parse_spec(request.spec)  # what the training itself cannot follow, all find out alike
             if len(request.spec.encode()) >= TEXT:
-                raise InputError("the strategy has too many characters", "Use fewer phases.")
+                raise InputError("the strategy is too long", "Use fewer phases.")
         except InputError as error:  # the command line checks it: this file is not from there
             say_refused(error)
             return None

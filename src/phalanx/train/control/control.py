@@ -17,8 +17,7 @@ from phalanx.sync.arena.arena import Arena
 from phalanx.sync.policy.balance import ShareChange
 from phalanx.sync.policy.leases import SharedLeases
 from phalanx.train.control.balancing import LOOK_EVERY, SpeedWatch
-from phalanx.train.control.command_cells import CommandCells
-from phalanx.train.control.directives import Directive, DirectiveSource, Stop
+from phalanx.train.control.directives import CommandCells, Directive, DirectiveSource, Stop
 from phalanx.train.control.rendezvous import (
     BUSY,
     CUT,
@@ -47,7 +46,7 @@ class Control:
     ) -> None:
         self._arena, self._claims, self._source, self._tell = arena, claims, source, tell
         everyone = range(arena.workers)
-        self.rendezvous = Rendezvous(arena, arena.circle(everyone), everyone, self)
+        self.rendezvous = Rendezvous(arena, arena.circle(everyone), everyone, self.attended)
         """Of all workers."""
         self._digest = OptimizerDigest(optimizers)
         self.watch = SpeedWatch(arena.workers, balance=balance)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import operator
 import zlib
-from collections.abc import Sequence
-from typing import Any, NoReturn, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 import torch
 
@@ -31,7 +31,7 @@ _WORDS = {
     ROUND: "ends a round",
     SAVE: "saves a checkpoint",
     CUT: "takes a directive",
-    UNFREEZE: "trains other parameters than before",
+    UNFREEZE: "changed which parameters it trains",
     LOAD: "loads an optimizer's state",
     GATHER: "gathers values",
 }
@@ -41,12 +41,9 @@ SPEED, STEPS, SAMPLES, BUSY, WHOLE = FIGURES = range(5)
 samples, the seconds of its own work, and those with the exchange and all waiting."""
 
 
-class Attendee(Protocol):
-    """Sees what all members said, after each rendezvous."""
-
-    def attended(self, figures: Any, directive: int) -> None:
-        """The figures of all members (a row each, which lasts until the next rendezvous but one),
-        and the number of their newest directive."""
+Attended = Callable[[Any, int], None]
+"""Called after each rendezvous with the figures of all members (a row each, which lasts until the
+next rendezvous but one), and the number of their newest directive."""
 
 
 class Rendezvous:
@@ -57,10 +54,10 @@ class Rendezvous:
         arena: Arena,
         circle: Circle,
         members: Sequence[int],
-        attendee: Attendee | None = None,
+        attended: Attended | None = None,
     ) -> None:
         self._arena, self._circle, self._members = arena, circle, list(members)
-        self._attendee = attendee
+        self._attended = attended
         self._count = 0
         # Two rows in turn: a worker can be one rendezvous ahead of another, but never two.
         columns = 3 + len(FIGURES)  # the intent, the directive, the options
@@ -94,8 +91,8 @@ class Rendezvous:
         differ = options.count(options[0]) != len(options)
         if differ and (intent >= 0 or intent == EPOCH_DONE):
             self._differ(present, options)
-        if self._attendee is not None:
-            self._attendee.attended(row[self._rows, 3:], int(max(directives)))
+        if self._attended is not None:
+            self._attended(row[self._rows, 3:], int(max(directives)))
         return intent
 
     def _differ(self, present: list[int], options: Sequence[float]) -> NoReturn:
@@ -103,7 +100,7 @@ class Rendezvous:
         raise InputError(
             f"the learning rates or other settings of the optimizers differ between worker "
             f"{present[0]} and worker {other}",
-            "ShareChange them by a figure that is the same on all workers: run.evaluate(…), "
+            "Change them by a value that is the same on all workers: run.evaluate(…), "
             "run.reduce(…), or the epoch.",
         )
 

@@ -87,8 +87,8 @@ class SharedOptimizers(ScriptOptimizers):
         if not shared.elementwise and self._arena.host.rank and not active.every:
             kind = type(self._phases.replicas[index].optimizer).__name__
             raise InputError(
-                f"the state of {kind} is with the first worker of each machine",
-                "Ask for optimizer.state_dict() there: if run.is_first: …",
+                f"only the first worker of each machine holds the state of {kind}",
+                "Call optimizer.state_dict() only there: if run.is_first: …",
             )
         active.strategies[index].write_optimizer()
 

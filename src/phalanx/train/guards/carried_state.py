@@ -15,7 +15,7 @@ from phalanx.core.context import be_advised_by
 from phalanx.core.errors import InputError
 from phalanx.data.structure import tensors_in
 
-REMEDY = "run.batches(…, fixed=True): every worker then keeps its columns of each global batch."
+REMEDY = "Use run.batches(…, fixed=True): every worker then keeps its columns of each global batch."
 
 
 class CarriedState:
@@ -41,8 +41,8 @@ class CarriedState:
         carried = any(tensor.data_ptr() in given for tensor in made)
         if carried and batch < self._batch and not self._fixed:
             raise InputError(
-                "the script carries a hidden state from batch to batch, but which samples a "
-                "worker reads next may change",
+                "the script carries a hidden state from batch to batch, but the samples that a "
+                "worker reads next may belong to other sequences",
                 REMEDY,
             )
         # Kept, so that nothing else gets their memory; detached, so that the graph can go.

@@ -64,8 +64,8 @@ class GradientReads:
                 index = self._owners.get(id(parameter))
             if index is None:
                 raise InputError(
-                    "the script reads the gradient of a parameter that no optimizer trains: "
-                    "it differs from worker to worker",
+                    "the script reads the gradient of a parameter that no optimizer trains, "
+                    "which differs from worker to worker",
                     "Freeze it (requires_grad_(False)), or read and clip only what is trained.",
                 )
             self._engine.exchange.share_gradients(index, *self._weight.of_step(index))

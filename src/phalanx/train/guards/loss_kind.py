@@ -129,12 +129,19 @@ def _terms(root: Any) -> Iterator[tuple[Any, tuple[float, ...]]]:
         if node is None:
             continue
         name = _name(node)
-        if name.startswith(_COMBINES + _SHAPES) and not _is_quotient(node, name):
+        passes = name.startswith(_COMBINES + _SHAPES) or _is_of_one_number(node, name)
+        if passes and not _is_quotient(node, name):
             divisor = _divisor(node, name)
             below = divisors if divisor is None else (*divisors, divisor)
             waiting += [(child, below) for child, _ in node.next_functions]
         else:
             yield node, divisors
+
+
+def _is_of_one_number(node: Any, name: str) -> bool:
+    """The mean or sum of a single number is that number: what it is of lies below."""
+    reduces = name.startswith(("MeanBackward", "SumBackward"))
+    return reduces and tuple(getattr(node, "_saved_self_sym_sizes", (0,))) == ()
 
 
 def _is_mean(node: Any, samples: int, divisors: Sequence[float]) -> bool:
@@ -212,12 +219,41 @@ class Counted:
     """It is a mean of a selection, so that what it is measured in is unknown."""
 
 
+class SumLossError(InputError):
+    """A loss that adds up over the batch, where a mean was expected."""
+
+    def __init__(self, what: str, *, whole: bool) -> None:
+        super().__init__(
+            f"the loss is a sum over the batch ({what}), so it depends on how many workers there "
+            "are",
+            'Declare it: phalanx.join(model, optimizer, loss="sum"), or --loss sum where the '
+            "script does not call Phalanx. Or divide it by the samples of the batch.",
+        )
+        self.whole = whole
+        """Whether all of its terms are sums."""
+
+
 class LossWatch:
     """Looks at the losses of a training with several workers before they go backwards."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, sums: bool = False, parts: bool = False) -> None:
+        self._declared = sums
         self._divided = False
         """Whether a sum was divided: then also one over a single sample tells."""
+        self._parts = parts
+        """Whether a loss may be a function of this worker's whole part of the batch."""
+
+    @property
+    def sums(self) -> bool:
+        """Whether losses are sums over the batch, not means."""
+        return self._declared
+
+    def looks(self, workers: int) -> bool:
+        """Whether the next loss has to be looked at."""
+        return workers > 1 and not self._declared
+
+    def check(self) -> None:
+        """After a step: whether all workers see the same."""
 
     def weight_of(self, error: Tensor, samples: int) -> Counted | None:
         """What the loss counts for, if not for its samples; refuses a sum."""
@@ -226,19 +262,20 @@ class LossWatch:
         found = inspect_loss(error, samples, least=1 if self._divided else 2)
         self._divided = self._divided or found.divided > 0
         if found.sums:
-            raise sum_refused(found.sums[0])
-        if found.bends:
+            others = found.weights or found.divided or found.even or found.bends or found.plain
+            raise SumLossError(found.sums[0], whole=not others)
+        if found.bends and not self._parts:
             raise InputError(
                 f"the loss is a function of the whole batch ({found.bends[0]}), which "
                 "cannot be computed from parts of it",
-                "Compute a value per sample and take the mean last; if a root follows, leave out "
-                "the root.",
+                "Compute a value per sample and take the mean last; if a square root follows "
+                "the mean, leave it out.",
             )
         if found.selected is not None:
             return Counted(float(found.selected), selected=True)
         if found.weights and (len(found.weights) > 1 or found.plain or found.divided or found.even):
             raise InputError(
-                "the loss is a weighted mean and something else, which count differently",
+                "the loss adds a weighted mean to another term, and the two need different weights",
                 'Make it a sum over the batch, and declare it: join(…, loss="sum").',
             )
         if found.weights:
@@ -257,14 +294,6 @@ def _is_plain_mean(node: Any, samples: int) -> bool:
     )
 
 
-def sum_refused(what: str) -> InputError:
-    return InputError(
-        f"the loss is a sum over the batch ({what}), so it depends on how many workers there are",
-        'Declare it: phalanx.join(model, optimizer, loss="sum"). Or divide it by the '
-        "samples of the batch.",
-    )
-
-
 def check_factors(factor: Tensor, samples: int) -> None:
     """Of losses of single samples, ``losses.backward(factor)``: ones make it a sum."""
     if factor.ndim == 0 or factor.shape[0] != samples:
@@ -272,4 +301,4 @@ def check_factors(factor: Tensor, samples: int) -> None:
     first = float(factor.flatten()[0])
     known = (0.0, 1.0 / samples, 1.0 / factor.numel())
     if bool((factor == first).all()) and not any(math.isclose(first, k) for k in known):
-        raise sum_refused("backward of a vector")
+        raise SumLossError("backward of a vector", whole=False)

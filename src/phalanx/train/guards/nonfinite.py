@@ -19,7 +19,7 @@ from phalanx.train.loop.stopwatch import Stopwatch
 from phalanx.train.start.environment import Environment
 
 MOST_IN_A_ROW = 10
-SOUND = "phalanx resume goes on from the last checkpoint whose weights are"
+SOUND = "phalanx resume continues from the last checkpoint whose weights are finite"
 _CAUSES = "Look for NaN in the data, a learning rate that is too high, or log(0)"
 
 
@@ -53,7 +53,7 @@ class NonFinite:
             count = "a step was" if self._most == 1 else f"{self._most} steps in a row were"
             raise NotFinite(
                 f"{count} not finite, the last at step {self._steps} ({words}); the weights are "
-                f"those before. {_CAUSES}"
+                f"those from before. {_CAUSES}"
             )
 
     def _words(self, index: int, whose: Sequence[int]) -> str:

@@ -105,7 +105,7 @@ def _refusal(what: str, rank: int, differences: dict[int, str]) -> InputError:
     ranks = [str(other) for other in sorted(differences)]
     others = f"worker {ranks[0]}" if len(ranks) == 1 else f"workers {', '.join(ranks)}"
     return InputError(
-        f"worker {rank} has other {what} than {others} ({differences[min(differences)]})",
-        "Make them before phalanx.join, where all workers share one seed; or with a seed of their "
-        "own: random_split(…, generator=torch.Generator().manual_seed(0)), sorted(folder.glob(…)).",
+        f"worker {rank} has different {what} than {others} ({differences[min(differences)]})",
+        "Create it before phalanx.join, where all workers share one seed, or in a fixed order: "
+        "random_split(…, generator=torch.Generator().manual_seed(0)), sorted(folder.glob(…)).",
     )

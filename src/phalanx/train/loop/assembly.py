@@ -31,6 +31,7 @@ from phalanx.train.engine.emulation import emulation_of
 from phalanx.train.engine.engine import Engine
 from phalanx.train.engine.shared_engine import SharedEngine
 from phalanx.train.guards.carried_state import CarriedState
+from phalanx.train.guards.loss_kind import LossWatch
 from phalanx.train.guards.nonfinite import NonFinite
 from phalanx.train.guards.same_data import CheckedReaders
 from phalanx.train.loop.best_model import Best
@@ -112,7 +113,7 @@ def build_worker(
     parts = WorkerParts(
         environment, trained, schedule, stopwatch, lifecycle, events, evaluator, checkpointer,
         figures,
-        Stepper(trained, stopwatch, nonfinite, environment.device, sums=loss == "sum"),
+        Stepper(trained, stopwatch, nonfinite, environment.device, _losses(loss, engine)),
         RateSchedules(engine, script.optimizers),
         CarriedState(script.models) if engine.workers > 1 else None,
         resumed, seeds, script.precision, CheckedReaders(engine, environment.settings.seed),
@@ -187,6 +188,15 @@ def _trained(
     if resumed:
         resumed.restore(trained)
     return trained
+
+
+def _losses(loss: str, engine: Engine) -> LossWatch:
+    """``auto`` is of an adopted script, which declares nothing; ``part`` was declared for it."""
+    if loss != "auto":
+        return LossWatch(sums=loss == "sum", parts=loss == "part")
+    from phalanx.train.guards.adopted_loss import AdoptedLoss
+
+    return AdoptedLoss(engine, engine.region("kinds of losses", engine.workers, torch.int64))
 
 
 def _spec(environment: Environment) -> Spec:

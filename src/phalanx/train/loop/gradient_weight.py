@@ -49,9 +49,11 @@ class GradientWeight:
         self._looks = 0
         """Losses of the batch in hand since its last step."""
         self._by_samples = list(self._scales), 1.0
+        self._in_hand: tuple[Lease, int] | None = None
 
     def new_batch(self, lease: Lease, batch: int, engine: Engine) -> None:
         """Of ``batch`` samples over all workers, unless it is a smaller last one."""
+        self._in_hand = lease, batch
         if self.pending and not self.averages and not self._any_gradient():
             self._forget()  # the script dropped them, and takes no step
             self.agreed.clear()
@@ -70,6 +72,16 @@ class GradientWeight:
             rescales = index not in self.agreed and scale != old
             self._scales[index] = self._rescale(index, old, scale) if rescales else scale
         self._by_samples = list(self._scales), self._weight
+
+    def count_sums(self, engine: Engine) -> bool:
+        """The first loss of all turned out to be a sum; returns whether the scales are others."""
+        if self._sums or self._in_hand is None:
+            return False
+        self._sums = True
+        scale, self._weight = self._measure(*self._in_hand, engine)
+        self._scales = [scale] * len(self._scales)
+        self._by_samples = list(self._scales), self._weight
+        return True
 
     def _measure(self, lease: Lease, batch: int, engine: Engine) -> tuple[float, float]:
         """The scale of the gradients, and the weight by whose sum the exchange divides."""

@@ -29,8 +29,8 @@ class Pass:
     order: Tensor
     fixed: bool = False
     """Each worker reads the same columns of each batch."""
-    moved: bool = True
-    """Batches are moved to the worker's device; else the script does that itself."""
+    adopted: bool = False
+    """In the order of the script's own loader; the script itself moves batches to a device."""
 
     def indices(self, lease: Lease) -> Tensor:
         return self.order[lease.start : lease.end]
@@ -42,7 +42,7 @@ def new_pass(
     samples = len(reader) // batch * batch if reader.drop_last else len(reader)
     if samples == 0:
         raise InputError(
-            f"drop_last leaves nothing of {len(reader)} samples in batches of {batch}",
+            f"drop_last drops all {len(reader)} samples, which do not fill one batch of {batch}",
             "Use a smaller batch.",
         )
     # Samples that go on from each other keep their order, unless a DataLoader says otherwise.
@@ -57,7 +57,7 @@ def batch_of(chosen: RunSettings, asked: int | None, workers: int) -> int:
     if chosen.batch_per_worker:
         wanted = chosen.batch_per_worker * workers
     if wanted < 1:
-        raise InputError("the batch size is missing", "run.batches(train, batch=128)")
+        raise InputError("the batch size is missing", "Give it: run.batches(train, batch=128)")
     return wanted
 
 

@@ -101,6 +101,6 @@ def check_fixed(spec: Spec) -> None:
     free = next((phase.label for phase in spec.phases if not phase.traits.lockstep), None)
     if free is not None:
         raise InputError(
-            f"fixed=True does not go with {free}: a worker takes the next samples when it is free",
+            f"fixed=True excludes {free}, where a worker takes the next samples when it is free",
             "Use allreduce, bsp, localsgd or diloco.",
         )

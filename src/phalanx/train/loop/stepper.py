@@ -19,7 +19,7 @@ from phalanx.train.loop.stopwatch import Stopwatch
 
 
 class Stepper:
-    """Of one training. ``sums``: losses are sums over the batch, not means."""
+    """Of one training."""
 
     def __init__(
         self,
@@ -27,20 +27,20 @@ class Stepper:
         stopwatch: Stopwatch,
         nonfinite: NonFinite,
         device: torch.device,
-        *,
-        sums: bool,
+        losses: LossWatch,
     ) -> None:
         engine, models, optimizers = trained.engine, trained.models, trained.optimizers
         self._engine, self._exchange, self._optimizers = engine, engine.exchange, optimizers
-        self._weight, self._stopwatch, self._sums = trained.weight, stopwatch, sums
+        self._weight, self._stopwatch, self._losses = trained.weight, stopwatch, losses
         self.ours = Inside()
         """Inside, it is not the script that steps, saves, loads or reads gradients."""
         self._guard = StepGuard(optimizers, engine.optimizers, self.ours)
         self._reads = GradientReads(engine, models, optimizers, self._weight, self.ours)
         self._scaling = Scaling(optimizers, self.step, nonfinite)
-        self._losses = LossWatch()
         watch_backward(self._see_backward)
         self.in_batch = self._looked = False
+        self.losses = 0
+        """How many have gone backwards."""
         self._fed = self._over = False
         """Whether batches come from ``run.batches``; whether training is over."""
         self._clip: float | None = None
@@ -74,11 +74,15 @@ class Stepper:
 
     def _look_at(self, error: Tensor) -> None:
         """A loss is about to go backwards."""
-        self._stopwatch.loss(error, summed=self._sums)
-        engine, samples = self._engine, self._stopwatch.batch_samples
-        if self._sums or engine.workers == 1 or error.grad_fn is None or not samples:
+        self.losses += 1
+        engine, samples, losses = self._engine, self._stopwatch.batch_samples, self._losses
+        seen = error.grad_fn is not None and samples > 0 and losses.looks(engine.workers)
+        counted = losses.weight_of(error, samples) if seen else None
+        self._stopwatch.loss(error, summed=losses.sums)
+        if losses.sums and self._weight.count_sums(engine) and engine.goes_ahead:
+            self._exchange.begin_batch(self._weight.scales)
+        if losses.sums or not seen or engine.workers == 1:
             return
-        counted = self._losses.weight_of(error, samples)
         if engine.parties == 1 or not self._weight.count_as(counted):
             return
         if engine.goes_ahead:
@@ -88,10 +92,12 @@ class Stepper:
         """The script called ``error.backward()`` itself."""
         if not self.in_batch or self._looked:
             return
-        samples = self._stopwatch.batch_samples
         if error.numel() == 1:
             self._look_at(error)
-        elif self._engine.workers > 1 and not self._sums and factor is not None and samples > 1:
+            return
+        samples = self._stopwatch.batch_samples
+        means = self._engine.workers > 1 and not self._losses.sums and samples > 1
+        if means and factor is not None:
             check_factors(factor, samples)
 
     def step(
@@ -121,6 +127,7 @@ class Stepper:
             timing = self._exchange.step(index, scale, weight, clip, agreed=agreed)
             self._scaling.on_step(index, timing)
             self._scaling.after_step(scaler)
+        self._losses.check()
         self._stopwatch.stepped(ready, timing, factor)
         self._weight.stepped(index)
         for parameter, gradient in kept:
@@ -176,8 +183,8 @@ class Stepper:
 
 def _unfed() -> InputError:
     return InputError(
-        "run.step needs a batch from run.batches to know its weight",
-        "for x, y in run.batches(train, batch=128): or, for batches of your own, "
+        "run.step was called without a batch from run.batches, so its weight is unknown",
+        "Loop over run.batches(train, batch=128); or, for batches of your own, call "
         "error.backward() and run.step(weight=its part of the global batch).",
     )
 

@@ -91,7 +91,8 @@ class Stretches:
         schedule, engine, leases = self._schedule, self._engine, self._engine.leases
         ticket = current.number * PER_PASS
         schedule.position = schedule.begin_at(current)
-        if self._parts.resumed is not None and schedule.resumes_in(current):
+        restored = current.adopted and engine.workers == 1 and schedule.position == 0
+        if self._parts.resumed is not None and schedule.resumes_in(current) and not restored:
             self._parts.resumed.restore_random()
         while segment := schedule.next(current):
             self._enter(segment, current)
@@ -113,7 +114,7 @@ class Stretches:
     def _loaded(self, current: Pass, found: Iterator[Lease]) -> Source:
         # What is claimed ahead, others wait for; scripted time has no threads beside it.
         ahead = (2 if self._engine.lockstep else 1) if self._engine.background else 0
-        device = self._parts.environment.device if current.moved else torch.device("cpu")
+        device = torch.device("cpu") if current.adopted else self._parts.environment.device
         channels_last = self._parts.channels_last
         return loaded(current, found, device, ahead=ahead, channels_last=channels_last)
 

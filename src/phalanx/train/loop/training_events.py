@@ -68,8 +68,8 @@ class TrainingEvents(EngineListener):
     def worker_lost(self, lost: LostWorker) -> None:
         self._emit(events.WorkerLost, worker=lost.rank, machine=lost.machine, address=lost.address)
         print(
-            f"phalanx: worker {lost.rank} on {lost.machine} ({lost.address}) is gone; "
-            f"training goes on without it",
+            f"phalanx: worker {lost.rank} on {lost.machine} ({lost.address}) is lost; training "
+            f"goes on without it",
             file=sys.stderr,
             flush=True,
         )

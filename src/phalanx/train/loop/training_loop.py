@@ -29,6 +29,7 @@ class TrainingLoop:
         self.epoch = 0
         self.inside = False
         """Whether a pass over the data is under way."""
+        self.in_last_batch = False
         self._passes = self._reached = 0
         self._began = False
         self._stretches = Stretches(parts)
@@ -105,13 +106,29 @@ class TrainingLoop:
         rate = float(optimizer.param_groups[0]["lr"])
         try:
             yield from self.through_batches(reader, batch, order=order)
-        except GeneratorExit:
+        except GeneratorExit:  # the script left its loop
             if left is not None and self._engine.lockstep:
                 left(-(-self._reached // batch))
+            if not self._lifecycle.broken():
+                self._end_epoch(began, rate)
             raise
-        if not skipped:
+        if skipped:
+            self._restore_boundary()
+        else:
             self._end_epoch(began, rate)
             self._check_weights(f"after epoch {epoch + 1}")
+
+    def resumes_inside(self) -> bool:
+        """Whether the next pass of an adopted script goes on in its middle."""
+        start = self._schedule.start
+        return self._passes == start.pass_number and start.position > 0
+
+    def _restore_boundary(self) -> None:
+        """Alone, the next order comes from the same numbers as everything else that is random."""
+        start, resumed = self._schedule.start, self._parts.resumed
+        here = self._passes == start.pass_number and start.position == 0
+        if here and resumed is not None and self._engine.workers == 1:
+            resumed.restore_random()
 
     def through_batches(
         self,
@@ -127,9 +144,8 @@ class TrainingLoop:
             check_fixed(self._schedule.spec)
             self._figures.say_once("fixed=True: equal shares, whatever the workers' speeds")
         # An adopted script goes through the epochs before a checkpoint again, without batches.
-        if self.epochs is None and self._passes >= self._schedule.start.pass_number * (
-            order is not None
-        ):
+        behind = order is not None and self._passes < self._schedule.start.pass_number
+        if self.epochs is None and not behind:
             self._restore_kept()
         current = self._new_pass(reader, batch, fixed, order)
         self._steps.follow_parameters()  # here all workers come by, also one without a batch
@@ -158,7 +174,7 @@ class TrainingLoop:
         if chosen.epochs and self.epochs is None and order is None:
             raise InputError(
                 "--epochs was given, but the script does not loop over run.epochs",
-                "for epoch in run.epochs(10):",
+                "Loop like this: for epoch in run.epochs(10):",
             )
         wanted = batch_of(chosen, batch or reader.batch, workers)
         check_sizes(len(reader), wanted, workers)
@@ -168,7 +184,7 @@ class TrainingLoop:
         if order is None:
             current = new_pass(number, epoch, reader, wanted, chosen.seed, fixed=fixed)
         else:
-            current = Pass(number, epoch, reader, len(order), wanted, order, moved=False)
+            current = Pass(number, epoch, reader, len(order), wanted, order, adopted=True)
         self._figures.plan(current)
         self._steps.open()
         return current
@@ -190,7 +206,7 @@ class TrainingLoop:
             stopwatch.received(asked, lease.samples)
             if carried is not None:
                 carried.new_batch(lease.end - lease.start, fixed=current.fixed)
-            steps.in_batch = True
+            steps.in_batch, self.in_last_batch = True, lease.batch_end >= current.samples
             yield batch
             steps.in_batch = False
             if lease.ends_round:

@@ -69,9 +69,9 @@ def detect() -> Environment:
             "if __name__ == '__main__':",
         )
     if settings.RANK not in variables:
-        return _by_another_launcher(variables) or Environment(
-            device=_best_device(), data=_data(variables, RunSettings())
-        )
+        best = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        alone = Environment(device=best, data=_data(variables, RunSettings()))
+        return _by_another_launcher(variables) or alone
     rank, workers = int(variables[settings.RANK]), int(variables[settings.WORKERS])
     if workers > 1 and inside is None and settings.ARENA not in variables:
         return _across_machines(variables)
@@ -187,10 +187,6 @@ def _arena(hub: Hub | None, variables: Mapping[str, str], rank: int, workers: in
 def _process_arena(descriptor: int, rank: int, workers: int) -> ShmArena:
     """One per process: a script may train several models, one after another."""
     return ShmArena(descriptor, rank, workers)
-
-
-def _best_device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _device(name: str) -> torch.device:

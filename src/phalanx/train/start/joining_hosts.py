@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -64,7 +63,7 @@ def ticket_of(seat: Seat, variables: Mapping[str, str]) -> Ticket:
     if key is None:
         raise InputError(
             "this run has no key by which its workers authenticate",
-            "phalanx worker --new-key FILE makes one; set PHALANX_KEY_FILE to it on all machines.",
+            "Make one: phalanx worker --new-key FILE; set PHALANX_KEY_FILE to it on all machines.",
         )
     pool, addresses = None if ours else _pool(variables), own_addresses()
     hostname = os.uname().nodename
@@ -102,7 +101,7 @@ def _told_links(variables: Mapping[str, str]) -> dict[str, float]:
     try:
         return msgspec.json.decode(text, type=dict[str, float]) if text else {}
     except msgspec.DecodeError as error:
-        raise InputError(f"{names.LINKS} cannot be read: {error}", "Leave it out.") from None
+        raise InputError(f"{names.LINKS} cannot be read: {error}", "Unset it.") from None
 
 
 def _links(variables: Mapping[str, str]) -> dict[str, float]:
@@ -195,7 +194,7 @@ def serve(seat: Seat) -> int:
     ticket = ticket_of(seat, os.environ)
     torch.set_num_threads(1)
     ended = threading.Event()
-    signal.signal(signal.SIGTERM, lambda _number, _frame: _end(ended, _frame))
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
     keeper = _keep_coordinator(ticket) if seat.is_first else None
     listener = Listener(ticket.address, ticket.key, tls=ticket.tls, members=ticket.members)
     hello = Hello(
@@ -222,7 +221,3 @@ def serve(seat: Seat) -> int:
     if keeper is not None and keeper.stdin is not None:
         keeper.stdin.close()
     return code
-
-
-def _end(ended: threading.Event, _frame: FrameType | None) -> None:
-    ended.set()

@@ -7,6 +7,7 @@ machine: variables in, a seat or one clear error out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -20,12 +21,20 @@ from phalanx.core.registry import did_you_mean
 from phalanx.core.run_folder.run_paths import slug
 from phalanx.core.settings import PRECISIONS, Precision, RunSettings
 from phalanx.core.spec import parse_spec
-from phalanx.train.start.seat_parts import locals_of, meeting_of, numbers_of, run_word
-from phalanx.train.start.slurm_env import first_host, port_of_job, tasks_by_node
-from phalanx.train.start.variables import Variables
+from phalanx.train.start.seat_parts import (
+    Variables,
+    locals_of,
+    meeting_of,
+    numbers_of,
+    run_word,
+)
 
 LauncherName = Literal["torchrun", "mpirun", "srun", "by hand", "phalanx"]
 MOST_SEED = 2**32
+_FIRST_PORT, _PORTS = 15000, 15000
+"""Below the ports that Linux hands out by itself (from 32768)."""
+_MOST_NODES = 1 << 16
+_COUNT = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?")
 
 
 @dataclass(frozen=True)
@@ -72,7 +81,7 @@ def own_seat(variables: Mapping[str, str]) -> Seat | None:
     found = Variables(variables)
     numbers = numbers_of(found, settings.RANK, settings.WORKERS)
     machine = found.text(settings.MACHINE) or "here"
-    return _by_our_variables(found, "phalanx", numbers, machine, "the launcher gives it")
+    return _by_our_variables(found, "phalanx", numbers, machine, "the launcher sets it")
 
 
 def settings_of(variables: Mapping[str, str]) -> RunSettings:
@@ -102,7 +111,7 @@ def _decoded(text: str) -> RunSettings:
     except (msgspec.MsgspecError, RecursionError) as error:
         raise InputError(
             f"{settings.SETTINGS} cannot be read: {error}",
-            "Leave it out: phalanx worker sets it, and PHALANX_STRATEGY and others do by hand.",
+            "Unset it: phalanx worker sets it; by hand, use PHALANX_STRATEGY and others.",
         ) from None
     parse_spec(chosen.strategy)
     return chosen
@@ -120,81 +129,52 @@ def _by_our_variables(
     found: Variables, launcher: LauncherName, numbers: tuple[int, int], machine: str, wanted: str
 ) -> Seat:
     """``wanted``: what ``PHALANX_MEET`` should have been."""
-    process, processes = numbers
-    address, port = meeting_of(found, "", None, wanted)
-    local, count = locals_of(found, hosts.LOCAL, hosts.LOCALS, processes)
-    return Seat(
-        launcher=launcher,
-        process=process,
-        processes=processes,
-        local=local,
-        locals=count,
-        meet_at=address,
-        port=port,
-        run=run_word(found, f"{address}-{port}"),
-        machine=machine,
-    )
+    meeting = address, port = meeting_of(found, "", None, wanted)
+    here = locals_of(found, hosts.LOCAL, hosts.LOCALS, numbers[1])
+    return Seat(launcher, *numbers, *here, *meeting, run_word(found, f"{address}-{port}"), machine)
 
 
 def _torchrun(found: Variables, machine: str) -> Seat | None:
-    process, processes = numbers_of(found, "RANK", "WORLD_SIZE")
-    if processes == 1:
+    numbers = numbers_of(found, "RANK", "WORLD_SIZE")
+    if numbers[1] == 1:
         return None
-    local, count = locals_of(found, "LOCAL_RANK", "LOCAL_WORLD_SIZE", processes)
+    here = locals_of(found, "LOCAL_RANK", "LOCAL_WORLD_SIZE", numbers[1])
     taken = found.number("MASTER_PORT", least=1, most=65535)
     # torchrun itself listens on MASTER_PORT.
     beside = None if taken is None else taken + 1 if taken < 65535 else taken - 1
-    address, port = meeting_of(
+    meeting = address, port = meeting_of(
         found, found.text("MASTER_ADDR"), beside, "the address of process 0, such as 10.0.0.1:29501"
     )
     given = found.text("TORCHELASTIC_RUN_ID")
     # "none" is what torchrun says without --rdzv-id.
     run = given if given not in ("", "none") else f"{address}-{taken or port}"
     again = found.number("TORCHELASTIC_RESTART_COUNT")
-    return Seat(
-        launcher="torchrun",
-        process=process,
-        processes=processes,
-        local=local,
-        locals=count,
-        meet_at=address,
-        port=port,
-        run=run_word(found, f"{run}-again-{again}" if again else run),
-        machine=machine,
-    )
+    run = run_word(found, f"{run}-again-{again}" if again else run)
+    return Seat("torchrun", *numbers, *here, *meeting, run, machine)
 
 
 def _mpirun(found: Variables, machine: str) -> Seat | None:
-    process, processes = numbers_of(found, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
-    if processes == 1:
+    numbers = numbers_of(found, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+    if numbers[1] == 1:
         return None
     names = "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"
-    local, count = locals_of(found, *names, processes)
+    here = locals_of(found, *names, numbers[1])
     # Open MPI names the machine of mpirun itself, where process 0 need not be.
-    address, port = meeting_of(
+    meeting = address, port = meeting_of(
         found, "", None, f"mpirun -x {hosts.MEET}=10.0.0.1:9900, the machine of process 0"
     )
     job = found.text("PMIX_NAMESPACE") or found.text("OMPI_MCA_ess_base_jobid")
-    return Seat(
-        launcher="mpirun",
-        process=process,
-        processes=processes,
-        local=local,
-        locals=count,
-        meet_at=address,
-        port=port,
-        run=run_word(found, job or f"{address}-{port}"),
-        machine=machine,
-    )
+    run = run_word(found, job or f"{address}-{port}")
+    return Seat("mpirun", *numbers, *here, *meeting, run, machine)
 
 
 def _srun(found: Variables, machine: str) -> Seat | None:
-    process, processes = numbers_of(found, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
-    if processes == 1:
+    numbers = numbers_of(found, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+    if numbers[1] == 1:
         return None
     job, step = found.number("SLURM_JOB_ID", least=1), found.number("SLURM_STEP_ID")
     nodes = found.text("SLURM_STEP_NODELIST") or found.text("SLURM_JOB_NODELIST")
-    address, port = meeting_of(
+    meeting = address, port = meeting_of(
         found,
         first_host(nodes) if nodes else "",
         None if job is None else port_of_job(job, step or 0),
@@ -202,18 +182,11 @@ def _srun(found: Variables, machine: str) -> Seat | None:
     )
     again = found.number("SLURM_RESTART_COUNT")
     run = f"{job}.{step or 0}" if job else f"{address}-{port}"
-    local = found.number("SLURM_LOCALID", most=processes - 1)
-    return Seat(
-        launcher="srun",
-        process=process,
-        processes=processes,
-        local=local,
-        locals=_on_this_node(found, local),
-        meet_at=address,
-        port=port,
-        run=run_word(found, f"{run}-again-{again}" if again else run),
-        machine=slug(found.text("SLURMD_NODENAME")) if found.text("SLURMD_NODENAME") else machine,
-    )
+    run = run_word(found, f"{run}-again-{again}" if again else run)
+    local = found.number("SLURM_LOCALID", most=numbers[1] - 1)
+    node = found.text("SLURMD_NODENAME")
+    here = local, _on_this_node(found, local)
+    return Seat("srun", *numbers, *here, *meeting, run, slug(node) if node else machine)
 
 
 # In this order: a torchrun that srun started has the variables of both, and its own count.
@@ -246,3 +219,29 @@ def _on_this_node(found: Variables, local: int | None) -> int | None:
             f"Start it by srun; or set {hosts.PROCESS}, {hosts.PROCESSES}.",
         )
     return counts[node]
+
+
+# What Slurm writes in a notation of its own: lists of hosts, and of tasks on each of them.
+
+
+def first_host(text: str) -> str:
+    """``node01`` of ``node[01-04,7],login``; brackets may be several (``rack[1-2]n[01-09]``)."""
+    whole = re.match(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text)
+    return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", whole[0]) if whole else ""
+
+
+def tasks_by_node(name: str, text: str) -> list[int]:
+    """``2(x3),1`` as 2, 2, 2, 1."""
+    counts: list[int] = []
+    for part in text.split(","):
+        found = _COUNT.fullmatch(part.strip())
+        times = int(found[2] or 1) if found else 0
+        if found is None or len(counts) + times > _MOST_NODES:
+            raise InputError(f"{name} cannot be read: '{text[:40]}'", "Slurm writes it so: 2(x3),1")
+        counts += [int(found[1])] * times
+    return counts
+
+
+def port_of_job(job: int, step: int) -> int:
+    """One that every process of a step works out alike, and jobs on one machine unlike."""
+    return _FIRST_PORT + (job * 16 + step) % _PORTS

@@ -41,6 +41,7 @@ class Lifecycle:
         self.epochs_before: int = getattr(_told, "epochs", 0)
         """Epochs of models that this worker trained before, in the same script."""
         self._environment, self._writer, self._clock = environment, writer, clock
+        self._rank = environment.rank
         self._began, self._script = clock.now(), script_seconds()
         self._train = self._evaluate = 0.0
         self._stops_in_order = False
@@ -75,7 +76,7 @@ class Lifecycle:
             Joined(
                 time=now,
                 wall=time.time() - environment.skew,
-                rank=environment.rank,
+                rank=self._rank,
                 workers=environment.workers,
                 machine=environment.machine,
                 pid=os.getpid(),
@@ -101,14 +102,9 @@ class Lifecycle:
         mine = [r for r in LOADED if r.thread == threading.get_ident()][known:]
         _told.reads = known + len(mine)
         for record in mine:
+            name, count, sums = record.name, record.samples, dict(record.checksums)
             self._writer.emit(
-                Data(
-                    time=record.began,
-                    rank=self._environment.rank,
-                    name=record.name,
-                    samples=record.samples,
-                    checksums=dict(record.checksums),
-                )
+                Data(time=record.began, rank=self._rank, name=name, samples=count, checksums=sums)
             )
         self._phase("read", sum(r.seconds for r in mine))
 
@@ -119,11 +115,8 @@ class Lifecycle:
         self._evaluate += seconds
 
     def _phase(self, name: str, seconds: float) -> None:
-        self._writer.emit(
-            PhaseDone(
-                time=self._clock.now(), rank=self._environment.rank, phase=name, seconds=seconds
-            )
-        )
+        now = self._clock.now()
+        self._writer.emit(PhaseDone(time=now, rank=self._rank, phase=name, seconds=seconds))
 
     def end(self, status: str, bytes_sent: int = 0, epochs: int = 0) -> None:
         """Training is over; everything is on disk when this returns."""
@@ -137,7 +130,7 @@ class Lifecycle:
         self._writer.emit(
             Finished(
                 time=self._clock.now(),
-                rank=self._environment.rank,
+                rank=self._rank,
                 status=status,
                 bytes_sent=bytes_sent,
                 peak_memory=peak,

@@ -70,7 +70,7 @@ def own_address(
     if machine is not None:
         raise InputError(
             f"{pool.source}: machine '{machine.name}' is 'here', which other machines cannot use",
-            f"Give it its address as host, or set {hosts.ADDRESS}.",
+            f"Set its 'host' to its address, or set {hosts.ADDRESS}.",
         )
     raise InputError(
         f"{pool.source} has no machine '{hostname}', nor one at its addresses", _REMEDY
@@ -147,7 +147,7 @@ def _of_machine(machine: Machine, addresses: Sequence[str], lookup: Lookup) -> s
         f"the pool's '{machine.name}' is at {host} ({known}), not an address of this machine"
         if known != host
         else f"the pool's '{machine.name}' is at {host}, not an address of this machine",
-        f"Give it the right host, or set {hosts.ADDRESS}. {_these(addresses)}",
+        f"Correct its 'host', or set {hosts.ADDRESS}. {_these(addresses)}",
     )
 
 

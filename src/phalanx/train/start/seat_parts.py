@@ -3,14 +3,54 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from phalanx.core import hosts_settings as hosts
+from phalanx.core import words
 from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import slug
-from phalanx.train.start.variables import Variables
 
 MOST_PROCESSES = 1 << 16
 _NAME = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9._:%-]*")
+
+
+class Variables:
+    """The environment variables of a process, also read as numbers; an empty one counts as not
+    set, and a wrong one is one clear line that names it."""
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self._variables = variables
+
+    def any_of(self, *names: str) -> bool:
+        return any(self.text(name) for name in names)
+
+    def text(self, name: str) -> str:
+        return self._variables.get(name, "").strip()
+
+    def number(self, name: str, *, least: int = 0, most: int = 2**63 - 1) -> int | None:
+        """The whole number in ``name``; ``None`` when it is not set."""
+        text = self.text(name)
+        if not text:
+            return None
+        # int() takes more than digits, and refuses thousands of them.
+        number = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else -1
+        if not least <= number <= most:
+            wanted = f"from {least} to {most}" if most < 2**63 - 1 else f"{least} or more"
+            raise InputError(
+                f"{name} must be a whole number, {wanted}, not '{words.short(text)}'",
+                "The launcher sets it, once for each process; correct or unset it.",
+            )
+        return number
+
+    def needed(self, name: str, *, beside: str, least: int = 0, most: int = 2**63 - 1) -> int:
+        """The same, where ``beside`` would mean nothing without it."""
+        number = self.number(name, least=least, most=most)
+        if number is None:
+            raise InputError(
+                f"{beside} is set, but {name} is not",
+                f"The launcher sets both; set {name} as well, or unset {beside}.",
+            )
+        return number
 
 
 def numbers_of(found: Variables, process: str, processes: str) -> tuple[int, int]:
@@ -20,7 +60,7 @@ def numbers_of(found: Variables, process: str, processes: str) -> tuple[int, int
     if number >= count:
         raise InputError(
             f"{process} is {number}, but {processes} is {count}",
-            f"Processes are counted from 0 to {count - 1}.",
+            f"Count processes from 0 to {count - 1}.",
         )
     return number, count
 
@@ -34,7 +74,7 @@ def locals_of(
     if number is not None and among is not None and number >= among:
         raise InputError(
             f"{local} is {number}, but {count} is {among}",
-            f"Processes of one machine are counted from 0 to {among - 1}.",
+            f"Count the processes of a machine from 0 to {among - 1}.",
         )
     return number, among
 

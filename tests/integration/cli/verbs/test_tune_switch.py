@@ -119,7 +119,7 @@ def test_a_metric_that_nobody_logs(shell: Shell) -> None:
     answer = shell("tune-switch", script(shell), "--workers", "2", "--metric", "bleu", "--json")
 
     assert answer.code == 2
-    assert "no 'bleu' was logged" in answer.json["error"]
+    assert "'bleu' was not logged" in answer.json["error"]
     assert "test_accuracy" in answer.json["remedy"]
     assert "other_loss" in answer.json["remedy"]
 

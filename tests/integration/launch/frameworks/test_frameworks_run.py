@@ -81,7 +81,7 @@ def test_without_figures_what_is_known_is_told(tmp_path: Path) -> None:
     assert summary.machines[0].workers == 2
     assert summary.epochs is summary.samples is summary.samples_per_second is None
     assert summary.parameters is None
-    assert "no figures" in summary.notes[0]
+    assert "no metrics" in summary.notes[0]
 
 
 def test_workers_and_servers_of_a_chief_are_ended_with_it(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from launch_support import FIGURES, Recorder, alive, make_job, wait_until, write_script
 
-from phalanx.agent.machine.kept_samples import FILE
+from phalanx.agent.machine.sampling import FILE
 from phalanx.core.errors import MachineError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.launchers.attached import take_over
@@ -16,7 +16,7 @@ from phalanx.launch.launchers.remote_run import NothingLeft
 from phalanx.launch.launchers.ssh import SshLauncher
 from phalanx.launch.machines.remote_files import MachineFile
 from phalanx.launch.run import controller
-from phalanx.observe.machines.agent_samples import SampleReader
+from phalanx.observe.machines.monitor import SampleReader
 from phalanx.observe.summary.run_records import read_record
 from phalanx.observe.summary.summary import Summary
 from phalanx.pool.machine import Machine

@@ -174,7 +174,7 @@ time.sleep(60)
 """,
     )
     assert outcome.exit_code == 1 and outcome.error is not None
-    assert "worker 1 ended before the training did" in outcome.error.cause
+    assert "worker 1 ended before the training was finished" in outcome.error.cause
     assert not alive(int((paths.files / "pid-0").read_text()))
 
 

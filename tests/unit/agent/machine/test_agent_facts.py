@@ -24,7 +24,7 @@ from phalanx.agent.machine import (
     gpus,
     reach,
 )
-from phalanx.observe.machines.agent_samples import sample_of
+from phalanx.observe.machines.monitor import sample_of
 from phalanx.pool.machine_facts import facts_of
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

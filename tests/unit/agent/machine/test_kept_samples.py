@@ -17,8 +17,8 @@ from agent_process import SECONDS, AgentProcess, await_gone
 from agent_process import new_agent as new_agent
 
 from phalanx.agent import run_requests
-from phalanx.agent.machine import kept_samples, sampling
-from phalanx.agent.machine.kept_samples import FILE, KeptSamples
+from phalanx.agent.machine import sampling
+from phalanx.agent.machine.sampling import FILE, KeptSamples
 
 NewAgent = Callable[[], AgentProcess]
 
@@ -57,7 +57,7 @@ def test_what_is_no_sample_is_passed_over(
 def test_the_file_has_an_end(
     kept: KeptSamples, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_samples, "MOST", 2000)
+    monkeypatch.setattr(sampling, "MOST", 2000)
     for number in range(1000):
         kept.add({"time": float(number)})
         assert (tmp_path / FILE).stat().st_size < 2100
@@ -88,7 +88,7 @@ def test_the_longer_nobody_hears_the_fewer_there_are() -> None:
     while alone < 7 * 24 * 3600:
         alone, count = alone + sampling.pause(alone), count + 1
         assert sampling.pause(alone) <= max(1.0, alone / 1000), "a gap that can be seen"
-    assert count * 500 < kept_samples.MOST
+    assert count * 500 < sampling.MOST
 
 
 class Hearer:

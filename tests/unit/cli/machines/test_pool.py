@@ -18,7 +18,7 @@ from found_machines import facts
 from rich.console import Console
 from ssh_servers import PASSWORD, USER, new_key, ssh_server, write_client_key
 
-from phalanx.cli.show import check_words, rate_words
+from phalanx.cli.show import check_words, probe_words
 from phalanx.core.errors import MachineError
 from phalanx.launch.pool.pool_check import Check, Knock, Visit
 from phalanx.pool.machine import Machine
@@ -148,9 +148,11 @@ def test_init_with_a_password_of_the_environment(
         entered = shell(*words, "--password", "env:LAB_PASSWORD")
         monkeypatch.setenv("LAB_PASSWORD", "wrong words")
         wrong = shell(*words, "--password", "env:LAB_PASSWORD", "--out", "wrong.yaml")
-    assert "does not let ml in\nhint: If it takes passwords, give --password prompt" in refused.err
-    assert "does not let ml in\nhint: Check --user and the password" in wrong.err
-    assert "cannot start a command: it says 'hello'" in entered.err, "it was let in"
+    assert (
+        "rejected the login of ml\nhint: If it accepts passwords: --password prompt" in refused.err
+    )
+    assert "rejected the login of ml\nhint: Check --user and the password" in wrong.err
+    assert "cannot start a command: it printed 'hello'" in entered.err, "it was let in"
     text = (shell.folder / "pool.yaml").read_text()
     here, left_out = text.split("  # m0: ")
     assert "password" not in here
@@ -176,7 +178,7 @@ def test_init_asks_for_one_password_once(shell: Shell) -> None:
             check=False,
         )
     assert "password of these 2 machines: " in ended.stderr
-    assert ended.stderr.count("cannot start a command: it says 'hello'") == 2
+    assert ended.stderr.count("cannot start a command: it printed 'hello'") == 2
     text = (shell.folder / "pool.yaml").read_text()
     assert text.count('password: "prompt"') == 2
     assert PASSWORD not in text + ended.stdout + ended.stderr
@@ -185,10 +187,13 @@ def test_init_asks_for_one_password_once(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("reference", "words"),
     [
-        ("swordfish", "never the password itself\nhint: Others can read the words of a command"),
+        (
+            "swordfish",
+            "never the password itself\nhint: Other users can see the arguments of a command",
+        ),
         ("env:sword-fish", "env: needs the name of a variable"),
         ("env:NOT_SET_AT_ALL", "is not set\nhint: Set it: read -rs NOT_SET_AT_ALL && export"),
-        ("key:~/swordfish", "A key is given by --key"),
+        ("key:~/swordfish", "Give a key with --key"),
         ("", "a password cannot be empty"),
     ],
 )
@@ -234,6 +239,6 @@ def test_rates_at_eighty_columns() -> None:
     ]
     rates = [MachineRates("m" * 60, 1024, 2**45, ["G"], devices)]
     probe = Probe("2026-01-02T03:04:05+00:00", 1.0, 2.0, [], [], rates=rates)
-    lines = shown(rate_words.rates_table(probe))
+    lines = shown(probe_words.rates_table(probe))
     assert max(map(len, lines)) <= 80
     assert lines[2].split()[-4:] == ["50,874", "826,263", "4,068", "605"]

@@ -98,7 +98,7 @@ def test_an_unmodified_script_runs_and_what_is_not_known_is_null(shell: Shell) -
     assert (answer.json["system"], answer.json["status"]) == ("torch", "done")
     assert answer.json["exit_codes"] == [0, 0]
     assert answer.json["epochs"] is None and answer.json["test_loss"] is None
-    assert "reported no figures" in answer.err and "rank 0" in answer.err
+    assert "reported no metrics" in answer.err and "rank 0" in answer.err
 
 
 def test_the_roles_of_a_dry_run(shell: Shell) -> None:
@@ -140,7 +140,7 @@ def test_the_roles_of_a_dry_run(shell: Shell) -> None:
         ),
         (
             ("run", "--framework", "tensorflow", "--roles", "worker=3", "--workers", "2", "S"),
-            "do not agree",
+            "does not match --roles",
         ),
     ],
 )

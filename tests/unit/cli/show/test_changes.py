@@ -20,9 +20,9 @@ def switched(at: float) -> Switched:
 
 def test_each_change_of_shares_once() -> None:
     changes = ChangeLines()
-    assert changes.line(balanced(0.8, 0.2)) == "shares 80 : 20 (measured speeds)"
+    assert changes.line(balanced(0.8, 0.2)) == "shares 80 : 20 (by measured speed)"
     assert changes.line(balanced(0.801, 0.199)) is None
-    assert changes.line(balanced(0.7, 0.3)) == "shares 70 : 30 (measured speeds)"
+    assert changes.line(balanced(0.7, 0.3)) == "shares 70 : 30 (by measured speed)"
 
 
 def test_only_the_first_few_are_told() -> None:
@@ -40,11 +40,11 @@ def test_what_a_lost_worker_had_is_told() -> None:
     event = SamplesSettled(
         time=1.0, rank=0, worker=2, epoch=1, trained=96, of_epoch=32, back=43, lost=0
     )
-    assert ChangeLines().line(event) == "worker 2 is lost: 43 samples that it had go to the others"
+    assert ChangeLines().line(event) == "worker 2 is lost: the others take over 43 of its samples"
     event = SamplesSettled(
         time=1.0, rank=0, worker=2, epoch=1, trained=96, of_epoch=32, back=0, lost=16
     )
-    assert "16 of an update that came in part cannot be trained again" in ChangeLines().line(event)
+    assert "16 of an incomplete update cannot be trained again" in ChangeLines().line(event)
 
 
 def test_the_last_line_says_that_it_was_emulated() -> None:
@@ -61,7 +61,7 @@ def test_what_is_taken_back_is_said() -> None:
         rate_before=7984.0, rate_after=2359.0,
     )  # fmt: skip
     assert changes.line(tried) == (
-        "shares 88 : 12 tried and taken back: not faster (2,359 samples/s, against 7,984)"
+        "shares 88 : 12 tried and reverted: not faster (2,359 samples/s instead of 7,984)"
     )
     told = [changes.line(tried) for _ in range(40)]
     assert len([line for line in told if line]) == MOST_SHARES

@@ -208,7 +208,7 @@ def test_a_resumed_run_counts_what_was_trained_before() -> None:
         state.take(event)
     state.take(logged(1, test_accuracy=0.9))
     (line,) = state.finished_epochs(ended=True)
-    words = "epoch 2/4  trained before, evaluated again  test accuracy 90.00 %"
+    words = "epoch 2/4  already trained, evaluated again  test accuracy 90.00 %"
     assert epoch_line(line, 4) == words
 
     state.take(steps(0, 10.0, epoch=2))

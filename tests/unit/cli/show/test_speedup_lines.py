@@ -81,7 +81,7 @@ def test_a_machine_that_was_lost_is_not_waited_for() -> None:
     assert first == (
         "worth it? m1 98 samples/s (50 %), m2 98 (50 %), m3 0 until it was lost; no waiting"
     )
-    assert second.startswith("m3 was lost; both machines that are left pay: ")
+    assert second.startswith("m3 was lost; both machines that are left help: ")
 
 
 def test_shares_that_have_just_changed_are_waited_for() -> None:

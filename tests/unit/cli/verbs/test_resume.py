@@ -157,12 +157,12 @@ def test_what_cannot_be_gone_on_with(shell: Shell, paths: RunPaths) -> None:
         assert "is still running" in refused(shell, "resume")
     assert "no checkpoint 7" in refused(shell, "resume", "--checkpoint", "7")
     assert "--workers must be at least 1" in refused(shell, "resume", "--workers", "0")
-    assert "cannot be shared" in refused(shell, "resume", "--batch", "1")
+    assert "is too small for" in refused(shell, "resume", "--batch", "1")
     assert "unknown balance" in refused(shell, "resume", "--balance", "x")
     assert "2 speeds for 1 worker" in refused(shell, "resume", "--slow", "1,1", "--workers", "1")
     (shell.folder / "train.py").unlink()
     told = refused(shell, "resume")
-    assert "the script 'train.py' is gone" in told
+    assert "there is no script 'train.py'" in told
     assert str(paths.source / "train.py") in told
 
 

@@ -167,7 +167,10 @@ def test_a_rank_that_is_not_there(house: Shell) -> None:
     answer = house("logs", "--rank", "7")
 
     assert answer.code == 2
-    assert answer.errors == [f"error: run '{NEW}' has no rank 7", "hint: It has 0, 1."]
+    assert answer.errors == [
+        f"error: run '{NEW}' has no rank 7",
+        "hint: Use one of its ranks: 0, 1.",
+    ]
 
 
 def test_a_folder_that_is_no_run(house: Shell) -> None:
@@ -265,7 +268,7 @@ def test_report_of_several_runs_is_a_new_study_of_them(house: Shell, tmp_path: P
     assert answer.json["run"] != STUDY
     elsewhere = write_run(tmp_path / "other", "20250104-000000-far", strategy="bsp")
     refused = house("report", NEW, str(elsewhere.folder))
-    assert (refused.code, "must be in one folder" in refused.err) == (2, True)
+    assert (refused.code, "Give runs of one folder only" in refused.err) == (2, True)
 
 
 def test_report_of_one_run_and_its_bundle_are_where_it_says(house: Shell) -> None:
@@ -314,7 +317,10 @@ def test_a_study_has_no_runs_outside_its_home(house: Shell) -> None:
 def test_a_log_of_no_rank_is_passed_over(house: Shell) -> None:
     (house.runs / NEW / "logs" / "rank-x.log").write_text("")
     answer = house("logs", "--rank", "7")
-    assert answer.errors == [f"error: run '{NEW}' has no rank 7", "hint: It has 0, 1."]
+    assert answer.errors == [
+        f"error: run '{NEW}' has no rank 7",
+        "hint: Use one of its ranks: 0, 1.",
+    ]
 
 
 def test_a_folder_or_a_pipe_in_the_place_of_a_file(house: Shell) -> None:

@@ -73,5 +73,5 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
     for path in (pipe, tmp_path):
         with pytest.raises(InputError, match="is not a file"):
             key_from({"PHALANX_KEY_FILE": str(path)})
-    with pytest.raises(InputError, match="Cannot read"):
+    with pytest.raises(InputError, match="cannot read"):
         key_from({"PHALANX_KEY_FILE": str(tmp_path / "missing")})

@@ -298,7 +298,7 @@ def test_cifar_is_unpacked_from_its_archive(
 
 @pytest.mark.parametrize("size", [0, cifar.ROW - 1, cifar.ROW + 1])
 def test_cifar_sizes_must_be_whole_rows(size: int) -> None:
-    with pytest.raises(InputError, match="no multiple"):
+    with pytest.raises(InputError, match="not a multiple"):
         cifar.split([Read(Path("test_batch.bin"), bytes(size), "")])
 
 

@@ -12,7 +12,7 @@ from phalanx.core.settings import RunSettings
 from phalanx.launch.frameworks import (
     Framework,
     Places,
-    ending_rule,
+    deciding,
     environment_of,
     places_of,
     roles_by_rank,
@@ -208,9 +208,9 @@ def test_the_kind_of_script_is_read_from_its_code(source: str, system: str) -> N
 
 
 def test_who_decides_the_end() -> None:
-    assert ending_rule("tensorflow", ["chief", "worker", "worker", "ps"]).decides == (0,)
-    assert ending_rule("tensorflow", ["worker", "worker"]).decides == (0, 1)
-    assert ending_rule("torch", ["worker"] * 3).decides == (0, 1, 2)
+    assert deciding(["chief", "worker", "worker", "ps"]) == [0]
+    assert deciding(["worker", "worker"]) == [0, 1]
+    assert deciding(["worker"] * 3) == [0, 1, 2]
 
 
 def test_only_what_was_asked_for_is_passed_on() -> None:

@@ -106,7 +106,7 @@ def test_a_result_that_cannot_fit_is_refused_before_it_comes(tmp_path: Path) -> 
     incoming.on_tell("result", {"path": "files/huge", "size": 1 << 60}, b"")
     incoming.on_tell("result_part", {}, b"x" * 1000)
     assert list(tmp_path.iterdir()) == []
-    assert "larger than what is free" in incoming.refused[0]
+    assert "larger than the free space" in incoming.refused[0]
 
 
 def test_a_result_in_very_many_folders_is_refused() -> None:

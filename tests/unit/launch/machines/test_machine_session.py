@@ -27,7 +27,9 @@ def test_when_one_cannot_be_started_nobody_is_left_to_wait_for(tmp_path: Path) -
             assert run.all_ended() and not run.codes
             assert (await member.link.ask("start", workers=[]))["pids"] == {}
             member.started_ranks = [0]
-            assert run.left_behind() == [f"m1 keeps its results, in {tmp_path}/there/runs/run-1"]
+            assert run.left_behind() == [
+                f"m1 still has its results, in {tmp_path}/there/runs/run-1"
+            ]
         finally:
             await run.close()
 

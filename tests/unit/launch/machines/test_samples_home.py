@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from launch_support import FIGURES, make_job
 
-from phalanx.agent.machine.kept_samples import FILE
+from phalanx.agent.machine.sampling import FILE
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.launchers.remote_run import RemoteRun
 from phalanx.launch.machines import machine_session as member_module
 from phalanx.launch.machines import remote_files as homecoming
 from phalanx.launch.machines.remote_files import MachineFile
-from phalanx.observe.machines.agent_samples import SampleReader, ToldSample
+from phalanx.observe.machines.monitor import SampleReader, ToldSample
 from phalanx.observe.summary.run_records import read_samples
 from phalanx.pool.machine import Machine
 

@@ -79,22 +79,22 @@ def test_a_machine_that_was_not_reached_is_one_line() -> None:
 def test_two_names_of_one_machine() -> None:
     (finding,) = found(visit(), visit("beta", "alpha.example", machine_id="alpha"))
     assert finding.machines == ("alpha", "beta")
-    assert "are one machine" in finding.cause
+    assert "are the same machine" in finding.cause
 
 
 @pytest.mark.parametrize(
     ("why", "remedy"),
     [
-        ("no answer", "on beta: sudo ufw allow from 10.0.0.2 to any"),
+        ("no answer", "On beta, run: sudo ufw allow from 10.0.0.2 to any"),
         ("connection refused", "--add-source=10.0.0.2"),
-        ("another machine answers at 10.0.0.3", "as 'address' in the blueprint"),
+        ("another machine answers at 10.0.0.3", "'address' of beta in the blueprint"),
         ("network is unreachable", "ip route get 10.0.0.3"),
     ],
 )
 def test_a_closed_door(why: str, remedy: str) -> None:
     knocks = (Knock("alpha", "beta", False, why), Knock("beta", "alpha", True))
     (finding,) = found(visit(), visit("beta", "10.0.0.3"), knocks=knocks)
-    assert finding.cause == f"alpha does not reach beta at 10.0.0.3: {why}"
+    assert finding.cause == f"alpha cannot reach beta at 10.0.0.3: {why}"
     assert remedy in finding.remedy
 
 

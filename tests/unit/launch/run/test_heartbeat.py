@@ -50,7 +50,7 @@ def test_a_silence_is_told_once_and_so_is_its_end() -> None:
     assert told == [0, 1, 0, 0]
     clock.now = 200.0
     silence.take(Alive(rank=0))
-    assert list(silence.news()) == ["worker 0 on here is back after 200 s"]
+    assert list(silence.news()) == ["worker 0 on here responds again after 200 s"]
     clock.now += LIMIT
     assert len(list(silence.news())) == 1, "the next silence is another"
 
@@ -93,6 +93,6 @@ def test_a_stopped_worker_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert outcome.exit_code == 0
     told = [re.sub(r"\d+ s", "N s", text) for text in waker.told]
     assert told == [
-        "worker 1 on here has sent nothing for N s: stopped, short of memory, or stuck",
-        "worker 1 on here is back after N s",
+        "worker 1 on here has sent nothing for N s: it may be stopped, short of memory, or stuck",
+        "worker 1 on here responds again after N s",
     ]

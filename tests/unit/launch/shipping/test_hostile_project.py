@@ -56,7 +56,7 @@ def test_a_link_to_what_is_left_out_is_not_sent_as_that_file(project: Path) -> N
     (project / ".gitignore").write_text(".env\n")
     (project / ".env").write_text("TOKEN=1\n")
     (project / "readme").symlink_to(".env")
-    with pytest.raises(InputError, match="which is left out"):
+    with pytest.raises(InputError, match="which is excluded"):
         project_manifest(project / "train.py")
 
 
@@ -66,13 +66,13 @@ def test_requirements_outside_of_the_project_are_not_read(project: Path, line: s
     (project / "inner/up").symlink_to(project.parent / "id_ed25519")
     text = line.format(project.parent / "id_ed25519")
     (project / "requirements.txt").write_text(f"numpy\n{text}\n")
-    with pytest.raises(InputError, match="outside of the project"):
+    with pytest.raises(InputError, match="outside the project"):
         read_recipe(project)
 
 
 def test_requirements_that_are_a_link_are_not_read(project: Path) -> None:
     (project / "requirements.txt").symlink_to(project.parent / "id_ed25519")
-    with pytest.raises(InputError, match="outside of the project"):
+    with pytest.raises(InputError, match="outside the project"):
         read_recipe(project)
 
 
@@ -118,7 +118,7 @@ def test_pip_builds_nothing_of_the_project_here(
         with pytest.raises(PhalanxError) as caught:
             fetch(f"{line}\n")
         assert not mark.exists(), f"{line} was built"
-        assert "only names with versions" in caught.value.cause
+        assert "only packages with names" in caught.value.cause
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_pip_builds_nothing_of_the_project_here(
     ],
 )
 def test_other_lines_are_not_given_to_pip_here(project: Path, line: str) -> None:
-    with pytest.raises(InputError, match="only names with versions") as caught:
+    with pytest.raises(InputError, match="only packages with names") as caught:
         fetch(f"{line}\n")
     assert line[:30] in caught.value.cause
 

@@ -293,7 +293,9 @@ def test_an_offline_machine_gets_wheels_from_here(
     ended = subprocess.run([first.executable, "-c", code], capture_output=True, check=True)
     assert ended.stdout == b"True\n"
     assert first.executable.startswith(str(tmp_path / "there ü/environments/"))
-    assert notes.count("making an environment") == 2  # without wheels, with them, never again
+    assert (
+        notes.count("creating a virtual environment") == 2
+    )  # without wheels, with them, never again
 
 
 @pytest.mark.slow
@@ -313,7 +315,7 @@ def test_an_interrupted_environment_is_never_used(tmp_path: Path) -> None:
     (folder / "bin").mkdir(parents=True)
     (folder / "bin/python").symlink_to(sys.executable)
     link, asked = NearLink(tmp_path), {"digest": digest, "steps": [], "python": "no-such-python"}
-    with pytest.raises(MachineError, match="cannot make an environment"):
+    with pytest.raises(MachineError, match="cannot create a virtual environment"):
         asyncio.run(link.ask("environment", **asked))
     assert not folder.exists()
     (folder / "bin").mkdir(parents=True)

@@ -154,7 +154,8 @@ def test_links_inside_stay_links_and_files_outside_are_sent_if_asked_for(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("target", "why"), [("../elsewhere", "a folder outside"), ("gone", "nowhere"), ("l", "nowhere")]
+    ("target", "why"),
+    [("../elsewhere", "a folder outside"), ("gone", "to nothing"), ("l", "to nothing")],
 )
 def test_links_that_lead_away_are_refused(tmp_path: Path, target: str, why: str) -> None:
     (tmp_path / "elsewhere").mkdir()

@@ -196,7 +196,7 @@ def test_what_arrives_garbled_is_sent_again_once(tmp_path: Path, project: Path) 
 def test_what_always_arrives_garbled_is_an_error(tmp_path: Path, project: Path) -> None:
     link = NearLink(tmp_path / "there")
     link.garble = lambda offset, piece: bytes(len(piece)) if offset == 3000 else piece
-    with pytest.raises(MachineError, match="big 世界 arrives at m1 with another checksum"):
+    with pytest.raises(MachineError, match="big 世界 arrived at m1 with another checksum"):
         send_to(link, project)
     assert not (link.agent.run_folder / "project").exists()
 

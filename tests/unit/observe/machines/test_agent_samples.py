@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from phalanx.observe.events.event_types import MachineSample
-from phalanx.observe.machines.agent_samples import SampleReader, ToldSample, sample_of
+from phalanx.observe.machines.monitor import SampleReader, ToldSample, sample_of
 
 TOLD: dict[str, Any] = {
     "tell": "sample",

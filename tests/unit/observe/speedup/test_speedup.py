@@ -129,7 +129,7 @@ def test_equal_machines_are_never_advised_away_when_communication_is_small(
     ranks = {r: replace(w, laps=tuple(x._replace(update=0.0) for x in w.laps))
              for r, w in ranks.items()}  # fmt: skip
     advice = advise(judged(ranks))
-    assert advice is None or " pay: " in advice
+    assert advice is None or " help: " in advice
 
 
 @settings(max_examples=25)
@@ -164,13 +164,13 @@ def test_two_workers_of_one_machine_are_named_as_workers() -> None:
 def test_balanced_machines_that_help_all_pay() -> None:
     ranks = lockstep([1e-3, 1e-3, 2e-3], [0.4, 0.4, 0.2], wobble=0.0)
     found = judged(ranks, balanced=True)
-    assert advise(found) == "all 3 machines pay: without m3 it would be about 1.2 times slower"
+    assert advise(found) == "all 3 machines help: without m3 it would be about 1.2 times slower"
     assert not [one for one in found.predicted if one.kind == BALANCE]
 
 
 def test_where_the_wire_costs_all_the_gain_one_machine_is_enough() -> None:
     assert advise(judged(lockstep([1e-3] * 3, link=0.3, wobble=0.0))) == (
-        "communication costs more than the machines add: leave m2 and m3 out "
+        "communication costs more time than the additional machines save: leave m2 and m3 out "
         "(--machines m1: about 2.8 times faster)"
     )
 
@@ -186,7 +186,7 @@ def test_asynchronous_speeds_add_up_and_nobody_is_waited_for() -> None:
     rates = [part.samples_per_second for part in found.machines.values()]
     assert found.predicted[0].samples_per_second == pytest.approx(sum(rates))
     assert rates[0] == pytest.approx(30 / 0.033)
-    assert "pay" in (advise(found) or "")
+    assert "help" in (advise(found) or "")
 
 
 def test_what_holds_only_now_and_then_is_not_advised() -> None:
@@ -339,7 +339,7 @@ def test_a_machine_that_was_lost_is_told_of_and_never_advised_about() -> None:
     assert found.lost == {"m3": pytest.approx(300.0)}
     assert all("m3" not in option.machines for option in found.predicted)
     advice = found.advice or ""
-    assert advice.startswith("m3 was lost; both machines that are left pay: without m")
+    assert advice.startswith("m3 was lost; both machines that are left help: without m")
     assert as_sentence(found, advice) == advice
 
 

@@ -183,7 +183,7 @@ def test_a_deadlock_is_told_to_everybody_with_what_each_waits_for() -> None:
     scripted(4, work)
     assert set(told) == {0, 1, 2} and len(set(told.values())) == 1
     assert "rank 0 in a barrier, rank 1 waits to be admitted" in told[0]
-    assert "rank 2 in a circle of ranks 2, 3, rank 3 has ended" in told[0]
+    assert "rank 2 in a group of ranks 2, 3, rank 3 has ended" in told[0]
 
 
 def test_locks_taken_crosswise_are_a_deadlock() -> None:
@@ -214,7 +214,7 @@ def test_whoever_waits_in_vain_is_told_when_the_other_has_left(way: str) -> None
 
     assert scripted(2, work) == [
         "left",
-        "another worker has left the training while this one waits for it",
+        "another worker has left the training while this one was waiting for it",
     ]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from phalanx.core.errors import InputError
 from phalanx.core.spec.codecs import CodecSpec, known_codecs, parse_codec
-from phalanx.sync.codec.feedback import ErrorFeedback, Plain
+from phalanx.sync.codec.feedback import Compressor, ErrorFeedback
 from phalanx.sync.codec.make import make_compressor
 
 codecs = pytest.mark.parametrize("text", EVERY_CODEC)
@@ -114,7 +114,7 @@ def test_a_bad_value_spoils_only_its_own_block(text: str) -> None:
 def test_compressors_have_feedback_where_the_traits_say_so(name: str) -> None:
     spec = parse_codec(name)
     compressor = make_compressor(spec, MATRIX, SIZE, torch.float32, 1)
-    assert type(compressor) is (ErrorFeedback if spec.traits.feedback else Plain)
+    assert type(compressor) is (ErrorFeedback if spec.traits.feedback else Compressor)
 
 
 def test_options_reach_the_codec() -> None:

@@ -22,7 +22,7 @@ from phalanx.sync.collective.collective import Collective
 from phalanx.sync.collective.links import ChannelLinks, open_links, raw
 from phalanx.sync.connect import dispatcher as dispatchers
 from phalanx.sync.connect.connecting import connect
-from phalanx.sync.connect.dispatcher import Dispatcher
+from phalanx.sync.connect.dispatcher import Credentials, Dispatcher
 from phalanx.sync.connect.handshake import Introduction
 from phalanx.sync.connect.listener import Listener
 from phalanx.sync.connect.payloads import BLOCK, encode_header, make_room, rest_length
@@ -55,14 +55,11 @@ class House:
         links = open_links(
             rank,
             self.addresses,
-            self.dispatchers[rank],
-            self.key,
+            Credentials(self.key, HERE, self.dispatchers[rank], tls),
             tag,
-            source=HERE,
             timeout=timeout,
             names=self.names,
             patience=patience,
-            tls=tls,
         )
         self.opened.append(links)
         return links

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from phalanx.core.errors import PeerLost
-from phalanx.sync.collective.sender_thread import SenderThread
+from phalanx.sync.collective.algorithms.ahead import SenderThread
 
 SOON = 10.0
 

@@ -255,7 +255,7 @@ def test_lengths_beyond_the_limits_end_the_connection(
 ) -> None:
     near, far = own_pair
     near.send_raw([memoryview(struct.pack("<IQ", *lengths))])
-    with pytest.raises(PeerLost, match="above the size limit"):
+    with pytest.raises(PeerLost, match="larger than the limit"):
         far.receive()
     assert far.fileno() == -1
     with pytest.raises(PeerLost, match="is gone"):
@@ -269,7 +269,7 @@ def test_the_owner_may_set_a_lower_limit(own_pair: Pair) -> None:
     assert far.receive() == (b"ok", 10)
     far.skip(10)
     near.send(b"no", bytes(11))
-    with pytest.raises(PeerLost, match="above the size limit"):
+    with pytest.raises(PeerLost, match="larger than the limit"):
         far.receive()
 
 

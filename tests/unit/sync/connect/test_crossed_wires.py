@@ -18,7 +18,7 @@ from phalanx.sync.arena.remote.coordinator_messages import Hello, encode
 from phalanx.sync.collective.links import open_links
 from phalanx.sync.connect import connecting
 from phalanx.sync.connect.connecting import connect
-from phalanx.sync.connect.dispatcher import Dispatcher
+from phalanx.sync.connect.dispatcher import Credentials, Dispatcher
 from phalanx.sync.connect.handshake import ANSWER_BYTES, HELLO_BYTES, Introduction
 from phalanx.sync.connect.listener import Listener
 from phalanx.sync.store.remote.store_server import StoreServer
@@ -48,9 +48,8 @@ def test_two_wires_that_are_crossed_are_noticed(tls: bool, monkeypatch: pytest.M
         if rank == 2:
             in_crossing.here = True
         try:
-            links = open_links(
-                rank, addresses, dispatchers[rank], key, "all", source=HERE, tls=tls, timeout=1.0
-            )
+            access = Credentials(key, HERE, dispatchers[rank], tls)
+            links = open_links(rank, addresses, access, "all", timeout=1.0)
         except PeerLost as lost:
             return lost.cause
         for other in range(3):

@@ -121,7 +121,7 @@ def test_nobody_there_is_one_clear_line() -> None:
 
 def test_an_address_that_is_not_ours_is_the_users_mistake() -> None:
     key = RunKey.new()
-    with pytest.raises(InputError, match=r"Cannot listen on 192\.0\.2\.1"):
+    with pytest.raises(InputError, match=r"cannot listen on 192\.0\.2\.1"):
         Listener("192.0.2.1", key)
     with pytest.raises(InputError, match=r"from 192\.0\.2\.1"):
         connect("127.0.0.1", 9, key, source="192.0.2.1")

@@ -18,8 +18,7 @@ from phalanx.core.run_folder.run_key import RunKey
 from phalanx.sync.connect import handshake
 from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.connecting import connect
-from phalanx.sync.connect.listener import Listener
-from phalanx.sync.connect.lobby import MAX_PENDING
+from phalanx.sync.connect.listener import MAX_PENDING, Listener
 
 BOTH = pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 MEGABYTE = 1 << 20

@@ -37,7 +37,7 @@ def test_the_point_is_the_next_global_batch() -> None:
 
 
 def test_a_point_behind_the_end_is_refused() -> None:
-    with pytest.raises(InputError, match="switches after epoch 4, but there are 4"):
+    with pytest.raises(InputError, match="switches after epoch 4, but there are only 4"):
         boundaries(parse_spec("allreduce@4e/async"), 4, 100, 8)
 
 

@@ -124,7 +124,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path) -> None:
     begin_write(writer, 1, 0, 1)
     assert not writer.finish(0.05)
     begin_write(writer, 2, 0, 1)  # waits in vain, and is left out
-    assert writer.problem == "checkpoint 2 was left out: the last one is still being written"
+    assert writer.problem == "checkpoint 2 was skipped: the previous one is still being written"
     go_on.set()
     assert writer.begin(2)
     assert shelf.numbers(tmp_path) == [1]

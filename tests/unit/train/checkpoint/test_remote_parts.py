@@ -62,7 +62,7 @@ def test_what_cannot_be_made_and_who_is_gone_are_told_apart(
     pair: tuple[Channel, Channel], tmp_path: Path
 ) -> None:
     parcels.send_failure(pair[0], 1)
-    with pytest.raises(parcels.NoParcel, match="could not make"):
+    with pytest.raises(parcels.NoParcel, match="could not create"):
         parcels.receive(pair[1], 1, tmp_path / "came", _soon())
     with pytest.raises(parcels.NoParcel, match="in time"):
         parcels.receive(pair[1], 2, tmp_path / "came", time.monotonic() + 0.1)

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from phalanx.core.errors import InputError
 from phalanx.core.settings import RunSettings
-from phalanx.train.start.launcher_env import Seat, seat_of, settings_of
-from phalanx.train.start.slurm_env import first_host, tasks_by_node
+from phalanx.train.start.launcher_env import Seat, first_host, seat_of, settings_of, tasks_by_node
 
 MPIRUN_MET = MPIRUN | {"PHALANX_MEET": "10.77.0.2:9900"}
 ALL = (TORCHRUN, STANDALONE, MPIRUN, MPIRUN_MET, SRUN, BATCH_SCRIPT, BY_HAND)

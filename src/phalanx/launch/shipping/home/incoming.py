@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from phalanx.agent.storage.run_results import FILES, FOLDERS
+from phalanx.core import words
 
 MOST_FILES = 100_000
 MOST_REFUSED = 200
@@ -100,7 +101,7 @@ class Incoming:
         elif len(self.received) >= MOST_FILES:
             self._note(f"{shown(announced.path)} (too many files)")
         elif announced.size > shutil.disk_usage(self._scratch).free:
-            self._note(f"{shown(announced.path)} (larger than what is free here)")
+            self._note(f"{shown(announced.path)} (larger than the free space here)")
         else:
             scratch = self._scratch / str(len(self.received))
             self._current = _Current(announced, scratch, scratch.open("xb"), announced.size)
@@ -149,7 +150,5 @@ def is_safe(path: str) -> bool:
     return not long and (path in FILES or (parts[0] in FOLDERS and len(parts) > 1))
 
 
-def shown(path: str, most: int = 500) -> str:
-    """As one line, whatever is in it."""
-    line = "".join(c if c.isprintable() else "?" for c in path)
-    return line if len(line) <= most else line[: most - 1] + "…"
+def shown(path: str) -> str:
+    return words.short(path, 500)

@@ -7,35 +7,27 @@ import contextlib
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from phalanx.core import words
 from phalanx.core.errors import MachineError, PhalanxError
 from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.launch.machines.agent_link import AgentLink
 from phalanx.launch.machines.event_loop import in_thread
 from phalanx.launch.shipping.home.checkpoints import at_home, place, split_off
 from phalanx.launch.shipping.home.incoming import Incoming, Received, shown
-from phalanx.launch.shipping.send import ShippingLink, read_answer
+from phalanx.launch.shipping.send import read_answer
 
 COLLECT_SECONDS = 300.0
 """Without a piece of a result; all of them may take as long as the line is slow."""
 CLEAN_SECONDS = 120.0
 NAMED = 10
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-class TellingLink(ShippingLink, Protocol):
-    """A link whose unasked messages can be taken."""
-
-    def diverted(
-        self, take: Callable[[str, dict[str, Any], bytes], bool]
-    ) -> AbstractContextManager[None]: ...
 
 
 @dataclass
@@ -62,7 +54,7 @@ class Cleaned(msgspec.Struct):
     kept: list[str] = []
 
 
-async def collect_results(links: Sequence[TellingLink], paths: RunPaths) -> Collected:
+async def collect_results(links: Sequence[AgentLink], paths: RunPaths) -> Collected:
     """Bring the results of all machines home; ``links`` in the order of their ranks."""
     collected = Collected()
     with tempfile.TemporaryDirectory(prefix=".incoming-", dir=paths.folder) as scratch:
@@ -79,7 +71,7 @@ async def collect_results(links: Sequence[TellingLink], paths: RunPaths) -> Coll
     return collected
 
 
-async def _confirm(link: ShippingLink, collected: Collected) -> None:
+async def _confirm(link: AgentLink, collected: Collected) -> None:
     """Let the machine remove its results when it is cleaned up."""
     try:
         await link.ask("collected", timeout=CLEAN_SECONDS)
@@ -88,12 +80,12 @@ async def _confirm(link: ShippingLink, collected: Collected) -> None:
         collected.incomplete.add(link.machine.name)
 
 
-def _incoming(link: TellingLink, scratch: Path) -> Incoming:
+def _incoming(link: AgentLink, scratch: Path) -> Incoming:
     scratch.mkdir(parents=True)
     return Incoming(link.machine.name, scratch)
 
 
-async def _collect(link: TellingLink, incoming: Incoming, have: Sequence[str]) -> None:
+async def _collect(link: AgentLink, incoming: Incoming, have: Sequence[str]) -> None:
     answer = await _take(
         link,
         incoming,
@@ -106,7 +98,7 @@ async def _collect(link: TellingLink, incoming: Incoming, have: Sequence[str]) -
     incoming.refused += [f"{shown(name)} (not UTF-8)" for name in names]
 
 
-async def take_checkpoint(link: TellingLink, incoming: Incoming, name: str) -> dict[str, Any]:
+async def take_checkpoint(link: AgentLink, incoming: Incoming, name: str) -> dict[str, Any]:
     return await _take(
         link,
         incoming,
@@ -117,7 +109,7 @@ async def take_checkpoint(link: TellingLink, incoming: Incoming, name: str) -> d
     )
 
 
-async def _take(link: TellingLink, incoming: Incoming, ask: str, **fields: Any) -> dict[str, Any]:
+async def _take(link: AgentLink, incoming: Incoming, ask: str, **fields: Any) -> dict[str, Any]:
     """Ask for what comes as results do."""
     try:
         with link.diverted(incoming.on_tell):
@@ -167,7 +159,7 @@ def _settle(one: Received, machine: str, folder: Path, collected: Collected) -> 
         collected.incomplete.add(machine)
         return
     if path != one.path:
-        collected.notes.append(f"{shown(one.path)} of {machine} is in {shown(path)}")
+        collected.notes.append(f"{shown(one.path)} of {machine} was saved as {shown(path)}")
     collected.files += 1
     collected.bytes += one.size
 
@@ -210,7 +202,7 @@ def _folder_below(folder: Path, names: Sequence[str]) -> Iterator[int]:
         os.close(place)
 
 
-async def clean_up(link: ShippingLink) -> list[str]:
+async def clean_up(link: AgentLink) -> list[str]:
     """Remove the run from a machine, less what is nowhere else; lines on what is kept there."""
     name = link.machine.name
     found = await link.ask(
@@ -220,9 +212,9 @@ async def clean_up(link: ShippingLink) -> list[str]:
     answer = await link.ask(
         "clean", timeout=CLEAN_SECONDS, doing=lambda: "cleaning up", keep_project=new.count > 0
     )
-    notes = [f"{name} keeps {_new_files(new)}"] if new.count else []
+    notes = [f"{name} still has {_new_files(new)}"] if new.count else []
     kept = [shown(path) for path in read_answer(link, answer, Cleaned).kept if path != new.path]
-    return notes + ([f"{name} keeps results that were not fetched: {_some(kept)}"] if kept else [])
+    return notes + ([f"{name} has results that were not fetched: {_some(kept)}"] if kept else [])
 
 
 def _new_files(new: NewFiles) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 
@@ -91,16 +92,9 @@ class CoordinatorClient:
             if self._reading:
                 return
             self._reading = True
-        try:
+        with self._reader():
             while self._channel.poll(0.0):
                 self._read()
-        except PeerLost as problem:
-            self._problem = problem
-            raise
-        finally:
-            with self._turn:
-                self._reading = False
-                self._turn.notify_all()
 
     def close(self) -> None:
         self._channel.close()
@@ -134,9 +128,16 @@ class CoordinatorClient:
                 self._turn.wait(seconds or OTHERS_SECONDS)
                 return self._answers.pop(seq, None)
             self._reading = True
-        try:
+        with self._reader():
             if seconds is None or self._channel.poll(seconds):
                 self._read()
+        return self._answers.pop(seq, None)
+
+    @contextmanager
+    def _reader(self) -> Iterator[None]:
+        """The one thread that reads; afterwards another may."""
+        try:
+            yield
         except PeerLost as problem:
             self._problem = problem
             raise
@@ -144,7 +145,6 @@ class CoordinatorClient:
             with self._turn:
                 self._reading = False
                 self._turn.notify_all()
-        return self._answers.pop(seq, None)
 
     def _read(self) -> None:
         header, size = self._channel.receive()

@@ -83,7 +83,7 @@ def start_coordinator(orders: CoordinatorOrders) -> tuple[subprocess.Popen[bytes
         raise InputError(
             f"the coordinator cannot start at {orders.address}:{orders.port}: "
             f"{answer.get('problem', 'its process did not start')}",
-            "Choose another port: PHALANX_PORT, the same for all processes.",
+            "Set PHALANX_PORT to another port, the same for all processes.",
         )
     port: int = answer["port"]
     return child, port

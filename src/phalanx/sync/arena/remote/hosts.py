@@ -70,17 +70,14 @@ class RemoteHosts:
         return made
 
     def _torchs(self, tag: str, leaders: list[int], topology: Topology) -> TorchDist:
-        rank, size, name = (
-            leaders.index(self._rank),
-            len(leaders),
-            f"{self._trainings}.{tag}.{len(self._opened)}",
-        )
+        rank, size = leaders.index(self._rank), len(leaders)
+        name = f"{self._trainings}.{tag}.{len(self._opened)}"
         if topology.through == "gloo":
             return gloo(self._words, name, rank, size, self._access.address)
         if topology.device is None or topology.device.type != "cuda":
             raise InputError(
                 "'through=nccl' needs a GPU for each machine's first worker",
-                "Leave it out to use Phalanx's own connections.",
+                "Remove it, to use Phalanx's own connections.",
             )
         return nccl(self._words, name, rank, size, topology.device)
 
@@ -89,11 +86,8 @@ class RemoteHosts:
         links = open_links(
             leaders.index(self._rank),
             [(m.address, m.port) for m in chosen],
-            self._access.dispatcher,
-            self._access.key,
+            self._access,
             f"{self._run}.{tag}",
-            source=self._access.address,
-            tls=self._access.tls,
             names=[f"{m.machine} ({m.address})" for m in chosen],
         )
         return Collective(links, topology.kind, measured_latency(links))

@@ -6,8 +6,8 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from phalanx.agent.machine.facts import machine_id
 from phalanx.core.errors import MachineLost, PeerLost
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.sync.arena import memfd
@@ -38,11 +38,7 @@ JOIN_SECONDS = 120.0
 def host_id() -> str:
     """The same for processes that can share memory and descriptors: one kernel, one user, one
     table of processes, one network."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    kernel = boot.read_text().strip() if boot.exists() else os.uname().nodename
-    spaces = [Path("/proc/self/ns") / name for name in ("pid", "net")]
-    numbers = [str(space.stat().st_ino) for space in spaces if space.exists()]
-    return ".".join([kernel, str(os.getuid()), *numbers])
+    return f"{machine_id()}.{os.getuid()}"
 
 
 def greet(
@@ -65,7 +61,7 @@ def greet(
         channel.close()
         raise PeerLost(
             f"not all of the {hello.processes} processes connected within {timeout:.0f} seconds",
-            "See the logs of the others; every process needs the same key and address to meet.",
+            "See the other logs; every process needs the same key and address of process 0.",
         )
     header, _ = channel.receive()
     welcome = reply_decoder.decode(header)
@@ -111,11 +107,8 @@ def become_worker(
         channels = open_channels(
             welcome.rank,
             [(w.address, w.port) for w in welcome.workers],
-            access.dispatcher,
-            key,
+            access,
             f"{welcome.run}.meeting",
-            source=address,
-            tls=tls,
             timeout=timeout,
             names=[f"{w.machine} ({w.address})" for w in welcome.workers],
         )

@@ -24,7 +24,7 @@ class Block:
         start = self.end
         if start + size > self._capacity:
             raise InputError(
-                "the workers have more buffers than their control memory holds",
+                "the model's buffers do not fit into the memory that machines share",
                 "Use buffers='first' in phalanx.join, or fewer workers.",
             )
         self.end = -(-(start + size) // ALIGN) * ALIGN

@@ -18,7 +18,7 @@ import torch
 
 from phalanx.core import stopping
 from phalanx.core.errors import InputError, MachineLost, PeerLost
-from phalanx.sync.arena.arena import LEFT, Arena, Hosts, LostWorker
+from phalanx.sync.arena.arena import LEFT, Arena, Hosts, Lock, LostWorker
 from phalanx.sync.arena.clock import Clock, MonotonicClock, ShiftedClock
 from phalanx.sync.arena.remote import coordinator_messages as m
 from phalanx.sync.arena.remote.coordinator_client import NOTHING, Changes, CoordinatorClient, Gone
@@ -35,7 +35,7 @@ of its own, and reads those of others after such a barrier."""
 
 
 @dataclass
-class RemoteLock:
+class RemoteLock(Lock):
     """A lock that the coordinator keeps, and frees when its holder dies."""
 
     arena: RemoteArena
@@ -46,12 +46,6 @@ class RemoteLock:
 
     def release(self) -> None:
         self.arena.release(self.index)
-
-    def __enter__(self) -> None:
-        self.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
 
 
 @dataclass(frozen=True)
@@ -136,7 +130,7 @@ class RemoteArena:
 
     def circle(self, members: Sequence[int]) -> RemoteCircle:
         if self.rank not in members:
-            raise ValueError(f"rank {self.rank} is not in the circle of {list(members)}")
+            raise ValueError(f"rank {self.rank} is not in the group {list(members)}")
         everyone = len(members) == self.workers
         return RemoteCircle(self, () if everyone else tuple(sorted(members)))
 
@@ -257,7 +251,7 @@ class RemoteArena:
             self.lost.add(lost.rank)
             return
         if lost.ending is m.Ending.STOPPED:
-            raise MachineLost(f"{_words(lost)} has ended: it was asked to stop", "See its log.")
+            raise MachineLost(f"{_words(lost)} has ended: it got a stop signal", "See its log.")
         if lost.words:
             raise MachineLost(f"{_words(lost)} has ended: {lost.words}", "See its log.")
         ended = lost.ending is m.Ending.FINISHED
@@ -265,7 +259,7 @@ class RemoteArena:
             f"{_words(lost)} {'has ended' if ended else 'is gone'}",
             "All workers must leave the loop at the same point; run.stop() ends it for all."
             if ended
-            else "Look at its log; its machine may be down, or cut off from the others.",
+            else "See its log; its machine may be down, or disconnected from the others.",
         )
 
 

@@ -14,10 +14,10 @@ import struct
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol
 
 from phalanx.core.errors import PeerLost
 from phalanx.core.run_folder.run_key import RunKey
+from phalanx.sync.arena.remote.remote_arena import RemoteArena
 
 WAIT_SECONDS = 120.0
 """The leader may wait for a server that is still starting; a lost one is noticed at once."""
@@ -25,18 +25,9 @@ _LOOK_SECONDS = 0.5
 _CREDENTIALS = struct.Struct("=iII")
 
 
-class Notes(Protocol):
-    """Values that all processes of a run see."""
-
-    def put(self, key: str, value: bytes) -> None: ...
-
-    def get(self, key: str) -> bytes: ...
-
-    def check(self) -> None:
-        """Raise if a process is gone."""
-
-
-def hand_out(descriptor: int, name: str, to: Sequence[int], notes: Notes, key: RunKey) -> None:
+def hand_out(
+    descriptor: int, name: str, to: Sequence[int], notes: RemoteArena, key: RunKey
+) -> None:
     """Give ``descriptor`` to the workers ``to``, who call :func:`take` with the same name."""
     for rank in to:
         door = notes.get(f"{name}.{rank}")
@@ -56,7 +47,7 @@ def hand_out(descriptor: int, name: str, to: Sequence[int], notes: Notes, key: R
             ) from None
 
 
-def take(name: str, rank: int, notes: Notes, key: RunKey) -> int:
+def take(name: str, rank: int, notes: RemoteArena, key: RunKey) -> int:
     """The descriptor that this host's leader hands out."""
     with _socket() as receiver:
         receiver.bind(b"")  # the kernel chooses an address

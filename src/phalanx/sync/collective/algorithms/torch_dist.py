@@ -162,7 +162,7 @@ def nccl(
     NCCL takes its interface from ``NCCL_SOCKET_IFNAME``, which the launcher sets from the pool.
     """
     if not dist.is_nccl_available():
-        raise InputError("this build of torch has no NCCL", "Use the default, or Gloo.")
+        raise InputError("this build of torch has no NCCL", "Use through=gloo, or leave it out.")
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = timedelta(seconds=timeout)
     store = KeyValueStore(words, f"{name}/", timeout)

@@ -12,7 +12,8 @@ import msgspec
 from phalanx.core.errors import InputError
 from phalanx.plan.servers import Host, place_servers
 from phalanx.sync.arena.remote.coordinator_messages import TrainingMember
-from phalanx.sync.arena.remote.sharing import Notes, hand_out, take
+from phalanx.sync.arena.remote.remote_arena import RemoteArena
+from phalanx.sync.arena.remote.sharing import hand_out, take
 from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.connecting import connect
 from phalanx.sync.connect.dispatcher import Credentials
@@ -51,7 +52,7 @@ class Servers:
     members: Sequence[TrainingMember]
     apart: Sequence[TrainingMember]
     access: Credentials
-    notes: Notes
+    notes: RemoteArena
     wish: Wish = field(default_factory=Wish)
 
     def __post_init__(self) -> None:
@@ -86,8 +87,8 @@ class Servers:
             return self._placed(count or self.wish.servers)
         if (count or 1) > len(self.apart):
             raise InputError(
-                f"{count} servers are asked for, but only {len(self.apart)} processes serve",
-                "Start more with phalanx worker --serve, or leave out servers=.",
+                f"servers={count}, but only {len(self.apart)} processes serve",
+                "Start more with phalanx worker --serve, or remove servers=.",
             )
         return [m.machine for m in self.apart[: count or len(self.apart)]]
 

@@ -51,7 +51,7 @@ def _plain(value: object) -> m.Option:
         return [float(number) for number in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise TypeError(f"an optimizer's option {value!r} is no plain value")
+    raise TypeError(f"an optimizer's option {value!r} is not a plain value")
 
 
 def _layout(layout: Layout, server: int) -> m.LayoutOf:

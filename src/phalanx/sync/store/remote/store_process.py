@@ -8,7 +8,6 @@ parent, on SIGTERM.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import select
@@ -18,16 +17,15 @@ import sys
 import threading
 from collections.abc import Sequence
 from functools import cached_property
-from types import TracebackType
 from typing import NoReturn
 
 import msgspec
 
+from phalanx.agent.system import die_with_parent
 from phalanx.core.errors import MachineError
 from phalanx.core.run_folder.run_key import RunKey
 
 _PATIENCE = 60.0
-_PR_SET_PDEATHSIG = 1
 COMMAND = (sys.executable, "-P", "-m", "phalanx.sync.store.remote.store_process")
 
 
@@ -37,6 +35,7 @@ class StoreOrders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     port: int = 0
     tls: bool = False
     parent: int = 0
+    """The process that it dies with; 0 is none."""
     members: tuple[str, ...] = ()
 
 
@@ -91,18 +90,14 @@ class ServerProcess:
     def __enter__(self) -> ServerProcess:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 def main() -> None:
     orders = msgspec.json.decode(sys.stdin.buffer.readline(65536), type=StoreOrders)
-    die_with(orders.parent)
+    if orders.parent:
+        die_with_parent(orders.parent)
     # Asked to stop together with its workers, it is still needed: they save first, and then end.
     signal.signal(signal.SIGTERM, signal.SIG_IGN if orders.parent else _end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to answer
@@ -120,15 +115,6 @@ def main() -> None:
     threading.Thread(target=_end_with_input, daemon=True).start()
     print(json.dumps({"port": listener.port}), flush=True)
     StoreServer(listener).serve(ended=lambda: False)
-
-
-def die_with(parent: int) -> None:
-    """Have the kernel kill this process when ``parent`` (0: none) is gone."""
-    if not parent or not sys.platform.startswith("linux"):
-        return
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:
-        _end()
 
 
 def _end_with_input() -> None:

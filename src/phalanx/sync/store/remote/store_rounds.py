@@ -73,7 +73,7 @@ class Rounds:
         if (current.step, current.expected) != (share.step, expected):
             raise StoreRefused(
                 f"worker {share.rank} is at step {share.step} while others are at {current.step}",
-                "All workers take the same steps; leave training on all of them alike.",
+                "Let all workers take the same steps, and leave the loop at the same point.",
             )
         return current
 

@@ -7,9 +7,9 @@ whole: a client that breaks off in the middle has pushed nothing.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from torch import Tensor
 
@@ -18,6 +18,8 @@ from phalanx.sync.connect.channel import Channel
 from phalanx.sync.store.remote import store_messages as m
 from phalanx.sync.store.remote.store_rounds import Rounds
 from phalanx.sync.store.remote.store_shard import Decoders, Shard, byte_view
+
+MAX_STORES = 64
 
 
 class HostedStore:
@@ -28,17 +30,38 @@ class HostedStore:
         self.users = 0
 
 
-class HostedStores(Protocol):
+class HostedStores:
     """All stores of a server."""
+
+    def __init__(self) -> None:
+        self._stores: dict[str, HostedStore] = {}
+        self._lock = threading.Lock()
 
     def open(self, request: m.Open) -> HostedStore:
         """The store of that name, new or described alike."""
+        with self._lock:
+            store = self._stores.get(request.store)
+            if store is None:
+                if len(self._stores) >= MAX_STORES:
+                    raise m.StoreRefused(f"this server has {MAX_STORES} stores already")
+                store = self._stores[request.store] = HostedStore(Shard(request.description))
+            if store.shard.description != request.description:
+                raise m.StoreRefused(
+                    "a model or optimizer is not the one that the store was opened with",
+                    "Build the same model and optimizer on all machines.",
+                )
+            store.users += 1
+            return store
 
     def leave(self, store: HostedStore) -> None:
         """One connection less uses ``store``."""
+        with self._lock:
+            store.users -= 1
 
     def drop(self, name: str) -> None:
         """Forget the store."""
+        with self._lock:
+            self._stores.pop(name, None)
 
 
 class _Visit:

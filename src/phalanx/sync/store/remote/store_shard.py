@@ -139,7 +139,7 @@ class Decoders:
 
 def tensor_bytes(info: m.TensorOf) -> int:
     if info.dtype not in DTYPES:
-        raise m.StoreRefused(f"'{info.dtype}' is no type of numbers")
+        raise m.StoreRefused(f"'{info.dtype}' is not a type of number")
     count = DTYPES[info.dtype].itemsize
     for length in info.shape:
         count *= length
@@ -180,7 +180,7 @@ def _spans(layout: m.LayoutOf) -> Iterator[tuple[int, int]]:
 def _layout(given: m.LayoutOf, groups: int) -> Layout:
     """The server knows its own pieces only: to it, each is a parameter."""
     if given.dtype not in _FLOATS:
-        raise m.StoreRefused(f"'{given.dtype[:60]}' is no type of parameters")
+        raise m.StoreRefused(f"'{given.dtype[:60]}' is not a type of parameter")
     if any(piece.group >= groups for piece in given.pieces):
         raise m.StoreRefused("a parameter is in a group that is not there")
     spans = list(_spans(given))

@@ -12,7 +12,7 @@ import pytest
 from checkpoint_making import newest, write_whole_checkpoint
 
 from phalanx.agent.agent import Agent
-from phalanx.agent.storage import saved_checkpoints as saved
+from phalanx.agent.storage import run_results as saved
 from phalanx.core.errors import MachineError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.shipping.home.checkpoints import ComingHome, at_home, place

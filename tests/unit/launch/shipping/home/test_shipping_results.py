@@ -82,7 +82,7 @@ def test_the_first_machine_keeps_a_name_that_two_have(tmp_path: Path, paths: Run
     collected = collect(paths, *links)
     moved = {"files/m2/x": b"2", "files/m2/checkpoints/c": b"2", "files/m2/t/u": b"u"}
     assert at_home(paths) == {**first, **moved}
-    assert "files/x of m2 is in files/m2/x" in collected.notes
+    assert "files/x of m2 was saved as files/m2/x" in collected.notes
     assert len(collected.notes) == 3
     assert not collected.incomplete
 
@@ -92,7 +92,7 @@ def test_one_machine_after_the_other_gives_the_same(tmp_path: Path, paths: RunPa
         link = machine_with(tmp_path, name, {"files/x": name.encode()})
         notes = collect(paths, link).notes
     assert at_home(paths) == {"files/x": b"m1", "files/m2/x": b"m2"}
-    assert notes == ["files/x of m2 is in files/m2/x"]
+    assert notes == ["files/x of m2 was saved as files/m2/x"]
 
 
 def test_a_name_that_is_not_utf_8_is_told_and_kept(tmp_path: Path, paths: RunPaths) -> None:
@@ -224,7 +224,7 @@ def test_new_files_are_named_and_kept(tmp_path: Path) -> None:
     (project / "train.py").write_text("22")
     (link.agent.run_folder / "events/rank-0.jsonl").write_text("{}")
     notes = asyncio.run(clean_up(link))
-    assert notes == [f"m1 keeps 2 new files in {project}: new ü.txt (2 B), train.py (2 B)"]
+    assert notes == [f"m1 still has 2 new files in {project}: new ü.txt (2 B), train.py (2 B)"]
     assert (project / "new ü.txt").read_text() == "12"
     assert sorted(p.name for p in link.agent.run_folder.iterdir()) == ["project"]
 
@@ -241,7 +241,7 @@ def test_results_that_are_not_home_are_not_removed(tmp_path: Path) -> None:
     link = machine_with(tmp_path, "m1", {"files/a": b"a", "logs/rank-0.log": b"x"})
     (note,) = asyncio.run(clean_up(link))
     kept = link.agent.run_folder / "files"
-    assert note == f"m1 keeps results that were not fetched: {kept}"
+    assert note == f"m1 has results that were not fetched: {kept}"
     assert [p.name for p in link.agent.run_folder.iterdir()] == ["files"]
 
 

@@ -1,0 +1,172 @@
+"""What an adopted script trains, once it has joined: the passes over its data, and the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from phalanx.core.errors import InputError, NotFinite, PeerLost
+from phalanx.data.reader import Reader
+from phalanx.train.adopt.kept_objects import ORDER, OrderState, keepers_of
+from phalanx.train.adopt.loader_pass import LoaderPass, read_by_number
+from phalanx.train.loop.stretches import WorkerParts
+from phalanx.train.loop.training_loop import TrainingLoop
+
+
+class AdoptedTraining:
+    """Joined: what is trained, and the passes over its data."""
+
+    def __init__(
+        self,
+        parts: WorkerParts,
+        loop: TrainingLoop,
+        models: Sequence[nn.Module],
+        optimizers: Sequence[torch.optim.Optimizer],
+        passes: int | None,
+        seed: int,
+    ) -> None:
+        self.parts, self.models = parts, models
+        self._loop, self._optimizers, self._left, self._seed = loop, list(optimizers), passes, seed
+        self._readers: dict[int, tuple[DataLoader[Any], Reader]] = {}
+        self._pass: AdoptedPass | None = None
+        self.order = OrderState()
+        parts.trained.keepers.update(keepers_of(optimizers))
+        parts.trained.keepers[ORDER] = self.order
+        if parts.resumed is not None:
+            parts.figures.say_once(
+                "resumed: the script runs from its start, and goes through the epochs before the "
+                "checkpoint without training; its own variables begin anew"
+            )
+
+    def rewind(self) -> None:
+        """The order of a pass that is resumed in its middle is drawn as it was before."""
+        resumed = self.parts.resumed
+        alone = self.parts.trained.engine.workers == 1
+        if resumed is not None and alone and self._loop.resumes_inside():
+            OrderState.rewind(resumed)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the script is inside a pass."""
+        return self._pass is not None
+
+    @property
+    def in_last_batch(self) -> bool:
+        return self._loop.in_last_batch
+
+    def knows(self, optimizer: torch.optim.Optimizer) -> bool:
+        return any(known is optimizer for known in self._optimizers)
+
+    def is_of(self, optimizers: Sequence[torch.optim.Optimizer]) -> bool:
+        same = len(optimizers) == len(self._optimizers) and all(map(self.knows, optimizers))
+        return same and not self.parts.lifecycle.over
+
+    def through(self, loader: DataLoader[Any], drawn: LoaderPass) -> Iterator[Any]:
+        batches = self._loop.through_adopted(
+            self._reader(loader), drawn.order, drawn.batch, drawn.leave
+        )
+        self._pass = AdoptedPass(self, batches)
+        return self._pass
+
+    def leave_pass(self) -> None:
+        """The script begins another pass: it has left the one before, if there is one."""
+        if self._pass is not None:
+            self._pass.close()
+
+    def passed(self, *, whole: bool) -> None:
+        self._pass = None
+        if self._left is not None:
+            self._left -= 1
+            if whole:
+                self.end_if_done()
+
+    @property
+    def awaits_step(self) -> bool:
+        """Inside a pass; also after one, if batches of it have not been stepped with."""
+        pending = self.parts.trained.weight.pending
+        return (self.under_way or pending > 0) and not self.parts.lifecycle.over
+
+    def end_if_done(self, *, waits: bool = True) -> None:
+        """After the last pass: the models get their final weights, to be evaluated and saved.
+
+        ``waits``: not before accumulated gradients have been stepped with.
+        """
+        pending = self.parts.trained.weight.pending
+        if self._left == 0 and not self.under_way and not (waits and pending):
+            self.end()
+
+    def _reader(self, loader: DataLoader[Any]) -> Reader:
+        if id(loader) not in self._readers:  # the loader is kept alive, so its id stays its own
+            reader = self.parts.readers.of(read_by_number(loader, self._seed), trains=True)
+            self._readers[id(loader)] = loader, reader
+        return self._readers[id(loader)][1]
+
+    def end(self) -> None:
+        lifecycle = self.parts.lifecycle
+        if lifecycle.over or lifecycle.broken():
+            return
+        self.leave_pass()
+        try:
+            with suppress(PeerLost):  # those it would inform are gone already
+                self._loop.finish()
+        except NotFinite as error:
+            lifecycle.fail(str(error))
+
+
+class AdoptedPass:
+    """The batches of one pass, as the script's loop takes them."""
+
+    def __init__(self, training: AdoptedTraining, batches: Iterator[Any]) -> None:
+        self._training, self._batches = training, batches
+        self._losses = training.parts.steps.losses
+        self._taken, self._over = 0, False
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._over:
+            if self._taken < 0:
+                raise InputError(
+                    "the script goes through two DataLoaders at once to train",
+                    "Put both into one Dataset; evaluate under torch.no_grad().",
+                )
+            raise StopIteration
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self._over = True
+            self._check()
+            self._training.passed(whole=True)
+            raise
+        self._taken += 1
+        return batch
+
+    def _check(self) -> None:
+        steps = self._training.parts.steps
+        if (
+            self._taken
+            and steps.losses == self._losses
+            and self._training.parts.trained.engine.workers > 1
+        ):
+            raise InputError(
+                "the script went through its data without training on them, and each worker saw "
+                "only its part",
+                "Evaluate under torch.no_grad() or model.eval().",
+            )
+
+    def close(self) -> None:
+        """The script left its loop; whoever takes more batches of it goes through two at once."""
+        if not self._over:
+            self._over, self._taken = True, -1
+            self._batches.close()  # type: ignore[attr-defined]
+            self._training.passed(whole=False)
+
+    def __del__(self) -> None:
+        with suppress(Exception):
+            self.close()
