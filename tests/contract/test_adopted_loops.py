@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 import torch
 from adopted_runs import Ended, Result, adopted, alone, seen_alone
-from adopted_scripts import Loop, loop_of, text_of
+from adopted_scripts import Loop, loop_of
+from adopted_text import text_of
 from devices import AWAY
 from hypothesis import given
 from hypothesis import strategies as st

@@ -190,20 +190,25 @@ SCHEDULES = {
     " threshold=0.3, factor=0.5)",
     "by hand": "",
 }
-_FIGURE = """    total, count = 0.0, 0
-    for batch in loader:
-        x, y = parts(batch)
-        {}total += {}((model(x)[:, :1] - y) ** 2).sum(){}
-        count += len(x)
-    return float(total) / count"""
-_BODY = _FIGURE.format("", "", "")
+
+
+def _evaluation(head: str, *, mode: bool = True, inside: str = "") -> str:
+    """``inside`` the loop, around each batch."""
+    loop = ["x, y = parts(batch)", "total += float(((model(x)[:, :1] - y) ** 2).sum())"]
+    pad = "        "
+    lines = [pad + inside] if inside else []
+    lines += [f"{pad}{'    ' if inside else ''}{line}" for line in [*loop, "count += len(x)"]]
+    before = "    model.eval()\n" if mode else ""
+    return (
+        f"{head}def evaluate(model, loader):\n{before}    total, count = 0.0, 0\n"
+        "    for batch in loader:\n" + "\n".join(lines) + "\n    return total / count\n"
+    )
+
+
 EVALUATIONS = {
-    "decorator": f"@torch.no_grad()\ndef evaluate(model, loader):\n    model.eval()\n{_BODY}",
-    "inference": f"@torch.inference_mode()\ndef evaluate(model, loader):\n    model.eval()\n{_BODY}",
-    "eval": f"def evaluate(model, loader):\n    model.eval()\n{_BODY.replace('total += ', 'total += float(').replace('.sum()', '.sum())')}",
-    "still training": f"@torch.no_grad()\ndef evaluate(model, loader):\n{_BODY}",
-    "inside": "def evaluate(model, loader):\n    model.eval()\n"
-    + _BODY.replace("        x, y", "        with torch.no_grad():\n            x, y")
-    .replace("        total +=", "            total +=")
-    .replace("        count +=", "            count +="),
+    "decorator": _evaluation("@torch.no_grad()\n"),
+    "inference": _evaluation("@torch.inference_mode()\n"),
+    "eval": _evaluation(""),
+    "still training": _evaluation("@torch.no_grad()\n", mode=False),
+    "inside": _evaluation("", inside="with torch.no_grad():"),
 }

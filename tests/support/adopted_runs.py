@@ -65,7 +65,7 @@ def adopted(script: Path, workers: int, folder: Path, **settings: Any) -> list[E
         def work(rank: int) -> Ended:
             mine = noted[threading.get_ident()] = []
             try:
-                run_startup()
+                run_startup(adopt=True)
                 result = execute(script)
                 worker = context.current()
                 assert worker is not None
