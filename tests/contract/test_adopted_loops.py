@@ -71,6 +71,11 @@ REFUSALS = [
         "what was read is the sum over all workers, what is added is one worker's",
     ),
     Refusal(
+        "went through its data without training on them",
+        lambda loop: loop.looks_like_training,
+        "each worker would evaluate a part, and its figure would be of that part",
+    ),
+    Refusal(
         "the batch of 5 is smaller than the",
         lambda loop: loop.batch == 5,
         "a worker would have no part of any batch",
@@ -156,7 +161,16 @@ def _hold_against_plain_python(loop: Loop, workers: int, folders: Folders) -> No
         _assert_as_alone(ended.result, wanted)
 
 
-LOOPS = st.integers(0, 1 << 40).map(loop_of)
+def _is_settled(loop: Loop) -> bool:
+    """Not among what is not decided yet."""
+    # Evaluates inside its loop, and cannot be told from a script that trains on two loaders.
+    entangled = loop.looks_like_training and loop.evaluates == "every"
+    # Puts weights back while others, which share them, may still evaluate.
+    early = loop.best and loop.leaves_last_pass
+    return not entangled and not early
+
+
+LOOPS = st.integers(0, 1 << 40).map(loop_of).filter(_is_settled)
 WORKERS = st.sampled_from((1, 2, 3, 4))
 
 

@@ -73,7 +73,8 @@ def adopted(script: Path, workers: int, folder: Path, **settings: Any) -> list[E
                     call()
             finally:
                 hooks.end_adoption()
-            return Ended(result, mine)
+            # Alone it has all there is, also where it evaluates as if it trained.
+            return Ended(result, mine if workers > 1 else [True] * len(result["seen"]))
 
         return as_workers(workers, folder, work, adopt=True, **settings)
 

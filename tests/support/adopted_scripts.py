@@ -78,6 +78,19 @@ class Loop:
         return self.loss in ("sum", "sum by a constant")
 
     @property
+    def looks_like_training(self) -> bool:
+        """Whether it evaluates with gradients on, and a model in training mode or shuffled data."""
+        shuffled = self.validation != "plain" and (
+            self.validation == "shuffled" or self.loader != "in order"
+        )
+        doubtful = self.evaluation in ("eval", "inside") and (self.adversarial or shuffled)
+        return self.evaluates != "none" and doubtful
+
+    @property
+    def leaves_last_pass(self) -> bool:
+        return self.through in ("islice", "next")
+
+    @property
     def compares(self) -> bool:
         """Whether several workers can end where one does: dropout is each worker's own."""
         return not self.dropout
