@@ -75,7 +75,7 @@ class Loop:
 
     @property
     def is_sum(self) -> bool:
-        return self.loss in ("sum", "sum by a constant")
+        return not self.adversarial and self.loss in ("sum", "sum by a constant")
 
     @property
     def looks_like_training(self) -> bool:
