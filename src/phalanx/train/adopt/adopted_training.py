@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from phalanx.core.errors import InputError, NotFinite, PeerLost
 from phalanx.data.reader import Reader
 from phalanx.train.adopt.kept_objects import ORDER, OrderState, keepers_of
-from phalanx.train.adopt.loader_pass import read_by_number
+from phalanx.train.adopt.loader_pass import LoaderPass, read_by_number
 from phalanx.train.loop.stretches import WorkerParts
 from phalanx.train.loop.training_loop import TrainingLoop
 
@@ -66,8 +66,10 @@ class AdoptedTraining:
         same = len(optimizers) == len(self._optimizers) and all(map(self.knows, optimizers))
         return same and not self.parts.lifecycle.over
 
-    def through(self, loader: DataLoader[Any], order: torch.Tensor, batch: int) -> Iterator[Any]:
-        batches = self._loop.through_adopted(self._reader(loader), order, batch)
+    def through(self, loader: DataLoader[Any], drawn: LoaderPass) -> Iterator[Any]:
+        batches = self._loop.through_adopted(
+            self._reader(loader), drawn.order, drawn.batch, drawn.leave
+        )
         self._pass = AdoptedPass(self, batches)
         return self._pass
 

@@ -184,7 +184,7 @@ class Adoption:
             finally:
                 self._joining = False
         self._training.order.drawn_from = drawn_from
-        return self._training.through(loader, drawn.order, drawn.batch)
+        return self._training.through(loader, drawn)
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:
         """Those that can train something, in the order in which they were made.

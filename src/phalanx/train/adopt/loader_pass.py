@@ -20,6 +20,34 @@ class LoaderPass:
 
     order: Tensor
     batch: int
+    drawn: tuple[_Drawn, ...] = ()
+
+    def leave(self, given: int) -> None:
+        """The script has left its loop after so many batches: what alone it had not drawn by then
+        is drawn by who comes next."""
+        for one in self.drawn:
+            one.rewind(given)
+
+
+class _Drawn:
+    """How far a generator of the script's own was after each batch of a pass.
+
+    torch's common one is not among them: alone, what the script itself draws comes in between.
+    """
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self._generator = generator
+        self._states: list[tuple[int, Tensor]] = [(0, generator.get_state())]
+
+    def note(self, batches: int) -> None:
+        state = self._generator.get_state()
+        if not torch.equal(state, self._states[-1][1]):
+            self._states.append((batches, state))
+
+    def rewind(self, batches: int) -> None:
+        """Unless somebody has drawn since."""
+        if torch.equal(self._generator.get_state(), self._states[-1][1]):
+            self._generator.set_state([s for given, s in self._states if given <= batches][-1])
 
 
 def is_ours(loader: DataLoader[Any]) -> bool:
@@ -28,7 +56,8 @@ def is_ours(loader: DataLoader[Any]) -> bool:
 
 
 def order_of(loader: DataLoader[Any]) -> LoaderPass:
-    """Draws as ``iter(loader)`` does alone: a seed for loader processes, then the sampler's."""
+    """Draws as ``iter(loader)`` does alone: a sampler that draws when it is asked to begin, then a
+    seed for loader processes, then a sampler that draws as it goes."""
     sampler = loader.batch_sampler
     if isinstance(loader.dataset, IterableDataset):
         raise InputError(
@@ -40,18 +69,39 @@ def order_of(loader: DataLoader[Any]) -> LoaderPass:
             "the DataLoader that the script trains on makes its own batches (batch_size=None)",
             "Give it a batch_size, or train with --workers 1.",
         )
+    watched = [_Drawn(generator) for generator in _generators_of(loader)]
+    going = iter(sampler)
     torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-    batches = [list(batch) for batch in sampler]
+    batches: list[list[Any]] = []
+    for batch in going:
+        batches.append(list(batch))
+        for one in watched:
+            one.note(len(batches))
+    for one in watched:
+        one.note(len(batches) + 1)  # what a sampler draws when it has no more to give
     sizes = {len(batch) for batch in batches[:-1]}
-    batch = max(sizes, default=0) or (len(batches[0]) if batches else 0)
-    if not batches or len(sizes) > 1 or len(batches[-1]) > batch:
+    size = max(sizes, default=0) or (len(batches[0]) if batches else 0)
+    if not batches or len(sizes) > 1 or len(batches[-1]) > size:
         raise InputError(
             "the DataLoader's batch_sampler makes "
             + ("batches of different sizes" if batches else "no batches"),
             "Phalanx shares out batches of one size (a last one may be smaller); train with "
             "--workers 1, or use a batch sampler with one size.",
         )
-    return LoaderPass(torch.tensor([int(i) for b in batches for i in b], dtype=torch.int64), batch)
+    order = torch.tensor([int(i) for b in batches for i in b], dtype=torch.int64)
+    return LoaderPass(order, size, tuple(watched))
+
+
+def _generators_of(loader: DataLoader[Any]) -> list[torch.Generator]:
+    """Those that the script has given to the loader or its samplers."""
+    holders = (
+        loader,
+        loader.sampler,
+        loader.batch_sampler,
+        getattr(loader.batch_sampler, "sampler", None),
+    )
+    found = (getattr(holder, "generator", None) for holder in holders)
+    return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
 
 
 def read_by_number(loader: DataLoader[Any], seed: int) -> Reader:

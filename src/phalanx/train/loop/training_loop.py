@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -30,7 +30,7 @@ class TrainingLoop:
         self.inside = False
         """Whether a pass over the data is under way."""
         self.in_last_batch = False
-        self._passes = 0
+        self._passes = self._reached = 0
         self._began = False
         self._stretches = Stretches(parts)
         if parts.environment.launched:
@@ -90,8 +90,14 @@ class TrainingLoop:
         self._schedule.epochs = self._figures.epochs = epochs
         self._steps.keeps_gradients = True
 
-    def through_adopted(self, reader: Reader, order: Tensor, batch: int) -> Iterator[Any]:
-        """This worker's batches of one epoch of an adopted script, in the script's own order."""
+    def through_adopted(
+        self, reader: Reader, order: Tensor, batch: int, left: Callable[[int], None] | None = None
+    ) -> Iterator[Any]:
+        """This worker's batches of one epoch of an adopted script, in the script's own order.
+
+        ``left``: called if the script leaves its loop where all workers do, with the number of
+        global batches until then.
+        """
         epoch, skipped = self._passes, self._passes < self._schedule.start.pass_number
         if not skipped:
             self.epoch = epoch
@@ -103,6 +109,8 @@ class TrainingLoop:
         try:
             yield from self.through_batches(reader, batch, order=order)
         except GeneratorExit:  # the script left its loop
+            if left is not None and self._engine.lockstep:
+                left(-(-self._reached // batch))
             if not self._lifecycle.broken():
                 self._end_epoch(began, rate)
             raise
@@ -199,6 +207,7 @@ class TrainingLoop:
             if lease is None:
                 return
             steps.new_batch(lease, current.batch)
+            self._reached = lease.batch_end
             exchange.received(lease)
             rates.new_batch(lease)
             stopwatch.received(asked, lease.samples)

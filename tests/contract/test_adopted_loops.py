@@ -1,0 +1,237 @@
+"""Ordinary scripts of many kinds, adopted, held against the same script in plain Python.
+
+Either the workers end where one process ends, or the run is refused for a reason that is known
+here, with why the training would have been another. Each sample is seen as often as alone, counted
+in the script's own loop.
+"""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from adopted_runs import Ended, Result, adopted, alone, seen_alone
+from adopted_scripts import Loop, loop_of
+from adopted_text import text_of
+from devices import AWAY
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from on_hosts import HOSTS
+from plain_compare import assert_near, assert_same_optimizer, assert_same_state
+from strategy_cases import is_lockstep
+from test_against_plain_torch import examples
+
+from phalanx.core.errors import InputError
+
+pytestmark = pytest.mark.skipif(AWAY or HOSTS > 1, reason="held against plain Python, in turns")
+OTHERS = ["async", "ssp:bound=3", "localsgd:every=3", "bsp", "allreduce@0.5/async"]
+Folders = pytest.TempPathFactory
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """``may``: whether a loop may be refused so; ``reason``: how it would train in silence."""
+
+    words: str
+    may: Callable[[Loop], bool]
+    reason: str
+
+
+REFUSALS = [
+    Refusal(
+        "the loss is a sum over the batch",
+        lambda loop: loop.is_sum,
+        "each worker's sum is over its part: gradients would shrink with the workers",
+    ),
+    Refusal(
+        "a function of the whole batch",
+        lambda loop: loop.loss in ("root", "weighted mean"),
+        "the mean of roots, or of quotients, over parts is another than that over the batch",
+    ),
+    Refusal(
+        "a mean over a selection of the batch",
+        lambda loop: loop.loss == "selected",
+        "parts with fewer selected samples would count as much as those with more",
+    ),
+    Refusal(
+        "is a weighted mean, and several losses are accumulated",
+        lambda loop: loop.loss == "class weights" and loop.accumulate > 1,
+        "each batch has another sum of weights, and one gradient holds them all",
+    ),
+    Refusal(
+        "gradients were read, and another backward pass added to them",
+        lambda loop: loop.is_sum and loop.accumulate > 1,
+        "what was read is the sum over all workers, what is added is one worker's",
+    ),
+    Refusal(
+        "went through its data without training on them",
+        lambda loop: loop.looks_like_training,
+        "each worker would evaluate a part, and its figure would be of that part",
+    ),
+    Refusal(
+        "the workers diverged",
+        lambda loop: loop.branch == "within",
+        "a layer is thawed in the middle of a pass, where free-running workers do not all come by",
+    ),
+    Refusal(
+        "the batch of 5 is smaller than the",
+        lambda loop: loop.batch == 5,
+        "a worker would have no part of any batch",
+    ),
+]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _old_objects_aside() -> Iterator[None]:
+    """Models are looked for among all objects, of which a test session has a million."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+def _written(loop: Loop, folder: Path) -> Path:
+    path = folder / "train.py"
+    path.write_text(text_of(loop), encoding="utf-8")
+    return path
+
+
+def _alone(script: Path) -> Result:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return alone(script)
+
+
+def _adopted(
+    loop: Loop, script: Path, workers: int, folder: Path, strategy: str
+) -> list[Ended] | None:
+    """``None``: refused, for a reason that is known, with a remedy."""
+    # Every second script whose losses are sums is run by somebody who says so.
+    declared: dict[str, Any] = {"loss": "sum"} if loop.is_sum and loop.seed % 2 else {}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return adopted(script, workers, folder, strategy=strategy, **declared)
+    except InputError as error:
+        known = [r.words for r in REFUSALS if workers > 1 and r.may(loop)]
+        assert any(words in error.cause for words in known), f"refused without a reason: {error}"
+        assert error.remedy
+        return None
+
+
+def _assert_each_once(loop: Loop, found: list[Ended], wanted: Result) -> None:
+    seen = sum((ended.seen() for ended in found), Counter[tuple[int, int]]())
+    if loop.dropout and len(found) > 1:  # which alone draws from the stream that orders samples
+        assert seen.total() == seen_alone(wanted).total()
+    else:
+        assert seen == seen_alone(wanted)
+
+
+def _assert_as_alone(found: Result, wanted: Result) -> None:
+    assert found.keys() == wanted.keys()
+    for name in ("weights", "average", "critic"):
+        if name in wanted:
+            assert_same_state(found[name], wanted[name], name)
+    for name in ("optimizer", "saved"):
+        if name in wanted:
+            assert_same_optimizer(found[name], wanted[name], name)
+    for name in ("figures", "rates"):
+        assert_near(torch.tensor(found[name]), torch.tensor(wanted[name]), name)
+    assert found["epochs"] == wanted["epochs"]
+
+
+def _is_finite(result: Result) -> bool:
+    return all(bool(value.isfinite().all()) for value in result["weights"].values())
+
+
+def _hold_against_plain_python(loop: Loop, workers: int, folders: Folders) -> None:
+    folder = folders.mktemp("adopted")
+    script = _written(loop, folder)
+    wanted = _alone(script)
+    assert _is_finite(wanted)
+    found = _adopted(loop, script, workers, folder / "run", "allreduce")
+    if found is None:
+        return
+    _assert_each_once(loop, found, wanted)
+    if workers == 1:
+        assert_near(torch.tensor(found[0].result["losses"]), torch.tensor(wanted["losses"]), "loss")
+    for ended in found if loop.compares or workers == 1 else ():
+        _assert_as_alone(ended.result, wanted)
+
+
+def _is_settled(loop: Loop) -> bool:
+    """Not among what is not decided yet."""
+    # Evaluates inside its loop, and cannot be told from a script that trains on two loaders.
+    entangled = loop.looks_like_training and loop.evaluates == "every"
+    # Puts weights back while others, which share them, may still evaluate.
+    early = loop.best and loop.leaves_last_pass
+    # Reads gradients that are sums, only to zero them.
+    zeroed = loop.is_sum and loop.zero == "filled"
+    return not (entangled or early or zeroed)
+
+
+def _is_settled_apart(loop: Loop) -> bool:
+    """The same where workers go through the loop as often as they can, not equally often."""
+    counted = loop.through == "next"  # by len(loader)
+    # Waits with the end of the first training for a step that only some workers still owe.
+    owing = loop.trainings == 2 and (loop.skips != "none" or loop.accumulate > 1)
+    return not (counted or owing)
+
+
+LOOPS = st.integers(0, 1 << 40).map(loop_of).filter(_is_settled)
+WORKERS = st.sampled_from((1, 2, 3, 4))
+
+
+@examples(25)
+@given(loop=LOOPS, workers=WORKERS)
+def test_adopted_as_alone(tmp_path_factory: Folders, loop: Loop, workers: int) -> None:
+    _hold_against_plain_python(loop, workers, tmp_path_factory)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+@examples(300)
+@given(loop=LOOPS, workers=WORKERS)
+def test_three_hundred_loops_adopted_as_alone(
+    tmp_path_factory: Folders, loop: Loop, workers: int
+) -> None:
+    _hold_against_plain_python(loop, workers, tmp_path_factory)
+
+
+def _sees_each_once(loop: Loop, strategy: str, workers: int, folders: Folders) -> None:
+    assume(is_lockstep(strategy) or _is_settled_apart(loop))
+    folder = folders.mktemp("adopted")
+    script = _written(loop, folder)
+    wanted = _alone(script)
+    for ended in (found := _adopted(loop, script, workers, folder / "run", strategy)) or ():
+        assert _is_finite(ended.result)
+    whole = loop.leaves_at == 99 and loop.through not in ("islice", "next")
+    if found is not None and (whole or is_lockstep(strategy)):
+        _assert_each_once(loop, found, wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("strategy", OTHERS)
+@examples(60)
+@given(loop=LOOPS, workers=st.sampled_from((2, 3, 4)))
+def test_each_sample_once_under_every_other_strategy(
+    tmp_path_factory: Folders, strategy: str, loop: Loop, workers: int
+) -> None:
+    _sees_each_once(loop, strategy, workers, tmp_path_factory)
+
+
+@pytest.mark.parametrize("strategy", OTHERS)
+@examples(3)
+@given(loop=LOOPS, workers=st.sampled_from((2, 3)))
+def test_each_sample_once(
+    tmp_path_factory: Folders, strategy: str, loop: Loop, workers: int
+) -> None:
+    _sees_each_once(loop, strategy, workers, tmp_path_factory)

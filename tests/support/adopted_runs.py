@@ -1,0 +1,113 @@
+"""Runs a script that does not know Phalanx: alone, and adopted by workers that are threads."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from plain_worlds import as_workers
+
+from phalanx.core import context
+from phalanx.core.script.startup import run_startup
+from phalanx.data.ledger import Lease
+from phalanx.sync.arena import memory_arena
+from phalanx.sync.arena.deterministic_scheduler import DeterministicScheduler
+from phalanx.train.adopt import hooks
+from phalanx.train.loop.stepper import Stepper
+
+Result = dict[str, Any]
+
+
+@dataclass
+class Ended:
+    """What a worker's script ended with."""
+
+    result: Result
+    counted: list[bool]
+    """For each batch of its loop: whether its samples count as this worker's."""
+
+    def seen(self) -> Counter[tuple[int, int]]:
+        """How often each sample was seen in each epoch."""
+        batches = zip(self.result["seen"], self.counted, strict=True)
+        return Counter((epoch, i) for (epoch, ids), counts in batches if counts for i in ids)
+
+
+def alone(script: Path) -> Result:
+    """Plain Python: this thread is no worker, so torch is to it as it is."""
+    assert hooks.current_adoption() is None
+    return execute(script)
+
+
+def seen_alone(result: Result) -> Counter[tuple[int, int]]:
+    return Counter((epoch, i) for epoch, ids in result["seen"] for i in ids)
+
+
+def execute(script: Path) -> Result:
+    names: dict[str, Any] = {"__name__": "__main__", "__file__": str(script)}
+    exec(compile(script.read_bytes(), str(script), "exec", dont_inherit=True), names)
+    result: Result = names["RESULT"]
+    return result
+
+
+def adopted(script: Path, workers: int, folder: Path, **settings: Any) -> list[Ended]:
+    """What each of ``workers`` ended with."""
+    with _leases_noted() as noted, _generators_of_their_own():
+
+        def work(rank: int) -> Ended:
+            mine = noted[threading.get_ident()] = []
+            try:
+                run_startup(adopt=True)
+                result = execute(script)
+                worker = context.current()
+                assert worker is not None
+                for call in reversed(worker.at_end):
+                    call()
+            finally:
+                hooks.end_adoption()
+            # Alone it has all there is, also where it evaluates as if it trained.
+            return Ended(result, mine if workers > 1 else [True] * len(result["seen"]))
+
+        return as_workers(workers, folder, work, adopt=True, **settings)
+
+
+@contextmanager
+def _leases_noted() -> Iterator[dict[int, list[bool]]]:
+    """Of each batch, by thread, whether it counts: a last one may have fewer samples than there
+    are workers, and those without a part go through it for nothing."""
+    noted: dict[int, list[bool]] = {}
+    plain = Stepper.new_batch
+
+    def new_batch(self: Stepper, lease: Lease, batch: int) -> None:
+        noted[threading.get_ident()].append(lease.samples > 0)
+        plain(self, lease, batch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Stepper, "new_batch", new_batch)
+        yield noted
+
+
+class _OwnGenerators(DeterministicScheduler):
+    """Workers are processes, each with its random numbers: here they are threads of one."""
+
+    def _switch(self, slot: Any) -> None:
+        states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+        super()._switch(slot)
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
+
+
+@contextmanager
+def _generators_of_their_own() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory_arena, "DeterministicScheduler", _OwnGenerators)
+        yield

@@ -1,0 +1,160 @@
+"""Ordinary training scripts as text, made from choices: what people write who train alone.
+
+Each leaves what it ended with in ``RESULT``: weights, averages, figures of its evaluations, and
+the numbers of the samples that its loop has seen, batch by batch.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from adopted_parts import (
+    CLIPS,
+    DATA,
+    EVALUATIONS,
+    LOADERS,
+    LOSSES,
+    OPTIMIZERS,
+    SCHEDULES,
+    ZEROS,
+)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """What a script does. ``@name`` in its text is ``self.name`` in a class, else ``name``."""
+
+    seed: int
+    frame: str = "module"
+    """module, main, functions, trainer"""
+    samples: int = 30
+    batch: int = 8
+    epochs: int = 2
+    data: str = "tensors"
+    loader: str = "shuffled"
+    drop_last: bool = False
+    through: str = "enumerate"
+    """How the loop goes through its loader."""
+    optimizer: str = "sgd"
+    groups: int = 1
+    branch: str = "none"
+    """A layer that is frozen at first, and how it comes to be trained."""
+    loss: str = "mse"
+    accumulate: int = 1
+    divided: bool = True
+    leftover: str = "drop"
+    """Batches after the last whole accumulation: in the loop, after it, dropped, kept."""
+    zero: str = "top"
+    clip: str = "none"
+    closure: bool = False
+    schedule: str = "none"
+    evaluates: str = "none"
+    """none, epoch, every (within the loop)"""
+    evaluation: str = "decorator"
+    validation: str = "plain"
+    """The loader of evaluations: plain, shuffled, or that of the training itself."""
+    leaves_at: int = 99
+    skips: str = "none"
+    average: str = "none"
+    saves: bool = False
+    best: bool = False
+    """Whether the weights with the best figure are put back at the end."""
+    reseeds: bool = False
+    peeks: bool = False
+    logs: bool = True
+    dropout: bool = False
+    bounded: bool = False
+    """Whether weights are clamped after each step."""
+    trainings: int = 1
+    again: str = "new"
+    """A second training: with a new optimizer, or with the same one."""
+    adversarial: bool = False
+    """Two models with an optimizer each, which step in turn."""
+
+    @property
+    def is_sum(self) -> bool:
+        return not self.adversarial and self.loss in ("sum", "sum by a constant")
+
+    @property
+    def looks_like_training(self) -> bool:
+        """Whether it evaluates with gradients on, and a model in training mode or shuffled data."""
+        shuffled = self.validation != "plain" and (
+            self.validation == "shuffled" or self.loader != "in order"
+        )
+        doubtful = self.evaluation in ("eval", "inside") and (self.adversarial or shuffled)
+        return self.evaluates != "none" and doubtful
+
+    @property
+    def leaves_last_pass(self) -> bool:
+        return self.through in ("islice", "next")
+
+    @property
+    def compares(self) -> bool:
+        """Whether several workers can end where one does: dropout is each worker's own."""
+        return not self.dropout
+
+
+def loop_of(seed: int) -> Loop:
+    """Choices that go together. By a seed, so that no two are nearly the same."""
+    chance = random.Random(seed)
+
+    def one(*values: Any) -> Any:
+        return chance.choice(values)
+
+    batch, adversarial = one(5, 8, 8, 11), one(*[False] * 6, True)
+    samples = one(chance.randint(17, 45), batch * one(2, 3, 4), batch * one(2, 3) + 1)
+    accumulate = one(1, 1, 1, 2, 3)
+    branch = "none" if adversarial else one("none", "none", "none", "unfrozen", "within", "added")
+    closure = accumulate == 1 and not adversarial and one(False, False, False, False, True)
+    evaluates = one("none", "epoch", "epoch", "every")
+    schedule = one("none", "none", *SCHEDULES)
+    if schedule == "plateau":
+        evaluates = "epoch"
+    if branch == "added" and schedule in ("onecycle", "cosine", "lambda"):
+        schedule = "step"  # the others count the groups when they are made
+    loss = one("mse", "mse", "cross", *LOSSES)
+    trainings = 1 if adversarial else one(1, 1, 1, 2)
+    if trainings == 2 and schedule == "onecycle":
+        schedule = "cosine"  # that one ends with the first training
+    return Loop(
+        seed=seed,
+        frame=one("module", "main", "functions", "trainer"),
+        samples=samples,
+        batch=batch,
+        epochs=one(2, 2, 3),
+        data=one(*DATA),
+        loader=one("shuffled", "shuffled", "shuffled", *LOADERS),
+        drop_last=one(False, False, True),
+        through=one("enumerate", "enumerate", "zip", "plain", "next", "islice"),
+        optimizer=one(*(kind for kind in OPTIMIZERS if branch != "added" or kind != "adagrad")),
+        groups=one(1, 1, 2),
+        branch=branch,
+        loss=loss,
+        accumulate=accumulate,
+        # A sum that is divided by as many as a worker has samples cannot be told from a mean.
+        divided=loss not in ("sum", "sum by a constant", "weighted mean")
+        and one(True, True, False),
+        leftover=one("inside", "after", "drop", "keep"),
+        zero="top" if closure else one(*ZEROS),
+        clip="none" if closure else one("none", "none", *CLIPS),
+        closure=closure,
+        schedule=schedule,
+        evaluates=evaluates,
+        evaluation=one(*EVALUATIONS),
+        validation=one("plain", "plain", "shuffled", "training"),
+        leaves_at=one(99, 99, 99, 0, 1, 2),
+        skips="none" if closure else one("none", "none", "none", "second", "last"),
+        average=one("none", "none", "by hand", "averaged"),
+        saves=one(False, False, True),
+        best=evaluates == "epoch" and one(False, True),
+        reseeds=one(False, False, True),
+        peeks=one(False, False, True),
+        logs=one(True, False),
+        dropout=one(*[False] * 9, True),
+        bounded=one(*[False] * 7, True),
+        trainings=trainings,
+        again=one("new", "same"),
+        adversarial=adversarial,
+    )
