@@ -23,7 +23,6 @@ from phalanx.core.settings import RunSettings
 
 if TYPE_CHECKING:
     from phalanx.train.adopt.adoption import Adoption
-    from phalanx.train.guards.gradient_reads import watch_backward
 
 
 class _Current(threading.local):
@@ -45,6 +44,7 @@ def adopt_this_worker() -> None:
     variables = inside.environment if inside else os.environ
     chosen = RunSettings.from_json(variables.get(settings.SETTINGS, "{}"))
     from phalanx.train.adopt.adoption import Adoption
+    from phalanx.train.guards.gradient_reads import watch_backward
 
     _current.adoption = Adoption(chosen, int(variables.get(settings.WORKERS, "1")))
     _install()
