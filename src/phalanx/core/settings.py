@@ -70,6 +70,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a second machine keeps them too: no controller takes them home meanwhile."""
     adopt: bool = False
     """The script does not call Phalanx: what it trains is found while it runs."""
+    explain: bool = False
+    """The script is adopted only to see what it trains, up to its first steps."""
     loss: LossKind | None = None
     """What an adopted script makes of a batch; ``None``: as its losses look."""
     module: str | None = None

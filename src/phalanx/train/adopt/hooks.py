@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +24,12 @@ from phalanx.core.settings import RunSettings
 
 if TYPE_CHECKING:
     from phalanx.train.adopt.adoption import Adoption
+    from phalanx.train.adopt.explaining import Explaining
 
 
 class _Current(threading.local):
     adoption: Adoption | None = None
+    explanation: Explaining | None = None
 
 
 _current = _Current()
@@ -46,7 +49,14 @@ def adopt_this_worker() -> None:
     from phalanx.train.adopt.adoption import Adoption
     from phalanx.train.guards.gradient_reads import watch_backward
 
-    _current.adoption = Adoption(chosen, int(variables.get(settings.WORKERS, "1")))
+    if chosen.explain:
+        from phalanx.train.adopt.explaining import Explaining
+
+        _current.adoption = _current.explanation = Explaining(
+            chosen, Path(variables[settings.RUN_FOLDER])
+        )
+    else:
+        _current.adoption = Adoption(chosen, int(variables.get(settings.WORKERS, "1")))
     _install()
     watch_backward(_current.adoption.before_training)
 
@@ -54,6 +64,8 @@ def adopt_this_worker() -> None:
 def end_adoption() -> None:
     """The script joins by itself."""
     _current.adoption = None
+    if _current.explanation is not None:
+        _current.explanation.joins_itself()
 
 
 def current_adoption() -> Adoption | None:
