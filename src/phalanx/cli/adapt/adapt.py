@@ -25,7 +25,6 @@ def adapt(
     ctx: typer.Context,
     script: o.Script,
     module: o.Module = False,
-    loss: o.LossKind = None,
     write: Write = False,
     json: o.Json = False,
 ) -> int:
@@ -39,7 +38,7 @@ def adapt(
     from phalanx.cli.request.request import check
 
     out = Output(json)
-    request = check(o.RunOptions(loss=loss, json=json), script, ctx.obj, module=module)
+    request = check(o.RunOptions(json=json), script, ctx.obj, module=module)
     found = explain(request, out)
     file = request.script.parent / file_of(found)
     edits = rewrite(found, file.read_bytes())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from phalanx.cli.adapt.refusals import cannot
 from phalanx.cli.adapt.script_tree import Function, Loop, ScriptTree, path_to
-from phalanx.core.script.explained import Caller, Explanation
+from phalanx.core.script.explained import CallingFunction, Explanation
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def joining_of(found: Explanation, tree: ScriptTree, file: str, *, whole: bool) 
     )
 
 
-def _function(caller: Caller, tree: ScriptTree) -> Function | None:
+def _function(caller: CallingFunction, tree: ScriptTree) -> Function | None:
     place = caller.place
     found = tree.function_at(place.function, place.first) if place.function else None
     if place.function and found is None:
@@ -53,7 +53,9 @@ def _function(caller: Caller, tree: ScriptTree) -> Function | None:
     return found
 
 
-def _statement(caller: Caller, found: Explanation, tree: ScriptTree) -> tuple[ast.stmt, bool]:
+def _statement(
+    caller: CallingFunction, found: Explanation, tree: ScriptTree
+) -> tuple[ast.stmt, bool]:
     """What to join before, and whether that is inside a loop in which optimizers are made."""
     place, function = caller.place, _function(caller, tree)
     path = path_to(function.body if function else tree.tree.body, place.line)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from phalanx.core.errors import InputError
 from phalanx.core.script.explained import Explanation, Place
 
+_AS_IT_IS = "It trains as it is: phalanx run SCRIPT. To change it by hand, see phalanx.join."
+_REFUSED = "Several workers refuse that as well; see phalanx run --explain SCRIPT."
+_OTHER_LOSS = "As it is, it trains if you declare the loss: phalanx run SCRIPT --loss mean."
 
-def cannot(why: str) -> InputError:
-    return InputError(
-        f"cannot make this script explicit: {why}",
-        "It trains as it is: phalanx run SCRIPT. To change it by hand, see phalanx.join.",
-    )
+
+def cannot(why: str, remedy: str = _AS_IT_IS) -> InputError:
+    return InputError(f"cannot make this script explicit: {why}", remedy)
 
 
 def refuse_what_is_hidden(found: Explanation) -> Place:
@@ -18,7 +19,7 @@ def refuse_what_is_hidden(found: Explanation) -> Place:
     if found.joins:
         raise InputError("the script calls Phalanx itself", "There is nothing to adapt.")
     if found.refused:
-        raise cannot(found.refused[0])
+        raise cannot(found.refused[0], _OTHER_LOSS if found.loss == "other" else _REFUSED)
     data = found.data
     if data is None or data.place is None or data.library:
         library = data.library if data else None

@@ -78,18 +78,20 @@ class _Rewriting:
     # -- steps -------------------------------------------------------------------------------
 
     def _steps(self) -> list[ast.Call]:
-        """All calls of ``step`` of what was seen to step; a scaler's steps are left as they are."""
+        """The calls of ``step`` in the functions that were seen to step. A scaler's are left as
+        they are, and so are those of other trainings: they are refused when they are reached."""
         seen = {(s.place.text, self._function(s.place)) for s in self._found.steps if s.place}
-        texts = {text for text, _ in seen}
-        found = []
+        loop, found = self._loop(), []
+        around = {loop, *self._tree.loops_of(loop)} if loop else set()
         for call in self._tree.calls():
             if not (isinstance(call.func, ast.Attribute) and call.func.attr == "step"):
                 continue
-            text, function = ast.unparse(call.func.value), self._tree.function_of(call)
-            if text not in texts:
+            function, loops = self._tree.function_of(call), set(self._tree.loops_of(call))
+            if (ast.unparse(call.func.value), function) not in seen:
                 continue
-            if (text, function) not in seen and self._tree.binds(function, text):
-                continue  # another one of that name
+            together = loop is not None and function is self._tree.function_of(loop)
+            if together and loop not in loops and loops - around:
+                continue  # in another loop than that over the batches
             if call.args or call.keywords:
                 raise cannot(f"{self._file}:{call.lineno} gives its step a closure")
             self._functions.append(function)
@@ -115,13 +117,20 @@ class _Rewriting:
     # -- passes ------------------------------------------------------------------------------
 
     def _loop(self) -> ast.For | None:
-        """The loop over the batches, if its head goes through the data."""
-        inside = self._function(self._place)
-        for node in ast.walk(self._tree.tree):
-            if not isinstance(node, ast.For) or self._tree.function_of(node) is not inside:
-                continue
-            if node.iter.lineno <= self._place.line <= (node.iter.end_lineno or 0):
-                return node
+        """The loop over the batches, if its head goes through the data or what wraps them."""
+        inside, line = self._function(self._place), self._place.line
+        loops = [
+            node
+            for node in ast.walk(self._tree.tree)
+            if isinstance(node, ast.For) and self._tree.function_of(node) is inside
+        ]
+        for loop in loops:
+            if loop.iter.lineno <= line <= (loop.iter.end_lineno or 0):
+                return loop
+        for loop in loops:  # bar = tqdm(enumerate(loader)), and then the loop over it
+            wrapper = self._tree.assigned(getattr(loop.iter, "id", ""), line)
+            if wrapper and self._tree.loops_of(wrapper) == self._tree.loops_of(loop):
+                return loop
         return None
 
     def _goes_in_passes(self) -> bool:

@@ -50,11 +50,15 @@ class ScriptTree:
     def calls(self) -> Iterator[ast.Call]:
         return (node for node in ast.walk(self.tree) if isinstance(node, ast.Call))
 
-    def binds(self, function: Function | None, text: str) -> bool:
-        """Whether the function gives the name its value: by assigning, or as a parameter."""
-        inside = ast.walk(function) if function else iter(self.tree.body)
-        return any(isinstance(n, ast.Name) and n.id == text and isinstance(n.ctx, ast.Store)
-                   for n in inside)  # fmt: skip
+    def assigned(self, name: str, line: int) -> ast.Assign | None:
+        """The assignment to ``name`` in line ``line``."""
+        for node in ast.walk(self.tree):
+            if not isinstance(node, ast.Assign):
+                continue
+            named = any(getattr(target, "id", None) == name for target in node.targets)
+            if named and node.lineno <= line <= (node.end_lineno or 0):
+                return node
+        return None
 
     def names(self) -> set[str]:
         found = set()

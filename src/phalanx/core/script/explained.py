@@ -63,7 +63,7 @@ class FoundStep(msgspec.Struct, frozen=True, kw_only=True):
     library: str | None = None
 
 
-class Caller(msgspec.Struct, frozen=True, kw_only=True):
+class CallingFunction(msgspec.Struct, frozen=True, kw_only=True):
     """One of the script's functions around the loop, and what it calls models and optimizers."""
 
     place: Place
@@ -89,7 +89,7 @@ class Explanation(msgspec.Struct, kw_only=True):
     refused: list[str] = []
     """What several workers would refuse."""
     steps: list[FoundStep] = []
-    callers: list[Caller] = []
+    callers: list[CallingFunction] = []
     """The outermost first."""
 
     def write(self, folder: Path) -> None:

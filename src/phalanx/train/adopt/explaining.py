@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -42,6 +42,7 @@ class Explaining(Adoption):
         self._folder = RunPaths(folder).files
         self._found = Explanation(loss=chosen.loss)
         self._made_at: dict[int, list[Place]] = {}
+        self._noted: set[int] = set()
         self._stepped: set[int] = set()
         self._begun = False
 
@@ -78,9 +79,13 @@ class Explaining(Adoption):
         if self._begun:
             self._end_here()
         frame = sys._getframe(1)
-        batches = super()._train(loader, models, optimizers)
-        self._begun = True
         self._describe(frame, loader, models, optimizers)
+        self._begun = True
+        try:
+            batches = super()._train(loader, models, optimizers)
+        except InputError as error:
+            self._found.refused.append(error.cause)
+            self._end_here()
         plain = watches_backward()
 
         def look(loss: torch.Tensor, factor: torch.Tensor | None) -> None:
@@ -135,6 +140,14 @@ class Explaining(Adoption):
             self._found.refused.append(error.cause)
         self._found.write(self._folder)
 
+    def passes_on(self, optimizer: torch.optim.Optimizer) -> bool:
+        ours = super().passes_on(optimizer)
+        training = self._training
+        if ours and not self._joining and training is not None and training.knows(optimizer):
+            self._note_step(optimizer, sys._getframe(1), closure=False)  # by a GradScaler
+            self._end_if_all_stepped(optimizer)
+        return ours
+
     def step(
         self,
         optimizer: torch.optim.Optimizer,
@@ -147,22 +160,24 @@ class Explaining(Adoption):
             if self._begun and training is not None and training.knows(optimizer):
                 self._end_here()  # after a pass that ended before all was seen
             return super().step(optimizer, plain, closure, **kwargs)
-        self._note_step(optimizer, sys._getframe(1), closure is not None)
-        if isinstance(optimizer, torch.optim.LBFGS):
-            self._found.refused.append(
-                "LBFGS evaluates its closure several times in a step, each on one worker alone"
-            )
-            if closure is not None:
-                closure()  # for what it says of the loss
-        elif closure is not None:
+        self._note_step(optimizer, sys._getframe(1), closure=closure is not None)
+        if closure is not None:  # the loss is in there
             super().step(optimizer, plain, closure, **kwargs)
+        self._end_if_all_stepped(optimizer)
+        return None if closure is not None else super().step(optimizer, plain, **kwargs)
+
+    def _end_if_all_stepped(self, optimizer: torch.optim.Optimizer) -> None:
         self._found.write(self._folder)
         self._stepped.add(id(optimizer))
         if all(id(known) in self._stepped for known in self._optimizers()):
             self._end_here()
-        return None if closure is not None else super().step(optimizer, plain, **kwargs)
 
-    def _note_step(self, optimizer: torch.optim.Optimizer, frame: FrameType, closure: bool) -> None:
+    def _note_step(
+        self, optimizer: torch.optim.Optimizer, frame: FrameType, *, closure: bool
+    ) -> None:
+        if id(optimizer) in self._noted:
+            return
+        self._noted.add(id(optimizer))
         places, own = ScriptPlaces(frame), ScriptPlaces(frame).own(frame)
         index = next(i for i, known in enumerate(self._optimizers()) if known is optimizer)
         node, scaler = step_in(own[0], optimizer) if own else (None, False)
@@ -176,7 +191,7 @@ class Explaining(Adoption):
             )
         )
 
-    def _end_here(self) -> None:
+    def _end_here(self) -> NoReturn:
         self._found.complete = True
         self._found.write(self._folder)
         raise Explained(0)

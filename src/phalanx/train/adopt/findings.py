@@ -14,7 +14,13 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
 
-from phalanx.core.script.explained import Caller, FoundData, FoundModel, FoundOptimizer, Place
+from phalanx.core.script.explained import (
+    CallingFunction,
+    FoundData,
+    FoundModel,
+    FoundOptimizer,
+    Place,
+)
 from phalanx.train.adopt.loader_pass import order_of
 from phalanx.train.adopt.places import ScriptPlaces, loader_in, name_in
 
@@ -24,9 +30,9 @@ def callers(
     frame: FrameType,
     models: Sequence[nn.Module],
     optimizers: Sequence[torch.optim.Optimizer],
-) -> list[Caller]:
+) -> list[CallingFunction]:
     return [
-        Caller(
+        CallingFunction(
             place=places.of(own),
             models=[name_in(own, model) for model in models],
             optimizers=[name_in(own, optimizer) for optimizer in optimizers],
@@ -35,7 +41,9 @@ def callers(
     ]
 
 
-def describe_models(models: Sequence[nn.Module], around: Sequence[Caller]) -> list[FoundModel]:
+def describe_models(
+    models: Sequence[nn.Module], around: Sequence[CallingFunction]
+) -> list[FoundModel]:
     found = []
     for index, model in enumerate(models):
         named = next((c for c in around if c.models[index] is not None), None)

@@ -132,7 +132,9 @@ def value_of(node: ast.expr, frame: FrameType) -> Any:
             return _attribute(value_of(owner, frame), name)
         case ast.Subscript(value=owner, slice=ast.Constant(value=key)):
             held = value_of(owner, frame)
-            if isinstance(held, dict) or (isinstance(held, list | tuple) and isinstance(key, int)):
+            if isinstance(held, dict):
+                return held[key]
+            if isinstance(held, list | tuple) and isinstance(key, int):
                 return held[key]
         case ast.BinOp(left=left, op=operation, right=right) if type(operation) in _OPERATIONS:
             return _OPERATIONS[type(operation)](value_of(left, frame), value_of(right, frame))
