@@ -24,6 +24,8 @@ def refuse_what_is_hidden(found: Explanation) -> Place:
     if data is None or data.place is None or data.library:
         library = data.library if data else None
         raise cannot(f"its loop over the data is inside {library or 'a library'}")
+    if data.own_order is not None:
+        raise cannot(data.own_order)
     for step in found.steps:
         if step.library or step.place is None:
             raise cannot(f"its step is taken inside {step.library or 'a library'}")

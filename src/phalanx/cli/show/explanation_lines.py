@@ -15,7 +15,7 @@ _LOSSES = {
     "mean": "a mean over the batch",
     "sum": "a sum over the batch",
     "weighted mean": "a weighted mean: it counts by its weights, not by its samples",
-    "other": "neither a mean nor a sum over the batch",
+    "other": "neither a mean nor a sum over the batch; --loss mean declares it one",
     None: "seen at the first batch",
 }
 

@@ -12,8 +12,9 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
+from phalanx.core.errors import InputError
 from phalanx.core.script.explained import (
     CallingFunction,
     FoundData,
@@ -21,6 +22,7 @@ from phalanx.core.script.explained import (
     FoundOptimizer,
     Place,
 )
+from phalanx.data.lazy import loader_options
 from phalanx.train.adopt.loader_pass import order_of
 from phalanx.train.adopt.places import ScriptPlaces, loader_in, name_in
 
@@ -78,9 +80,15 @@ def rates(
         type(thing).__name__
         for thing in gc.get_objects()
         if issubclass(type(thing), LRScheduler)
-        and any(getattr(thing, "optimizer", None) is known for known in optimizers)
+        and any(_owner(thing) is known for known in optimizers)
     ]
     return found, schedulers
+
+
+def _owner(scheduler: Any) -> Any:
+    """Its optimizer, also where a library has wrapped it."""
+    owner = getattr(scheduler, "optimizer", None)
+    return getattr(owner, "optimizer", owner)
 
 
 def data_of(places: ScriptPlaces, frame: FrameType, loader: DataLoader[Any]) -> FoundData:
@@ -93,10 +101,19 @@ def data_of(places: ScriptPlaces, frame: FrameType, loader: DataLoader[Any]) -> 
         samples=len(loader.dataset),  # type: ignore[arg-type]
         batch=drawn.batch,
         batches=-(-len(drawn.order) // drawn.batch),
-        shuffled=not isinstance(loader.sampler, SequentialSampler),
+        shuffled=bool((drawn.order[1:] < drawn.order[:-1]).any()),
         place=places.of(own[0], node) if own else None,
         library=places.library(frame),
+        own_order=_own_order(loader),
     )
+
+
+def _own_order(loader: DataLoader[Any]) -> str | None:
+    try:
+        loader_options(loader)
+    except InputError as error:
+        return error.cause
+    return None
 
 
 def differences(models: Sequence[nn.Module], loader: DataLoader[Any]) -> list[str]:

@@ -264,6 +264,18 @@ for a, b in train_loader:
 """,
         "LBFGS evaluates the loss several times",
     ),
+    "own sampler": (
+        MODEL
+        + """
+weights = torch.utils.data.WeightedRandomSampler([1.0] * 70, 70)
+loader = DataLoader(TensorDataset(x, y), batch_size=8, sampler=weights)
+for epoch in range(2):
+    if True:
+        for a, b in loader:
+"""
+        + BODY,
+        "the DataLoader has a WeightedRandomSampler",
+    ),
     "many trainings": (
         HEAD + """
 for fold in range(2):
