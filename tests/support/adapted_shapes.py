@@ -201,9 +201,60 @@ main()
 """
 )
 
+CYCLE = (
+    HEAD
+    + """
+def forever(loader):
+    while True:
+        yield from loader
+
+
+def cycle(loader):
+    while True:
+        for batch in loader:
+            yield batch
+
+
+model = make()
+optimizers = [
+    torch.optim.SGD(model[0].parameters(), lr=0.1),
+    torch.optim.SGD(model[2].parameters(), lr=0.2),
+]
+batches = cycle(train_loader)
+for step in range(20):
+    a, b = next(batches)
+    nn.functional.cross_entropy(model(a), b).backward()
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+)
+
+NESTED = (
+    HEAD
+    + """
+def main():
+    def one(a, b):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(a), b).backward()
+        optimizer.step()
+
+    model, epoch = make(), 0
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    while epoch < 2:
+        for a, b in train_loader:
+            one(a, b)
+        epoch += 1
+
+
+main()
+"""
+)
+
 SHAPES = {
     "function": FUNCTION, "main": MAIN, "module": MODULE, "trainer": TRAINER, "gan": GAN,
     "scaler": SCALER, "accumulation": ACCUMULATION, "bar": BAR, "clip": CLIP,
+    "cycle": CYCLE, "nested": NESTED,
 }  # fmt: skip
 
 TQDM = """\

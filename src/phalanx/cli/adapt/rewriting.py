@@ -66,8 +66,11 @@ class _Rewriting:
     def _name(self, joining: Joining) -> tuple[str, bool]:
         """What the run is called, and whether that has to be a global name."""
         name = next((n for n in _NAMES if n not in self._tree.names()), "phalanx_joined")
-        elsewhere = any(function is not joining.function for function in self._functions)
-        if joining.function is None or not elsewhere:
+        visible = all(
+            joining.function in (function, *self._tree.around(function)) if function else False
+            for function in self._functions
+        )
+        if joining.function is None or visible:
             return name, False
         owner = self._tree.class_of(joining.function)
         same = all(f and self._tree.class_of(f) is owner and _is_method(f) for f in self._functions)

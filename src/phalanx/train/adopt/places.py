@@ -20,13 +20,17 @@ _OURS = str(Path(__file__).parents[2])
 _PASS_ON = {"torch", "tqdm", "rich", "alive_progress", "fastprogress", "contextlib", "phalanx"}
 """Their frames may stand between a call of the script and what it leads to."""
 
+_MOST_ITEMS = 100
+
 
 class ScriptPlaces:
     """Of a script, whose own files are those in its folder."""
 
     def __init__(self, frame: FrameType | None) -> None:
         self.script = _script_of(frame)
-        self._folder = self.script.parent if self.script else None
+        folder = self.script.parent if self.script else None
+        self._folders = [folder, folder.resolve()] if folder else []
+        """As it was named, and as imports from it are found."""
 
     def own(self, frame: FrameType | None) -> list[FrameType]:
         """The frames of the script's own files, the innermost first."""
@@ -51,8 +55,9 @@ class ScriptPlaces:
         code = frame.f_code
         function = "" if code.co_name == "<module>" else code.co_name
         file = Path(code.co_filename)
-        if self._folder is not None and file.is_relative_to(self._folder):
-            file = file.relative_to(self._folder)
+        for folder in self._folders:
+            if file.is_relative_to(folder):
+                file = file.relative_to(folder)
         if node is None:
             return Place(
                 file=str(file), line=frame.f_lineno, function=function, first=code.co_firstlineno
@@ -65,9 +70,9 @@ class ScriptPlaces:
 
     def _is_own(self, frame: FrameType) -> bool:
         file = frame.f_code.co_filename
-        if self._folder is None or file.startswith((_OURS, "<")) or "site-packages" in file:
+        if file.startswith((_OURS, "<")) or "site-packages" in file:
             return False
-        return Path(file).is_relative_to(self._folder)
+        return any(Path(file).is_relative_to(folder) for folder in self._folders)
 
 
 def _script_of(frame: FrameType | None) -> Path | None:
@@ -82,16 +87,34 @@ def _script_of(frame: FrameType | None) -> Path | None:
 
 
 def name_in(frame: FrameType, wanted: Any) -> str | None:
-    """What the code of ``frame`` calls an object."""
-    for space in (frame.f_locals, frame.f_globals):
-        for name, value in list(space.items()):
-            if value is wanted and not name.startswith("_"):
-                return name
+    """What the code of ``frame`` calls an object: a name, an attribute of ``self``, or one of a
+    list or dictionary that has a name."""
     owner = frame.f_locals.get("self")
     held = dict(getattr(owner, "__dict__", {}))
     if isinstance(owner, nn.Module):
         held |= owner._modules
-    return next((f"self.{name}" for name, value in held.items() if value is wanted), None)
+    spaces = [
+        {name: value for name, value in space.items() if not name.startswith("_")}
+        for space in (frame.f_locals, frame.f_globals)
+    ]
+    spaces.append({f"self.{name}": value for name, value in held.items()})
+    for space in spaces:
+        for name, value in space.items():
+            if value is wanted:
+                return name
+    for space in spaces:
+        for name, value in space.items():
+            for key, item in _items(value):
+                if item is wanted:
+                    return f"{name}[{key!r}]"
+    return None
+
+
+def _items(value: Any) -> Iterator[tuple[int | str, Any]]:
+    if type(value) in (list, tuple) and len(value) <= _MOST_ITEMS:
+        yield from enumerate(value)
+    elif type(value) is dict and len(value) <= _MOST_ITEMS:
+        yield from ((key, item) for key, item in value.items() if isinstance(key, int | str))
 
 
 def loader_in(frame: FrameType, loader: Any) -> ast.expr | None:

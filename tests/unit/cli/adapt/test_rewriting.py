@@ -57,6 +57,14 @@ ADDED = {
         "run = phalanx.join(model, optimizer)", "for epoch in run.epochs(2):",
         "for a, b in run.batches(train_loader):", "run.step()",
     },
+    "cycle": {
+        "run = phalanx.join(model, [optimizers[0], optimizers[1]])",
+        "for batch in run.batches(loader):", "run.step(optimizer)",
+    },
+    "nested": {
+        "run = phalanx.join(model, optimizer)", "for a, b in run.batches(train_loader):",
+        "run.step()",
+    },
 }  # fmt: skip
 
 Adapt = Callable[[str], str]
