@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from phalanx.cli.adapt.adapt import adapt
 from phalanx.cli.invocation import PASS_WORDS_ON, Invocation
 from phalanx.cli.machines.doctor import doctor
 from phalanx.cli.machines.lab import lab_app
@@ -41,6 +42,7 @@ ORDER = (
     "run",
     "compare",
     "tune-switch",
+    "adapt",
     "pool",
     "runs",
     "report",
@@ -114,6 +116,7 @@ for verb, example in (
     (run, "phalanx run train.py --strategy allreduce --workers 2 -- --depth 20"),
     (compare, "phalanx compare train.py --strategies allreduce,async --workers 2 --repeat 3"),
     (tune_switch, "phalanx tune-switch train.py --workers 2 --tolerance 0.3"),
+    (adapt, "phalanx adapt train.py -- --epochs 1"),
     (worker, "phalanx worker train.py --strategy async --pool machines.yaml"),
     (runs, "phalanx runs --limit 5"),
     (report, "phalanx report train-allreduce --bundle"),

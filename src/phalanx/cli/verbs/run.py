@@ -10,6 +10,7 @@ from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
 
 if TYPE_CHECKING:
+    from phalanx.cli.request.request import Request
     from phalanx.core.run_folder.run_paths import RunPaths
     from phalanx.launch.launchers.launcher import Job
     from phalanx.launch.run.controller import Outcome
@@ -23,6 +24,7 @@ def run(
     strategy: o.Strategy = "allreduce",
     framework: o.FrameworkName = None,
     roles: o.Roles = None,
+    explain: o.Explain = False,
     *,
     options: o.RunOptions,
 ) -> int:
@@ -31,11 +33,14 @@ def run(
     The first worker's output is shown here; that of the others is in the logs. Everything about
     the run is in its folder, runs/ID, whose path the last lines print.
     """
+    from phalanx.cli.request.explain_run import refuse_beside_explain
     from phalanx.cli.request.request import check, check_at_least, refuse_two_batches
     from phalanx.cli.request.systems import framework_job, read_framework, ready
     from phalanx.core.spec import parse_spec
 
     spec = parse_spec(strategy)
+    if explain:
+        refuse_beside_explain(framework, options)
     foreign = read_framework(ctx, framework, roles, script)
     check_at_least("--batch", options.batch, 1)
     refuse_two_batches(options.batch, options.batch_per_worker)
@@ -43,6 +48,8 @@ def run(
     out = Output(options.json)
     for warning in request.warnings:
         out.note(f"warning: {warning}")
+    if explain:
+        return _explain(request, out)
     if foreign is None:
         job, title = request.job(spec.text, options.batch), f"{request.name}-{spec.text}"
     else:
@@ -54,6 +61,19 @@ def run(
         return show([(title, job)], out)
     job = ready(job, out)
     return execute_and_tell(title, job, out)
+
+
+def _explain(request: Request, out: Output) -> int:
+    import msgspec
+
+    from phalanx.cli.request.explain_run import explain
+    from phalanx.cli.show.explanation_lines import lines
+
+    found = explain(request, out)
+    for line in lines(found, request.script):
+        out.say(line)
+    out.result({"explain": True, **msgspec.to_builtins(found)})
+    return 0
 
 
 def execute_and_tell(title: str, job: Job, out: Output) -> int:

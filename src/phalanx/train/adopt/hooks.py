@@ -25,10 +25,12 @@ from phalanx.core.settings import RunSettings
 
 if TYPE_CHECKING:
     from phalanx.train.adopt.adoption import Adoption
+    from phalanx.train.adopt.explaining import Explaining
 
 
 class _Current(threading.local):
     adoption: Adoption | None = None
+    explanation: Explaining | None = None
 
 
 _current = _Current()
@@ -49,7 +51,14 @@ def adopt_this_worker() -> None:
     from phalanx.train.guards.gradient_reads import watch_backward
 
     workers = int(variables.get(settings.WORKERS, "1"))
-    _current.adoption = Adoption(chosen, workers)
+    if chosen.explain:
+        from phalanx.train.adopt.explaining import Explaining
+
+        _current.adoption = _current.explanation = Explaining(
+            chosen, Path(variables[settings.RUN_FOLDER])
+        )
+    else:
+        _current.adoption = Adoption(chosen, workers)
     _install()
     watch_backward(_current.adoption.before_training)
     if workers > 1:
@@ -66,6 +75,8 @@ def end_adoption() -> None:
 
         stop_keeping()
     _current.adoption = None
+    if _current.explanation is not None:
+        _current.explanation.joins_itself()
 
 
 def current_adoption() -> Adoption | None:

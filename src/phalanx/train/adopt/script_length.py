@@ -26,7 +26,7 @@ _OPERATIONS: dict[type[ast.operator], Any] = {
 }
 
 
-class _UnknownError(Exception):
+class UnknownError(Exception):
     pass
 
 
@@ -37,8 +37,8 @@ def passes_of(frame: FrameType | None) -> int | None:
     """
     total, found = 1, False
     while frame is not None:
-        for loop in _loops_around(frame):
-            if not found and _is_head(loop, frame.f_lineno):
+        for loop in loops_around(frame):
+            if not found and is_head(loop, frame.f_lineno):
                 continue  # the pass itself
             count = _count(loop, frame)
             if count is None:
@@ -48,19 +48,19 @@ def passes_of(frame: FrameType | None) -> int | None:
     return total if found else None
 
 
-def _is_head(loop: ast.For | ast.While, line: int) -> bool:
+def is_head(loop: ast.For | ast.While, line: int) -> bool:
     if not isinstance(loop, ast.For):
         return False
     return line <= (loop.iter.end_lineno or line) < loop.body[0].lineno
 
 
-def _loops_around(frame: FrameType) -> Iterator[ast.For | ast.While]:
+def loops_around(frame: FrameType) -> Iterator[ast.For | ast.While]:
     """Innermost first."""
     source = "".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
     tree = parse(source.encode()) if source else None
     if tree is None:
         return
-    line, body = frame.f_lineno, _body(tree, frame)
+    line, body = frame.f_lineno, body_of(tree, frame)
     inside: list[ast.For | ast.While] = []
     waiting: list[ast.AST] = list(body)
     while waiting:
@@ -75,7 +75,7 @@ def _loops_around(frame: FrameType) -> Iterator[ast.For | ast.While]:
     yield from sorted(inside, key=lambda loop: -loop.lineno)
 
 
-def _body(tree: ast.Module, frame: FrameType) -> list[ast.stmt]:
+def body_of(tree: ast.Module, frame: FrameType) -> list[ast.stmt]:
     first, name = frame.f_code.co_firstlineno, frame.f_code.co_name
     if name == "<module>":
         return tree.body
@@ -93,7 +93,7 @@ def _count(loop: ast.For | ast.While, frame: FrameType) -> int | None:
         return most if isinstance(most, int) and most > 0 else None
     try:
         return _length(loop.iter, frame)
-    except (_UnknownError, AttributeError, LookupError, TypeError, ValueError, OverflowError):
+    except (UnknownError, AttributeError, LookupError, TypeError, ValueError, OverflowError):
         return None
 
 
@@ -101,14 +101,14 @@ def _length(node: ast.expr, frame: FrameType) -> int:
     if isinstance(node, ast.Call):
         name = getattr(node.func, "attr", None) or getattr(node.func, "id", "")
         if name in ("range", "trange") and node.args:
-            return len(range(*(_whole(_value(arg, frame)) for arg in node.args)))
+            return len(range(*(_whole(value_of(arg, frame)) for arg in node.args)))
         if name in _WRAPPERS and node.args:
             return _length(node.args[0], frame)
-        raise _UnknownError
-    value = _value(node, frame)
+        raise UnknownError
+    value = value_of(node, frame)
     if isinstance(value, range | list | tuple):
         return len(value)
-    raise _UnknownError
+    raise UnknownError
 
 
 def _whole(value: Any) -> int:
@@ -116,10 +116,10 @@ def _whole(value: Any) -> int:
         return int(value)
     if isinstance(value, int):
         return value
-    raise _UnknownError
+    raise UnknownError
 
 
-def _value(node: ast.expr, frame: FrameType) -> Any:
+def value_of(node: ast.expr, frame: FrameType) -> Any:
     """Of names, attributes of plain objects, numbers and their sums and products."""
     match node:
         case ast.Constant(value=value):
@@ -129,21 +129,23 @@ def _value(node: ast.expr, frame: FrameType) -> Any:
                 if name in space:
                     return space[name]
         case ast.Attribute(value=owner, attr=name):
-            return _attribute(_value(owner, frame), name)
+            return _attribute(value_of(owner, frame), name)
         case ast.Subscript(value=owner, slice=ast.Constant(value=key)):
-            held = _value(owner, frame)
+            held = value_of(owner, frame)
             if isinstance(held, dict):
                 return held[key]
+            if isinstance(held, list | tuple) and isinstance(key, int):
+                return held[key]
         case ast.BinOp(left=left, op=operation, right=right) if type(operation) in _OPERATIONS:
-            return _OPERATIONS[type(operation)](_value(left, frame), _value(right, frame))
+            return _OPERATIONS[type(operation)](value_of(left, frame), value_of(right, frame))
         case ast.Call(func=ast.Name(id="int"), args=[inner]):
-            return int(_value(inner, frame))
-    raise _UnknownError
+            return int(value_of(inner, frame))
+    raise UnknownError
 
 
 def _attribute(owner: Any, name: str) -> Any:
     """Without calling anything: a property is code of the script."""
     found = inspect.getattr_static(owner, name)
     if hasattr(type(found), "__get__"):
-        raise _UnknownError
+        raise UnknownError
     return found

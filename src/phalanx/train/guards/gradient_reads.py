@@ -101,6 +101,11 @@ class _Current(threading.local):
 _current = _Current()
 
 
+def watches_backward() -> Callable[[Tensor, Tensor | None], None] | None:
+    """What looks at the losses of this thread now."""
+    return _current.look
+
+
 def watch_backward(look: Callable[[Tensor, Tensor | None], None] | None) -> None:
     """``look`` at each loss that this thread sends backwards, and at what it is multiplied by:
     ``loss.backward()`` calls ``torch.autograd.backward``."""

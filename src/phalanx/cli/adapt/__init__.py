@@ -1,0 +1,1 @@
+"""``phalanx adapt``: the diff that makes an adopted script an explicit one."""
