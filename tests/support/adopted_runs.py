@@ -18,6 +18,7 @@ from plain_worlds import as_workers
 
 from phalanx.core import context
 from phalanx.core.script.startup import run_startup
+from phalanx.core.script.weight_writes import may_write_weights
 from phalanx.data.ledger import Lease
 from phalanx.sync.arena import memory_arena
 from phalanx.sync.arena.deterministic_scheduler import DeterministicScheduler
@@ -76,7 +77,8 @@ def adopted(script: Path, workers: int, folder: Path, **settings: Any) -> list[E
             # Alone it has all there is, also where it evaluates as if it trained.
             return Ended(result, mine if workers > 1 else [True] * len(result["seen"]))
 
-        return as_workers(workers, folder, work, adopt=True, **settings)
+        private = may_write_weights(script)
+        return as_workers(workers, folder, work, adopt=True, private_weights=private, **settings)
 
 
 @contextmanager

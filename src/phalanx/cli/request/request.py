@@ -243,11 +243,6 @@ def read_batches(text: str | None) -> list[int | None]:
     return batches
 
 
-def refuse_two_batches(batch: object, batch_per_worker: int | None) -> None:
-    if batch is not None and batch_per_worker is not None:
-        raise InputError("--batch and --batch-per-worker cannot be combined", "Give one of them.")
-
-
 def _check_numbers(options: RunOptions) -> None:
     check_at_least("--workers", options.workers, 1)
     check_at_least("--epochs", options.epochs, 1)

@@ -141,3 +141,8 @@ def check_adopted(options: RunOptions) -> None:
                 f"{option} does not apply: the script does not call Phalanx, and decides by itself",
                 "Change it in the script (its own options follow --), or call phalanx.join there.",
             )
+
+
+def refuse_two_batches(batch: object, batch_per_worker: int | None) -> None:
+    if batch is not None and batch_per_worker is not None:
+        raise InputError("--batch and --batch-per-worker cannot be combined", "Give one of them.")

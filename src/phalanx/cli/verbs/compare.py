@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from phalanx.cli.request.request import Request
     from phalanx.cli.request.study import StudyCell
     from phalanx.cli.request.systems import Wanted
+    from phalanx.cli.request.values import refuse_two_batches
     from phalanx.core.spec import Spec
     from phalanx.launch.launchers.launcher import Job
 
@@ -46,7 +47,6 @@ def compare(
         check_at_least,
         check_at_most,
         read_batches,
-        refuse_two_batches,
     )
     from phalanx.cli.request.systems import read_systems
     from phalanx.core.spec import parse_specs

@@ -34,8 +34,9 @@ def run(
     the run is in its folder, runs/ID, whose path the last lines print.
     """
     from phalanx.cli.request.explain_run import refuse_beside_explain
-    from phalanx.cli.request.request import check, check_at_least, refuse_two_batches
+    from phalanx.cli.request.request import check, check_at_least
     from phalanx.cli.request.systems import framework_job, read_framework, ready
+    from phalanx.cli.request.values import refuse_two_batches
     from phalanx.core.spec import parse_spec
 
     spec = parse_spec(strategy)

@@ -59,6 +59,9 @@ class AdoptedTraining:
     def in_last_batch(self) -> bool:
         return self._loop.in_last_batch
 
+    def has_trained_on(self, loader: DataLoader[Any]) -> bool:
+        return id(loader) in self._readers
+
     def knows(self, optimizer: torch.optim.Optimizer) -> bool:
         return any(known is optimizer for known in self._optimizers)
 
@@ -96,8 +99,10 @@ class AdoptedTraining:
 
         ``waits``: not before accumulated gradients have been stepped with.
         """
-        pending = self.parts.trained.weight.pending
-        if self._left == 0 and not self.under_way and not (waits and pending):
+        trained = self.parts.trained
+        # Workers that run freely have different numbers of batches left over.
+        waits = waits and trained.engine.lockstep and trained.weight.pending > 0
+        if self._left == 0 and not self.under_way and not waits:
             self.end()
 
     def _reader(self, loader: DataLoader[Any]) -> Reader:

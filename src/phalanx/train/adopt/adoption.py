@@ -138,7 +138,9 @@ class Adoption:
             return known
         if any(model.training for model in self._models(optimizers)):
             return True
-        # In eval mode a script may train as well: on data that it shuffles.
+        # In eval mode a script may train as well: on data that it shuffles, and then again.
+        if self._training is not None:
+            return self._training.has_trained_on(loader)
         return not isinstance(loader.sampler, SequentialSampler)
 
     def _models(self, optimizers: Sequence[torch.optim.Optimizer]) -> Sequence[nn.Module]:

@@ -17,7 +17,7 @@ from phalanx.train.control.control import Control
 from phalanx.train.engine.active_phase import PhaseSet
 from phalanx.train.engine.emulation import SpeedEmulation
 from phalanx.train.engine.sample_leases import SharedSampleLeases
-from phalanx.train.engine.written_weights import WrittenWeights
+from phalanx.train.engine.script_optimizers import WrittenWeights
 
 
 class Exchange:

@@ -25,8 +25,7 @@ from phalanx.train.engine.engine import Engine
 from phalanx.train.engine.exchange import SharedExchange
 from phalanx.train.engine.model_state import Captured, SharedModelState
 from phalanx.train.engine.sample_leases import EngineListener, SharedSampleLeases, claims_for
-from phalanx.train.engine.script_optimizers import SharedOptimizers
-from phalanx.train.engine.written_weights import WrittenWeights
+from phalanx.train.engine.script_optimizers import SharedOptimizers, WrittenWeights
 
 if TYPE_CHECKING:
     from phalanx.sync.connect.channel import Channel
