@@ -34,6 +34,8 @@ class AdoptedTraining:
         self._loop, self._optimizers, self._left, self._seed = loop, list(optimizers), passes, seed
         self._readers: dict[int, tuple[DataLoader[Any], Reader]] = {}
         self._pass: AdoptedPass | None = None
+        self.in_eval_mode: list[DataLoader[Any]] = []
+        """Loaders that were trained on although the models were in eval mode."""
         self.order = OrderState()
         parts.trained.keepers.update(keepers_of(optimizers))
         parts.trained.keepers[ORDER] = self.order
@@ -58,9 +60,6 @@ class AdoptedTraining:
     @property
     def in_last_batch(self) -> bool:
         return self._loop.in_last_batch
-
-    def has_trained_on(self, loader: DataLoader[Any]) -> bool:
-        return id(loader) in self._readers
 
     def knows(self, optimizer: torch.optim.Optimizer) -> bool:
         return any(known is optimizer for known in self._optimizers)
@@ -118,6 +117,7 @@ class AdoptedTraining:
         self.leave_pass()
         try:
             with suppress(PeerLost):  # those it would inform are gone already
+                self.parts.steps.agree_on_pending()
                 self._loop.finish()
         except NotFinite as error:
             lifecycle.fail(str(error))

@@ -140,7 +140,7 @@ class Adoption:
             return True
         # In eval mode a script may train as well: on data that it shuffles, and then again.
         if self._training is not None:
-            return self._training.has_trained_on(loader)
+            return any(known is loader for known in self._training.in_eval_mode)
         return not isinstance(loader.sampler, SequentialSampler)
 
     def _models(self, optimizers: Sequence[torch.optim.Optimizer]) -> Sequence[nn.Module]:
@@ -186,6 +186,8 @@ class Adoption:
             finally:
                 self._joining = False
         self._training.order.drawn_from = drawn_from
+        if not any(model.training for model in models):
+            self._training.in_eval_mode.append(loader)
         return self._training.through(loader, drawn)
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:

@@ -147,6 +147,16 @@ class Stepper:
             "this optimizer was not given to phalanx.join", "phalanx.join([G, D], [g, d])"
         )
 
+    def agree_on_pending(self) -> None:
+        """Training ends before accumulated gradients were stepped with: they become those of the
+        whole batch, in case the script goes on with them. Collective."""
+        engine, weight = self._engine, self._weight
+        if not weight.pending or engine.parties == 1 or not engine.lockstep:
+            return
+        with self.ours:
+            for index in {*range(len(self._optimizers))} - weight.agreed:
+                self._exchange.share_gradients(index, *weight.of_step(index))
+
     def step_before_switch(self) -> None:
         """What was accumulated under the old strategy is applied there."""
         if self._weight.pending and len(self._optimizers) == 1:
