@@ -62,8 +62,8 @@ REFUSALS = [
     ),
     Refusal(
         "is a weighted mean, and several losses are accumulated",
-        lambda loop: loop.loss == "class weights" and loop.accumulate > 1,
-        "each batch has another sum of weights, and one gradient holds them all",
+        lambda loop: loop.loss == "class weights" and (loop.accumulate > 1 or loop.skips != "none"),
+        "each batch has another sum of weights, and one gradient may hold several of them",
     ),
     Refusal(
         "gradients were read, and another backward pass added to them",

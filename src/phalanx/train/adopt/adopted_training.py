@@ -98,9 +98,7 @@ class AdoptedTraining:
 
         ``waits``: not before accumulated gradients have been stepped with.
         """
-        trained = self.parts.trained
-        # Workers that run freely have different numbers of batches left over.
-        waits = waits and trained.engine.lockstep and trained.weight.pending > 0
+        waits = waits and self.parts.trained.weight.pending > 0
         if self._left == 0 and not self.under_way and not waits:
             self.end()
 

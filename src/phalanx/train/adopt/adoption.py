@@ -173,6 +173,7 @@ class Adoption:
     ) -> Iterator[Any]:
         if self._training is not None:
             self._training.leave_pass()
+            self._training.end_if_done(waits=False)
             self._training.rewind()
         passes = passes_of(_script_frame())
         with self.streams.common():
