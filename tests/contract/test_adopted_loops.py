@@ -62,7 +62,7 @@ REFUSALS = [
     ),
     Refusal(
         "is a weighted mean, and several losses are accumulated",
-        lambda loop: loop.loss == "class weights" and (loop.accumulate > 1 or loop.skips != "none"),
+        lambda loop: loop.loss == "class weights" and not loop.steps_each_batch,
         "each batch has another sum of weights, and one gradient may hold several of them",
     ),
     Refusal(

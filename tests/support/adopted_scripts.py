@@ -78,6 +78,10 @@ class Loop:
         return not self.adversarial and self.loss in ("sum", "sum by a constant")
 
     @property
+    def steps_each_batch(self) -> bool:
+        return self.accumulate == 1 and self.skips == "none" and self.leaves_at == 99
+
+    @property
     def looks_like_training(self) -> bool:
         """Whether it evaluates with gradients on, and a model in training mode or shuffled data."""
         shuffled = self.validation != "plain" and (

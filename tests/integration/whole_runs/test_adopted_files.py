@@ -51,7 +51,7 @@ print("ended", os.environ.get("WANDB_MODE"))
 """
 
 
-@pytest.mark.parametrize("launcher", ["local", "inprocess"])
+@pytest.mark.parametrize("launcher", ["local"])
 def test_real_files_are_those_of_the_first_worker(tmp_path: Path, launcher: str) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     temporary = tmp_path / "temporary"

@@ -125,7 +125,7 @@ def _once(value: object, what: str, text: str) -> None:
 
 def check_adopted(options: RunOptions) -> None:
     """What a script that does not call Phalanx decides by itself."""
-    if options.launcher == "inprocess":
+    if options.launcher == "inprocess" and options.workers != 1:
         raise InputError(
             "--launcher inprocess needs a script that calls Phalanx: its workers are threads, "
             "which share the random numbers of the script",

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from phalanx.cli.request.request import Request
     from phalanx.cli.request.study import StudyCell
     from phalanx.cli.request.systems import Wanted
-    from phalanx.cli.request.values import refuse_two_batches
     from phalanx.core.spec import Spec
     from phalanx.launch.launchers.launcher import Job
 
@@ -49,6 +48,7 @@ def compare(
         read_batches,
     )
     from phalanx.cli.request.systems import read_systems
+    from phalanx.cli.request.values import refuse_two_batches
     from phalanx.core.spec import parse_specs
 
     wanted = read_systems(ctx, systems, peer, strategies, script)

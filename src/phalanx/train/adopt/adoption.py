@@ -79,7 +79,8 @@ class Adoption:
     ) -> Any:
         training = self._training
         if training is None or not training.knows(optimizer) or not training.awaits_step:
-            if self._workers > 1:
+            idle = closure is None and all(p.grad is None for p in parameters_of([optimizer]))
+            if self._workers > 1 and not idle:
                 raise self._stray(training, optimizer)
             return plain(closure, **kwargs) if closure is not None else plain(**kwargs)
         if closure is not None and isinstance(optimizer, torch.optim.LBFGS):

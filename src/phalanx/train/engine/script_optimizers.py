@@ -181,11 +181,12 @@ class WrittenWeights:
         )
 
     def _as_seen(self, replica: Replica, seen: list[Tensor]) -> bool:
-        now = replica.bound if self._copies else self._probe(replica)
-        return all(map(torch.equal, seen, now))
+        now = replica.bound if self._copies and seen else self._probe(replica)
+        return not seen or all(map(torch.equal, seen, now))
 
     def _probe(self, replica: Replica) -> list[Tensor]:
-        if self._apart:
+        # A free-running worker's copy changes whenever it fetches the newest weights.
+        if self._apart or not self._phases.current.lockstep:
             return []
         if self._copies:
             return [flat.clone() for flat in replica.bound]

@@ -82,7 +82,7 @@ def adapted(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ad
 
     def adapt(text: str) -> str:
         (project / "train.py").write_bytes(text.encode())
-        answer = shell("run", "--explain", "train.py", *INPROCESS, "--json")
+        answer = shell("run", "--explain", "train.py", *INPROCESS, "--workers", "1", "--json")
         assert answer.code == 0, answer.err
         assert not list(tmp_path.glob("runs/*"))
         assert answer.json.pop("explain")
