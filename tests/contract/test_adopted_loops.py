@@ -127,6 +127,9 @@ def _adopted(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return adopted(script, workers, folder, strategy=strategy, **declared)
+    except UnboundLocalError:  # of so few batches a free-running worker may get none at all
+        assert not is_lockstep(strategy)
+        return None
     except InputError as error:
         known = [r.words for r in REFUSALS if workers > 1 and r.may(loop)]
         assert any(words in error.cause for words in known), f"refused without a reason: {error}"

@@ -80,6 +80,8 @@ class Adoption:
         training = self._training
         if training is None or not training.knows(optimizer) or not training.awaits_step:
             idle = closure is None and all(p.grad is None for p in parameters_of([optimizer]))
+            if idle and training is not None:
+                return None  # without gradients there is nothing to do
             if self._workers > 1 and not idle:
                 raise self._stray(training, optimizer)
             return plain(closure, **kwargs) if closure is not None else plain(**kwargs)

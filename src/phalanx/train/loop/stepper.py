@@ -160,7 +160,9 @@ class Stepper:
     def step_before_switch(self) -> None:
         """What was accumulated under the old strategy is applied there."""
         if self._weight.pending and len(self._optimizers) == 1:
+            kept, self.keeps_gradients = self.keeps_gradients, False  # they have been used
             self.step(clip=self._clip)
+            self.keeps_gradients = kept
 
     def end_round(self) -> None:
         """Workers that train apart come together."""

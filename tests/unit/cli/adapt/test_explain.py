@@ -114,7 +114,8 @@ def test_a_script_that_calls_phalanx_is_not_adopted(shell: Shell, text: str) -> 
     [
         ("make()(x).sum().backward()\n", "error: the script computes gradients, but has made no"),
         (
-            "optimizer = torch.optim.SGD(make().parameters(), lr=0.1)\noptimizer.step()\n",
+            "model = make()\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+            "model(x).sum().backward()\noptimizer.step()\n",
             "error: the script takes a step on a batch that comes from no DataLoader",
         ),
         ("print('no training')\n", "error: train.py never called phalanx.fit or phalanx.join"),
