@@ -81,6 +81,11 @@ REFUSALS = [
         "a layer is thawed in the middle of a pass, where free-running workers do not all come by",
     ),
     Refusal(
+        "the workers do not agree whether the loss is a mean or a sum",
+        lambda loop: loop.is_sum or "sum" in loop.loss,
+        "of a single sample a sum and a mean look alike, and its worker counts it as a mean",
+    ),
+    Refusal(
         "the script changes the weights itself between steps, which workers train apart",
         lambda loop: True,
         "a free-running worker's change would be lost, or undo the others' updates",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -12,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from phalanx.core.errors import InputError, NotFinite, PeerLost
 from phalanx.data.reader import Reader
+from phalanx.sync.arena.arena import Locks
 from phalanx.train.adopt.kept_objects import ORDER, OrderState, keepers_of
 from phalanx.train.adopt.loader_pass import LoaderPass, read_by_number
 from phalanx.train.loop.stretches import WorkerParts
@@ -36,6 +38,11 @@ class AdoptedTraining:
         self._pass: AdoptedPass | None = None
         self.in_eval_mode: list[DataLoader[Any]] = []
         """Loaders that were trained on although the models were in eval mode."""
+        engine = parts.trained.engine
+        cells = engine.region("orders of passes", 2 * engine.workers, torch.int64)
+        self._orders = cells.view(engine.workers, 2).numpy()
+        """Of each worker, the pass that it is in, and a checksum of the order of its samples."""
+        self._passes = 0
         self.order = OrderState()
         parts.trained.keepers.update(keepers_of(optimizers))
         parts.trained.keepers[ORDER] = self.order
@@ -58,6 +65,10 @@ class AdoptedTraining:
         return self._pass is not None
 
     @property
+    def is_in_free_pass(self) -> bool:
+        return self.under_way and not self.parts.trained.engine.lockstep
+
+    @property
     def in_last_batch(self) -> bool:
         return self._loop.in_last_batch
 
@@ -69,11 +80,25 @@ class AdoptedTraining:
         return same and not self.parts.lifecycle.over
 
     def through(self, loader: DataLoader[Any], drawn: LoaderPass) -> Iterator[Any]:
+        self._check_order(drawn.order)
         batches = self._loop.through_adopted(
             self._reader(loader), drawn.order, drawn.batch, drawn.leave
         )
         self._pass = AdoptedPass(self, batches)
         return self._pass
+
+    def _check_order(self, order: torch.Tensor) -> None:
+        """All workers have to share out the same samples; the last one to come sees all others."""
+        rank, checksum = self.parts.environment.rank, zlib.crc32(order.numpy().tobytes())
+        self._passes += 1
+        with self.parts.trained.engine.lock(Locks.DATA):
+            self._orders[rank] = (self._passes, checksum)
+            others = self._orders.copy()
+        if any(row[0] == self._passes and row[1] != checksum for row in others):
+            raise InputError(
+                "the workers draw different orders of the samples",
+                "Let the order depend on torch's random numbers, or on a generator with a seed.",
+            )
 
     def leave_pass(self) -> None:
         """The script begins another pass: it has left the one before, if there is one."""
