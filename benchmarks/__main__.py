@@ -88,6 +88,7 @@ FIGURES = {
     "checkpoint": checkpoint,
 }
 LONG = {
+    "adopted": "benchmarks.adopted",
     "accuracy": "benchmarks.accuracy",
     "straggler": "benchmarks.straggler",
     "balance": "benchmarks.balance",
