@@ -22,6 +22,7 @@ from phalanx.core import context, settings
 from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
+from phalanx.sync.state.gradients import set_grad
 
 if TYPE_CHECKING:
     from phalanx.train.adopt.adoption import Adoption
@@ -37,6 +38,7 @@ _current = _Current()
 _READING = ("torch.utils.data.", "phalanx.data.")
 _plain_init = torch.optim.Optimizer.__init__
 _plain_iter = DataLoader.__iter__
+_plain_zero = torch.optim.Optimizer.zero_grad
 _plain_seed = torch.manual_seed
 _plain_group = getattr(torch.distributed, "init_process_group", None)
 """Missing where torch was built without it."""
@@ -88,6 +90,7 @@ def _install() -> None:
         torch.distributed.init_process_group = _refuse_group
     setattr(torch.optim.Optimizer, "__init__", _init)  # noqa: B010
     setattr(DataLoader, "__iter__", _iterate)  # noqa: B010
+    setattr(torch.optim.Optimizer, "zero_grad", _zero_grad)  # noqa: B010
     torch.manual_seed = _seed
     torch.random.manual_seed = _seed
 
@@ -125,6 +128,17 @@ def _refuse_group(*args: Any, **kwargs: Any) -> Any:
         "the script distributes its training itself (init_process_group)",
         "Run it as it is: --framework torch; or without its own distribution.",
     )
+
+
+@functools.wraps(_plain_zero)
+def _zero_grad(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
+    """The same without torch's wrappers, once in every step."""
+    if _current.adoption is None or not set_to_none:
+        _plain_zero(self, set_to_none)
+        return
+    for group in self.param_groups:
+        for parameter in group["params"]:
+            set_grad(parameter, None)
 
 
 def _iterate(self: DataLoader[Any]) -> Iterator[Any]:
