@@ -38,7 +38,7 @@ _OURS = str(Path(__file__).parents[2])
 _PEEK = re.compile(r"\bnext\s*\(\s*iter\s*\(")
 _DECLARED = {None: "auto", "mean": "part", "sum": "sum"}
 """``--loss mean``: a mean, or another function, of each worker's part of the batch."""
-_ALONE = "or train alone: --workers 1 --strategy single."
+_ALONE = "or run the script alone, with python."
 
 
 class Adoption:

@@ -62,12 +62,12 @@ def order_of(loader: DataLoader[Any]) -> LoaderPass:
     if isinstance(loader.dataset, IterableDataset):
         raise InputError(
             "the script trains on an IterableDataset, whose samples have no numbers to share out",
-            "Use a map-style Dataset (__len__ and __getitem__), or train with --workers 1.",
+            "Use a map-style Dataset (__getitem__), or run the script alone, with python.",
         )
     if sampler is None:
         raise InputError(
             "the DataLoader that the script trains on makes its own batches (batch_size=None)",
-            "Give it a batch_size, or train with --workers 1.",
+            "Give it a batch_size, or run the script alone, with python.",
         )
     watched = [_Drawn(generator) for generator in _generators_of(loader)]
     going = iter(sampler)
@@ -85,8 +85,8 @@ def order_of(loader: DataLoader[Any]) -> LoaderPass:
         raise InputError(
             "the DataLoader's batch_sampler makes "
             + ("batches of different sizes" if batches else "no batches"),
-            "Phalanx shares out batches of one size (a last one may be smaller); train with "
-            "--workers 1, or use a batch sampler with one size.",
+            "Phalanx shares out batches of one size (a last one may be smaller): use a batch "
+            "sampler with one size, or run the script alone, with python.",
         )
     order = torch.tensor([int(i) for b in batches for i in b], dtype=torch.int64)
     return LoaderPass(order, size, tuple(watched))
