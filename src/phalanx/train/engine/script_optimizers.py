@@ -49,9 +49,10 @@ class SharedOptimizers(ScriptOptimizers):
         phases: PhaseSet,
         claims: SharedLeases,
         leases: SharedSampleLeases,
+        written: WrittenWeights,
     ) -> None:
         self._arena, self._control, self._phases = arena, control, phases
-        self._claims, self._leases = claims, leases
+        self._claims, self._leases, self._written = claims, leases, written
 
     @property
     def outgrown(self) -> bool:
@@ -60,6 +61,7 @@ class SharedOptimizers(ScriptOptimizers):
     def follow_parameters(self) -> bool:
         if not self.outgrown:
             return False
+        self._written.follow_all()
         resting, given = self._phases.resting, self._claims.given
         self._phases.rest()
         if given is not None:
@@ -71,6 +73,7 @@ class SharedOptimizers(ScriptOptimizers):
         self.give_back()
         self._arena.barrier()  # nothing of the old memory is read any more
         self._phases.lay_out_again()
+        self._written.note_all()
         if not resting:
             self._phases.arrive()
         return True
@@ -139,6 +142,16 @@ class WrittenWeights:
             if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.max_norm is not None
         }
         self._seen: dict[int, tuple[Replica, int, list[Tensor]]] = {}
+
+    def note_all(self) -> None:
+        for index in range(len(self._phases.replicas)):
+            self.note(index)
+
+    def follow_all(self) -> None:
+        """Before the weights are read elsewhere than in the script, where workers are in step."""
+        if self._phases.current.lockstep:
+            for index in range(len(self._phases.replicas)):
+                self.follow(index)
 
     def note(self, index: int) -> None:
         """The weights of optimizer ``index`` are as they should be now."""

@@ -76,7 +76,9 @@ class SharedEngine(Engine):
             arena, clock, emulation, self._control, phases, self.leases, self.model.buffers,
             self._written,
         )  # fmt: skip
-        self.optimizers = SharedOptimizers(arena, self._control, phases, claims, self.leases)
+        self.optimizers = SharedOptimizers(
+            arena, self._control, phases, claims, self.leases, self._written
+        )
         self._arrived = arena.region("arrived", self.workers, torch.float64).numpy()
         self._gathering: Gathering | None = None
         for phase in spec.phases:
@@ -97,8 +99,7 @@ class SharedEngine(Engine):
         self.note_weights()
 
     def note_weights(self) -> None:
-        for index in range(len(self._phases.replicas)):
-            self._written.note(index)
+        self._written.note_all()
 
     @property
     def phase(self) -> str:
@@ -108,6 +109,7 @@ class SharedEngine(Engine):
         if not regroup and phase.label == self.phase:
             self._control.follow(self._phases.current, spec)
             return None
+        self._written.follow_all()
         self.rest()
         old = self._phases.current.strategies
         self._arrived[self.rank] = self._clock.now()
@@ -206,6 +208,7 @@ class SharedEngine(Engine):
             self.model.share_buffers()
 
     def capture(self) -> Captured:
+        self._written.follow_all()
         self.rest()
         self.meet(intents.SAVE)
         self._phases.drain()
@@ -240,9 +243,7 @@ class SharedEngine(Engine):
         self.rest()
         self.leases.let_go()
         if collective:
-            if self.lockstep:
-                for index in range(len(self._phases.replicas)):
-                    self._written.follow(index)
+            self._written.follow_all()
             self.meet(intents.FINISH)
             self.leases.settle_all()
             self._phases.drain()
