@@ -63,10 +63,14 @@ def loader_options(loader: DataLoader[Any]) -> LoaderOptions:
         sampler.replacement or sampler.num_samples != len(sampler.data_source)
     ):
         raise _refused("a RandomSampler that does not read each sample once")
+    shuffle = isinstance(sampler, RandomSampler)
+    return replace(options_of(loader), shuffle=shuffle, drop_last=loader.drop_last)
+
+
+def options_of(loader: DataLoader[Any]) -> LoaderOptions:
+    """How ``loader`` puts batches together; which samples are in them is left open."""
     return LoaderOptions(
-        shuffle=isinstance(sampler, RandomSampler),
         batch=loader.batch_size,
-        drop_last=loader.drop_last,
         collate=loader.collate_fn,
         processes=loader.num_workers,
         prefetch_factor=loader.prefetch_factor,

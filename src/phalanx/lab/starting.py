@@ -26,7 +26,7 @@ INSIDE = 'cd "$PHALANX_LAB_FOLDER" 2>/dev/null || cd; unset PHALANX_LAB_FOLDER; 
 
 
 class Starting:
-    """A first process that has its namespaces and waits to be told what machine it is."""
+    """A first process that has its namespaces and waits to learn what machine it is."""
 
     def __init__(self, lab: str, machine: MachineState) -> None:
         self.machine = machine

@@ -13,7 +13,7 @@ from phalanx.core.errors import DONE
 STRATEGIES = ["single", "allreduce", "async", "switch:at=0.5"]
 WORKERS = 2
 NEXT = """\
-Next, your own script, once it calls phalanx.fit or phalanx.join:
+Next, your own script, as it is:
         phalanx compare train.py --workers 2"""
 
 

@@ -45,7 +45,7 @@ def read_roles(text: str) -> dict[str, int]:
 
 
 def seat(plan: Plan, framework: Framework, asked: int | None) -> Plan:
-    """``plan`` with a chief and a server, where the script needs them and nobody has counted them.
+    """``plan`` with a chief and a server, where the script needs them and no counts were given.
 
     ``asked`` is the number of workers that was asked for: those compute, so chief and server come
     on top, on the first and the last machine. Roles that were asked for are in the plan already.

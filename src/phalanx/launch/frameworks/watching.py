@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def figures_of(launch: Launch, paths: RunPaths) -> FigureLines | None:
-    """Who turns printed figures into events; nobody, where workers write their own."""
+    """What turns printed figures into events; none where workers write their own."""
     if launch.framework is None:
         return None
     workers = launch.workers

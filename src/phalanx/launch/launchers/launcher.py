@@ -124,7 +124,7 @@ def read_launch(paths: RunPaths) -> tuple[Launch, Plan]:
 
 
 STOP_SECONDS = 10.0
-"""From being told to stop to being killed: enough to write a checkpoint; who is done leaves."""
+"""From the request to stop to being killed: enough to write a checkpoint; who is done leaves."""
 
 
 def never() -> bool:

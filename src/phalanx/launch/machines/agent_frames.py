@@ -18,7 +18,7 @@ class WrongAgentFrame(Exception):  # noqa: N818  (what came)
 
 
 class AgentFrame(msgspec.Struct, frozen=True):
-    """What a frame is: the answer to a request, a problem with it, or something told."""
+    """What a frame is: the answer to a request, a problem with it, or a notice."""
 
     answer: int | None = None
     problem: int | None = None

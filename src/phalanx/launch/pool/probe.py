@@ -104,7 +104,7 @@ class Prober:
         self._workers[machine.name] = await stack.enter_async_context(worker)
 
     async def _give_orders(self, name: str, own: str) -> None:
-        """Its address: told, or as it was reached; of this machine, where it came from."""
+        """Its address: as given, or as it was reached; of this machine, where it came from."""
         worker = self._workers[name]
         address = (worker.machine.address or worker.address or own).strip("[]")
         computing = MACHINE_SECONDS * len(self._machines)

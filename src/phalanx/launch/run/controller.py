@@ -290,7 +290,7 @@ class Controller:
         return summarise(self._paths, status=ending.status, exit_codes=exit_codes)
 
     def _write_down(self, summary: Summary) -> MachineError | None:
-        """What is known is told even where it cannot be kept."""
+        """What is known is shown even where it cannot be kept."""
         try:
             write_whole(self._paths.summary, summary.to_json() + "\n")
         except OSError as error:

@@ -8,7 +8,7 @@ from phalanx.observe.summary.summary import Summary
 
 
 class Observer:
-    """Told everything in the controller's own thread; does nothing until overridden."""
+    """Called in the controller's own thread; does nothing until overridden."""
 
     def started(self, launch: Launch) -> None:
         """The workers are about to start."""

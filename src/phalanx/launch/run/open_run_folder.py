@@ -13,7 +13,7 @@ from phalanx.core.script.script_imports import script_files
 
 
 class OpenRunFolder:
-    """A folder that is there now, told from another one that has its name later."""
+    """A folder that is there now, distinguished from another one that has its name later."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._about = folder, folder.stat()

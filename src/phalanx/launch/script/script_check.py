@@ -48,7 +48,7 @@ def check_script(path: Path, *, joins: bool = True) -> Path:
 def is_adopted(script: Path) -> bool:
     """Whether the script does not call Phalanx, so that what it trains is found while it runs.
 
-    Where that cannot be told it is; a call of Phalanx then ends the adoption.
+    Where that is unclear it is; a call of Phalanx then ends the adoption.
     """
     return not _look(script, script.read_bytes()).calls
 

@@ -24,7 +24,7 @@ class Needs:
     maybe: set[str] = field(default_factory=set)
     """Loaded under a condition."""
     mentioned: set[str] = field(default_factory=set)
-    """Known names that occur where what is loaded cannot be told."""
+    """Known names that occur where what is loaded is unclear."""
     unclear: bool = False
     """There is a call whose name is known only when it runs."""
 

@@ -126,7 +126,7 @@ def _refused(link: Path, why: str, otherwise: str = "") -> InputError:
 def _with_target(root: Path, file: ListedFile, shipped: set[str], follow: bool) -> ListedFile:
     """A link that stays a link leads to what is sent; another one is refused, or becomes the file.
 
-    Whoever made the project may have put the link there to get at a file of this machine.
+    The author of the project may have put the link there to get at a file of this machine.
     """
     if not file.link:
         return file

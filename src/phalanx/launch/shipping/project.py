@@ -48,7 +48,7 @@ def project_manifest(
 ) -> tuple[Path, FileManifest]:
     """The project's root and what of it is sent: always the script, whatever is ignored.
 
-    ``without``: files that are nobody else's business, such as the blueprint with its passwords.
+    ``without``: files that must not leave this machine, such as the blueprint with its passwords.
     ``follow``: see :func:`walk`.
     """
     root = find_root(script)

@@ -27,7 +27,7 @@ from phalanx.core.errors import (
 from phalanx.core.script.packages import place_of
 
 STOPPED_CODE = 143
-"""What a shell says of a process ended by SIGTERM: the worker stopped because it was told to."""
+"""What a shell says of a process ended by SIGTERM: the worker stopped on request."""
 PEER_LOST_CODE = 75
 """The worker ended because another one did, which is the one to be named."""
 

@@ -189,7 +189,7 @@ class AdoptedPass:
             )
 
     def close(self) -> None:
-        """The script left its loop; whoever takes more batches of it goes through two at once."""
+        """The script left its loop; one that takes more batches of it goes through two at once."""
         if not self._over:
             self._over, self._taken = True, -1
             self._batches.close()  # type: ignore[attr-defined]

@@ -123,7 +123,7 @@ def differences(models: Sequence[nn.Module], loader: DataLoader[Any]) -> list[st
     if any(isinstance(module, _BatchNorm) for module in modules):
         found.append("batch norm normalises each worker's part of the batch by itself")
     dropout = "dropout and " if any(isinstance(m, _DropoutNd) for m in modules) else ""
-    found.append(f"{dropout}noise of the loop: each worker draws its own")
+    found.append(f"{dropout}random numbers drawn in the loop: each worker draws its own")
     if not isinstance(loader.dataset, TensorDataset):
         found.append("random transforms are seeded by the sample, not by the order of reading")
     return found

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from phalanx.core.errors import InputError
-from phalanx.data.lazy import LoaderOptions, Seeded
+from phalanx.data.lazy import Seeded, options_of
 from phalanx.data.reader import Reader, reader_of
 
 
@@ -106,13 +106,4 @@ def _generators_of(loader: DataLoader[Any]) -> list[torch.Generator]:
 
 def read_by_number(loader: DataLoader[Any], seed: int) -> Reader:
     """Reads the loader's samples by number, as it would put them together."""
-    options = LoaderOptions(
-        batch=loader.batch_size,
-        collate=loader.collate_fn,
-        processes=loader.num_workers,
-        prefetch_factor=loader.prefetch_factor,
-        timeout=loader.timeout,
-        context=loader.multiprocessing_context,
-        prepare_process=loader.worker_init_fn,
-    )
-    return reader_of(loader.dataset, options, seed=seed)
+    return reader_of(loader.dataset, options_of(loader), seed=seed)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 Steps = Callable[[str], None]
-"""Told the name of every step before it is taken, so that a test can fail at each of them."""
+"""Given the name of every step before it is taken, so that a test can fail at each of them."""
 
 
 def unwatched(_step: str) -> None:

@@ -126,7 +126,7 @@ class Writer:
     def mark_best(self, number: int, name: str, value: float) -> None:
         """Keep checkpoint ``number``, there or under way, until another one is marked.
 
-        If it is never there, the one that was marked before it stays. To be told before the next
+        If it is never there, the one that was marked before it stays. To be called before the next
         one is written, which may be the end of this one.
         """
         self._background.do(lambda: self._mark(BestRecord(number, name, value)))

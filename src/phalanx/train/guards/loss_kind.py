@@ -280,7 +280,7 @@ class LossWatch:
 
 
 def _is_plain_mean(node: Any, samples: int) -> bool:
-    """The most frequent loss, told at once: a cross entropy that counts every sample once."""
+    """The most frequent loss, recognised at once: a cross entropy that counts every sample once."""
     return (
         type(node).__name__ == "NllLossBackward0"
         and node._saved_reduction == _MEAN

@@ -55,7 +55,7 @@ class Figures:
         self._events.begin_epoch(epoch)
 
     def plan(self, current: Pass) -> None:
-        """Told once: how long the training is."""
+        """Reported once: how long the training is."""
         if not self._planned:
             self._planned = True
             self._events.planned(self.epochs, current.samples, current.batch)

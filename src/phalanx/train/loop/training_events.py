@@ -50,7 +50,7 @@ class TrainingEvents(EngineListener):
         self._emit(events.Saved, path=path.name, epoch=self.epoch)
 
     def switched(self, point: float, before: str, after: str, asked: float, pause: float) -> None:
-        """``point`` in epochs; told by the first worker."""
+        """``point`` in epochs; reported by the first worker."""
         self._stopwatch.writer.emit(
             events.Switched(
                 time=asked,

@@ -51,7 +51,7 @@ class Environment:
     skew: float = 0.0
     """Seconds that this machine's wall clock is ahead of the controller's."""
     stop_seconds: float = 2.0
-    """How long a worker that is told to stop waits for a place where that can be done in order."""
+    """How long a worker that is asked to stop waits for a place where that can be done in order."""
 
     @property
     def launched(self) -> bool:

@@ -152,7 +152,7 @@ def _keep_coordinator(ticket: Ticket) -> subprocess.Popen[bytes]:
 
 
 def _leave(arena: RemoteArena, keeper: subprocess.Popen[bytes] | None, words: Path) -> None:
-    """The last thing of a process: others are told whether it ended in good order."""
+    """The last thing of a process: others learn whether it ended in good order."""
     well = not arena.training
     with suppress(PhalanxError, OSError):
         if arena.hosts is not None:

@@ -139,7 +139,7 @@ class Lifecycle:
         self._writer.flush()
 
     def fail(self, line: str) -> None:
-        """Training has failed where the script cannot be told: it has left its loop."""
+        """Training has failed where no exception reaches the script: it has left its loop."""
         print(f"phalanx: {line}", file=sys.stderr, flush=True)
         if self._environment.paths is not None:
             with contextlib.suppress(OSError):

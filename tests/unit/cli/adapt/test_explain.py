@@ -47,7 +47,7 @@ def test_it_says_what_was_found(shell: Shell) -> None:
         "  loss          a mean over the batch",
         "  schedulers    StepLR",
         "  evaluation    every worker sees the whole evaluation set",
-        "  not as alone  noise of the loop: each worker draws its own",
+        "  not as alone  random numbers drawn in the loop: each worker draws its own",
     ]
     assert not shell.runs.exists()
 

@@ -43,7 +43,7 @@ class ScriptFiles:
         self._folders.add(name)
 
     def belongs(self, name: str) -> bool:
-        """Whether it is the script's whoever writes it: in a folder that the script has made."""
+        """Whether it is in a folder that the script has made: the script's, whatever writes it."""
         return is_below(name, self._folders)
 
 
