@@ -60,7 +60,7 @@ def test_it_says_what_is_not_as_alone(shell: Shell) -> None:
     assert "CosineAnnealingLR" in answer.out
     assert "not shuffled" in answer.out
     assert "batch norm" in answer.out
-    assert "dropout and noise" in answer.out
+    assert "dropout and random" in answer.out
     assert "random transforms are seeded" in answer.out
     assert max(map(len, answer.out.splitlines())) <= 80
 
