@@ -340,3 +340,21 @@ def test_batches_of_the_scripts_own_weigh_what_it_says(tmp_path: Path) -> None:
     alone = as_ranks(1, tmp_path / "alone", work, RunSettings(strategy="single"))[0]
     for weight in as_ranks(2, tmp_path / "two", work, RunSettings()):
         assert (weight - alone).abs().max() <= 1e-10
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_epochs_are_numbered_as_by_range(tmp_path: Path, workers: int) -> None:
+    def work(rank: int) -> list[int]:
+        model = nn.Linear(6, 2)
+        run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        seen = []
+        for epoch in run.epochs(1, 6):
+            seen.append(epoch)
+            for x, y in run.batches((X, Y), batch=120):
+                run.backward(nn.functional.cross_entropy(model(x), y))
+                run.step()
+        return seen
+
+    for chosen, wanted in ((None, [1, 2, 3, 4, 5]), (2, [1, 2])):
+        settings = RunSettings(strategy="allreduce", epochs=chosen)
+        assert as_ranks(workers, tmp_path / str(chosen), work, settings) == [wanted] * workers

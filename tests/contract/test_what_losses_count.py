@@ -65,18 +65,22 @@ def _speaker() -> nn.Module:
     return model
 
 
-def _next_word(model: nn.Module, texts: Tensor) -> Tensor:
-    guesses, words = model(texts[:, :-1]), texts[:, 1:]
-    return F.cross_entropy(guesses.reshape(-1, WORDS), words.reshape(-1), ignore_index=0)
+def _next_word(model: nn.Module, texts: Tensor, reduction: str) -> Tensor:
+    guesses, words = model(texts[:, :-1]).reshape(-1, WORDS), texts[:, 1:].reshape(-1)
+    loss = F.cross_entropy(guesses, words, ignore_index=0, reduction=reduction)
+    return loss / (words != 0).sum() if reduction == "sum" else loss
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
 @WORKERS
-def test_texts_that_are_padded_to_the_longest_of_their_batch(tmp_path: Path, workers: int) -> None:
+def test_texts_that_are_padded_to_the_longest_of_their_batch(
+    tmp_path: Path, workers: int, reduction: str
+) -> None:
     """Which is another one on each worker."""
 
     def steps(model: nn.Module, batches: Iterator[Tensor], step: Callable[[], None]) -> Tensor:
         for texts in batches:
-            _next_word(model, texts).backward()
+            _next_word(model, texts, reduction).backward()
             step()
         return model.state_dict()["1.weight"].clone()
 

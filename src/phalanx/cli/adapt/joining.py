@@ -36,7 +36,7 @@ def joining_of(found: Explanation, tree: ScriptTree, file: str, *, whole: bool) 
             if again and epochs is None:
                 raise cannot(
                     f"{file}:{caller.place.line} trains several times, and not by a loop over "
-                    "range(N)"
+                    "range(…)"
                 )
             function = _function(caller, tree)
             return Joining(function, before, models, optimizers, epochs)
@@ -78,12 +78,12 @@ def _statement(
 
 
 def _plain_range(statement: ast.stmt) -> ast.expr | None:
-    """``range`` of ``for epoch in range(N)`` around the pass over the data."""
+    """``range`` of ``for epoch in range(…)``, without a stride, around the pass over the data."""
     match statement:
         case ast.For(
             target=ast.Name(),
-            iter=ast.Call(func=ast.Name(id="range") as counted, args=[count], keywords=[]),
+            iter=ast.Call(func=ast.Name(id="range") as counted, args=bounds, keywords=[]),
             orelse=[],
-        ) if not isinstance(count, ast.Starred):
+        ) if len(bounds) <= 2 and not any(isinstance(bound, ast.Starred) for bound in bounds):
             return counted
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -35,7 +36,8 @@ class AdoptedTraining:
         self.parts, self.models = parts, models
         self._loop, self._optimizers, self._left, self._seed = loop, list(optimizers), passes, seed
         self._readers: dict[int, tuple[DataLoader[Any], Reader]] = {}
-        self._pass: AdoptedPass | None = None
+        self._pass: weakref.ref[AdoptedPass] | None = None
+        """The script's loop holds it: a ``break`` ends the pass at once."""
         self.in_eval_mode: list[DataLoader[Any]] = []
         """Loaders that were trained on although the models were in eval mode."""
         engine = parts.trained.engine
@@ -84,8 +86,9 @@ class AdoptedTraining:
         batches = self._loop.through_adopted(
             self._reader(loader), drawn.order, drawn.batch, drawn.leave
         )
-        self._pass = AdoptedPass(self, batches)
-        return self._pass
+        begun = AdoptedPass(self, batches)
+        self._pass = weakref.ref(begun)
+        return begun
 
     def _check_order(self, order: torch.Tensor) -> None:
         """All workers have to share out the same samples; the last one to come sees all others."""
@@ -102,8 +105,8 @@ class AdoptedTraining:
 
     def leave_pass(self) -> None:
         """The script begins another pass: it has left the one before, if there is one."""
-        if self._pass is not None:
-            self._pass.close()
+        if self._pass is not None and (begun := self._pass()) is not None:
+            begun.close()
 
     def passed(self, *, whole: bool) -> None:
         self._pass = None
@@ -192,9 +195,11 @@ class AdoptedPass:
         """The script left its loop; one that takes more batches of it goes through two at once."""
         if not self._over:
             self._over, self._taken = True, -1
-            self._batches.close()  # type: ignore[attr-defined]
-            self._training.passed(whole=False)
+            try:
+                self._batches.close()  # type: ignore[attr-defined]
+            finally:
+                self._training.passed(whole=False)
 
     def __del__(self) -> None:
-        with suppress(Exception):
+        with suppress(Exception):  # a fault of the team shows again at the next step
             self.close()

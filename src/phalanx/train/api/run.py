@@ -72,9 +72,13 @@ class Run:
         """Compute in the run's precision inside this block."""
         return autocast(self.precision, self.device)
 
-    def epochs(self, count: int) -> Iterator[int]:
-        """The epochs to train, from 0; ``--epochs`` wins over ``count``."""
-        return self._loop.through_epochs(self.environment.settings.epochs or count)
+    def epochs(self, count: int, stop: int | None = None) -> Iterator[int]:
+        """The epochs to train, numbered as by ``range``: ``epochs(10)`` or ``epochs(1, 11)``.
+
+        ``--epochs`` wins over how many they are.
+        """
+        first, count = (0, count) if stop is None else (count, stop - count)
+        return self._loop.through_epochs(self.environment.settings.epochs or count, first)
 
     def keep(self, **objects: Keeper) -> None:
         """Save these with the run, and restore them when it is resumed (``state_dict``)."""

@@ -35,6 +35,13 @@ class AdoptedLoss(LossWatch):
         except SumLossError as found:
             if not found.whole or self._kinds[self._rank] == _MEAN:
                 raise
+            if found.over is not None and not self._alone:
+                raise InputError(
+                    f"the loss is a sum divided by {found.over:g}, and it cannot be seen whether "
+                    "that number depends on the batch",
+                    "Say which it is: --loss mean if it grows with the samples of the batch, "
+                    "--loss sum if it is a constant.",
+                ) from None
             self._kinds[self._rank] = _SUM
             return None
         except InputError:

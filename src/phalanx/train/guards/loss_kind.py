@@ -7,9 +7,9 @@ mean over something else (class weights, tokens that are not ignored), would be 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -42,6 +42,8 @@ _OF_PARAMETERS = ("AccumulateGrad", "PowBackward", "AbsBackward", "LinalgVectorN
 class LossKind:
     sums: list[str] = field(default_factory=list)
     """Operations that add up over the batch and are not divided by its samples."""
+    over: float | None = None
+    """What such a sum is divided by. Whether that depends on the batch no graph shows."""
     weights: list[float] = field(default_factory=list)
     """For each weighted mean: the sum of its weights."""
     divided: int = 0
@@ -63,13 +65,14 @@ def inspect_loss(error: Tensor, samples: int, least: int = 2) -> LossKind:
     for node, divisors in _terms(error.grad_fn):
         name = _name(node)
         reduction = getattr(node, "_saved_reduction", None)
-        if name.startswith("NllLoss") and reduction == _MEAN:
+        if name.startswith("NllLoss") and (reduction == _MEAN or _is_over_weights(node, divisors)):
             _look_at_weights(node, samples, found)
-        elif _adds_up(node, name, reduction, samples, least):
+        elif _adds_up(node, name, reduction, samples, 1 if _divide(divisors) else least):
             if _is_mean(node, samples, divisors):
                 found.divided += 1
             else:
                 found.sums.append(name.removesuffix("0").removesuffix("Backward"))
+                found.over = found.over or _divide(divisors)
         elif _is_quotient(node, name) or _bends(node, name):
             found.bends.append(name.removesuffix("0").removesuffix("Backward"))
         else:
@@ -114,9 +117,18 @@ def _picks(node: Any) -> bool:
     return False
 
 
-def _terms(root: Any) -> Iterator[tuple[Any, tuple[float, ...]]]:
+class _Divisor(NamedTuple):
+    value: float
+    is_division: bool
+    """Not a multiplication by a small number, which hardly ever depends on the batch."""
+
+
+_Divisors = tuple[_Divisor, ...]
+
+
+def _terms(root: Any) -> Iterator[tuple[Any, _Divisors]]:
     """The nodes under additions and scalings, and by what those divide them."""
-    waiting: list[tuple[Any, tuple[float, ...]]] = [(root, ())]
+    waiting: list[tuple[Any, _Divisors]] = [(root, ())]
     seen = 0
     while waiting and seen < MOST_NODES:
         node, divisors = waiting.pop()
@@ -139,15 +151,27 @@ def _is_of_one_number(node: Any, name: str) -> bool:
     return reduces and tuple(getattr(node, "_saved_self_sym_sizes", (0,))) == ()
 
 
-def _is_mean(node: Any, samples: int, divisors: Sequence[float]) -> bool:
-    """Divided by the samples in hand, or by all numbers that were added up; dividing by a constant
-    leaves it a sum."""
+def _is_mean(node: Any, samples: int, divisors: _Divisors) -> bool:
+    """Divided by the samples in hand, or by all numbers that were added up."""
     sizes = getattr(node, "_saved_self_sym_sizes", ())
     counts = {samples, math.prod(sizes)} if sizes else {samples}  # of no sizes the product is 1
-    return any(math.isclose(d, count, rel_tol=1e-6) for d in divisors for count in counts)
+    return any(_divide_by(count, divisors) for count in counts)
 
 
-def _divisor(node: Any, name: str) -> float | None:
+def _is_over_weights(node: Any, divisors: _Divisors) -> bool:
+    """A sum over targets that is divided by their weights: as language models are trained."""
+    return _divide_by(float(node._saved_total_weight), divisors)
+
+
+def _divide_by(count: float, divisors: _Divisors) -> bool:
+    return any(math.isclose(divisor.value, count, rel_tol=1e-6) for divisor in divisors)
+
+
+def _divide(divisors: _Divisors) -> float | None:
+    return next((divisor.value for divisor in divisors if divisor.is_division), None)
+
+
+def _divisor(node: Any, name: str) -> _Divisor | None:
     """What a node divides by; ``None`` if it does not, or not by one number."""
     if not name.startswith(("MulBackward", "DivBackward")):
         return None
@@ -156,8 +180,8 @@ def _divisor(node: Any, name: str) -> float | None:
         return None
     value = abs(float(other))
     if name.startswith("DivBackward"):
-        return value
-    return 1.0 / value if value else None
+        return _Divisor(value, is_division=True)
+    return _Divisor(1.0 / value, is_division=False) if value else None
 
 
 def _adds_up(node: Any, name: str, reduction: int | None, samples: int, least: int) -> bool:
@@ -217,7 +241,7 @@ class Counted:
 class SumLossError(InputError):
     """A loss that adds up over the batch, where a mean was expected."""
 
-    def __init__(self, what: str, *, whole: bool) -> None:
+    def __init__(self, what: str, *, whole: bool, over: float | None = None) -> None:
         super().__init__(
             f"the loss is a sum over the batch ({what}), so it depends on how many workers there "
             "are",
@@ -226,6 +250,7 @@ class SumLossError(InputError):
         )
         self.whole = whole
         """Whether all of its terms are sums."""
+        self.over = over
 
 
 class LossWatch:
@@ -258,7 +283,7 @@ class LossWatch:
         self._divided = self._divided or found.divided > 0
         if found.sums:
             others = found.weights or found.divided or found.even or found.bends or found.plain
-            raise SumLossError(found.sums[0], whole=not others)
+            raise SumLossError(found.sums[0], whole=not others, over=found.over)
         if found.bends and not self._parts:
             raise InputError(
                 f"the loss is a function of the whole batch ({found.bends[0]}), which "

@@ -38,8 +38,8 @@ class TrainingLoop:
 
     # -- epochs ------------------------------------------------------------------------------
 
-    def through_epochs(self, count: int) -> Iterator[int]:
-        """The epochs to train, from 0."""
+    def through_epochs(self, count: int, first: int = 0) -> Iterator[int]:
+        """The epochs to train; ``first``: what the script calls the first of them."""
         if count < 1:
             raise InputError(f"{count} epochs are too few", "Train for at least one.")
         self.epochs = self._schedule.epochs = self._figures.epochs = count
@@ -53,7 +53,7 @@ class TrainingLoop:
             self._figures.begin_epoch(epoch)
             began, rate = self._clock.now(), float(optimizer.param_groups[0]["lr"])
             try:
-                yield epoch
+                yield first + epoch
             except GeneratorExit:  # the script left its loop: the others may not be here
                 if not self._lifecycle.broken():
                     with suppress(PeerLost):  # perhaps that is why it left

@@ -20,7 +20,7 @@ INPROCESS = ("--launcher", "inprocess")
 ADDED = {
     "function": {
         "for i, (a, b) in enumerate(run.batches(loader)):", "run.step()  # the update",
-        "global run", "run = phalanx.join(model, optimizer)",
+        "global run", "run = phalanx.join(model, optimizer)", "for epoch in run.epochs(1, 3):",
     },
     "main": {
         "run = phalanx.join(model, optimizer)", "for epoch in run.epochs(epochs):",
