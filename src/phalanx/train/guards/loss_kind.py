@@ -18,21 +18,13 @@ from phalanx.core.errors import InputError
 MOST_NODES = 64
 """Looked at, from the loss downwards: what combines terms is there."""
 _MEAN, _SUM = 1, 2
-_COMBINES_NAMES = ["Add", "Sub", "Rsub", "Mul", "Div", "Neg"]
-_COMBINES = tuple(f"{name}Backward" for name in _COMBINES_NAMES)
+_COMBINES = tuple(f"{name}Backward" for name in ("Add", "Sub", "Rsub", "Mul", "Div", "Neg"))
 _BENDS = ("SqrtBackward", "RsqrtBackward", "PowBackward", "ExpBackward", "LogBackward")
 """Of a mean over the batch they make something that parts of a batch do not add up to."""
-_SHAPES_NAMES = [
-    "View",
-    "ReshapeAlias",
-    "UnsafeView",
-    "Squeeze",
-    "ToCopy",
-    "Clone",
-    "Alias",
-    "Expand",
-]
-_SHAPES = tuple(f"{name}Backward" for name in _SHAPES_NAMES)
+_SHAPES = (
+    "ViewBackward", "ReshapeAliasBackward", "UnsafeViewBackward", "SqueezeBackward",
+    "ToCopyBackward", "CloneBackward", "AliasBackward", "ExpandBackward",
+)  # fmt: skip
 _PICKS = ("IndexBackward", "MaskedSelectBackward", "IndexSelectBackward")
 _OF_NORMS = ("SumBackward", "MeanBackward", "StackBackward", "SelectBackward", *_BENDS)
 _OF_PARAMETERS = ("AccumulateGrad", "PowBackward", "AbsBackward", "LinalgVectorNormBackward")
