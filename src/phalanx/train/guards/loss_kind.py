@@ -57,7 +57,9 @@ def inspect_loss(error: Tensor, samples: int, least: int = 2) -> LossKind:
     for node, divisors in _terms(error.grad_fn):
         name = _name(node)
         reduction = getattr(node, "_saved_reduction", None)
-        if name.startswith("NllLoss") and (reduction == _MEAN or _is_over_weights(node, divisors)):
+        if name.startswith("NllLoss") and (
+            reduction == _MEAN or _divide_by(float(node._saved_total_weight), divisors)
+        ):  # a mean over targets, or their sum divided by their weights
             _look_at_weights(node, samples, found)
         elif _adds_up(node, name, reduction, samples, 1 if _divide(divisors) else least):
             if _is_mean(node, samples, divisors):
@@ -150,11 +152,6 @@ def _is_mean(node: Any, samples: int, divisors: _Divisors) -> bool:
     return any(_divide_by(count, divisors) for count in counts)
 
 
-def _is_over_weights(node: Any, divisors: _Divisors) -> bool:
-    """A sum over targets that is divided by their weights: as language models are trained."""
-    return _divide_by(float(node._saved_total_weight), divisors)
-
-
 def _divide_by(count: float, divisors: _Divisors) -> bool:
     return any(math.isclose(divisor.value, count, rel_tol=1e-6) for divisor in divisors)
 
@@ -215,8 +212,7 @@ def _look_at_weights(node: Any, samples: int, found: LossKind) -> None:
 
 
 def _name(node: Any) -> str:
-    name: str = type(node).__name__
-    return name
+    return str(type(node).__name__)
 
 
 @dataclass(frozen=True)
