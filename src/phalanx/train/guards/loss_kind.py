@@ -147,9 +147,8 @@ def _is_of_one_number(node: Any, name: str) -> bool:
 
 def _is_mean(node: Any, samples: int, divisors: _Divisors) -> bool:
     """Divided by the samples in hand, or by all numbers that were added up."""
-    sizes = getattr(node, "_saved_self_sym_sizes", ())
-    counts = {samples, math.prod(sizes)} if sizes else {samples}  # of no sizes the product is 1
-    return any(_divide_by(count, divisors) for count in counts)
+    sizes = getattr(node, "_saved_self_sym_sizes", ()) or (samples,)  # of none the product is 1
+    return _divide_by(samples, divisors) or _divide_by(math.prod(sizes), divisors)
 
 
 def _divide_by(count: float, divisors: _Divisors) -> bool:
@@ -201,8 +200,7 @@ def _only_of_parameters(node: Any, more: tuple[str, ...] = ()) -> bool:
 def _look_at_weights(node: Any, samples: int, found: LossKind) -> None:
     """In targets, whose number per sample may differ between workers (padding does)."""
     targets, total = node._saved_target.numel(), float(node._saved_total_weight)
-    if targets % samples:
-        found.selected = targets
+    found.selected = targets if targets % samples else found.selected
     if node._saved_weight is not None or total != targets:
         found.weights.append(total)
     elif targets == samples:
@@ -300,13 +298,3 @@ def _is_plain_mean(node: Any, samples: int) -> bool:
         and node._saved_weight is None
         and float(node._saved_total_weight) == samples == node._saved_target.numel()
     )
-
-
-def check_factors(factor: Tensor, samples: int) -> None:
-    """Of losses of single samples, ``losses.backward(factor)``: ones make it a sum."""
-    if factor.ndim == 0 or factor.shape[0] != samples:
-        return
-    first = float(factor.flatten()[0])
-    known = (0.0, 1.0 / samples, 1.0 / factor.numel())
-    if bool((factor == first).all()) and not any(math.isclose(first, k) for k in known):
-        raise SumLossError("backward of a vector", whole=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -12,7 +14,7 @@ from phalanx.sync.strategies.strategy import Timing
 from phalanx.train.checkpoint.checkpointing import Trained
 from phalanx.train.guards.grad_scaler import Scaling
 from phalanx.train.guards.gradient_reads import GradientReads, watch_backward
-from phalanx.train.guards.loss_kind import LossWatch, check_factors
+from phalanx.train.guards.loss_kind import LossWatch, SumLossError
 from phalanx.train.guards.nonfinite import NonFinite
 from phalanx.train.guards.step_guard import Inside, StepGuard
 from phalanx.train.loop.stopwatch import Stopwatch
@@ -98,7 +100,7 @@ class Stepper:
         samples = self._stopwatch.batch_samples
         means = self._engine.workers > 1 and not self._losses.sums and samples > 1
         if means and factor is not None:
-            check_factors(factor, samples)
+            _check_factors(factor, samples)
 
     def step(
         self,
@@ -206,3 +208,13 @@ def _over() -> InputError:
         "this training has ended: the workers do not step together any more",
         "Train inside the loop over run.epochs, or join again.",
     )
+
+
+def _check_factors(factor: Tensor, samples: int) -> None:
+    """Of losses of single samples, ``losses.backward(factor)``: ones make it a sum."""
+    if factor.ndim == 0 or factor.shape[0] != samples:
+        return
+    first = float(factor.flatten()[0])
+    known = (0.0, 1.0 / samples, 1.0 / factor.numel())
+    if bool((factor == first).all()) and not any(math.isclose(first, k) for k in known):
+        raise SumLossError("backward of a vector", whole=False)
