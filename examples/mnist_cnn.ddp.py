@@ -23,7 +23,7 @@ from torch import Tensor, nn
 EPOCHS = int(os.environ.get("PHALANX_EPOCHS", "3"))
 BATCH = int(os.environ.get("PHALANX_BATCH", "64"))  # of all workers together
 SEED = int(os.environ.get("PHALANX_SEED", "0"))
-RATE, HELD_OUT = 0.001, 6000
+RATE = 0.001
 
 
 def read_idx(name: str, skip: int) -> Tensor:
@@ -86,7 +86,7 @@ def evaluate(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, float]:
 def main() -> None:
     dist.init_process_group("gloo")
     torch.manual_seed(SEED)
-    x, y = (values[:-HELD_OUT] for values in read_mnist("train"))
+    x, y = read_mnist("train")
     test = read_mnist("t10k")
     model = make_model()
     parallel = nn.parallel.DistributedDataParallel(model)

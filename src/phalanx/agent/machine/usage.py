@@ -42,6 +42,7 @@ class UsageMeter:
             "time": now["time"],
             "cpu_percent": min(100.0, 100 * rate("cpu") / self._cores),
             "cpu_source": self._processor.source,
+            "cores": self._cores,
             "memory_bytes": self._memory_used(),
             "network_received": now["received"],
             "network_sent": now["sent"],

@@ -283,5 +283,7 @@ class MachineSample(msgspec.Struct, frozen=True, kw_only=True):
     gpu_memory_bytes: int | None = None
     watts: float | None = None
     """Of processors and GPUs, as far as they count it themselves."""
+    cores: float | None = None
+    """What ``cpu_percent`` is of: the cores, or the part of them that a control group may use."""
     cpu_source: str | None = None
     """Whose processor time it is: of the kernel, a control group, or the processes seen."""

@@ -91,11 +91,15 @@ FEWEST_READINGS = 3
 def used_by_others(
     samples: Sequence[MachineSample], cores: int, began: float, ended: float
 ) -> float | None:
-    """Percent of all cores that other programs used between two moments, on average."""
+    """Percent of all cores that other programs used between two moments, on average.
+
+    ``cores``: of a machine whose samples do not say how many it may use.
+    """
     during = [s for s in samples if began <= s.time <= ended]
     if len(during) < FEWEST_READINGS or cores < 1:
         return None
-    return _mean([max(0.0, s.cpu_percent - s.workers_cpu_percent / cores) for s in during])
+    rows = [(s.cpu_percent, s.workers_cpu_percent / max(s.cores or cores, 0.01)) for s in during]
+    return _mean([max(0.0, whole - workers) for whole, workers in rows])
 
 
 def _range(values: Sequence[float | None], seconds: Sequence[float]) -> Range:

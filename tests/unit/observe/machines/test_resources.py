@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from phalanx.observe.events.event_types import MachineSample
-from phalanx.observe.machines.resources import use_of, use_together
+from phalanx.observe.machines.resources import use_of, use_together, used_by_others
 
 
 def sample(time: float, cpu: float, memory: int = 1, watts: float | None = None) -> MachineSample:
@@ -29,6 +30,15 @@ def test_a_reading_counts_for_the_time_it_tells_of() -> None:
 def test_one_reading_and_none() -> None:
     assert use_of([sample(0.2, 90.0)]).cpu_percent.avg == 90.0
     assert use_of([]).cpu_percent.avg is None
+
+
+def test_workers_that_use_all_of_a_quota_leave_nothing_to_others() -> None:
+    """A fifth of a core, of which the machine's own percentages are."""
+    busy = {"workers_cpu_percent": 20.0, "cores": 0.2}
+    samples = [msgspec.structs.replace(sample(second, 100.0), **busy) for second in range(9)]
+    assert used_by_others(samples, 1, 0.0, 9.0) == pytest.approx(0.0)
+    unlimited = [msgspec.structs.replace(one, cores=None) for one in samples]
+    assert used_by_others(unlimited, 1, 0.0, 9.0) == pytest.approx(80.0)
 
 
 def series(began: float, cpu: list[float], memory: list[int]) -> list[MachineSample]:
