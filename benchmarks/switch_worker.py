@@ -54,13 +54,14 @@ def spec_of(way: list[int]) -> str:
 
 def train(environment: Environment, way: list[int], steps: int) -> None:
     settings = RunSettings(strategy=spec_of(way), epochs=len(way))
+    torch.manual_seed(0)  # all workers train on the same data
+    x, y = torch.randn(steps * BATCH, 784), torch.randint(0, 10, (steps * BATCH,))
     model, loss = make_mlp(), nn.CrossEntropyLoss()
     run = join_with(
         model,
         make_optimizer("sgd", model),
         environment=dataclasses.replace(environment, settings=settings),
     )
-    x, y = torch.randn(steps * BATCH, 784), torch.randint(0, 10, (steps * BATCH,))
     for _ in run.epochs(len(way)):
         for features, targets in run.batches((x, y), batch=BATCH):
             run.backward(loss(model(features), targets))

@@ -180,13 +180,13 @@ class Adoption:
             self._training.leave_pass()
             self._training.end_if_done(waits=False)
             self._training.rewind()
-        passes = passes_of(_script_frame())
         with self.streams.common():
             drawn_from = torch.get_rng_state()
             drawn = order_of(loader)
         if self._training is None or not self._training.is_of(optimizers):
             self._end()
             self._joining = True
+            passes = passes_of(_script_frame())
             try:
                 self._training = self._join(loader, models, optimizers, drawn.batch, passes)
             finally:
