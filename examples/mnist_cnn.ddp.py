@@ -9,6 +9,7 @@ PHALANX_EPOCHS, PHALANX_BATCH, PHALANX_SEED and PHALANX_DATA, which it may be gi
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
 import os
@@ -23,7 +24,6 @@ from torch import Tensor, nn
 EPOCHS = int(os.environ.get("PHALANX_EPOCHS", "3"))
 BATCH = int(os.environ.get("PHALANX_BATCH", "64"))  # of all workers together
 SEED = int(os.environ.get("PHALANX_SEED", "0"))
-RATE = 0.001
 
 
 def read_idx(name: str, skip: int) -> Tensor:
@@ -84,13 +84,16 @@ def evaluate(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, float]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rate", type=float, default=0.001)
+    rate = parser.parse_args().rate
     dist.init_process_group("gloo")
     torch.manual_seed(SEED)
     x, y = read_mnist("train")
     test = read_mnist("t10k")
     model = make_model()
     parallel = nn.parallel.DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(parallel.parameters(), lr=RATE)
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=rate)
     count = sum(parameter.numel() for parameter in model.parameters())
     workers = dist.get_world_size()
     tell(parameters=count, batch=BATCH, workers=workers, samples=len(y), epochs=EPOCHS)

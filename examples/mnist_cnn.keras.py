@@ -8,6 +8,7 @@ PHALANX_EPOCHS, PHALANX_BATCH, PHALANX_SEED and PHALANX_DATA, which it may be gi
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
 import os
@@ -24,7 +25,6 @@ import tensorflow as tf
 EPOCHS = int(os.environ.get("PHALANX_EPOCHS", "3"))
 BATCH = int(os.environ.get("PHALANX_BATCH", "64"))  # of all workers together
 SEED = int(os.environ.get("PHALANX_SEED", "0"))
-RATE = 0.001
 CLUSTER = json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {"worker": ["alone"]})
 
 
@@ -107,6 +107,9 @@ class Figures(tf.keras.callbacks.Callback):  # type: ignore[misc]
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rate", type=float, default=0.001)
+    rate = parser.parse_args().rate
     tf.keras.utils.set_random_seed(SEED)
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     x, y = read_mnist("train")
@@ -116,7 +119,7 @@ def main() -> None:
         model = make_model()
         loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         # Ten steps without going back to Python: the quickest that we found.
-        model.compile(tf.keras.optimizers.SGD(RATE), loss, steps_per_execution=10)
+        model.compile(tf.keras.optimizers.SGD(rate), loss, steps_per_execution=10)
     steps = -(-len(y) // BATCH)
     data = make_batches(x, y)
     model.fit(data, epochs=EPOCHS, steps_per_epoch=steps, verbose=0, callbacks=callbacks)
