@@ -22,8 +22,7 @@ def tune_switch(
     ctx: typer.Context,
     script: o.Script,
     tolerance: Annotated[
-        float,
-        typer.Option(metavar="T", help="Accepted decline; accuracies in percentage points."),
+        float, typer.Option(metavar="T", help="Accepted decline; accuracies in percentage points.")
     ] = 0.3,
     from_: Annotated[
         str, typer.Option("--from", metavar="SPEC", help="The strategy to begin with.")
