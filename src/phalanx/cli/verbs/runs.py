@@ -47,22 +47,18 @@ def runs(
 
 def _row_or_warning(paths: RunPaths, out: Output) -> dict[str, Any]:
     """One folder that cannot be read does not hide the others."""
-    try:
-        return _row(paths)
-    except InputError as error:
-        out.note(f"warning: {error.cause}")
-        return dict.fromkeys((*FIELDS, "resumes")) | {"run": paths.id, "status": "unreadable"}
-
-
-def _row(paths: RunPaths) -> dict[str, Any]:
     from phalanx.cli.request.find_run import study_runs, summary_of
     from phalanx.observe.summary.run_records import LaunchRecord, read_record
 
-    if paths.study.exists():
-        count = len(study_runs(paths))
-        words = f"{count} run{'s' * (count != 1)}"
-        known = {"run": paths.id, "status": "study", "strategy": words}
-        return dict.fromkeys((*FIELDS, "resumes")) | known
-    summary = summary_of(paths)
-    launch = read_record(paths.launch, LaunchRecord) or LaunchRecord()
-    return {name: getattr(summary, name) for name in FIELDS} | {"resumes": launch.resumes}
+    try:
+        if paths.study.exists():
+            count = len(study_runs(paths))
+            words = f"{count} run{'s' * (count != 1)}"
+            known = {"run": paths.id, "status": "study", "strategy": words}
+            return dict.fromkeys((*FIELDS, "resumes")) | known
+        summary = summary_of(paths)
+        launch = read_record(paths.launch, LaunchRecord) or LaunchRecord()
+        return {name: getattr(summary, name) for name in FIELDS} | {"resumes": launch.resumes}
+    except InputError as error:
+        out.note(f"warning: {error.cause}")
+        return dict.fromkeys((*FIELDS, "resumes")) | {"run": paths.id, "status": "unreadable"}
