@@ -111,14 +111,11 @@ class Agent:
         if connection is None:
             return
         self.tails.pump(connection)
-        self._tell_newest_checkpoint()
-        for rank, code in list(self.workers.codes.items()):
-            if rank not in self.told and self.tails.drained(rank):
-                self.told.add(rank)
-                self.tell("exited", rank=rank, code=code)
-
-    def _tell_newest_checkpoint(self) -> None:
         newest = max(finished_checkpoints(self.run_folder), key=int, default="")
         if newest and newest != self.saved:
             self.saved = newest
             self.tell("saved", checkpoint=newest)
+        for rank, code in list(self.workers.codes.items()):
+            if rank not in self.told and self.tails.drained(rank):
+                self.told.add(rank)
+                self.tell("exited", rank=rank, code=code)

@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import traceback
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from phalanx.agent import system
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _SECONDS = 2.0
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
@@ -29,7 +26,11 @@ def guarded(work: Callable[[], int]) -> int:
         _work(work, parent)
     for number in _SIGNALS:
         signal.signal(number, lambda *_: os.kill(child, signal.SIGTERM))
-    _let_go()
+    # Only the child holds the controller's pipes: they end when it ends.
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
+    os.close(nothing)
     code = _exit_code(os.waitpid(child, 0)[1])
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -49,14 +50,6 @@ def _work(work: Callable[[], int], parent: int) -> None:
     finally:
         system.end_children(_SECONDS)
         os._exit(code)
-
-
-def _let_go() -> None:
-    """Only the child holds the controller's pipes: they end when it ends."""
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 0)
-    os.dup2(nothing, 1)
-    os.close(nothing)
 
 
 def _exit_code(status: int) -> int:

@@ -228,16 +228,12 @@ def _converse(
         connection.close()
         agent.connection = None
         if visitor is not None:
-            _end_visit(visitor, connection)
+            # A sender that is in the middle of a frame must not write it to the next visitor.
+            with contextlib.suppress(OSError):
+                visitor.shutdown(socket.SHUT_RDWR)
+            connection.await_sender(SENDER_SECONDS)
         agent.bell.hush()
     return code
-
-
-def _end_visit(visitor: socket.socket, connection: Connection) -> None:
-    """A sender that is in the middle of a frame must not write it to the next visitor."""
-    with contextlib.suppress(OSError):
-        visitor.shutdown(socket.SHUT_RDWR)
-    connection.await_sender(SENDER_SECONDS)
 
 
 def _end_on_signals(agent: Agent) -> None:

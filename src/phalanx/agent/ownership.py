@@ -9,13 +9,11 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from phalanx.agent.frames import RequestProblem
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 WORKERS_UMASK = "PHALANX_UMASK"
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH

@@ -45,20 +45,16 @@ def _start_one(agent: Agent, folder: Path, rank: int, orders: dict[str, Any]) ->
     agent.told.discard(rank)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        env = _environment(field(orders, "env", dict, {}))
+        changes = field(orders, "env", dict, {})
+        env = {**os.environ, STARTED: repr(time.monotonic()), CONTROLLER: str(os.getpid())}
+        for name, value in changes.items():
+            if value is None:
+                env.pop(name, None)
+            else:
+                env[name] = value
         return agent.workers.spawn(rank, words, env, cwd, file)
     except (OSError, ValueError, TypeError) as error:
         raise RequestProblem(f"cannot start rank {rank}: {error}") from None
-
-
-def _environment(changes: dict[str, str | None]) -> dict[str, str]:
-    env = {**os.environ, STARTED: repr(time.monotonic()), CONTROLLER: str(os.getpid())}
-    for name, value in changes.items():
-        if value is None:
-            env.pop(name, None)
-        else:
-            env[name] = value
-    return env
 
 
 def stop(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:

@@ -49,7 +49,12 @@ def read_exactly(source: int, count: int, patience: float, bell: Bell | None = N
         ready, _, _ = select.select(watched, [], [], patience)
         if not ready or source not in ready:
             raise Gone(silent=not ready)
-        part = _read_some(source, count)
+        try:
+            part = os.read(source, min(count, 1 << 18))
+        except OSError:
+            part = b""
+        if not part:
+            raise Gone()
         parts.append(part)
         count -= len(part)
     return b"".join(parts)
@@ -129,13 +134,3 @@ def write_all(sink: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(sink, rest[: 1 << 16]) :]
-
-
-def _read_some(source: int, count: int) -> bytes:
-    try:
-        part = os.read(source, min(count, 1 << 18))
-    except OSError:
-        part = b""
-    if not part:
-        raise Gone()
-    return part

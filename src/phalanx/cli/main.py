@@ -130,10 +130,7 @@ for verb, example in (
 ):
     app.command(epilog=f"Example: {example}")(verb)
 app.add_typer(
-    pool_app,
-    name="pool",
-    no_args_is_help=False,
-    epilog="Example: phalanx pool check pool.yaml",
+    pool_app, name="pool", no_args_is_help=False, epilog="Example: phalanx pool check pool.yaml"
 )
 app.add_typer(
     lab_app,
@@ -155,7 +152,11 @@ def invoke(argv: Sequence[str]) -> int:
     """Run one command line; every way it can end is an exit code and at most two lines."""
     invocation = Invocation.read(argv)
     try:
-        return _dispatch(invocation)
+        command = typer.main.get_command(app)
+        given = invocation if invocation.ours or invocation.words else Invocation(("--help",))
+        ours = list(given.ours)
+        result = command.main(ours, prog_name="phalanx", standalone_mode=False, obj=given)
+        return result if isinstance(result, int) else 0
     except BrokenPipeError:
         # The reader has gone; what is still buffered must not complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -167,15 +168,6 @@ def invoke(argv: Sequence[str]) -> int:
     except Exception as error:
         explained = explain(error, invocation)
         return _end(invocation, explained, explained.exit_code)
-
-
-def _dispatch(invocation: Invocation) -> int:
-    command = typer.main.get_command(app)
-    if not invocation.ours and not invocation.words:
-        invocation = Invocation(("--help",))
-    ours = list(invocation.ours)
-    result = command.main(ours, prog_name="phalanx", standalone_mode=False, obj=invocation)
-    return result if isinstance(result, int) else 0
 
 
 def _end(invocation: Invocation, error: PhalanxError, code: int) -> int:

@@ -113,7 +113,15 @@ def download(url: str, target: Path, limit: int) -> None:
             if announced > limit:
                 raise FetchError(f"the file is larger than {limit:,} bytes")
             with replace_with(target) as file:
-                received = _copy(answer, file, limit, _Progress(target.name, announced))
+                show = _Progress(target.name, announced)
+                received = 0
+                while chunk := answer.read(CHUNK):
+                    received += len(chunk)
+                    if received > limit:
+                        raise FetchError(f"the file is larger than {limit:,} bytes")
+                    file.write(chunk)
+                    show.at(received)
+                show.end()
                 if announced >= 0 and received != announced:
                     raise FetchError("the connection ended early")
     except urllib.error.HTTPError as error:
@@ -122,18 +130,6 @@ def download(url: str, target: Path, limit: int) -> None:
         raise FetchError(str(error.reason)) from error
     except (TimeoutError, ConnectionError, http.client.HTTPException, ValueError) as error:
         raise FetchError(str(error) or type(error).__name__) from error
-
-
-def _copy(answer: http.client.HTTPResponse, file: IO[bytes], limit: int, show: _Progress) -> int:
-    received = 0
-    while chunk := answer.read(CHUNK):
-        received += len(chunk)
-        if received > limit:
-            raise FetchError(f"the file is larger than {limit:,} bytes")
-        file.write(chunk)
-        show.at(received)
-    show.end()
-    return received
 
 
 class _SecureRedirects(urllib.request.HTTPRedirectHandler):

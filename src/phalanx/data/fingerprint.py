@@ -42,7 +42,9 @@ def fingerprint(reader: Reader) -> Print:
     try:
         for number, sample in enumerate(samples):
             place, again = divmod(number, READS)
-            parts = _parts(sample)
+            parts = np.full((PARTS, 2), np.nan)
+            for at, part in zip(range(PARTS), _leaves(sample), strict=False):
+                parts[at] = part
             if again:
                 unstable |= ~((found[place] == parts) | np.isnan(found[place])).all(axis=1)
             found[place] = parts
@@ -61,13 +63,6 @@ def first_difference(mine: Print, other: Print) -> int | None:
     apart = np.abs(mine[..., 0] - other[..., 0]) > ROOM * (mine[..., 1] + other[..., 1])
     places = (known & np.where(exact, (mine != other).any(axis=-1), apart)).any(axis=1)
     return int(places.argmax()) if places.any() else None
-
-
-def _parts(sample: Any) -> Print:
-    found = np.full((PARTS, 2), np.nan)
-    for at, part in zip(range(PARTS), _leaves(sample), strict=False):
-        found[at] = part
-    return found
 
 
 def _leaves(value: Any) -> Iterator[tuple[float, float]]:

@@ -11,13 +11,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import (
-    DataLoader,
-    IterableDataset,
-    Subset,
-    TensorDataset,
-    default_collate,
-)
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, default_collate
 
 from phalanx.core.errors import InputError
 from phalanx.data.augment import Augment, Draws
@@ -73,7 +67,17 @@ class TensorReader:
         options: LoaderOptions | None = None,
         form: Callable[[list[Tensor]], Batch] = tuple,
     ) -> None:
-        _check_rows([tuple(t.shape) for t in tensors])
+        shapes = [tuple(t.shape) for t in tensors]
+        if any(not shape for shape in shapes):
+            raise InputError("the data has a tensor without dimensions", "Use one row per sample.")
+        rows = {shape[0] for shape in shapes}
+        if len(rows) > 1:
+            raise InputError(
+                f"the tensors of the data differ in length: {', '.join(str(s[0]) for s in shapes)}",
+                "Give each tensor one row per sample.",
+            )
+        if rows == {0}:
+            raise InputError("the data is empty", "Give at least one sample.")
         options = options or LoaderOptions()
         self.tensors = tuple(t.detach().contiguous() for t in tensors)
         self.shuffle, self.batch = options.shuffle, options.batch
@@ -115,7 +119,7 @@ def as_reader(data: Any, *, seed: int = 0, augment: Augment | None = None) -> Re
     tensors = tensors_of(data)
     if tensors is not None:
         return TensorReader(tensors, seed=seed, augment=augment, form=_form_of(data))
-    if _is_map_style(data):
+    if hasattr(data, "__getitem__") and not isinstance(data, dict | str | bytes):
         return LazyReader(data, seed=seed, augment=augment)
     raise InputError(f"cannot read data of type {type(data).__name__}", KINDS)
 
@@ -148,7 +152,12 @@ def tensors_of(data: Any) -> list[Tensor] | None:
     if type(data) is TensorDataset:
         return list(data.tensors)
     if type(data) is Subset:
-        return _rows_of(data)
+        listed = isinstance(data.dataset, list | tuple)  # samples, not columns
+        whole = None if listed else tensors_of(data.dataset)
+        if whole is None:
+            return None
+        rows = torch.as_tensor(data.indices, dtype=torch.int64)
+        return [tensor.index_select(0, rows) for tensor in whole]
     if isinstance(data, list | tuple):
         if not data or not all(isinstance(part, Tensor | np.ndarray) for part in data):
             kinds = ", ".join(type(part).__name__ for part in data[:4])
@@ -166,15 +175,6 @@ def _form_of(data: Any) -> Callable[[list[Tensor]], Batch]:
     return tuple if isinstance(data, tuple) else list
 
 
-def _rows_of(subset: Subset[Any]) -> list[Tensor] | None:
-    listed = isinstance(subset.dataset, list | tuple)  # samples, not columns
-    whole = None if listed else tensors_of(subset.dataset)
-    if whole is None:
-        return None
-    rows = torch.as_tensor(subset.indices, dtype=torch.int64)
-    return [tensor.index_select(0, rows) for tensor in whole]
-
-
 def _tensor(data: Any) -> Tensor:
     if isinstance(data, Tensor):
         return data
@@ -184,21 +184,3 @@ def _tensor(data: Any) -> Tensor:
         raise InputError(
             f"cannot read a NumPy array of {data.dtype}", "Convert it to numbers first."
         ) from error
-
-
-def _is_map_style(data: Any) -> bool:
-    """A Dataset, or anything else with numbered samples."""
-    return hasattr(data, "__getitem__") and not isinstance(data, dict | str | bytes)
-
-
-def _check_rows(shapes: list[tuple[int, ...]]) -> None:
-    if any(not shape for shape in shapes):
-        raise InputError("the data has a tensor without dimensions", "Use one row per sample.")
-    rows = {shape[0] for shape in shapes}
-    if len(rows) > 1:
-        raise InputError(
-            f"the tensors of the data differ in length: {', '.join(str(s[0]) for s in shapes)}",
-            "Give each tensor one row per sample.",
-        )
-    if rows == {0}:
-        raise InputError("the data is empty", "Give at least one sample.")

@@ -10,7 +10,7 @@ from pathlib import Path
 from phalanx.core.errors import InputError
 from phalanx.core.files import write_whole
 from phalanx.lab import state as states
-from phalanx.lab.state import LabState, MachineState
+from phalanx.lab.state import LabState
 from phalanx.pool.facts import Facts
 
 
@@ -22,24 +22,17 @@ def text_of(state: LabState, facts: Facts, key: Path) -> str:
     lines = [f"# The lab '{state.name}' on this host. End it: phalanx lab down {state.name}"]
     lines += [f"defaults: {json.dumps(defaults)}", "machines:"]
     for machine in state.machines:
-        fields = _fields(state, machine, facts, unequal)
+        memory = min(state.memory or facts.memory, facts.memory)
+        fields: dict[str, object] = {
+            "host": machine.address,
+            "cores": cores_of(machine.cpu, facts.cores),
+            "memory": f"{memory // 1024**2}MiB",
+            "host_key": machine.host_key,
+        }
+        if unequal and machine.cpu is not None:
+            fields["speed"] = machine.cpu / 100
         lines.append(f"  {machine.name}: {json.dumps(fields)}")
     return "\n".join(lines) + "\n"
-
-
-def _fields(
-    state: LabState, machine: MachineState, facts: Facts, unequal: bool
-) -> dict[str, object]:
-    memory = min(state.memory or facts.memory, facts.memory)
-    fields: dict[str, object] = {
-        "host": machine.address,
-        "cores": cores_of(machine.cpu, facts.cores),
-        "memory": f"{memory // 1024**2}MiB",
-        "host_key": machine.host_key,
-    }
-    if unequal and machine.cpu is not None:
-        fields["speed"] = machine.cpu / 100
-    return fields
 
 
 def cores_of(cpu: float | None, host: int) -> int:

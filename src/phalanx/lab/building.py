@@ -73,8 +73,11 @@ def build(state: LabState, shared: Sequence[Path], password: str | None = None) 
     try:
         for machine in state.machines:
             started.append(Starting(state.name, machine))
-        for one in started:
-            _record(one)
+        for one in started:  # before its number is known, its control group tells which it is
+            one.machine.pid = one.pid()
+            one.machine.started = ending.started_at(one.machine.pid)
+            if one.machine.started is None:
+                raise MachineError(f"machine '{one.machine.name}' ended immediately", "Try again.")
         states.write(state)
         for one in started:
             network.make_link(state, one.machine)
@@ -114,12 +117,3 @@ def _make_groups(state: LabState) -> None:
             folder.mkdir(exist_ok=True)
         cgroups.limit_memory(folders, state.memory)
         cgroups.limit_cpu(folders, machine.cpu)
-
-
-def _record(starting: Starting) -> None:
-    """Before its number is known, a process is found by the control group it is in."""
-    machine = starting.machine
-    machine.pid = starting.pid()
-    machine.started = ending.started_at(machine.pid)
-    if machine.started is None:
-        raise MachineError(f"machine '{machine.name}' ended immediately", "Try again.")

@@ -30,30 +30,21 @@ def parents(name: str, mount: Path = MOUNT, ours: Path = Path("/proc/self/cgroup
     if (mount / "cgroup.controllers").exists():
         # Version 2 gives controllers only to children of groups without processes: the root.
         return [mount / group]
-    places = _places(ours)
+    places = {}
+    for line in ours.read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        places.update(dict.fromkeys(controllers.split(","), path))
     found = []
-    for controller in ("cpu", "memory", *_counting(mount)):
+    # Processor time is counted in a tree of its own, on some hosts.
+    apart = mount / "cpuacct"
+    same = apart.exists() and apart.resolve() == (mount / "cpu").resolve()
+    for controller in ("cpu", "memory", *(["cpuacct"] if apart.exists() and not same else [])):
         base = mount / controller / places.get(controller, "/").lstrip("/")
         base = base if base.is_dir() else mount / controller
         if not (base / "cgroup.procs").exists():
             raise InputError(f"this host has no control group '{controller}'", REMEDY)
         found.append(base / group)
     return found
-
-
-def _counting(mount: Path) -> list[str]:
-    """Processor time is counted in a tree of its own, on some hosts."""
-    apart = mount / "cpuacct"
-    same = apart.exists() and apart.resolve() == (mount / "cpu").resolve()
-    return ["cpuacct"] if apart.exists() and not same else []
-
-
-def _places(ours: Path) -> dict[str, str]:
-    places = {}
-    for line in ours.read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        places.update(dict.fromkeys(controllers.split(","), path))
-    return places
 
 
 def make_parent(folder: Path) -> None:

@@ -56,11 +56,7 @@ def remove(state: LabState) -> None:
     network.remove_network(state)
     for folder in [*folders, *map(Path, state.cgroups)]:
         cgroups.remove(folder)
-    _remove_blueprint(state)
-
-
-def _remove_blueprint(state: LabState) -> None:
-    """Unless somebody has changed it since: then it is theirs."""
+    # The blueprint goes too, unless somebody has changed it since: then it is theirs.
     if state.blueprint is None:
         return
     path = Path(state.blueprint)

@@ -36,20 +36,6 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
     check(libc.mount(*words, ctypes.c_ulong(flags), options.encode() or None), f"mount {target}")
 
 
-def make_private_folders(shared: list[str]) -> None:
-    """Own /proc, /sys, /run, /tmp and /dev/shm; what is shared below them is shown there again."""
-    mount("", "/", flags=RECURSIVE | PRIVATE)
-    kept = [(path, os.open(path, os.O_PATH)) for path in [*shared, "/sys/fs/cgroup"]]
-    mount("proc", "/proc", "proc")
-    mount("sysfs", "/sys", "sysfs")
-    for path, mode in (("/run", "755"), ("/tmp", "1777"), ("/dev/shm", "1777")):
-        mount("tmpfs", path, "tmpfs", options=f"mode={mode}")
-    for path, number in kept:
-        Path(path).mkdir(parents=True, exist_ok=True)
-        mount(f"/proc/self/fd/{number}", path, flags=BIND | RECURSIVE)
-        os.close(number)
-
-
 def make_files(setup: dict[str, Any]) -> None:
     for folder in (HOME, SSH, RUN / "etc"):
         folder.mkdir(mode=0o700)
@@ -132,7 +118,18 @@ def start_sshd(program: str, address: str) -> None:
 
 def set_up(setup: dict[str, Any]) -> None:
     socket.sethostname(setup["name"])
-    make_private_folders(setup["shared"])
+    # Own /proc, /sys, /run, /tmp and /dev/shm; what is shared below them is shown there again.
+    shared = setup["shared"]
+    mount("", "/", flags=RECURSIVE | PRIVATE)
+    kept = [(path, os.open(path, os.O_PATH)) for path in [*shared, "/sys/fs/cgroup"]]
+    mount("proc", "/proc", "proc")
+    mount("sysfs", "/sys", "sysfs")
+    for path, mode in (("/run", "755"), ("/tmp", "1777"), ("/dev/shm", "1777")):
+        mount("tmpfs", path, "tmpfs", options=f"mode={mode}")
+    for path, number in kept:
+        Path(path).mkdir(parents=True, exist_ok=True)
+        mount(f"/proc/self/fd/{number}", path, flags=BIND | RECURSIVE)
+        os.close(number)
     make_files(setup)
     start_sshd(setup["sshd"], setup["address"])
 

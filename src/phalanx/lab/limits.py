@@ -26,8 +26,7 @@ def read_rate(value: float | str | None) -> float | None:
         value = float(found[1]) * RATES[found[2]]
     if isinstance(value, str) or not SLOWEST_RATE <= value < math.inf:
         raise InputError(
-            f"'{value}' is not a link rate",
-            "Give one of 100kbit or more: 100mbit, 1gbit, 2.5gbit.",
+            f"'{value}' is not a link rate", "Give one of 100kbit or more: 100mbit, 1gbit, 2.5gbit."
         )
     return float(value)
 

@@ -8,14 +8,7 @@ import msgspec
 
 from phalanx.core.errors import InputError
 from phalanx.core.spec import parse_spec
-from phalanx.plan.placement import (
-    PlannedMachine,
-    Slot,
-    crowded,
-    natural_workers,
-    place,
-    share_out,
-)
+from phalanx.plan.placement import PlannedMachine, Slot, crowded, natural_workers, place, share_out
 from phalanx.plan.select import by_speed
 from phalanx.pool.machine import HERE, Machine
 

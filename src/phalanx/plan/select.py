@@ -44,7 +44,15 @@ def _part(pool: Pool, word: str, text: str) -> list[Machine]:
         return _group(pool, word)
     name, colon, number = word.partition(":")
     if name == "fastest":
-        return _fastest(pool, word, number)
+        # isdecimal alone would let other scripts' digits pass.
+        if not (number.isascii() and number.isdecimal() and int(number[:9]) >= 1):
+            raise InputError(
+                f"'{word}' needs a whole number of machines, 1 or more", "For example: fastest:2"
+            )
+        wanted = int(number[:9])
+        if wanted > len(pool.machines):
+            raise InputError(f"'{word}' needs {number[:9]} machines", f"The pool has {_has(pool)}.")
+        return by_speed(pool.machines)[:wanted]
     named = {m.name: m for m in pool.machines}
     if colon or word not in named:
         known = [*named, *GROUPS, "fastest:N"]
@@ -68,18 +76,6 @@ def _group(pool: Pool, word: str) -> list[Machine]:
             f"the selection '{word}' matches no machine", f"The pool has {_has(pool)}."
         )
     return found
-
-
-def _fastest(pool: Pool, word: str, number: str) -> list[Machine]:
-    # isdecimal alone would let other scripts' digits pass.
-    if not (number.isascii() and number.isdecimal() and int(number[:9]) >= 1):
-        raise InputError(
-            f"'{word}' needs a whole number of machines, 1 or more", "For example: fastest:2"
-        )
-    wanted = int(number[:9])
-    if wanted > len(pool.machines):
-        raise InputError(f"'{word}' needs {number[:9]} machines", f"The pool has {_has(pool)}.")
-    return by_speed(pool.machines)[:wanted]
 
 
 def _has(pool: Pool) -> str:

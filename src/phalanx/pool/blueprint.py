@@ -178,11 +178,7 @@ def _wrong_field(
             draft.node, f"'{short(draft.name)}' is not a machine name", f"A name is {wanted}."
         )
     if field not in draft.fields:
-        return document.fault(
-            draft.node,
-            f"{draft.label} has no '{field}'",
-            f"Add it: {wanted}.",
-        )
+        return document.fault(draft.node, f"{draft.label} has no '{field}'", f"Add it: {wanted}.")
     entry = draft.fields[field]
     value = "this" if field == "password" else f"'{short(values[field])}'"
     problem = f"{_origin(draft, field)}: {entry.key} must be {wanted}, not {value}"

@@ -107,7 +107,12 @@ def read_document(path: Path) -> Document:
     """Read and parse ``path``; whatever is wrong with it is an :class:`InputError`."""
     content, private = _read(path)
     text = _decode(path, content)
-    _check_depth(path, text)
+    # Before anything is parsed: parsers take seconds, or all of the stack, to find out.
+    depth = 0
+    for bracket in re.findall(r"[\[\]{}]", text):
+        depth += 1 if bracket in "[{" else -1
+        if depth > MOST_DEEP:
+            raise _too_deep(path)
     if path.suffix.lower() == ".json":
         _check_json(path, text)
         # Tabs are not in strings of valid JSON; as spaces, YAML takes them and columns hold.
@@ -152,15 +157,6 @@ def _decode(path: Path, content: bytes) -> str:
 def _place(before: str) -> str:
     """LINE:COLUMN of what comes after ``before``."""
     return f"{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"
-
-
-def _check_depth(path: Path, text: str) -> None:
-    """Before anything is parsed: parsers take seconds, or all of the stack, to find out."""
-    depth = 0
-    for bracket in re.findall(r"[\[\]{}]", text):
-        depth += 1 if bracket in "[{" else -1
-        if depth > MOST_DEEP:
-            raise _too_deep(path)
 
 
 def _check_json(path: Path, text: str) -> None:

@@ -90,19 +90,15 @@ def _notes(sources: list[dict[str, bytes]]) -> str:
 
 
 def _readme(study: StudyData, notes: str) -> str:
+    # The command as it reads inside the bundle's folder with the script.
+    name = Path(study.script).name if study.script else ""
+    words = [name if name and Path(word).name == name else word for word in study.command]
     return _README.format(
         kind="study" if study.paths.study.exists() else "run",
         python=platform.python_version(),
-        command=_command_here(study),
+        command=shlex.join(words) or "phalanx run SCRIPT",
         notes=notes,
     )
-
-
-def _command_here(study: StudyData) -> str:
-    """The command as it reads inside the bundle's ``script`` folder."""
-    name = Path(study.script).name if study.script else ""
-    words = [name if name and Path(word).name == name else word for word in study.command]
-    return shlex.join(words) or "phalanx run SCRIPT"
 
 
 def _source(run: RunData) -> dict[str, bytes]:

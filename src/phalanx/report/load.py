@@ -67,11 +67,6 @@ class Spread:
         return self.high - self.low
 
 
-def spread_of(summaries: Sequence[Summary], get: Getter) -> Spread | None:
-    values = tuple(value for s in summaries if (value := get(s)) is not None)
-    return Spread(values) if values else None
-
-
 @dataclass(frozen=True)
 class RunGroup:
     """The repeats of one strategy with one batch, one number of workers, one emulation."""
@@ -96,7 +91,9 @@ class RunGroup:
 
     def spread(self, get: Getter) -> Spread | None:
         """Over the finished repeats; a group that has none shows what it reached."""
-        return spread_of([run.summary for run in self.done or self.runs], get)
+        summaries = [run.summary for run in self.done or self.runs]
+        values = tuple(value for s in summaries if (value := get(s)) is not None)
+        return Spread(values) if values else None
 
 
 @dataclass(frozen=True)

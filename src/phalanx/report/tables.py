@@ -222,7 +222,17 @@ def print_table(study: StudyData, console: Console) -> None:
     """The table, fitted to the console's width."""
     lines = table_lines(study)
     for block in _blocks([group.label for group in study.groups], lines, console.width):
-        console.print(_rich_table(study, lines, block))
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+        table.add_column("")
+        for index in block:
+            table.add_column(Text(printable(study.groups[index].label)), justify="right")
+        for line in lines:
+            cells = [line.cells[index] for index in block]
+            values = (Text(printable(c.text), style="bold green" if c.best else "") for c in cells)
+            table.add_row(Text(printable(line.name), style="dim"), *values)
+            if any(cell.note for cell in cells):
+                table.add_row("", *(Text(cell.note, style="dim") for cell in cells))
+        console.print(table)
 
 
 def _blocks(labels: list[str], lines: list[TableRow], width: int) -> Iterator[list[int]]:
@@ -241,17 +251,3 @@ def _blocks(labels: list[str], lines: list[TableRow], width: int) -> Iterator[li
         used += needed
     if block:
         yield block
-
-
-def _rich_table(study: StudyData, lines: list[TableRow], block: list[int]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("")
-    for index in block:
-        table.add_column(Text(printable(study.groups[index].label)), justify="right")
-    for line in lines:
-        cells = [line.cells[index] for index in block]
-        values = (Text(printable(c.text), style="bold green" if c.best else "") for c in cells)
-        table.add_row(Text(printable(line.name), style="dim"), *values)
-        if any(cell.note for cell in cells):
-            table.add_row("", *(Text(cell.note, style="dim") for cell in cells))
-    return table

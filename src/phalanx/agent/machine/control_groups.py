@@ -98,7 +98,9 @@ def cpu_group() -> str | None:
     """
     for group in groups_of("cpu"):
         if quota_of(group.folder) is not None and not group.is_root:
-            counted = _accounting(group.folder)
+            # Where the processor time of a group is counted: version 1 may do so in another tree.
+            beside = group.folder.replace(f"{MOUNT}/cpu/", f"{MOUNT}/cpuacct/", 1)
+            counted = next((f for f in (group.folder, beside) if cpu_seconds(f) is not None), None)
             if counted:
                 return counted
     if in_container():
@@ -107,12 +109,6 @@ def cpu_group() -> str | None:
                 if not group.is_root and cpu_seconds(group.folder) is not None:
                     return group.folder
     return None
-
-
-def _accounting(folder: str) -> str | None:
-    """Where the processor time of a group is counted: version 1 may do so in another tree."""
-    beside = folder.replace(f"{MOUNT}/cpu/", f"{MOUNT}/cpuacct/", 1)
-    return next((f for f in (folder, beside) if cpu_seconds(f) is not None), None)
 
 
 def cpu_seconds(folder: str) -> float | None:

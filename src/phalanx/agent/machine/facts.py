@@ -147,7 +147,14 @@ def addresses() -> list[dict[str, str]]:
     """Every address with its interface; loopback, and those of the link only, are left out."""
     if not sys.platform.startswith("linux"):
         return []
-    return _version_4() + _version_6()
+    # /proc/net/if_inet6: address, number, length of the prefix, scope (0: global), flags.
+    found = []
+    for line in groups.read_text("/proc/net/if_inet6").splitlines():
+        fields = line.split()
+        if len(fields) == 6 and fields[3] == "00":
+            address = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(fields[0]))
+            found.append({"interface": fields[5], "address": address})
+    return _version_4() + found
 
 
 def _version_4() -> list[dict[str, str]]:
@@ -162,17 +169,6 @@ def _version_4() -> list[dict[str, str]]:
             address = socket.inet_ntoa(answer[20:24])
             if not address.startswith("127."):
                 found.append({"interface": name, "address": address})
-    return found
-
-
-def _version_6() -> list[dict[str, str]]:
-    """``/proc/net/if_inet6``: address, number, length of the prefix, scope (0: global), flags."""
-    found = []
-    for line in groups.read_text("/proc/net/if_inet6").splitlines():
-        fields = line.split()
-        if len(fields) == 6 and fields[3] == "00":
-            address = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(fields[0]))
-            found.append({"interface": fields[5], "address": address})
     return found
 
 

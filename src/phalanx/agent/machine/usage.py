@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from phalanx.agent.machine import control_groups as groups
 from phalanx.agent.machine import counters, energy, facts
 from phalanx.agent.machine.gpus import GpuReadings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class UsageMeter:

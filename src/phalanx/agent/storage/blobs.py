@@ -152,7 +152,10 @@ class BlobStore:
         self.received += len(piece)
         if last:
             self._incoming = None
-            self._check_later(incoming)
+            if self._checker is None:
+                self._checker = threading.Thread(target=self._check_all, daemon=True)
+                self._checker.start()
+            self._to_check.put(incoming)
 
     def _open(self, digest: str) -> _Incoming:
         path = self.part(digest)
@@ -171,12 +174,6 @@ class BlobStore:
         if self._incoming is not None:
             self._incoming.file.close()
             self._incoming = None
-
-    def _check_later(self, incoming: _Incoming) -> None:
-        if self._checker is None:
-            self._checker = threading.Thread(target=self._check_all, daemon=True)
-            self._checker.start()
-        self._to_check.put(incoming)
 
     def _check_all(self) -> None:
         while True:
@@ -240,8 +237,7 @@ def unwritable(agent: Agent, error: OSError) -> RequestProblem:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         free = disk_free(agent.folder) or 0
         return RequestProblem(
-            f"no space is left in {agent.folder} ({size_words(free)} free)",
-            MORE_SPACE,
+            f"no space is left in {agent.folder} ({size_words(free)} free)", MORE_SPACE
         )
     return RequestProblem(
         f"cannot write in {agent.folder}: {error.strerror or error}",

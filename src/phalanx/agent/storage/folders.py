@@ -57,16 +57,12 @@ def have(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any
         return {"ready": str(target)}
     missing = list(missing_blobs(store, entries, first))
     if first == 0:
-        _check_need(agent, kind, entries, missing)
+        needed = sum(entries[number]["size"] - offset for number, offset in missing)
+        if kind not in LINKED:
+            needed += sum(entry["size"] for entry in entries)
+        check_space(agent, needed)
     following = missing[PAGE][0] if len(missing) > PAGE else None
     return {"missing": missing[:PAGE], "next": following}
-
-
-def _check_need(agent: Agent, kind: str, entries: Entries, missing: list[Any]) -> None:
-    needed = sum(entries[number]["size"] - offset for number, offset in missing)
-    if kind not in LINKED:
-        needed += sum(entry["size"] for entry in entries)
-    check_space(agent, needed)
 
 
 def target_of(agent: Agent, kind: str, digest: str) -> Path:
@@ -136,20 +132,16 @@ def _make(store: BlobStore, entries: Entries, target: Path, linked: bool) -> Non
     try:
         for entry in sorted(entries, key=lambda entry: bool(entry["link"])):
             _place(store, entry, inside(part, entry["path"]), linked)
-        _take_name(part, target)
+        if target.exists():  # an older one that is not whole
+            old = target.with_name(part.name + ".old")
+            target.rename(old)
+            part.rename(target)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            part.rename(target)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
-
-
-def _take_name(part: Path, target: Path) -> None:
-    if target.exists():  # an older one that is not whole
-        old = target.with_name(part.name + ".old")
-        target.rename(old)
-        part.rename(target)
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        part.rename(target)
 
 
 def _place(store: BlobStore, entry: dict[str, Any], path: Path, linked: bool) -> None:

@@ -105,7 +105,7 @@ def new_files(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str
     """The files of the project's folder that are new or changed, with their sizes."""
     project = run_folder_of(agent) / "project"
     found = _changed(project)
-    listed = [(_shown(name), size) for name, size in found[:NAMED]]
+    listed = [(name.encode(errors="replace").decode(), size) for name, size in found[:NAMED]]
     return {"files": listed, "count": len(found), "path": str(project)}
 
 
@@ -115,10 +115,6 @@ def _changed(project: Path) -> list[tuple[str, int]]:
         return []
     now = snapshot(project)
     return sorted((name, size[0]) for name, size in now.items() if before.get(name) != size)
-
-
-def _shown(name: str) -> str:
-    return name.encode(errors="replace").decode()
 
 
 def collected(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:

@@ -7,16 +7,13 @@ import fcntl
 import itertools
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from phalanx.agent import background
 from phalanx.agent.frames import RequestProblem
 from phalanx.agent.life import PARTS
 from phalanx.agent.storage.environments import MARKER
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 KEEP_SECONDS = 30 * 24 * 3600.0
 PART_SECONDS = 24 * 3600.0

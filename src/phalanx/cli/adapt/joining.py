@@ -6,8 +6,9 @@ import ast
 from dataclasses import dataclass
 
 from phalanx.cli.adapt.refusals import cannot
-from phalanx.cli.adapt.script_tree import Function, Loop, ScriptTree, path_to
-from phalanx.core.script.explained import CallingFunction, Explanation
+from phalanx.cli.adapt.script_tree import Loop, ScriptTree, path_to
+from phalanx.core.script.explained import Explanation, Place
+from phalanx.core.script.script_imports import Function, function_at
 
 
 @dataclass(frozen=True)
@@ -31,33 +32,28 @@ def joining_of(found: Explanation, tree: ScriptTree, file: str, *, whole: bool) 
         optimizers = [name for name in caller.optimizers if name is not None]
         named = len(models) == len(found.models) and len(optimizers) == len(found.optimizers)
         if named and caller.place.file == file:
-            before, again = _statement(caller, found, tree)
+            function = function_at(tree.tree, caller.place.function, caller.place.first)
+            if caller.place.function and function is None:
+                raise cannot(
+                    f"{caller.place.file}:{caller.place.line} is in no function that can be read"
+                )
+            before, again = _statement(caller.place, function, found, tree)
             epochs = _plain_range(before) if whole else None
             if again and epochs is None:
                 raise cannot(
                     f"{file}:{caller.place.line} trains several times, and not by a loop over "
                     "range(…)"
                 )
-            function = _function(caller, tree)
             return Joining(function, before, models, optimizers, epochs)
     raise cannot(
         f"{file}, where it trains, has no place that has a name for each model and optimizer"
     )
 
 
-def _function(caller: CallingFunction, tree: ScriptTree) -> Function | None:
-    place = caller.place
-    found = tree.function_at(place.function, place.first) if place.function else None
-    if place.function and found is None:
-        raise cannot(f"{place.file}:{place.line} is in no function that can be read")
-    return found
-
-
 def _statement(
-    caller: CallingFunction, found: Explanation, tree: ScriptTree
+    place: Place, function: Function | None, found: Explanation, tree: ScriptTree
 ) -> tuple[ast.stmt, bool]:
     """What to join before, and whether that is inside a loop in which optimizers are made."""
-    place, function = caller.place, _function(caller, tree)
     path = path_to(function.body if function else tree.tree.body, place.line)
     if not path:
         raise cannot(f"{place.file}:{place.line} is in no statement that can be read")

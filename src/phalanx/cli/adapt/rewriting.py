@@ -11,32 +11,23 @@ import ast
 
 from phalanx.cli.adapt.joining import Joining, joining_of
 from phalanx.cli.adapt.refusals import cannot, refuse_what_is_hidden
-from phalanx.cli.adapt.script_tree import Function, ScriptTree
-from phalanx.cli.adapt.source_edits import SourceEdits, Span, span_of
-from phalanx.core.script.explained import Explanation, FoundData, Place
+from phalanx.cli.adapt.script_tree import ScriptTree
+from phalanx.cli.adapt.source_edits import SourceEdits
+from phalanx.core.script.explained import Explanation, Place, Span, span_of
+from phalanx.core.script.script_imports import Function, function_at
 
 _NAMES = ("run", "training", "phalanx_run")
 
 
-def file_of(found: Explanation) -> str:
-    """The file that has to change, relative to the script's folder."""
-    place = refuse_what_is_hidden(found)
-    return place.file
-
-
 def rewrite(found: Explanation, source: bytes) -> SourceEdits:
-    place = refuse_what_is_hidden(found)
-    edits = SourceEdits(source, place.file)
-    return _Rewriting(found, edits).done()
+    return _Rewriting(found, refuse_what_is_hidden(found), source).done()
 
 
 class _Rewriting:
-    def __init__(self, found: Explanation, edits: SourceEdits) -> None:
-        assert found.data is not None and found.data.place is not None
-        self._found, self._edits, self._tree = found, edits, ScriptTree(edits.tree)
-        self._data: FoundData = found.data
-        self._place: Place = found.data.place
-        self._file = self._place.file
+    def __init__(self, found: Explanation, place: Place, source: bytes) -> None:
+        self._found, self._place, self._file = found, place, place.file
+        self._edits = SourceEdits(source, place.file)
+        self._tree = ScriptTree(self._edits.tree)
         self._functions: list[Function | None] = []
         """Where the run is used."""
 
@@ -102,7 +93,7 @@ class _Rewriting:
         return found
 
     def _function(self, place: Place) -> Function | None:
-        return self._tree.function_at(place.function, place.first)
+        return function_at(self._tree.tree, place.function, place.first)
 
     def _refuse_gradients_after(self, steps: list[ast.Call]) -> None:
         """``run.step()`` drops the gradients, so that a script cannot look at them afterwards."""

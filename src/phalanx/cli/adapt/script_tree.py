@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
+from phalanx.core.script.script_imports import Function
+
 Loop = ast.For | ast.AsyncFor | ast.While
 
 
@@ -37,15 +38,6 @@ class ScriptTree:
             if isinstance(outer, Loop):
                 found.append(outer)
         return found
-
-    def function_at(self, name: str, first: int) -> Function | None:
-        """The function that begins in line ``first``, with its decorators."""
-        for node in ast.walk(self.tree):
-            if not isinstance(node, Function) or node.name != name:
-                continue
-            if min([node.lineno, *(d.lineno for d in node.decorator_list)]) == first:
-                return node
-        return None
 
     def calls(self) -> Iterator[ast.Call]:
         return (node for node in ast.walk(self.tree) if isinstance(node, ast.Call))

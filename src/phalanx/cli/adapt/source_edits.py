@@ -8,10 +8,9 @@ import re
 import tokenize
 
 from phalanx.core.errors import InputError
+from phalanx.core.script.explained import Span
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
-Span = tuple[int, int, int, int]
-"""First line and column, last line and column; lines from 1, columns in bytes, as in ``ast``."""
 
 
 class SourceEdits:
@@ -64,9 +63,8 @@ class SourceEdits:
         lines = list(self.lines)
         for first, begin, last, end, text in sorted(self._replaced, reverse=True):
             head, tail = lines[first - 1].encode()[:begin], lines[last - 1].encode()[end:]
-            lines[first - 1 : last] = [f"{head.decode()}{text}{tail.decode()}"] + [""] * (
-                last - first
-            )
+            whole = head.decode() + text + tail.decode()
+            lines[first - 1 : last] = [whole, *[""] * (last - first)]
         for number in sorted(self._inserted, reverse=True):
             if number > len(lines) and lines and not lines[-1].endswith(("\r", "\n")):
                 lines[-1] += self._newline
@@ -75,7 +73,3 @@ class SourceEdits:
 
     def encoded(self) -> bytes:
         return self.after.encode(self._encoding)
-
-
-def span_of(node: ast.expr) -> Span:
-    return node.lineno, node.col_offset, node.end_lineno or 0, node.end_col_offset or 0

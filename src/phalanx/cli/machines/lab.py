@@ -73,7 +73,12 @@ def up(
     """
     from phalanx.lab.lab import Lab
 
-    _check_out(out)
+    # Before anything is made: is this a place for the blueprint?
+    check_root()
+    if not out.absolute().parent.is_dir():
+        raise InputError(f"{out}: there is no such folder", "Give another --out.")
+    if out.is_dir() or (out.exists() and not _is_left_over(out)):
+        raise InputError(f"{out} already exists", "Remove it, or give another --out.")
     made = Lab.up(count, name=name, cpu=cpu, rate=rate, memory=memory, share=share or ())
     try:
         made.write_blueprint(out)
@@ -180,15 +185,6 @@ def kill(machine: MachineName, lab: InLab = None, json: o.Json = False) -> int:
     Example: phalanx lab kill m2
     """
     return _change(lab, machine, json, lambda found: found.kill(machine), "is powered off")
-
-
-def _check_out(path: Path) -> None:
-    """Before anything is made: is this a place for the blueprint?"""
-    check_root()
-    if not path.absolute().parent.is_dir():
-        raise InputError(f"{path}: there is no such folder", "Give another --out.")
-    if path.is_dir() or (path.exists() and not _is_left_over(path)):
-        raise InputError(f"{path} already exists", "Remove it, or give another --out.")
 
 
 def _is_left_over(path: Path) -> bool:

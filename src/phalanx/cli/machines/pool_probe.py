@@ -32,6 +32,8 @@ def probe(
 
     Example: phalanx pool probe pool.yaml --seconds 30
     """
+    import msgspec
+
     from phalanx.launch.pool.probe import probe_links
     from phalanx.launch.ssh.ssh_login import with_passwords
     from phalanx.plan.select import select
@@ -58,7 +60,8 @@ def probe(
         output.say(f"\nsaved in {path_beside(file)}")
     for trouble in found.trouble:
         output.problem(InputError(trouble.cause, trouble.remedy))
-    output.result(_as_json(found, path_beside(file)))
+    figures: dict[str, object] = msgspec.to_builtins(found)
+    output.result({**figures, "file": str(path_beside(file)) if found.rates else None})
     return MACHINE_FAILED if found.trouble else DONE
 
 
@@ -87,10 +90,3 @@ def _show(probe: Probe, output: Output) -> None:
         output.say(f"\n{words.left_out_title(probe)}", style="yellow")
         for line in words.left_out_words(probe):
             output.human.print(f"  {line}", soft_wrap=False)
-
-
-def _as_json(probe: Probe, path: Path) -> dict[str, object]:
-    import msgspec
-
-    figures: dict[str, object] = msgspec.to_builtins(probe)
-    return {**figures, "file": str(path) if probe.rates else None}

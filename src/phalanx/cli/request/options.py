@@ -25,8 +25,7 @@ def _explain_strategies(ctx: Any, value: str | None) -> str | None:
 
 
 Script = Annotated[
-    Path,
-    typer.Argument(metavar="SCRIPT", help="The training script. Arguments after -- go to it."),
+    Path, typer.Argument(metavar="SCRIPT", help="The training script. Arguments after -- go to it.")
 ]
 Module = Annotated[
     bool, typer.Option("-m", help="SCRIPT is the name of a module, as for python -m.")

@@ -170,7 +170,12 @@ def check(
     slow, rate = read_slow(options.slow), read_rate(options.rate)
     times = read_checkpoints(options.checkpoint_every, options.keep)
     ship_limit = read_size("--ship-limit", options.ship_limit)
-    _check_numbers(options)
+    check_at_least("--workers", options.workers, 1)
+    check_at_least("--epochs", options.epochs, 1)
+    check_at_least("--batch-per-worker", options.batch_per_worker, 1)
+    check_at_least("--seed", options.seed, 0)
+    if options.seed >= MOST_SEED:
+        raise InputError(f"--seed {options.seed} is too large", f"Use a seed below {MOST_SEED}.")
     _check_choices(options)
     if module and not joins:
         raise InputError("-m cannot be used with --framework", "Give the script's path.")
@@ -241,15 +246,6 @@ def read_batches(text: str | None) -> list[int | None]:
             raise InputError(f"--batch has {batch} twice", "To run each again: --repeat N")
         batches.append(batch)
     return batches
-
-
-def _check_numbers(options: RunOptions) -> None:
-    check_at_least("--workers", options.workers, 1)
-    check_at_least("--epochs", options.epochs, 1)
-    check_at_least("--batch-per-worker", options.batch_per_worker, 1)
-    check_at_least("--seed", options.seed, 0)
-    if options.seed >= MOST_SEED:
-        raise InputError(f"--seed {options.seed} is too large", f"Use a seed below {MOST_SEED}.")
 
 
 def _check_choices(options: RunOptions) -> None:

@@ -35,8 +35,7 @@ class ResumeOptions:
     epochs: Annotated[Number, typer.Option(metavar="N", help="Total; " + Same.lower())] = None
     batch: Annotated[Number, typer.Option(metavar="N", help=Same)] = None
     checkpoint: Annotated[
-        Number,
-        typer.Option(metavar="NUMBER", help="Its number. Default: the newest complete one."),
+        Number, typer.Option(metavar="NUMBER", help="Its number. Default: the newest complete one.")
     ] = None
     launcher: Annotated[Text, typer.Option(metavar="NAME", help=Same)] = None
     pool: Annotated[Path | None, typer.Option("--pool", metavar="FILE", help=Same)] = None

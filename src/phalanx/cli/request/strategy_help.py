@@ -41,7 +41,12 @@ def explain(*, json: bool) -> None:
     for title, entries in (("strategy", strategies), ("codec", codecs)):
         out.human.print(_table(title, entries), soft_wrap=False)
         out.say()
-    out.human.print(_switches(), soft_wrap=False)
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("switch", no_wrap=True)
+    table.add_column("what it does", ratio=1)
+    for example, summary in SWITCHES:
+        table.add_row(Text(example, style="cyan"), summary)
+    out.human.print(table, soft_wrap=False)
     out.say()
     for name in dict.fromkeys(ALIASES.values()):
         others = ", ".join(alias for alias, real in ALIASES.items() if real == name)
@@ -54,12 +59,14 @@ def explain(*, json: bool) -> None:
 
 def _entry(name: str, summary: str, keys: Mapping[str, Key]) -> dict[str, Any]:
     options = {key: _option(found) for key, found in keys.items()}
-    return {
-        "name": name,
-        "summary": summary,
-        "options": options,
-        "example": _example(name, options),
-    }
+    # The name with its numbers, as many as fit.
+    example = name
+    for key, option in options.items():
+        default = option["default"] or ""
+        longer = f"{example}:{key}={default}"
+        if default[:1].isdecimal() and len(longer) <= LONGEST_EXAMPLE:
+            example = longer
+    return {"name": name, "summary": summary, "options": options, "example": example}
 
 
 def _option(key: Key) -> dict[str, Any]:
@@ -77,17 +84,6 @@ def _range(key: Key) -> str:
     return f"at most {key.high:g}" if key.low is None else f"{key.low:g} to {key.high:g}"
 
 
-def _example(name: str, options: Mapping[str, dict[str, Any]]) -> str:
-    """The name with its numbers, as many as fit."""
-    example = name
-    for key, option in options.items():
-        default = option["default"] or ""
-        longer = f"{example}:{key}={default}"
-        if default[:1].isdecimal() and len(longer) <= LONGEST_EXAMPLE:
-            example = longer
-    return example
-
-
 def _table(title: str, entries: list[dict[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column(title, no_wrap=True)
@@ -96,21 +92,8 @@ def _table(title: str, entries: list[dict[str, Any]]) -> Table:
     for entry in entries:
         about = Text(entry["summary"])
         for key, option in entry["options"].items():
-            about.append("\n" + _line(key, option), style="dim")
+            default = f"={option['default']}" if option["default"] else ""
+            limits = f"; {option['range']}" if option["range"] else ""
+            about.append(f"\n{key}{default}: {option['summary']}{limits}", style="dim")
         table.add_row(Text(entry["name"], style="cyan"), about, entry["example"])
-    return table
-
-
-def _line(key: str, option: dict[str, Any]) -> str:
-    default = f"={option['default']}" if option["default"] else ""
-    limits = f"; {option['range']}" if option["range"] else ""
-    return f"{key}{default}: {option['summary']}{limits}"
-
-
-def _switches() -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("switch", no_wrap=True)
-    table.add_column("what it does", ratio=1)
-    for example, summary in SWITCHES:
-        table.add_row(Text(example, style="cyan"), summary)
     return table

@@ -170,13 +170,7 @@ def framework_job(
     settings = msgspec.structs.replace(
         job.settings, strategy=framework.system, balance="off", checkpoint_epochs=0
     )
-    return replace(
-        job,
-        script=script,
-        settings=settings,
-        plan=plan,
-        framework=framework,
-    )
+    return replace(job, script=script, settings=settings, plan=plan, framework=framework)
 
 
 def ready(job: Job, out: Output) -> Job:

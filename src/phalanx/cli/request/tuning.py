@@ -72,7 +72,9 @@ class Tuning:
 
     def _run_all(self, study: Study) -> int:
         while (trial := self._search.next()) is not None:
-            self._out.say(f"[{len(self._tried) + 1}] {self._label(trial)}", "bold")
+            words = f"{trial.stage}: {self._specs.of(trial.point)}, seed"
+            seed = self._request.options.seed + trial.seed
+            self._out.say(f"[{len(self._tried) + 1}] {words} {seed}", "bold")
             outcome = self._run_one(study, trial)
             if outcome.exit_code != DONE:
                 return outcome.exit_code
@@ -106,7 +108,9 @@ class Tuning:
         return lambda values: is_lost(values, self._baselines, self._epochs, self._rules)
 
     def _take(self, trial: SwitchTrial, summary: Summary) -> None:
-        history = values_of(summary, self._metric)
+        # The metric at the end of each epoch, as far as it is known.
+        rows = ((int(row["epoch"] or 0), row.get(self._metric)) for row in summary.history)
+        history = {epoch: value for epoch, value in rows if value is not None}
         value = history[max(history)] if history else None
         done = summary.status == "done"
         if trial.stage == BASELINE:
@@ -131,10 +135,6 @@ class Tuning:
 
     def _title(self, trial: SwitchTrial) -> str:
         return f"{self._request.name}-{self._specs.of(trial.point)}"
-
-    def _label(self, trial: SwitchTrial) -> str:
-        seed = self._request.options.seed + trial.seed
-        return f"{trial.stage}: {self._specs.of(trial.point)}, seed {seed}"
 
     def _tell(self, study: Study, finished: bool) -> None:
         """The table, the verdict, the report; then the JSON."""
@@ -179,12 +179,6 @@ class Tuning:
 
 
 _FIGURES = ("accuracy", "loss")
-
-
-def values_of(summary: Summary, metric: str) -> dict[int, float]:
-    """The metric at the end of each epoch, as far as it is known."""
-    rows = ((int(row["epoch"] or 0), row.get(metric)) for row in summary.history)
-    return {epoch: value for epoch, value in rows if value is not None}
 
 
 @dataclass

@@ -35,7 +35,12 @@ class ChangeLines:
         if isinstance(event, Balanced):
             return self._balanced(event)
         if isinstance(event, SamplesSettled):
-            return _settled(event)
+            told = (
+                f"worker {event.worker} is lost: the others take over {event.back} of its samples"
+            )
+            if event.lost:
+                told += f"; {event.lost} of an incomplete update cannot be trained again"
+            return told
         return self._switched(event) if isinstance(event, Switched) else None
 
     def _balanced(self, event: Balanced) -> str | None:
@@ -55,13 +60,6 @@ class ChangeLines:
         told = f"switched from {event.before} to {event.after} at epoch {event.at_epoch:.2f}"
         told += f", pause {seconds(event.pause)}"
         return _few(told, "switches", self._switches, MOST_SWITCHES)
-
-
-def _settled(event: SamplesSettled) -> str:
-    told = f"worker {event.worker} is lost: the others take over {event.back} of its samples"
-    if event.lost:
-        told += f"; {event.lost} of an incomplete update cannot be trained again"
-    return told
 
 
 def _few(line: str, kind: str, number: int, most: int) -> str | None:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from phalanx.cli.show.check_words import plain_table, short
 from phalanx.core import words
-from phalanx.pool.measured import CollectiveFigures, DeviceRates, LinkFigures, Probe, slowest
+from phalanx.pool.measured import CollectiveFigures, LinkFigures, Probe, slowest
 
 WIDTH = 80
 FAR_OFF = 2.0
@@ -25,10 +25,15 @@ def links_table(probe: Probe) -> tuple[str, Table]:
     """A title and a table: of bandwidth and latency, of bandwidth, or a line for each machine."""
     for latencies in (True, False):
         rows = _matrix(probe, latencies)
-        if _width(rows) <= WIDTH:
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        if sum(widths) + 2 * (len(widths) - 1) <= WIDTH:
             title = "links from row to column: Mbit/s"
             title += " and one-way latency" if latencies else f"; {_latency_words(probe)}"
-            return title, _as_table(rows)
+            (first, *titles), *body = rows
+            table = plain_table(first, *titles)
+            for row in body:
+                table.add_row(*row)
+            return title, table
     return f"links of each machine; {_latency_words(probe)}", _list(probe)
 
 
@@ -41,19 +46,6 @@ def _matrix(probe: Probe, latencies: bool) -> list[list[str]]:
         ]
         rows.append([short(source), *cells])
     return rows
-
-
-def _width(rows: list[list[str]]) -> int:
-    columns = zip(*rows, strict=True)
-    return sum(max(map(len, column)) + 2 for column in columns) - 2
-
-
-def _as_table(rows: list[list[str]]) -> Table:
-    (first, *titles), *body = rows
-    table = plain_table(first, *titles)
-    for row in body:
-        table.add_row(*row)
-    return table
 
 
 def _latency_words(probe: Probe) -> str:
@@ -218,16 +210,12 @@ def rates_table(probe: Probe) -> Table:
     for each in probe.rates:
         first = [short(each.machine), str(each.cores), words.size(each.memory)]
         for device in each.devices:
-            table.add_row(*first, *_cells(device)[: len(titles) - 2])
+            name = device.name if device.count == 1 else f"{device.count} × {device.name}"
+            figures = (device.float32, device.bfloat16, device.memory, device.watts)
+            cells = ("?" if each is None else _figure(each) for each in figures)
+            table.add_row(*first, *[words.short(name, DEVICE_WIDTH), *cells][: len(titles) - 2])
             first = ["", "", ""]
     return table
-
-
-def _cells(device: DeviceRates) -> list[str]:
-    name = device.name if device.count == 1 else f"{device.count} × {device.name}"
-    figures = (device.float32, device.bfloat16, device.memory, device.watts)
-    cells = ("?" if each is None else _figure(each) for each in figures)
-    return [words.short(name, DEVICE_WIDTH), *cells]
 
 
 def _figure(value: float) -> str:

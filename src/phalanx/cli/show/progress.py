@@ -142,7 +142,16 @@ class LiveProgress(_Progress):
     def render(self) -> RenderableType:
         if not self.state.workers:
             return Text(f"{self._title}  starting workers", style="dim")
-        return Group(_headline(self._title, self.state), _overall(self.state), _rows(self.state))
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+        table.add_column("worker", no_wrap=True, max_width=22, overflow="ellipsis")
+        for name in ("epoch", "samples/s", "loss", "waiting", "staleness"):
+            table.add_column(name, justify="right", no_wrap=True)
+        workers = [self.state.workers[rank] for rank in sorted(self.state.workers)]
+        for worker in workers[:MOST_ROWS]:
+            table.add_row(*_cells(worker, self.state.epochs))
+        if len(workers) > MOST_ROWS:
+            table.add_row(f"and {len(workers) - MOST_ROWS} more")
+        return Group(_headline(self._title, self.state), _overall(self.state), table)
 
 
 def epoch_line(line: EpochLine, epochs: int | None) -> str:
@@ -192,19 +201,6 @@ def _overall(state: ProgressState) -> Table:
     to_go = f"{clock(state.remaining)} to go" if state.remaining else ""
     grid.add_row(bar, rough_share(done) if done is not None else "", words, to_go)
     return grid
-
-
-def _rows(state: ProgressState) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("worker", no_wrap=True, max_width=22, overflow="ellipsis")
-    for name in ("epoch", "samples/s", "loss", "waiting", "staleness"):
-        table.add_column(name, justify="right", no_wrap=True)
-    workers = [state.workers[rank] for rank in sorted(state.workers)]
-    for worker in workers[:MOST_ROWS]:
-        table.add_row(*_cells(worker, state.epochs))
-    if len(workers) > MOST_ROWS:
-        table.add_row(f"and {len(workers) - MOST_ROWS} more")
-    return table
 
 
 def _cells(worker: WorkerState, epochs: int | None) -> list[str]:

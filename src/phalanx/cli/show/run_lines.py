@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from rich.cells import cell_len
 from rich.text import Text
 
 from phalanx.core.terminal import printable
 from phalanx.core.words import clock, share
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 STYLES = {"done": "green", "running": "cyan", "stopped": "yellow", "failed": "red", "lost": "red"}
 HEADER = ("run", "status", "strategy", "workers", "elapsed", "accuracy")

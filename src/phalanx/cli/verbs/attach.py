@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
 def attach(
     run: o.RunName = None,
-    pool: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help=o.OTHER_POOL),
-    ] = None,
+    pool: Annotated[Path | None, typer.Option(metavar="FILE", help=o.OTHER_POOL)] = None,
     json: o.Json = False,
 ) -> int:
     """Follow a run that has no controller, and fetch its results when it ends.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -41,12 +40,7 @@ def compare(
     Strategies, batch sizes and repeats are combined; each combination is a run. The table, the
     verdict and report.html cover all of them. A run that fails is marked; the others go on.
     """
-    from phalanx.cli.request.request import (
-        check,
-        check_at_least,
-        check_at_most,
-        read_batches,
-    )
+    from phalanx.cli.request.request import check, check_at_least, check_at_most, read_batches
     from phalanx.cli.request.systems import read_systems
     from phalanx.cli.request.values import refuse_two_batches
     from phalanx.core.spec import parse_specs
@@ -101,16 +95,11 @@ def compare_systems(request: Request, wanted: Wanted, batches: list[int | None])
             request, framework_of(cell.system), script, cell.batch, repeat=cell.repeat
         )
 
-    cells = cells_of(wanted, batches, request.options.repeat)
-    return show_or_execute(StudyRun(request, cells, out, make_job), out, request.options.dry_run)
-
-
-def cells_of(wanted: Wanted, batches: Sequence[int | None], repeat: int) -> list[StudyCell]:
     from phalanx.cli.request.study import alternating
-    from phalanx.core.settings import OURS
 
     rows = [(system, system, system) for system in wanted.systems]
     if OURS in wanted.systems:
         at = wanted.systems.index(OURS)
         rows[at : at + 1] = [(s, OURS, f"{OURS} {s}") for s in wanted.strategies]
-    return alternating(rows, batches, repeat)
+    cells = alternating(rows, batches, request.options.repeat)
+    return show_or_execute(StudyRun(request, cells, out, make_job), out, request.options.dry_run)

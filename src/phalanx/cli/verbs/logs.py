@@ -42,7 +42,10 @@ def logs(
         for line in _lines(paths, rank, follow):
             lines += 1
             for shown in line_as_shown(line):
-                _print(shown, out)
+                # Not through rich, which would wrap it and take its colours for text.
+                file = out.human.file
+                file.write(shown + "\n")
+                file.flush()
     except KeyboardInterrupt:
         if not follow:
             raise
@@ -50,13 +53,6 @@ def logs(
         out.note(f"worker {rank} of {paths.id} printed nothing")
     out.result({"run": paths.id, "rank": rank, "log": str(paths.log_of(rank)), "lines": lines})
     return 0
-
-
-def _print(line: str, out: Output) -> None:
-    # Not through rich, which would wrap it and take its colours for text.
-    file = out.human.file
-    file.write(line + "\n")
-    file.flush()
 
 
 def _check_rank(paths: RunPaths, rank: int) -> None:

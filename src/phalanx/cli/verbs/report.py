@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 def report(
     runs: o.RunNames = None,
     bundle: Annotated[
-        bool,
-        typer.Option("--bundle", help="Also pack script, versions, checksums and command."),
+        bool, typer.Option("--bundle", help="Also pack script, versions, checksums and command.")
     ] = False,
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The file to write the bundle to.")

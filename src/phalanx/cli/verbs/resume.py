@@ -32,10 +32,14 @@ def resume(ctx: typer.Context, run: o.RunName = None, *, options: ResumeOptions)
     from phalanx.cli.request.find_run import single_run
     from phalanx.cli.request.request import check_at_least
     from phalanx.cli.verbs.run import execute_and_tell
+    from phalanx.launch.launchers.launcher import read_launch
 
     check_at_least("--batch", options.batch, 1)
     out = Output(options.json)
-    past = _read(single_run(run, "resume"))
+    paths = single_run(run, "resume")
+    launch, plan = read_launch(paths)
+    machines = tuple(machine.name for machine in plan.machines)
+    past = Past(paths, launch, plan.workers, plan.selection, machines)
     _check_is_own(past, options.pool, options.trust)
     _check_can_go_on(past, options.epochs is not None or options.checkpoint is not None)
     resumption = Resumption(past, options)
@@ -84,14 +88,6 @@ def changed_sources(paths: RunPaths, script: Path) -> list[str]:
         elif not filecmp.cmp(now, kept, shallow=False):
             remarks.append(f"{name} has changed since the run began (copy: {kept})")
     return remarks
-
-
-def _read(paths: RunPaths) -> Past:
-    from phalanx.launch.launchers.launcher import read_launch
-
-    launch, plan = read_launch(paths)
-    machines = tuple(machine.name for machine in plan.machines)
-    return Past(paths, launch, plan.workers, plan.selection, machines)
 
 
 def _check_is_own(past: Past, pool: Path | None, trust: bool) -> None:

@@ -94,6 +94,9 @@ def execute_and_tell(title: str, job: Job, out: Output) -> int:
 
 def tell_outcome(outcome: Outcome, paths: RunPaths, out: Output) -> int:
     """What came of a run, for people and for programs; the exit code."""
+    from phalanx.cli.show.result_lines import describe
+    from phalanx.report.findings import findings
+
     if outcome.error:
         out.problem(outcome.error)
     if outcome.summary.status == "running":
@@ -101,23 +104,16 @@ def tell_outcome(outcome: Outcome, paths: RunPaths, out: Output) -> int:
         out.say(f"attach  phalanx attach {paths.id}")
         out.result(_result(outcome))
         return outcome.exit_code
-    _tell(outcome, out)
+    style = "bold green" if outcome.summary.status == "done" else "bold red"
+    out.say(describe(outcome.summary), style)
+    for sentence in findings(outcome.summary):
+        out.say(sentence)
     out.say(f"run     {paths.folder}")
     out.say(f"report  phalanx report {paths.id}")
     if outcome.summary.status != "done" and any(paths.checkpoints.glob("[0-9]*")):
         out.say(f"go on   phalanx resume {paths.id}")
     out.result(_result(outcome))
     return outcome.exit_code
-
-
-def _tell(outcome: Outcome, out: Output) -> None:
-    from phalanx.cli.show.result_lines import describe
-    from phalanx.report.findings import findings
-
-    style = "bold green" if outcome.summary.status == "done" else "bold red"
-    out.say(describe(outcome.summary), style)
-    for sentence in findings(outcome.summary):
-        out.say(sentence)
 
 
 def _result(outcome: Outcome) -> dict[str, Any]:

@@ -13,8 +13,6 @@ from phalanx.cli.request import options as o
 from phalanx.core.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from phalanx.core.run_folder.run_paths import RunPaths
 
 FIELDS = ("run", "status", "strategy", "workers", "seconds", "test_accuracy")
@@ -33,7 +31,12 @@ def runs(
     every = list_runs()
     rows = [_row_or_warning(paths, out) for paths in every[-limit:]]
     if rows:
-        _print(rows, out)
+        # In a pipe there is room for all, so that a line that is found there names its run.
+        from phalanx.cli.show.run_lines import run_lines
+
+        limited = out.human.is_terminal or "COLUMNS" in os.environ
+        for line in run_lines(rows, out.human.width if limited else sys.maxsize):
+            out.human.print(line)
     else:
         out.say(f"there are no runs in {runs_home()}; start one: phalanx demo")
     if len(every) > len(rows):
@@ -44,31 +47,18 @@ def runs(
 
 def _row_or_warning(paths: RunPaths, out: Output) -> dict[str, Any]:
     """One folder that cannot be read does not hide the others."""
-    try:
-        return _row(paths)
-    except InputError as error:
-        out.note(f"warning: {error.cause}")
-        return dict.fromkeys((*FIELDS, "resumes")) | {"run": paths.id, "status": "unreadable"}
-
-
-def _row(paths: RunPaths) -> dict[str, Any]:
     from phalanx.cli.request.find_run import study_runs, summary_of
     from phalanx.observe.summary.run_records import LaunchRecord, read_record
 
-    if paths.study.exists():
-        count = len(study_runs(paths))
-        words = f"{count} run{'s' * (count != 1)}"
-        known = {"run": paths.id, "status": "study", "strategy": words}
-        return dict.fromkeys((*FIELDS, "resumes")) | known
-    summary = summary_of(paths)
-    launch = read_record(paths.launch, LaunchRecord) or LaunchRecord()
-    return {name: getattr(summary, name) for name in FIELDS} | {"resumes": launch.resumes}
-
-
-def _print(rows: Sequence[dict[str, Any]], out: Output) -> None:
-    """In a pipe there is room for all, so that a line that is found there names its run."""
-    from phalanx.cli.show.run_lines import run_lines
-
-    limited = out.human.is_terminal or "COLUMNS" in os.environ
-    for line in run_lines(rows, out.human.width if limited else sys.maxsize):
-        out.human.print(line)
+    try:
+        if paths.study.exists():
+            count = len(study_runs(paths))
+            words = f"{count} run{'s' * (count != 1)}"
+            known = {"run": paths.id, "status": "study", "strategy": words}
+            return dict.fromkeys((*FIELDS, "resumes")) | known
+        summary = summary_of(paths)
+        launch = read_record(paths.launch, LaunchRecord) or LaunchRecord()
+        return {name: getattr(summary, name) for name in FIELDS} | {"resumes": launch.resumes}
+    except InputError as error:
+        out.note(f"warning: {error.cause}")
+        return dict.fromkeys((*FIELDS, "resumes")) | {"run": paths.id, "status": "unreadable"}

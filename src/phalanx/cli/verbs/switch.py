@@ -37,11 +37,22 @@ def switch(
 
     The workers switch at their next common step; parameters and optimizer stay as they are.
     """
+    from phalanx.observe.events.collect import EventTail
+    from phalanx.observe.summary.run_records import LaunchRecord, PlanRecord, read_record
+
     run, spec = _read(words)
     paths = _find(run)
-    _check_workers(paths)
+    plan = read_record(paths.plan, PlanRecord)
+    if plan is not None and plan.workers == 1:
+        raise InputError(
+            f"'{paths.id}' has one worker, so there is nothing to synchronise",
+            "Start it with --workers 2 or more.",
+        )
     out = Output(json)
-    events = _past(paths)
+    launch = read_record(paths.launch, LaunchRecord) or LaunchRecord()
+    events = EventTail(paths, [worker.rank for worker in launch.workers])
+    while events.poll():
+        pass  # only those to come count
     number = _ask(paths, spec)
     switched = _wait(paths, events, spec)
     out.say(_told(paths, spec, switched))
@@ -76,29 +87,6 @@ def _find(name: str | None) -> RunPaths:
         )
     remedy = f"Continue it: phalanx resume {paths.id} --strategy SPEC"
     raise InputError(f"'{paths.id}' is not running", remedy)
-
-
-def _check_workers(paths: RunPaths) -> None:
-    from phalanx.observe.summary.run_records import PlanRecord, read_record
-
-    plan = read_record(paths.plan, PlanRecord)
-    if plan is not None and plan.workers == 1:
-        raise InputError(
-            f"'{paths.id}' has one worker, so there is nothing to synchronise",
-            "Start it with --workers 2 or more.",
-        )
-
-
-def _past(paths: RunPaths) -> EventTail:
-    """The events to come: those that are there already are read past."""
-    from phalanx.observe.events.collect import EventTail
-    from phalanx.observe.summary.run_records import LaunchRecord, read_record
-
-    launch = read_record(paths.launch, LaunchRecord) or LaunchRecord()
-    tail = EventTail(paths, [worker.rank for worker in launch.workers])
-    while tail.poll():
-        pass
-    return tail
 
 
 def _ask(paths: RunPaths, spec: Spec) -> int:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
 from phalanx.core.errors import InputError
-
-if TYPE_CHECKING:
-    from phalanx.plan.switch_search import Rules
 
 MOST_GRID = 1000
 MOST_SEEDS = 100
@@ -22,8 +19,7 @@ def tune_switch(
     ctx: typer.Context,
     script: o.Script,
     tolerance: Annotated[
-        float,
-        typer.Option(metavar="T", help="Accepted decline; accuracies in percentage points."),
+        float, typer.Option(metavar="T", help="Accepted decline; accuracies in percentage points.")
     ] = 0.3,
     from_: Annotated[
         str, typer.Option("--from", metavar="SPEC", help="The strategy to begin with.")
@@ -44,23 +40,9 @@ def tune_switch(
     of the grid whose accuracy is within the tolerance, and confirms it with fresh seeds. A run
     that is clearly worse is ended early. All runs form a study, which 'phalanx report' shows.
     """
-    from phalanx.cli.request.request import check, check_at_least
+    from phalanx.cli.request.request import check, check_at_least, check_at_most
     from phalanx.cli.request.tuning import Tuning
     from phalanx.cli.request.tuning_specs import Specs
-
-    rules = read_rules(tolerance, grid, metric, seeds, confirm)
-    specs = Specs.read(from_, to, grid)
-    check_at_least("--batch", options.batch, 1)
-    request = check(options, script, ctx.obj)
-    out = Output(options.json)
-    for warning in request.warnings:
-        out.note(f"warning: {warning}")
-    tuning = Tuning(request, rules, specs, metric, out)
-    return tuning.show() if options.dry_run else tuning.execute()
-
-
-def read_rules(tolerance: float, grid: int, metric: str, seeds: int, confirm: int) -> Rules:
-    from phalanx.cli.request.request import check_at_least, check_at_most
     from phalanx.core.settings import smaller_is_better
     from phalanx.plan.switch_search import Rules
 
@@ -76,10 +58,18 @@ def read_rules(tolerance: float, grid: int, metric: str, seeds: int, confirm: in
     if not metric:
         raise InputError("--metric is empty", "For example: --metric test_accuracy")
     unit = 0.01 if metric.endswith("accuracy") else 1.0
-    return Rules(
+    rules = Rules(
         tolerance=tolerance * unit,
         grid=grid,
         seeds=seeds,
         confirm=confirm,
         smaller_is_better=smaller_is_better(metric),
     )
+    specs = Specs.read(from_, to, grid)
+    check_at_least("--batch", options.batch, 1)
+    request = check(options, script, ctx.obj)
+    out = Output(options.json)
+    for warning in request.warnings:
+        out.note(f"warning: {warning}")
+    tuning = Tuning(request, rules, specs, metric, out)
+    return tuning.show() if options.dry_run else tuning.execute()

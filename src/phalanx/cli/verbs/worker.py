@@ -66,7 +66,11 @@ def worker(
     settings = _settings(
         strategy=strategy, epochs=epochs, batch=batch, seed=seed, precision=precision
     )
-    _check_batch(settings, seat)
+    if settings.batch is not None and settings.batch < seat.processes:
+        raise InputError(
+            f"a batch of {settings.batch} is too small for {seat.processes} workers",
+            f"Use --batch {seat.processes} or more.",
+        )
     _publish(settings, seat, pool, servers, serve)
     if training is None:
         from phalanx.train.start.joining_hosts import serve as serve_shards
@@ -160,14 +164,6 @@ def _settings(**given: Any) -> RunSettings:
         given["strategy"] = parse_spec(given["strategy"]).text
     chosen = {name: value for name, value in given.items() if value is not None}
     return replace(settings_of(os.environ), **chosen)
-
-
-def _check_batch(settings: RunSettings, seat: Seat) -> None:
-    if settings.batch is not None and settings.batch < seat.processes:
-        raise InputError(
-            f"a batch of {settings.batch} is too small for {seat.processes} workers",
-            f"Use --batch {seat.processes} or more.",
-        )
 
 
 def _publish(

@@ -54,7 +54,15 @@ def train(start: WorkerStart, out: Output) -> int:
     paths = _folder(f"{seat.launcher}-{seat.run}", start.title)
     record = _begin(start, paths, out) if seat.is_first else None
     by_hand.keep_output(paths.log_of(seat.process))
-    _prepare(seat)
+    # What the bootstrap of phalanx run does before the script.
+    os.environ[names.STARTED] = repr(time.monotonic())
+    # Only these steps see a rank: for the script it is settled when the workers have met.
+    mine = {**os.environ, names.RANK: str(seat.process)}
+    context.enter(context.WorkerContext(mine, None))
+    try:
+        run_startup()
+    finally:
+        context.leave()
     main = become_main(str(start.script), start.arguments)
     code = _judge(run_script(main, paths.traceback_of(seat.process)), seat, paths)
     if record is not None:
@@ -102,18 +110,6 @@ def _job(start: WorkerStart) -> Job:
         launcher=seat.launcher,
         command=start.command,
     )
-
-
-def _prepare(seat: Seat) -> None:
-    """What the bootstrap of ``phalanx run`` does before the script."""
-    os.environ[names.STARTED] = repr(time.monotonic())
-    # Only these steps see a rank: for the script it is settled when the workers have met.
-    mine = {**os.environ, names.RANK: str(seat.process)}
-    context.enter(context.WorkerContext(mine, None))
-    try:
-        run_startup()
-    finally:
-        context.leave()
 
 
 def _judge(code: int, seat: Seat, paths: RunPaths) -> int:

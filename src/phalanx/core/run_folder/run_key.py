@@ -95,19 +95,16 @@ def _read_private(path: Path) -> str:
         ) from None
     try:
         # Asked of the open file: its name may point elsewhere a moment later.
-        _check_private(path, os.fstat(file).st_mode)
+        mode = os.fstat(file).st_mode
+        if not stat.S_ISREG(mode):
+            raise InputError(
+                f"{path} is not a file", f"Set {KEY_FILE_VARIABLE} to the file with the key."
+            )
+        if mode & 0o077:
+            raise InputError(
+                f"other users can read or change {path}, which holds the run's key",
+                f"Run: chmod 600 {path}",
+            )
         return os.read(file, 4 * KEY_BYTES).decode("ascii", errors="replace")
     finally:
         os.close(file)
-
-
-def _check_private(path: Path, mode: int) -> None:
-    if not stat.S_ISREG(mode):
-        raise InputError(
-            f"{path} is not a file", f"Set {KEY_FILE_VARIABLE} to the file with the key."
-        )
-    if mode & 0o077:
-        raise InputError(
-            f"other users can read or change {path}, which holds the run's key",
-            f"Run: chmod 600 {path}",
-        )

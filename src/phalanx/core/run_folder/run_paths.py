@@ -219,7 +219,8 @@ def find_run(name: str | None) -> RunPaths:
         return runs[-1]
     matches = (
         [r for r in runs if r.id == name]
-        or [r for r in runs if _undated(r.id) == name]
+        # What the user called it: without the moment in front.
+        or [r for r in runs if re.sub(r"^\d{8}-\d{6}-", "", r.id) == name]
         or [r for r in runs if name in r.id]
     )
     if len(matches) == 1:
@@ -230,8 +231,3 @@ def find_run(name: str | None) -> RunPaths:
     raise InputError(
         f"there is no run '{name}'", did_you_mean(name, (r.id for r in runs), MOST_SHOWN)
     )
-
-
-def _undated(run_id: str) -> str:
-    """What the user called it: without the moment in front."""
-    return re.sub(r"^\d{8}-\d{6}-", "", run_id)

@@ -97,23 +97,19 @@ def _key(make: bool) -> bytes | None:
         if not make:
             return None
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _make_key(path)
+        # Whole from the first moment; of two that make one at once, the first one's stays.
+        scratch = path.with_name(f".{secrets.token_hex(8)}.part")
+        file = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(file, secrets.token_bytes(KEY_BYTES))
+            with suppress(FileExistsError):
+                os.link(scratch, path)
+        finally:
+            os.close(file)
+            scratch.unlink()
         return _read_key(path)
     except (OSError, RuntimeError):
         return None
-
-
-def _make_key(path: Path) -> None:
-    """Whole from the first moment; of two that make one at once, the first one's stays."""
-    scratch = path.with_name(f".{secrets.token_hex(8)}.part")
-    file = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(file, secrets.token_bytes(KEY_BYTES))
-        with suppress(FileExistsError):
-            os.link(scratch, path)
-    finally:
-        os.close(file)
-        scratch.unlink()
 
 
 def _read_key(path: Path) -> bytes:

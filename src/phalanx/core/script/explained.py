@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import msgspec
 
 FILE = "explanation.json"
+Span = tuple[int, int, int, int]
+"""First line and column, last line and column; lines from 1, columns in bytes, as in ``ast``."""
+
+
+def span_of(node: ast.expr) -> Span:
+    return node.lineno, node.col_offset, node.end_lineno or 0, node.end_col_offset or 0
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the script, and an expression there; columns count bytes, as those of ``ast``."""
+    """A line of the script, and an expression there."""
 
     file: str
     line: int
@@ -19,8 +26,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     first: int = 0
     """The line where the function begins."""
     text: str = ""
-    span: tuple[int, int, int, int] | None = None
-    """Of the expression: first line and column, last line and column."""
+    """Of the expression."""
+    span: Span | None = None
 
 
 class FoundModel(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 _MOST_FILES = 500
 
 
@@ -39,6 +40,16 @@ def parse(source: bytes) -> ast.Module | None:
         return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return None
+
+
+def function_at(tree: ast.Module, name: str, first: int) -> Function | None:
+    """The function that begins in line ``first``, with its decorators."""
+    for node in ast.walk(tree):
+        if isinstance(node, Function) and node.name == name:
+            lines = [node.lineno, *(d.lineno for d in node.decorator_list)]
+            if min(lines) == first:
+                return node
+    return None
 
 
 def imported_files(tree: ast.AST, file: Path, folders: Sequence[Path]) -> Iterator[Path]:

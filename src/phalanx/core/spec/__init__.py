@@ -92,7 +92,15 @@ def parse_spec(text: str) -> Spec:
     expanded = _expand_switch(text)
     parts = expanded.split("/")
     phases = [_phase(part, last=i == len(parts) - 1, spec=text) for i, part in enumerate(parts)]
-    _check_order(phases, text)
+    ends = [p.until for p in phases[:-1] if p.until]
+    for before, after in itertools.pairwise(ends):
+        pair = (before.share, after.share), (before.epochs, after.epochs)
+        for a, b in pair:
+            if a is not None and b is not None and a >= b:
+                raise InputError(
+                    f"the phases of '{text}' end out of order: @{before} then @{after}",
+                    "Let each phase end later than the one before it.",
+                )
     if len(phases) > 1 and any(p.name == "single" for p in phases):
         raise InputError(f"'single' cannot be a phase of '{text}'", "Use another strategy.")
     return Spec(text, tuple(phases))
@@ -169,15 +177,3 @@ def _until(text: str, spec: str) -> Until:
     if not 0 < float(share) < 1:
         raise InputError(f"'@{text}' in '{spec}' leaves a phase empty", "Use 0 < share < 1.")
     return Until(share=float(share))
-
-
-def _check_order(phases: list[Phase], text: str) -> None:
-    ends = [p.until for p in phases[:-1] if p.until]
-    for before, after in itertools.pairwise(ends):
-        pair = (before.share, after.share), (before.epochs, after.epochs)
-        for a, b in pair:
-            if a is not None and b is not None and a >= b:
-                raise InputError(
-                    f"the phases of '{text}' end out of order: @{before} then @{after}",
-                    "Let each phase end later than the one before it.",
-                )

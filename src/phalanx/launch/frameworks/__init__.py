@@ -9,13 +9,7 @@ from collections.abc import Sequence
 
 from phalanx.core.settings import RunSettings
 from phalanx.launch.frameworks import tensorflow_scripts, torch_scripts
-from phalanx.launch.frameworks.framework import (
-    CHIEF,
-    TENSORFLOW,
-    Framework,
-    Places,
-    Process,
-)
+from phalanx.launch.frameworks.framework import CHIEF, TENSORFLOW, Framework, Places, Process
 from phalanx.launch.frameworks.seating import places_of, plan_for, roles_by_rank, seat
 
 __all__ = [

@@ -94,7 +94,10 @@ def environment_for(framework: Framework, say: Say) -> Path:
     """The same, made if it is missing; raises what hinders it."""
     python = python_of(framework)
     if _is_ours(framework) or os.environ.get(VARIABLE):
-        if not _has_it(python, _MODULES.get(framework.name, ())):
+        # Looks for the packages only: importing them takes seconds.
+        code = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))"
+        words = [str(python), "-c", code, *_MODULES.get(framework.name, ())]
+        if not (python.exists() and subprocess.run(words, timeout=60.0).returncode == 0):
             named = os.environ.get(VARIABLE)
             raise InputError(
                 f"{named} has no TensorFlow", f"Install it there, or unset {VARIABLE}."
@@ -130,13 +133,6 @@ def _marked(folder: Path, content: str) -> bool:
     """Whether the environment was finished, from the same list."""
     mark = folder / _MARK
     return mark.is_file() and mark.read_text(encoding="utf-8") == content
-
-
-def _has_it(python: Path, modules: tuple[str, ...]) -> bool:
-    """Looks for the packages only: importing them takes seconds."""
-    code = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))"
-    words = [str(python), "-c", code, *modules]
-    return python.exists() and subprocess.run(words, timeout=60.0).returncode == 0
 
 
 @contextmanager

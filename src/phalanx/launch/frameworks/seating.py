@@ -8,14 +8,7 @@ import msgspec
 
 from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
-from phalanx.launch.frameworks.framework import (
-    CHIEF,
-    SERVER,
-    WORKER,
-    Framework,
-    Places,
-    Process,
-)
+from phalanx.launch.frameworks.framework import CHIEF, SERVER, WORKER, Framework, Places, Process
 from phalanx.plan.plan import Plan, PlannedMachine, Slot, make_plan
 from phalanx.pool.machine import Machine
 

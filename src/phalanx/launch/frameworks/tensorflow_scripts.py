@@ -20,17 +20,13 @@ _OF_SERVERS = {"ParameterServerStrategy", "ParameterServerStrategyV2", "ClusterC
 
 
 def environment(places: Places) -> dict[int, dict[str, str]]:
-    cluster = cluster_of(places)
-    return {process.rank: _variables(process, places, cluster) for process in places.processes}
-
-
-def cluster_of(places: Places) -> dict[str, list[str]]:
-    """``{"worker": ["address:port", …]}``, with ``chief`` and ``ps`` where there are such."""
+    # {"worker": ["address:port", …]}, with chief and ps where there are such.
     found = {
         role: [endpoint(one.address, one.port) for one in places.with_role(role)]
         for role in (CHIEF, WORKER, SERVER)
     }
-    return {role: endpoints for role, endpoints in found.items() if endpoints}
+    cluster = {role: endpoints for role, endpoints in found.items() if endpoints}
+    return {process.rank: _variables(process, places, cluster) for process in places.processes}
 
 
 def system_of(source: bytes | str) -> str:

@@ -37,17 +37,13 @@ def take_over(job: Job, paths: RunPaths, observer: Observer) -> Outcome:
                 raise
             return controller.run()
     except NothingLeft as error:
-        return _give_up(job, paths, observer, error)
-
-
-def _give_up(job: Job, paths: RunPaths, observer: Observer, error: NothingLeft) -> Outcome:
-    """No machine runs it any more: bring home what is left, and write down what is known."""
-    with contextlib.suppress(PhalanxError):
-        salvage(job.fleet.machines, paths, observer.note)
-    paths.detached.unlink(missing_ok=True)
-    summary = summarise(paths)
-    write_whole(paths.summary, summary.to_json() + "\n")
-    return Outcome(summary, error, error.exit_code)
+        # No machine runs it any more: bring home what is left, and write down what is known.
+        with contextlib.suppress(PhalanxError):
+            salvage(job.fleet.machines, paths, observer.note)
+        paths.detached.unlink(missing_ok=True)
+        summary = summarise(paths)
+        write_whole(paths.summary, summary.to_json() + "\n")
+        return Outcome(summary, error, error.exit_code)
 
 
 class AttachedLauncher(SshLauncher):

@@ -91,7 +91,10 @@ class InProcessLauncher(Launcher):
         if self._hub is not None and self._running():
             self._hub.abort()
             await_end(lambda: not self._running(), min(grace, _POLITE), hurry)
-            self._interrupt()
+            # RunStopped is raised in the threads, at their next Python instruction.
+            for thread in self._running():
+                identity = ctypes.c_ulong(thread.ident or 0)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, ctypes.py_object(RunStopped))
             await_end(lambda: not self._running(), grace - _POLITE, hurry)
         self._streams.remove()
         if self._before is not None:
@@ -135,12 +138,6 @@ class InProcessLauncher(Launcher):
 
     def _running(self) -> list[threading.Thread]:
         return [thread for thread in self._threads.values() if thread.is_alive()]
-
-    def _interrupt(self) -> None:
-        """Raise ``RunStopped`` in the threads, at their next Python instruction."""
-        for thread in self._running():
-            identity = ctypes.c_ulong(thread.ident or 0)
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, ctypes.py_object(RunStopped))
 
 
 def _command(job: Job, paths: RunPaths, machine: PlannedMachine, slot: Slot) -> WorkerCommand:

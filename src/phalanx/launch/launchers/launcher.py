@@ -218,6 +218,9 @@ LAUNCHERS = Registry(
 def describe_launch(job: Job, paths: RunPaths, workers: list[WorkerCommand]) -> Launch:
     framework = job.framework
     roles = roles_by_rank(framework, len(workers)) if framework else []
+    # What results depend on, read without importing anything heavy.
+    versions = {"python": platform.python_version(), "platform": platform.platform(terse=True)}
+    found = installed((DISTRIBUTION, "torch", "numpy"))
     return Launch(
         run=paths.id,
         command=list(job.command),
@@ -226,7 +229,7 @@ def describe_launch(job: Job, paths: RunPaths, workers: list[WorkerCommand]) -> 
         launcher=job.launcher,
         settings=job.settings,
         started_wall=time.time(),
-        versions=installed_versions(),
+        versions=versions | {n.removesuffix("-train"): version for n, version in found.items()},
         workers=sorted(workers, key=lambda worker: worker.rank),
         resumes=job.resumes,
         pool=str(job.fleet.pool.resolve()) if job.fleet.pool else None,
@@ -271,10 +274,3 @@ def with_own_threads(slot: Slot, environment: Mapping[str, str]) -> Slot:
 
 def log_name(paths: RunPaths, rank: int) -> str:
     return str(paths.log_of(rank).relative_to(paths.folder))
-
-
-def installed_versions() -> dict[str, str]:
-    """Versions that results depend on, read without importing anything heavy."""
-    versions = {"python": platform.python_version(), "platform": platform.platform(terse=True)}
-    found = installed((DISTRIBUTION, "torch", "numpy"))
-    return versions | {n.removesuffix("-train"): version for n, version in found.items()}

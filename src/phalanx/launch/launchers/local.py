@@ -32,7 +32,7 @@ from phalanx.launch.launchers.launcher import (
 )
 from phalanx.launch.run.interrupts import await_end
 from phalanx.launch.worker import process_binding as tied
-from phalanx.plan.plan import Plan, PlannedMachine, Slot
+from phalanx.plan.plan import PlannedMachine, Slot
 from phalanx.sync.arena import memfd
 
 _LOOPBACK = "127.0.0.1"
@@ -51,7 +51,17 @@ class LocalLauncher(Launcher):
         """Children of this process that are not the run's; ``None`` before it is started."""
 
     def prepare(self, job: Job, paths: RunPaths) -> Launch:
-        _check_reach(job.plan)
+        if job.plan.remote:
+            raise InputError(
+                f"the launcher 'local' cannot reach {', '.join(job.plan.remote)}",
+                "Select machines with 'host: here': this launcher starts workers on this machine "
+                "only.",
+            )
+        if job.plan.workers > memfd.MAX_WORKERS:
+            raise InputError(
+                f"{job.plan.workers} workers are too many for one machine",
+                f"Use --workers {memfd.MAX_WORKERS} or fewer.",
+            )
         if job.framework is not None:
             return describe_launch(job, paths, _foreign_commands(job, job.framework, paths))
         workers = [_command(job, paths, machine, slot) for machine, slot in job.plan.seats]
@@ -117,19 +127,6 @@ class LocalLauncher(Launcher):
         return not self._running
 
 
-def _check_reach(plan: Plan) -> None:
-    if plan.remote:
-        raise InputError(
-            f"the launcher 'local' cannot reach {', '.join(plan.remote)}",
-            "Select machines with 'host: here': this launcher starts workers on this machine only.",
-        )
-    if plan.workers > memfd.MAX_WORKERS:
-        raise InputError(
-            f"{plan.workers} workers are too many for one machine",
-            f"Use --workers {memfd.MAX_WORKERS} or fewer.",
-        )
-
-
 def _command(job: Job, paths: RunPaths, machine: PlannedMachine, slot: Slot) -> WorkerCommand:
     slot = with_own_threads(slot, os.environ)
     told = worker_variables(job, str(paths.folder.absolute()), machine, slot)
@@ -169,10 +166,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def _spawn(worker: WorkerCommand, paths: RunPaths, arena: int | None) -> subprocess.Popen[bytes]:
-    added = {
-        settings.STARTED: repr(time.monotonic()),
-        settings.CONTROLLER: str(os.getpid()),
-    }
+    added = {settings.STARTED: repr(time.monotonic()), settings.CONTROLLER: str(os.getpid())}
     if arena is not None:
         added[settings.ARENA] = str(arena)
     with (paths.folder / worker.log).open("ab") as log:

@@ -109,12 +109,7 @@ async def _foreign(
             run_folder=member.seat.run_folder,
             data=member.seat.data or member.seat.datasets,
             variables=dataset_variables(member.seat),
-            before=(
-                member.seat.python,
-                "-I",
-                "-S",
-                f"{member.seat.code}/{binding}",
-            ),
+            before=(member.seat.python, "-I", "-S", f"{member.seat.code}/{binding}"),
         )
         for member in members
     }

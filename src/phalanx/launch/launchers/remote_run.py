@@ -86,9 +86,11 @@ class RemoteRun:
                 f"Continue from its newest checkpoint: phalanx resume {self._id}",
             )
         _refuse_twice(there)
+        # This machine is known to the others by the address they are reached from.
+        own = own_address([member.link.reached_from for member in self.members if member.alive])
         for member in self.members:
             self.news.extend(member.remarks)
-        self._give_addresses()
+            member.own_address = own or "127.0.0.1"
         return [member.machine for member in self.members]
 
     def _named(self, name: str) -> MachineSession:
@@ -109,12 +111,6 @@ class RemoteRun:
     async def _connect(self, member: MachineSession) -> None:
         async with telling(self.news.append, lambda: f"waiting for {member.name}: connecting"):
             await member.connect(CONNECT_SECONDS)
-
-    def _give_addresses(self) -> None:
-        """This machine is known to the others by the address they are reached from."""
-        own = own_address([m.link.reached_from for m in self.members if m.alive])
-        for member in self.members:
-            member.own_address = own or "127.0.0.1"
 
     async def prepare(self, job: Job) -> list[WorkerCommand]:
         """What will be started on every machine, from where; nothing is sent there yet."""

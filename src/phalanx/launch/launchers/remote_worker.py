@@ -64,11 +64,21 @@ def command_of(
     """The worker of ``slot``, without what only the start knows (the key, where to meet)."""
     script = PurePosixPath(seat.project) / job.script.resolve().relative_to(root).as_posix()
     bootstrap = [seat.python, "-P", "-m", "phalanx.launch.worker.bootstrap"]
+    chosen = msgspec.structs.replace(job.settings, data=seat.data)  # not where this machine has it
+    if seat.checkpoint is not None:
+        chosen = msgspec.structs.replace(chosen, resume=seat.checkpoint)
+    found = {
+        **worker_variables(replace(job, settings=chosen), seat.run_folder, machine, slot),
+        **process_variables(job, slot),
+        "PYTHONPATH": seat.code,
+    }
+    if seat.data is not None:
+        found[settings.DATA] = seat.data
     return WorkerCommand(
         rank=slot.rank,
         machine=machine.name,
         argv=[*bootstrap, str(script), *job.arguments],
-        env=_variables(job, machine, slot, seat),
+        env={**found, **dataset_variables(seat)},
         cpus=list(slot.cpus),
         threads=slot.threads,
         log=f"logs/rank-{slot.rank}.log",
@@ -100,20 +110,6 @@ def meeting_variables(
     if meeting.links:
         found[hosts.LINKS] = json.dumps(dict(meeting.links))
     return found
-
-
-def _variables(job: Job, machine: PlannedMachine, slot: Slot, seat: Seating) -> dict[str, str]:
-    chosen = msgspec.structs.replace(job.settings, data=seat.data)  # not where this machine has it
-    if seat.checkpoint is not None:
-        chosen = msgspec.structs.replace(chosen, resume=seat.checkpoint)
-    found = {
-        **worker_variables(replace(job, settings=chosen), seat.run_folder, machine, slot),
-        **process_variables(job, slot),
-        "PYTHONPATH": seat.code,
-    }
-    if seat.data is not None:
-        found[settings.DATA] = seat.data
-    return {**found, **dataset_variables(seat)}
 
 
 def dataset_variables(seat: Seating) -> dict[str, str]:

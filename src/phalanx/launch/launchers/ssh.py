@@ -15,13 +15,7 @@ from phalanx.core.files import read_bounded
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.terminal import Say
 from phalanx.launch.frameworks import plan_for
-from phalanx.launch.launchers.launcher import (
-    Job,
-    Launch,
-    Launcher,
-    describe_launch,
-    never,
-)
+from phalanx.launch.launchers.launcher import Job, Launch, Launcher, describe_launch, never
 from phalanx.launch.launchers.remote_run import RemoteRun
 from phalanx.launch.machines.event_loop import EventLoop, cancel
 from phalanx.launch.machines.reconnect import reconnect_seconds
@@ -152,7 +146,13 @@ class SshLauncher(Launcher):
             return
         try:
             if paths is not None:
-                self._bring_home(run, loop, paths, say, hurry)
+                try:
+                    loop.wait(run.bring_home(paths), self._saying(say, hurry))
+                except RunStopped:
+                    run.news.extend(run.left_behind())
+                except (PhalanxError, TimeoutError, OSError):
+                    pass
+                self._say_news(say)
             with contextlib.suppress(PhalanxError, RunStopped, TimeoutError, OSError):
                 loop.wait(run.clean(), self._saying(say, hurry), _CLEANING)
         finally:
@@ -171,17 +171,6 @@ class SshLauncher(Launcher):
             member.samples = MachineFile(paths.machine(member.name))
             files.append(member.samples)
         return files
-
-    def _bring_home(
-        self, run: RemoteRun, loop: EventLoop, paths: RunPaths, say: Say, hurry: Callable[[], bool]
-    ) -> None:
-        try:
-            loop.wait(run.bring_home(paths), self._saying(say, hurry))
-        except RunStopped:
-            run.news.extend(run.left_behind())
-        except (PhalanxError, TimeoutError, OSError):
-            pass
-        self._say_news(say)
 
     def _saying(self, say: Say, asked: Callable[[], bool]) -> Callable[[], bool]:
         """Asked again and again while something is waited for: a time to say what there is."""

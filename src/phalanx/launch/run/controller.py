@@ -8,14 +8,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from phalanx.core.errors import (
-    BAD_INPUT,
-    DONE,
-    MACHINE_FAILED,
-    STOPPED,
-    MachineError,
-    PhalanxError,
-)
+from phalanx.core.errors import BAD_INPUT, DONE, MACHINE_FAILED, STOPPED, MachineError, PhalanxError
 from phalanx.core.files import write_whole
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.run_folder.trust import write_launch
@@ -136,8 +129,15 @@ class Controller:
                 ending = self._supervise()
             finally:
                 if ending.status != RUNNING:
-                    self._end_everything()
-                summary = self._summarise(ending)
+                    self._launcher.stop(_GRACE_OF_FAILURE, self._interrupts.insisted)
+                    self._launcher.finish(self._observer.note, self._interrupts.insisted)
+                    for machine in self._machines:
+                        machine.stop()
+                    for rank in self._ranks:
+                        append_to_log(self._paths.log_of(rank), told_by(rank, self._paths))
+                codes = self._launcher.codes()
+                exit_codes = [codes.get(rank) for rank in self._ranks]
+                summary = summarise(self._paths, status=ending.status, exit_codes=exit_codes)
                 unwritten = self._write_down(summary) if ending.status != RUNNING else None
         self._observer.finished(summary)
         error = ending.error or unwritten
@@ -275,19 +275,6 @@ class Controller:
             " after the first worker was done",
         )
         return _Ending("done", DONE)
-
-    def _end_everything(self) -> None:
-        self._launcher.stop(_GRACE_OF_FAILURE, self._interrupts.insisted)
-        self._launcher.finish(self._observer.note, self._interrupts.insisted)
-        for machine in self._machines:
-            machine.stop()
-        for rank in self._ranks:
-            append_to_log(self._paths.log_of(rank), told_by(rank, self._paths))
-
-    def _summarise(self, ending: _Ending) -> Summary:
-        codes = self._launcher.codes()
-        exit_codes = [codes.get(rank) for rank in self._ranks]
-        return summarise(self._paths, status=ending.status, exit_codes=exit_codes)
 
     def _write_down(self, summary: Summary) -> MachineError | None:
         """What is known is shown even where it cannot be kept."""

@@ -56,18 +56,15 @@ class Relay:
                 for shown in line_as_shown(line.decode("utf-8", errors="replace")):
                     self._observer.output(self._first, shown)
         for event in events:
-            self._note(event)
+            self._silence.take(event)
+            if isinstance(event, Joined):
+                self.joined.add(event.rank)
+                self.finished.discard(event.rank)  # a script may train more than once
+            elif isinstance(event, WorkerLost):
+                self.lost.add(event.worker)
+            elif isinstance(event, Finished) and event.status == "done":
+                self.finished.add(event.rank)
             self._observer.event(event)
         for machine in self._machines:
             for sample in machine.take():
                 self._observer.sample(sample)
-
-    def _note(self, event: Event) -> None:
-        self._silence.take(event)
-        if isinstance(event, Joined):
-            self.joined.add(event.rank)
-            self.finished.discard(event.rank)  # a script may train more than once
-        elif isinstance(event, WorkerLost):
-            self.lost.add(event.worker)
-        elif isinstance(event, Finished) and event.status == "done":
-            self.finished.add(event.rank)

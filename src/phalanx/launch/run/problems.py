@@ -20,16 +20,13 @@ def as_one(problems: Mapping[str, PhalanxError]) -> PhalanxError:
     for name, problem in problems.items():
         if problem.remedy:
             by_remedy.setdefault(problem.remedy, []).append(name)
-    return type(worst)(causes, _lines(by_remedy, len(problems)))
-
-
-def _lines(by_remedy: Mapping[str, list[str]], machines: int) -> str:
-    """Machines are named where their remedies differ."""
+    # Machines are named where their remedies differ.
+    machines = len(problems)
     lines = [
         remedy if len(names) == machines else f"{', '.join(names)}: {remedy}"
         for remedy, names in by_remedy.items()
     ]
-    return "\n  ".join(lines)
+    return type(worst)(causes, "\n  ".join(lines))
 
 
 async def all_of(works: Mapping[str, Coroutine[Any, Any, None]]) -> None:

@@ -41,10 +41,7 @@ def _is_too_wide(folder: Path) -> bool:
 
 
 def project_manifest(
-    script: Path,
-    limit: int = SHIP_LIMIT,
-    without: Sequence[Path] = (),
-    follow: bool = False,
+    script: Path, limit: int = SHIP_LIMIT, without: Sequence[Path] = (), follow: bool = False
 ) -> tuple[Path, FileManifest]:
     """The project's root and what of it is sent: always the script, whatever is ignored.
 
@@ -123,7 +120,9 @@ class Ignored:
         parts = path.rstrip("/").split("/")
         for depth in range(len(parts) - 1, -1, -1):
             base = "/".join(parts[:depth])
-            verdict = _verdict(self._of(base), path[len(base) + 1 if base else 0 :])
+            if base not in self._rules:
+                self._rules[base] = _read_rules(self._root / base / ".gitignore")
+            verdict = _verdict(self._rules[base], path[len(base) + 1 if base else 0 :])
             if verdict is not None:
                 return verdict
         for rules, prefix in self._above:
@@ -131,11 +130,6 @@ class Ignored:
             if verdict is not None:
                 return verdict
         return False
-
-    def _of(self, folder: str) -> pathspec.GitIgnoreSpec | None:
-        if folder not in self._rules:
-            self._rules[folder] = _read_rules(self._root / folder / ".gitignore")
-        return self._rules[folder]
 
 
 def _verdict(rules: pathspec.GitIgnoreSpec | None, path: str) -> bool | None:

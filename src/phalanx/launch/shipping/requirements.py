@@ -78,7 +78,10 @@ class RequirementLines:
 def _steps(lines: RequirementLines) -> tuple[PipStep, ...]:
     """The project's wishes first: Phalanx is held to the versions here only where they allow it."""
     every = [*lines.wanted, *lines.constraints]
-    own, versions = own_requirements(), _own_versions(_names(every))
+    own, without = own_requirements(), _names(every)
+    # This machine's versions, so that the others get the same; builds (+cpu) may differ.
+    here = {name: v.partition("+")[0] for name, v in installed().items() if name not in without}
+    versions = [f"{name}=={version}" for name, version in here.items()]
     if not any("--hash" in line for line in every):
         constraints = _text([*lines.constraints, *versions])
         return (PipStep(_text([*lines.wanted, *own]), constraints),)
@@ -117,12 +120,6 @@ def installed(names: tuple[str, ...] = WORKER_PACKAGES) -> dict[str, str]:
     return found
 
 
-def _own_versions(without: set[str]) -> list[str]:
-    """This machine's versions, so that the others get the same; builds (+cpu) may differ."""
-    versions = {name: v.partition("+")[0] for name, v in installed().items()}
-    return [f"{name}=={version}" for name, version in versions.items() if name not in without]
-
-
 def _names(lines: list[str]) -> set[str]:
     found = (_NAME.match(line) for line in lines)
     return {re.sub(r"[-_.]+", "-", match[1]).lower() for match in found if match}
@@ -139,12 +136,15 @@ def _read_lines(
     shown = file.relative_to(root) if file.is_relative_to(root) else file
     if depth > _DEEPEST:
         raise InputError(f"{shown} includes itself", "Remove one of its -r lines.")
-    for number, line in enumerate(_logical(_text_of(file, shown, root)), start=1):
+    # Lines joined at backslashes, without comments and empty ones.
+    joined = re.sub(r"\\\r?\n", " ", _text_of(file, shown, root))
+    lines = (re.sub(r"(^|\s)#.*$", "", line).strip() for line in joined.splitlines())
+    for number, line in enumerate([line for line in lines if line], start=1):
         option, included = _included(line)
         if included is not None:
             inner = as_constraints or option in ("-c", "--constraint")
             _read_lines(file.parent / included, root, found, depth + 1, as_constraints=inner)
-        elif _is_local(line):
+        elif re.match(r"(?:-e|--editable)\b|\.{0,2}/|\.$|file:", line):
             raise InputError(
                 f"{shown}: '{line}' installs a folder (requirement {number})",
                 "Remove that line, which is not needed because the project is sent as it is; or "
@@ -196,13 +196,6 @@ _SAFE_OPTION = re.compile(
 )
 
 
-def _logical(text: str) -> list[str]:
-    """Lines joined at backslashes, without comments and empty ones."""
-    joined = re.sub(r"\\\r?\n", " ", text)
-    lines = (re.sub(r"(^|\s)#.*$", "", line).strip() for line in joined.splitlines())
-    return [line for line in lines if line]
-
-
 def _included(line: str) -> tuple[str, str | None]:
     """The option and the file of a line that names one by ``-r`` or ``-c``."""
     found = re.fullmatch(r"(-r|-c|--requirement|--constraint)[\s=]*(.+)", line)
@@ -210,7 +203,3 @@ def _included(line: str) -> tuple[str, str | None]:
         return (found[1], shlex.split(found[2])[0]) if found else ("", None)
     except ValueError as error:
         raise InputError(f"'{line}' cannot be read: {error}", "Correct that line.") from None
-
-
-def _is_local(line: str) -> bool:
-    return bool(re.match(r"(?:-e|--editable)\b|\.{0,2}/|\.$|file:", line))

@@ -51,7 +51,12 @@ def check_versions(found: Mapping[str, Inspection], *, tls: bool = False) -> lis
     }
     if problems:
         raise as_one(problems)
-    _check_torch(found)
+    versions = {name: python.packages["torch"] for name, python in found.items()}
+    if len({numbers(version)[:2] for version in versions.values()}) > 1:
+        raise MachineError(
+            f"the machines have different versions of torch: {_listed(versions)}",
+            "Install the same one on each, or pin it in the project's requirements.txt.",
+        )
     return [*_patches(found), *_minors(found)]
 
 
@@ -74,15 +79,6 @@ def _lacking(name: str, python: Inspection, tls: bool) -> MachineError | None:
         f"Run there: {python.executable} -m pip install {' '.join(missing)}   (or set 'python' "
         f"in the blueprint to one that has them, or add a requirements.txt to the project)",
     )
-
-
-def _check_torch(found: Mapping[str, Inspection]) -> None:
-    versions = {name: python.packages["torch"] for name, python in found.items()}
-    if len({numbers(version)[:2] for version in versions.values()}) > 1:
-        raise MachineError(
-            f"the machines have different versions of torch: {_listed(versions)}",
-            "Install the same one on each, or pin it in the project's requirements.txt.",
-        )
 
 
 def _patches(found: Mapping[str, Inspection]) -> list[str]:

@@ -44,7 +44,12 @@ def main() -> int:
     main = become_main(script, arguments, chosen.module)
     code = run_script(main, paths.traceback_of(rank))
     if code != 0:
-        _leave_in_time(code)
+        # A failed script whose other threads never end must not keep the run waiting.
+        def cut_off() -> None:
+            time.sleep(_LAST_WORDS)
+            os._exit(code)
+
+        threading.Thread(target=cut_off, name="phalanx-leave", daemon=True).start()
     return code
 
 
@@ -56,16 +61,6 @@ def become_main(script: str, arguments: list[str], named: str | None = None) -> 
     if not os.environ.get("PYTHONSAFEPATH"):  # we ourselves are started without the folder
         sys.path[:0] = import_folders(script, named)
     return module
-
-
-def _leave_in_time(code: int) -> None:
-    """A failed script whose other threads never end must not keep the run waiting."""
-
-    def cut_off() -> None:
-        time.sleep(_LAST_WORDS)
-        os._exit(code)
-
-    threading.Thread(target=cut_off, name="phalanx-leave", daemon=True).start()
 
 
 if __name__ == "__main__":

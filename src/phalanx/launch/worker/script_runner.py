@@ -60,13 +60,22 @@ def run_script(main: ModuleType, traceback_file: Path) -> int:
         code = compile(Path(script).read_bytes(), script, "exec", dont_inherit=True)
         exec(code, main.__dict__)
     except SystemExit as ending:
-        return _code_of_exit(ending, traceback_file)
+        if ending.code is None:
+            return 0
+        if isinstance(ending.code, int):
+            return ending.code & 0xFF
+        _write(traceback_file, f"{ending.code}\n")
+        return SCRIPT_FAILED
     except RunStopped:
         return STOPPED_CODE
     except PeerLost as error:
         if stopping.asked():
             return STOPPED_CODE  # the others were told as well, and came to their end first
-        return _lost(error, traceback_file)
+        if isinstance(error, MachineLost):
+            _write(traceback_file, str(error) + "\n")
+            return error.exit_code
+        _write(traceback_file, users_traceback(error))
+        return PEER_LOST_CODE
     except (InputError, MachineError, NotFinite) as error:
         _write(traceback_file, str(error) + "\n")
         return error.exit_code
@@ -81,14 +90,6 @@ def run_script(main: ModuleType, traceback_file: Path) -> int:
         return SCRIPT_FAILED
     # A script that leaves its loop is not told by an exception that its training has failed.
     return SCRIPT_FAILED if traceback_file.exists() else 0
-
-
-def _lost(error: PeerLost, traceback_file: Path) -> int:
-    if isinstance(error, MachineLost):
-        _write(traceback_file, str(error) + "\n")
-        return error.exit_code
-    _write(traceback_file, users_traceback(error))
-    return PEER_LOST_CODE
 
 
 def users_traceback(error: BaseException) -> str:
@@ -112,15 +113,6 @@ def _without_ours(frames: TracebackType | None) -> TracebackType | None:
     while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
         frames = frames.tb_next
     return frames
-
-
-def _code_of_exit(ending: SystemExit, traceback_file: Path) -> int:
-    if ending.code is None:
-        return 0
-    if isinstance(ending.code, int):
-        return ending.code & 0xFF
-    _write(traceback_file, f"{ending.code}\n")
-    return SCRIPT_FAILED
 
 
 def _write(path: Path, text: str) -> None:

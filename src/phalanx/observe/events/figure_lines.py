@@ -125,13 +125,10 @@ class FigureLines:
             self._write(joined, rank)
         if values:
             self._phase("start", now - self._began, now)
-            self._plan(values, now)
-
-    def _plan(self, values: Values, now: float) -> None:
-        batch, samples = _whole(values, "batch"), _whole(values, "samples")
-        if batch and samples:
-            epochs = _whole(values, "epochs")
-            self._write(Planned(time=now, rank=0, epochs=epochs, samples=samples, batch=batch))
+            batch, samples = _whole(values, "batch"), _whole(values, "samples")
+            if batch and samples:
+                epochs = _whole(values, "epochs")
+                self._write(Planned(time=now, rank=0, epochs=epochs, samples=samples, batch=batch))
 
     def _end_epoch(self, values: Values) -> None:
         now, epoch = time.monotonic(), _whole(values, "epoch") or 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from phalanx.observe.events.event_types import MachineSample
@@ -30,7 +30,11 @@ def use_together(machines: Mapping[str, Sequence[MachineSample]]) -> Resources:
     series = [_Series(samples) for samples in machines.values() if samples]
     if len(series) == 1:
         return use_of(series[0].samples)
-    instants = _instants(time for one in series for time in one.times)
+    times = (time for one in series for time in one.times)
+    instants: list[float] = []
+    for time in sorted(times):
+        if not instants or time - instants[-1] >= _APART:
+            instants.append(time)
     columns: dict[str, list[float | None]] = {name: [] for name in _FIELDS}
     for instant in instants:
         readings = [reading for one in series if (reading := one.at(instant)) is not None]
@@ -54,14 +58,6 @@ class _Series:
         place = min(bisect_left(self.times, instant), len(self.times) - 1)
         away = max(self.times[0] - instant, instant - self.times[-1])
         return self.samples[place] if away <= self._hold else None
-
-
-def _instants(times: Iterable[float]) -> list[float]:
-    found: list[float] = []
-    for time in sorted(times):
-        if not found or time - found[-1] >= _APART:
-            found.append(time)
-    return found
 
 
 def _over_time(times: Sequence[float], columns: Mapping[str, Sequence[float | None]]) -> Resources:

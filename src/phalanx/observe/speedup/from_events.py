@@ -30,7 +30,11 @@ def judge(
     ``settled``: only what came after the last change of shares counts, however little that is.
     After a loss only what came then does: it is about who is left.
     """
-    gone = _lost(ranks)
+    # By rank. A lost worker's own word does not count: cut off, it has lost all the others.
+    gone: dict[int, WorkerLost] = {}
+    for log in ranks:
+        if log.rank not in gone:
+            gone |= {event.worker: event for event in log.lost if event.worker != log.rank}
     left = [_since_loss(log) for log in ranks if log.rank not in gone]
     phase = _longest(split_phases(left, strategy))
     spec = _read(phase.name) if phase else None
@@ -58,15 +62,6 @@ def _with_words(found: Worth, lost: dict[str, float], settled: bool) -> Worth:
     if advice is not None or not settled:  # else there is time to wait for more than a loss
         advice = and_lost(found, advice)
     return msgspec.structs.replace(found, advice=advice)
-
-
-def _lost(ranks: Sequence[RankLog]) -> dict[int, WorkerLost]:
-    """By rank. A lost worker's own word does not count: cut off, it has lost all the others."""
-    found: dict[int, WorkerLost] = {}
-    for log in ranks:
-        if log.rank not in found:
-            found |= {event.worker: event for event in log.lost if event.worker != log.rank}
-    return found
 
 
 def _since_loss(log: RankLog) -> RankLog:

@@ -10,7 +10,7 @@ so a slow one costs only what it does not do itself.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -75,35 +75,30 @@ def find_straggler(phases: Sequence[PhaseSteps], balanced: float | None = None) 
                 tally.add(row)
         elif phase.waiting is WaitRule.BOUNDED:
             tally.cost[slowest] += _waited(phase, slowest)
-    waiting = _strictest(phases).value
+    rules = {phase.waiting for phase in phases if any(phase.steps)}
+    strictest = (WaitRule.LOCKSTEP, WaitRule.BOUNDED, WaitRule.NOBODY)
+    waiting = next((rule for rule in strictest if rule in rules), WaitRule.NOBODY).value
     last = max(sorted(tally.last), key=lambda rank: tally.last[rank], default=slowest)
     for rank in (last, slowest):
-        found = _accused(rank, tally, paces, _spent(phases, rank), waiting)
+        # The others' time, in steps and rounds.
+        rows = (rows for phase in phases for rows in (*phase.steps, *phase.rounds))
+        spent = sum(row.seconds for part in rows for row in part if row.rank != rank)
+        others = [pace for other, pace in paces.items() if other != rank]
+        found = Straggler(
+            rank=rank,
+            share=tally.last[rank] / tally.meetings if tally.meetings else 0.0,
+            steps=tally.meetings,
+            seconds=tally.cost[rank],
+            cost=tally.cost[rank] / spent if spent > 0.0 else 0.0,
+            slower=paces[rank] / median(others) if rank in paces and others else None,
+            waiting=waiting,
+        )
         # Of equal workers each is last by chance now and then, one of two half of the time.
         came_last = found.share >= max(0.5, LAST / len(paces)) or not tally.meetings
         costly = came_last and found.cost >= SHARE_OF_COST
         if costly or (rank == slowest and (found.slower or 0.0) >= SLOWER):
             return found
     return None
-
-
-def _accused(
-    rank: int, tally: _Tally, paces: Mapping[int, float], spent: float, waiting: str
-) -> Straggler:
-    return Straggler(
-        rank=rank,
-        share=tally.last[rank] / tally.meetings if tally.meetings else 0.0,
-        steps=tally.meetings,
-        seconds=tally.cost[rank],
-        cost=tally.cost[rank] / spent if spent > 0.0 else 0.0,
-        slower=_slower(rank, paces),
-        waiting=waiting,
-    )
-
-
-def _slower(rank: int, paces: Mapping[int, float]) -> float | None:
-    others = [pace for other, pace in paces.items() if other != rank]
-    return paces[rank] / median(others) if rank in paces and others else None
 
 
 def _paces(phases: Sequence[PhaseSteps], balanced: float | None) -> dict[int, float]:
@@ -148,15 +143,3 @@ def _by_epoch(rows: Sequence[WorkerStep]) -> dict[int, list[WorkerStep]]:
 
 def _waited(phase: PhaseSteps, slowest: int) -> float:
     return sum(step.wait for steps in phase.steps for step in steps if step.rank != slowest)
-
-
-def _spent(phases: Sequence[PhaseSteps], rank: int) -> float:
-    """The others' time, in steps and rounds."""
-    rows = (rows for phase in phases for rows in (*phase.steps, *phase.rounds))
-    return sum(row.seconds for part in rows for row in part if row.rank != rank)
-
-
-def _strictest(phases: Sequence[PhaseSteps]) -> WaitRule:
-    found = {phase.waiting for phase in phases if any(phase.steps)}
-    order = (WaitRule.LOCKSTEP, WaitRule.BOUNDED, WaitRule.NOBODY)
-    return next((waiting for waiting in order if waiting in found), WaitRule.NOBODY)

@@ -47,10 +47,7 @@ def read_summary(paths: RunPaths) -> Summary | None:
 
 
 def summarise(
-    paths: RunPaths,
-    *,
-    status: str | None = None,
-    exit_codes: Sequence[int | None] | None = None,
+    paths: RunPaths, *, status: str | None = None, exit_codes: Sequence[int | None] | None = None
 ) -> Summary:
     """The summary of the run in ``paths``; ``status`` as the controller knows it, if one does."""
     return summarise_files(read_run(paths), status=status, exit_codes=exit_codes)
@@ -116,6 +113,10 @@ def _add_machines(summary: Summary, run: RunFiles) -> None:
     workers = workers or dict(Counter(joined.machine for joined in run.joined))
     for name in run.samples:
         workers.setdefault(name, 0)
+    trained: Counter[str] = Counter()
+    for log in run.ranks:
+        if log.joined:
+            trained[log.joined.machine] += log.samples
     summary.machines = [
         MachineSummary(
             name=name,
@@ -123,7 +124,7 @@ def _add_machines(summary: Summary, run: RunFiles) -> None:
             resources=use_of(run.samples.get(name, [])),
             other_cpu_percent=_other_use(run, name),
             network_bytes=network_bytes(run.samples.get(name, [])),
-            contribution=_trained_on(run, name),
+            contribution=trained.get(name),
         )
         for name, count in workers.items()
     ]
@@ -139,15 +140,13 @@ def _other_use(run: RunFiles, machine: str) -> float | None:
     return used_by_others(run.samples.get(machine, []), cores, began, ended)
 
 
-def _trained_on(run: RunFiles, machine: str) -> int | None:
-    ranks = [log for log in run.ranks if log.joined and log.joined.machine == machine]
-    return sum(log.samples for log in ranks) if ranks else None
-
-
 def _add_outcome(summary: Summary, run: RunFiles, generation: int) -> None:
     """Epochs, losses, accuracies, and the time it all took."""
     ranks = run.ranks
-    began = _training_began(ranks)
+    starts = [log.plans[0].time for log in ranks if log.plans]
+    starts = starts or [log.steps[0].began for log in ranks if log.steps]
+    starts = starts or [log.joined.time for log in ranks if log.joined]
+    began = min(starts, default=None)
     summary.history = hist.make_history(ranks, began)
     before = _add_earlier(summary, run, generation)
     _add_checkpoints(summary, ranks, None if began is None else began - before)
@@ -177,7 +176,12 @@ def _add_earlier(summary: Summary, run: RunFiles, generation: int) -> float:
     summary.resumes = run.launch.resumes or f"a checkpoint ({run.settings.resume})"
     source = source_of(run.paths, run.launch.resumes)
     parent = _parent(source, generation) if source else None
-    seconds = _seconds_until(source, parent) if source and parent else 0.0
+    seconds = None
+    if source and parent:
+        seconds = parent.checkpoint_seconds.get(source.checkpoint)
+        if seconds is None:
+            seconds = hist.last_value(parent.history, "seconds")
+    seconds = seconds or 0.0
     summary.history = went_on(parent.history if parent else [], summary.history, seconds)
     return seconds
 
@@ -189,11 +193,6 @@ def _parent(source: ResumeSource, generation: int) -> Summary | None:
     if generation >= MOST_GENERATIONS:
         return None  # a ring of runs that claim to come from each other
     return summarise_files(read_run(source.paths), generation=generation + 1)
-
-
-def _seconds_until(source: ResumeSource, parent: Summary) -> float:
-    known = parent.checkpoint_seconds.get(source.checkpoint)
-    return known if known is not None else hist.last_value(parent.history, "seconds") or 0.0
 
 
 def _add_checkpoints(summary: Summary, ranks: Sequence[RankLog], began: float | None) -> None:
@@ -212,13 +211,6 @@ def _add_checkpoints(summary: Summary, ranks: Sequence[RankLog], began: float | 
 
 def _is_checkpoint(saved: Saved) -> bool:
     return saved.path.startswith("checkpoints/")
-
-
-def _training_began(ranks: Sequence[RankLog]) -> float | None:
-    began = [log.plans[0].time for log in ranks if log.plans]
-    began = began or [log.steps[0].began for log in ranks if log.steps]
-    began = began or [log.joined.time for log in ranks if log.joined]
-    return min(began, default=None)
 
 
 def _elapsed(run: RunFiles) -> float | None:

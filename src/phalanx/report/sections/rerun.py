@@ -12,11 +12,7 @@ from phalanx.report.sections import Section
 
 def section(study: StudyData) -> Section | None:
     """The exact command, and everything that the numbers depend on."""
-    return Section(
-        "To run it again",
-        900,
-        facts=tuple(_facts(study)),
-    )
+    return Section("To run it again", 900, facts=tuple(_facts(study)))
 
 
 def _facts(study: StudyData) -> Iterator[tuple[str, str]]:
@@ -37,17 +33,7 @@ def _facts(study: StudyData) -> Iterator[tuple[str, str]]:
     parameters = sorted({s.parameters for s in summaries if s.parameters})
     if parameters:
         yield "parameters", ", ".join(words.count(number) for number in parameters)
-    yield from _going_on(study)
-    yield from _data(study)
-    for group in study.groups:
-        if notes := group.shown.summary.notes:
-            yield f"notes, {group.label}", "\n".join(notes)
-    if study.runs:
-        yield "runs", "\n".join(run.paths.id for run in study.runs)
-
-
-def _going_on(study: StudyData) -> Iterator[tuple[str, str]]:
-    """Where runs come from, and what they left to go on from."""
+    # Where runs come from, and what they left to go on from.
     for run in study.runs:
         s = run.summary
         name = f", {s.run}" if len(study.runs) > 1 else ""
@@ -56,6 +42,12 @@ def _going_on(study: StudyData) -> Iterator[tuple[str, str]]:
         if s.checkpoint:
             last = f"the last {s.checkpoint.path}, in epoch {s.checkpoint.epoch + 1}"
             yield f"checkpoints{name}", f"{s.checkpoints} taken, {last}"
+    yield from _data(study)
+    for group in study.groups:
+        if notes := group.shown.summary.notes:
+            yield f"notes, {group.label}", "\n".join(notes)
+    if study.runs:
+        yield "runs", "\n".join(run.paths.id for run in study.runs)
 
 
 def _data(study: StudyData) -> Iterator[tuple[str, str]]:

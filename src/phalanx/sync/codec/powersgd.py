@@ -61,7 +61,11 @@ class PowerSGD:
             left, _ = torch.linalg.qr(values @ self._starts[i].to(values.dtype))
             right = values.T @ left
             factors += _plain(left), _plain(right)
-            _warm_up(self._starts[i], right)
+            # Begin the next iteration where this one ended, unless that leads nowhere. Only the
+            # directions of the columns matter: scaled, they neither vanish nor overflow.
+            peaks = right.abs().amax(0)
+            if bool(torch.isfinite(peaks).all()) and bool((peaks > 0).all()):
+                self._starts[i].copy_(right / peaks)
         return Payload((rest, *factors))
 
     def decode(self, payload: Payload, out: Tensor) -> None:
@@ -105,16 +109,6 @@ def _gaps(matrices: Sequence[_Matrix], flat: Tensor) -> Iterator[Tensor]:
         yield flat[at : matrix.start]
         at = matrix.end
     yield flat[at:]
-
-
-def _warm_up(start: Tensor, right: Tensor) -> None:
-    """Begin the next iteration where this one ended, unless that leads nowhere.
-
-    Only the directions of the columns matter: scaled, they neither vanish nor overflow.
-    """
-    peaks = right.abs().amax(0)
-    if bool(torch.isfinite(peaks).all()) and bool((peaks > 0).all()):
-        start.copy_(right / peaks)
 
 
 def _plain(factor: Tensor) -> Tensor:

@@ -92,16 +92,12 @@ def _connect_once(
         binding = caller.prove(connection, peer, timeout)
         if caller.greeting == PLAIN_GREETING:
             return Channel(connection, peer)
-        return _secured(connection, caller.key, binding, peer)
+        from phalanx.sync.connect.tls import Identity, client_channel
+
+        return client_channel(connection, Identity(caller.key, binding), peer)
     except BaseException:
         connection.close()
         raise
-
-
-def _secured(connection: socket.socket, key: RunKey, binding: bytes, peer: str) -> Channel:
-    from phalanx.sync.connect.tls import Identity, client_channel
-
-    return client_channel(connection, Identity(key, binding), peer)
 
 
 def _impossible(peer: str, source: str | None, error: OSError) -> InputError:

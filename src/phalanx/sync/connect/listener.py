@@ -13,7 +13,6 @@ import os
 import random
 import select
 import selectors
-import socket
 import threading
 import time
 from collections import Counter, deque
@@ -160,7 +159,10 @@ class Listener:
         try:
             while not self._closed:
                 for chosen, _ in self._selector.select(self._pause()):
-                    self._handle(chosen.fd)
+                    if chosen.fd == self._socket.fileno():
+                        self._let_in()
+                    elif chosen.fd in self._pending:
+                        self._advance(chosen.fd)
                 self._drop_late()
         finally:
             self._selector.close()
@@ -174,12 +176,6 @@ class Listener:
             return max(0.0, pending.deadline - time.monotonic())
         return None
 
-    def _handle(self, number: int) -> None:
-        if number == self._socket.fileno():
-            self._let_in()
-        elif number in self._pending:
-            self._advance(number)
-
     def _let_in(self) -> None:
         try:
             connection, address = self._socket.accept()
@@ -192,9 +188,6 @@ class Listener:
             return
         source = self._lobby.source(address[0])
         self._turn_away(self._lobby.who_goes(source))
-        self._greet(connection, source)
-
-    def _greet(self, connection: socket.socket, source: str) -> None:
         try:
             pending = PendingConnection(connection, self._identity, source)
             self._selector.register(connection, pending.events)
@@ -208,7 +201,8 @@ class Listener:
         try:
             channel = pending.advance()
         except OSError:
-            self._drop(number)
+            self._selector.unregister(number)
+            self._pending.pop(number).connection.close()
             return
         if channel is None:
             self._selector.modify(number, pending.events)
@@ -217,10 +211,6 @@ class Listener:
         self._selector.unregister(number)
         self._arrived.append(channel)
         os.eventfd_write(self._ready, 1)
-
-    def _drop(self, number: int) -> None:
-        self._selector.unregister(number)
-        self._pending.pop(number).connection.close()
 
     def _turn_away(self, number: int | None) -> None:
         if number is not None:

@@ -40,7 +40,9 @@ class Identity:
     """What both sides of one connection show in TLS, and the only thing that they accept."""
 
     def __init__(self, key: RunKey, binding: bytes) -> None:
-        private = _private_key(key, binding)
+        derivation = HKDF(hashes.SHA256(), length=32, salt=None, info=_PURPOSE + binding)
+        seed = derivation.derive(key.secret())
+        private = Ed25519PrivateKey.from_private_bytes(seed)
         self.certificate = _certificate(private).public_bytes(serialization.Encoding.PEM)
         secret = private.private_bytes(
             serialization.Encoding.PEM,
@@ -65,7 +67,13 @@ class Identity:
         # Tickets would make a connection readable that has nothing for us.
         if protocol == ssl.PROTOCOL_TLS_SERVER:
             context.num_tickets = 0
-        _load_from_memory(context, secret + self.certificate)
+        # Python loads key pairs from files only: give it one that never touches a disk.
+        number = os.memfd_create("phalanx", os.MFD_CLOEXEC)
+        try:
+            os.write(number, secret + self.certificate)
+            context.load_cert_chain(f"/proc/self/fd/{number}")
+        finally:
+            os.close(number)
         return context
 
 
@@ -180,24 +188,8 @@ def _events(wants: ssl.SSLError) -> int:
     return select.POLLIN if isinstance(wants, ssl.SSLWantReadError) else select.POLLOUT
 
 
-def _private_key(key: RunKey, binding: bytes) -> Ed25519PrivateKey:
-    derivation = HKDF(hashes.SHA256(), length=32, salt=None, info=_PURPOSE + binding)
-    seed = derivation.derive(key.secret())
-    return Ed25519PrivateKey.from_private_bytes(seed)
-
-
 def _certificate(private: Ed25519PrivateKey) -> x509.Certificate:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "phalanx run")])
     builder = x509.CertificateBuilder(name, name, private.public_key(), 1, _FROM, _UNTIL)
     limits = x509.BasicConstraints(ca=False, path_length=None)
     return builder.add_extension(limits, critical=True).sign(private, algorithm=None)
-
-
-def _load_from_memory(context: ssl.SSLContext, content: bytes) -> None:
-    """Python loads key pairs from files only: give it one that never touches a disk."""
-    number = os.memfd_create("phalanx", os.MFD_CLOEXEC)
-    try:
-        os.write(number, content)
-        context.load_cert_chain(f"/proc/self/fd/{number}")
-    finally:
-        os.close(number)

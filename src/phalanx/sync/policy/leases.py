@@ -32,8 +32,12 @@ class SharedLeases:
         rings = arena.region("team claims", arena.workers * RING * width, torch.int64)
         self._rings = rings.view(arena.workers, RING, width).numpy()
         self._taken = arena.region("team taken", arena.workers, torch.int64).numpy()
-        self.given = None if arena.hosts is None else _given_out(arena)
+        self.given: GivenOut | None = None
         """Where a worker can be lost and the others go on: what each has in hand."""
+        if arena.hosts is not None:
+            from phalanx.sync.policy.samples_in_hand import GivenOut
+
+            self.given = GivenOut(arena)
         if arena.rank == 0:
             self._cells[:] = (-1, 0, 0, -1)
             self._rings[:] = -1
@@ -63,17 +67,14 @@ class SharedLeases:
             while len(found) < AHEAD:
                 lease = self._claim(ticket, segment, want)
                 if lease is None:
-                    found += self._again(ticket, self.given) if not found else []
+                    # One at a time, for the same reason: what a lost worker had in hand.
+                    if not found and (back := self.given.take_back(ticket)):
+                        found.append(self.given.record(ticket, back.again(0), back.want))
                     break
                 found.append(self.given.record(ticket, lease, want))
                 if segment.end - lease.end < 2 * AHEAD * self._arena.workers * want:
                     break
         return found
-
-    def _again(self, ticket: int, given: GivenOut) -> list[Lease]:
-        """One at a time, for the same reason: what a lost worker had in hand."""
-        back = given.take_back(ticket)
-        return [given.record(ticket, back.again(0), back.want)] if back else []
 
     def _claim(self, ticket: int, segment: Segment, want: int) -> Lease | None:
         counter, lease = claim(self._counter(), ticket, segment, want, self.least)
@@ -154,9 +155,3 @@ def _part(cell: list[int], index: int) -> Lease | None:
         return None
     first, last = cell[_FIRST_SHARE + 2 * index :][:2]
     return lease_of(cell[_START], first, last, cell[_WHOLE], cell[_WANT])
-
-
-def _given_out(arena: Arena) -> GivenOut:
-    from phalanx.sync.policy.samples_in_hand import GivenOut
-
-    return GivenOut(arena)

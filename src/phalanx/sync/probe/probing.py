@@ -42,21 +42,11 @@ def latency(links: Links, seconds: float) -> float:
     """Half the median round trip of small messages; the first of two measures and tells."""
     message = memoryview(bytearray(SMALL_MESSAGE))
     if links.rank == 1:
-        _echo(links, message)
+        while message[0] != _LAST:
+            links.receive(0, message)
+            links.send(0, message)
         links.receive(0, message)
         return float(_FIGURE.unpack(message)[0])
-    half = median(_round_trips(links, message, seconds)) / 2
-    links.send(1, memoryview(_FIGURE.pack(half)))
-    return half
-
-
-def _echo(links: Links, message: memoryview) -> None:
-    while message[0] != _LAST:
-        links.receive(0, message)
-        links.send(0, message)
-
-
-def _round_trips(links: Links, message: memoryview, seconds: float) -> list[float]:
     trips: list[float] = []
     end = time.monotonic() + seconds
     while message[0] != _LAST:
@@ -66,7 +56,9 @@ def _round_trips(links: Links, message: memoryview, seconds: float) -> list[floa
         links.send(1, message)
         links.receive(1, message)
         trips.append(time.perf_counter() - start)
-    return trips[WARM_UP:]
+    half = median(trips[WARM_UP:]) / 2
+    links.send(1, memoryview(_FIGURE.pack(half)))
+    return half
 
 
 def bandwidth(links: Links, sender: int, seconds: float, one_way: float) -> float | None:
@@ -82,7 +74,10 @@ def bandwidth(links: Links, sender: int, seconds: float, one_way: float) -> floa
     steady: list[float] = []
     size, end = FIRST_STREAM, time.monotonic() + seconds
     while True:
-        took = _send_message(links, 1 - sender, memory, size) - 2 * one_way
+        start = time.perf_counter()
+        links.swap([(1 - sender, (memoryview(_SIZE.pack(size)), *_pieces(memory, size)))], [])
+        links.receive(1 - sender, memoryview(bytearray(1)))
+        took = time.perf_counter() - start - 2 * one_way
         rate = size / max(took, 1e-9)
         if took < LONG_ENOUGH and size < LARGEST_STREAM:
             size *= 2
@@ -97,14 +92,6 @@ def bandwidth(links: Links, sender: int, seconds: float, one_way: float) -> floa
 def upper_quartile(values: Sequence[float]) -> float:
     """Of bandwidths: busy machines make a link look slower, and nothing makes it look faster."""
     return sorted(values)[round(0.75 * (len(values) - 1))]
-
-
-def _send_message(links: Links, to: int, memory: memoryview, size: int) -> float:
-    answer = memoryview(bytearray(1))
-    start = time.perf_counter()
-    links.swap([(to, (memoryview(_SIZE.pack(size)), *_pieces(memory, size)))], [])
-    links.receive(to, answer)
-    return time.perf_counter() - start
 
 
 def _receive_stream(links: Links, frm: int, memory: memoryview) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 import torch
-from torch import Tensor
 
 from phalanx.sync.reduce.reducer import Reducer
 from phalanx.sync.state.gradients import get_grad, set_grad
-from phalanx.sync.state.layout import ParameterPlace
 from phalanx.sync.strategies.strategy import StrategyContext
 
 
@@ -38,13 +36,9 @@ class GradientAgreement:
         ):
             for i, (place, parameter) in enumerate(zip(layout.places, parameters, strict=True)):
                 if mask is None or mask[i]:
-                    _write(parameter, place, whole)
+                    gradient, value = get_grad(parameter), place.view(whole)
+                    if gradient is None or gradient.requires_grad:
+                        set_grad(parameter, value.clone().to(parameter.device))
+                    else:
+                        gradient.copy_(value)
         self._team.barrier()  # the rows are free again
-
-
-def _write(parameter: Tensor, place: ParameterPlace, whole: Tensor) -> None:
-    gradient, value = get_grad(parameter), place.view(whole)
-    if gradient is None or gradient.requires_grad:
-        set_grad(parameter, value.clone().to(parameter.device))
-    else:
-        gradient.copy_(value)

@@ -7,7 +7,7 @@ read; integers, and whatever is not a batch-norm statistic, come from the first 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -15,19 +15,6 @@ from torch import Tensor, nn
 from phalanx.sync.arena.arena import Arena
 
 AVERAGED = ("running_mean", "running_var")
-
-
-def _averaged_buffers(models: Sequence[nn.Module]) -> set[int]:
-    norms = (m for model in models for m in model.modules() if hasattr(m, "running_mean"))
-    found = (getattr(m, name, None) for m in norms for name in AVERAGED)
-    return {id(b) for b in found if isinstance(b, Tensor) and b.is_floating_point()}
-
-
-def _unique(buffers: Iterator[Tensor]) -> list[Tensor]:
-    seen: dict[int, Tensor] = {}
-    for buffer in buffers:
-        seen.setdefault(id(buffer), buffer)
-    return list(seen.values())
 
 
 def _joined(buffers: Sequence[Tensor]) -> Tensor:
@@ -40,8 +27,10 @@ class SharedBuffers:
 
     def __init__(self, arena: Arena, models: Sequence[nn.Module], policy: str = "auto") -> None:
         self._arena = arena
-        everything = _unique(b for model in models for b in model.buffers())
-        averaged = _averaged_buffers(models)
+        everything = list({id(b): b for model in models for b in model.buffers()}.values())
+        norms = (m for model in models for m in model.modules() if hasattr(m, "running_mean"))
+        found = (getattr(m, name, None) for m in norms for name in AVERAGED)
+        averaged = {id(b) for b in found if isinstance(b, Tensor) and b.is_floating_point()}
         if policy == "average":
             averaged = {id(b) for b in everything if b.is_floating_point()}
         elif policy == "first":

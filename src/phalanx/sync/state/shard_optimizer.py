@@ -89,15 +89,6 @@ def _options(kind: type[torch.optim.Optimizer], group: dict[str, Any]) -> dict[s
     return options
 
 
-def _first_values(source: torch.optim.Optimizer) -> dict[str, Any]:
-    """What an optimizer (Adagrad) fills its state with before the first step.
-
-    It takes this from the arguments of its constructor only, not from the groups.
-    """
-    name = "initial_accumulator_value"
-    return {name: source.defaults[name]} if name in source.defaults else {}
-
-
 @dataclass(frozen=True)
 class _Segment:
     """A run of neighbouring pieces that are updated as one tensor."""
@@ -167,16 +158,6 @@ class ShardOptimizer:
             return
         self._key = key
         self._gradient = gradient  # kept alive, so that its id stays its own
-        self._segments = self._merge(used)
-        self._tensors = [self._parameters[s.start : s.end] for s in self._segments]
-        self._optimizer = self._build(gradient) if self._segments else None
-
-    def _apart(self) -> tuple[bytes, bool]:
-        """How counts differ, which stays the same while they grow together; any first step."""
-        least = self._counts.min()
-        return (self._counts - least).tobytes(), bool(least == 0)
-
-    def _merge(self, used: bytes | None) -> list[_Segment]:
         segments: list[_Segment] = []
         for i, piece in enumerate(self._pieces):
             if used is not None and not used[piece.parameter]:
@@ -186,7 +167,14 @@ class ShardOptimizer:
             else:
                 fresh = bool(self._counts[i] == 0)
                 segments.append(_Segment(i, i, piece.start, piece.end, piece.group, fresh))
-        return segments
+        self._segments = segments
+        self._tensors = [self._parameters[s.start : s.end] for s in self._segments]
+        self._optimizer = self._build(gradient) if self._segments else None
+
+    def _apart(self) -> tuple[bytes, bool]:
+        """How counts differ, which stays the same while they grow together; any first step."""
+        least = self._counts.min()
+        return (self._counts - least).tobytes(), bool(least == 0)
 
     def _joins(self, segment: _Segment, i: int, piece: Piece) -> bool:
         return (
@@ -201,7 +189,11 @@ class ShardOptimizer:
             tensor.grad = gradient[segment.start - self._low : segment.end - self._low]
             options = _options(kind, self._source.param_groups[segment.group])
             groups.append({**options, "params": [tensor]})
-        optimizer = kind(groups, **_first_values(self._source))
+        # What an optimizer (Adagrad) fills its state with before the first step. It takes this from
+        # the arguments of its constructor only, not from the groups.
+        name = "initial_accumulator_value"
+        first = {k: value for k, value in self._source.defaults.items() if k == name}
+        optimizer = kind(groups, **first)
         for segment, tensor in zip(self._segments, self._tensors, strict=True):
             if not segment.fresh:
                 optimizer.state[tensor] = self._state(segment)

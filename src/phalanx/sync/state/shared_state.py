@@ -85,14 +85,11 @@ class SharedState:
             .numpy()
             for i, n in enumerate(layouts)
         ]
-        self._pin()
-        self._share_first_weights()
-
-    def _pin(self) -> None:
-        """What a device reads and writes. Not what threads share: it would stay pinned."""
+        # What a device reads and writes. Not what threads share: it would stay pinned.
         if not self.arena.scripted:
             own = [rows[self.arena.host.rank] for rows in self.gradients]
             self.replica.staging.pin([*self.parameters, *own])
+        self._share_first_weights()
 
     def _agree(self, slots: tuple[str, ...]) -> None:
         """What one host's workers check among themselves, hosts have to check as well."""

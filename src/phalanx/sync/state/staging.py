@@ -68,12 +68,9 @@ class Staging:
             if int(cudart.cudaHostRegister(region.data_ptr(), size, 0)) == 0:
                 self._pinned.append(region.data_ptr())
             else:
-                self._forget_error()
-
-    def _forget_error(self) -> None:
-        """CUDA reports a failed call once more, at the next launch, whatever that is."""
-        with contextlib.suppress(RuntimeError):
-            torch.zeros(1, device=self.device)
+                # CUDA reports a failed call once more, at the next launch, whatever that is.
+                with contextlib.suppress(RuntimeError):
+                    torch.zeros(1, device=self.device)
 
     def unpin(self) -> None:
         """Before the memory is given back: the device would go on writing to the old pages."""

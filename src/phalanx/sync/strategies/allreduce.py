@@ -23,10 +23,7 @@ class AllReduce(TeamStrategy):
     """Two barriers a step: gradients are there; parameters are updated."""
 
     def __init__(
-        self,
-        context: StrategyContext,
-        topology: str | None = None,
-        through: str | None = None,
+        self, context: StrategyContext, topology: str | None = None, through: str | None = None
     ) -> None:
         super().__init__(context)
         chosen = Topology(topology, through, self._replica.device)

@@ -110,10 +110,6 @@ class StaleSynchronous(Bounded):
 
 class DynamicStaleSynchronous(Bounded):
     def __init__(
-        self,
-        context: StrategyContext,
-        low: int = 2,
-        high: int = 8,
-        servers: int | None = None,
+        self, context: StrategyContext, low: int = 2, high: int = 8, servers: int | None = None
     ) -> None:
         super().__init__(context, Dynamic(low, high), servers=servers)

@@ -16,11 +16,7 @@ from phalanx.sync.strategies.strategy import StrategyContext
 
 class DiLoCo(Local):
     def __init__(
-        self,
-        context: StrategyContext,
-        every: int = 50,
-        rate: float = 0.7,
-        momentum: float = 0.9,
+        self, context: StrategyContext, every: int = 50, rate: float = 0.7, momentum: float = 0.9
     ) -> None:
         super().__init__(context)
         self.every, self._rate, self._momentum = every, rate, momentum

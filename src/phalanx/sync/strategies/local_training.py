@@ -60,7 +60,11 @@ class Local(SharedStrategy):
         for moved, agreed in zip(self._moved, self._shared.parameters, strict=True):
             moved.sub_(agreed)
         weight, self._weight = self._weight, 0.0
-        self._show(self._moved, weight)
+        # Weighted, because the reducer divides a sum by the sum of weights.
+        if weight != 1.0:
+            torch._foreach_mul_(self._moved, weight)
+        self._reducer.offer_flats(self._moved, weight)
+        self._reducer.encode()
         sent = now()
         meet()
         met = now()
@@ -81,13 +85,6 @@ class Local(SharedStrategy):
             refused=self._reducer.refused,
         )
 
-    def _show(self, flats: list[Tensor], weight: float) -> None:
-        """Weighted, because the reducer divides a sum by the sum of weights."""
-        if weight != 1.0:
-            torch._foreach_mul_(flats, weight)
-        self._reducer.offer_flats(flats, weight)
-        self._reducer.encode()
-
     def _own_slices(self) -> list[Tensor]:
         return [
             parameters[slice(*layout.bounds(self._host.rank))]
@@ -106,21 +103,18 @@ class Local(SharedStrategy):
         if self._apart.any():
             self._come_together(self._team.barrier)
         if self._shared.elementwise:
-            self._average_slots()
+            for name in self._shared.slots[0]:
+                self._reducer.offer_flats(read_slot(self._replica, name), 1.0)
+                self._team.barrier()
+                self._reducer.reduce(coded=False, checked=False)
+                for i, layout in enumerate(self._replica.layouts):
+                    slot = self._shared.slots[i][name]
+                    slot[slice(*layout.bounds(self._host.rank))] = self._reducer.reduced[i][0]
+                self._team.barrier()
+            if self._host.rank == 0:
+                self._shared.take_steps_of_optimizer()
+                self._shared.share_steps()
         super().drain()
-
-    def _average_slots(self) -> None:
-        for name in self._shared.slots[0]:
-            self._reducer.offer_flats(read_slot(self._replica, name), 1.0)
-            self._team.barrier()
-            self._reducer.reduce(coded=False, checked=False)
-            for i, layout in enumerate(self._replica.layouts):
-                slot = self._shared.slots[i][name]
-                slot[slice(*layout.bounds(self._host.rank))] = self._reducer.reduced[i][0]
-            self._team.barrier()
-        if self._host.rank == 0:
-            self._shared.take_steps_of_optimizer()
-            self._shared.share_steps()
 
     def write_optimizer(self) -> None:
         """It has it: it is what steps here."""

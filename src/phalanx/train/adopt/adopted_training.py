@@ -17,6 +17,7 @@ from phalanx.data.reader import Reader
 from phalanx.sync.arena.arena import Locks
 from phalanx.train.adopt.kept_objects import ORDER, OrderState, keepers_of
 from phalanx.train.adopt.loader_pass import LoaderPass, read_by_number
+from phalanx.train.checkpoint.kept_state import unpack
 from phalanx.train.loop.stretches import WorkerParts
 from phalanx.train.loop.training_loop import TrainingLoop
 
@@ -59,7 +60,9 @@ class AdoptedTraining:
         resumed = self.parts.resumed
         alone = self.parts.trained.engine.workers == 1
         if resumed is not None and alone and self._loop.resumes_inside():
-            OrderState.rewind(resumed)
+            saved = resumed.manifest.other.get("state", {}).get(ORDER)
+            if saved is not None:
+                torch.set_rng_state(unpack(saved, resumed.shared)["drawn_from"])
 
     @property
     def under_way(self) -> bool:
@@ -82,17 +85,8 @@ class AdoptedTraining:
         return same and not self.parts.lifecycle.over
 
     def through(self, loader: DataLoader[Any], drawn: LoaderPass) -> Iterator[Any]:
-        self._check_order(drawn.order)
-        batches = self._loop.through_adopted(
-            self._reader(loader), drawn.order, drawn.batch, drawn.leave
-        )
-        begun = AdoptedPass(self, batches)
-        self._pass = weakref.ref(begun)
-        return begun
-
-    def _check_order(self, order: torch.Tensor) -> None:
-        """All workers have to share out the same samples; the last one to come sees all others."""
-        rank, checksum = self.parts.environment.rank, zlib.crc32(order.numpy().tobytes())
+        # All workers have to share out the same samples; the last one to come sees all others.
+        rank, checksum = self.parts.environment.rank, zlib.crc32(drawn.order.numpy().tobytes())
         self._passes += 1
         with self.parts.trained.engine.lock(Locks.DATA):
             self._orders[rank] = (self._passes, checksum)
@@ -102,6 +96,12 @@ class AdoptedTraining:
                 "the workers draw different orders of the samples",
                 "Let the order depend on torch's random numbers, or on a generator with a seed.",
             )
+        batches = self._loop.through_adopted(
+            self._reader(loader), drawn.order, drawn.batch, drawn.leave
+        )
+        begun = AdoptedPass(self, batches)
+        self._pass = weakref.ref(begun)
+        return begun
 
     def leave_pass(self) -> None:
         """The script begins another pass: it has left the one before, if there is one."""
@@ -172,24 +172,18 @@ class AdoptedPass:
             batch = next(self._batches)
         except StopIteration:
             self._over = True
-            self._check()
+            parts = self._training.parts
+            untrained = self._taken and parts.steps.losses == self._losses
+            if untrained and parts.trained.engine.workers > 1:
+                raise InputError(
+                    "the script went through its data without training on them, and each worker "
+                    "saw only its part",
+                    "Evaluate under torch.no_grad() or model.eval().",
+                ) from None
             self._training.passed(whole=True)
             raise
         self._taken += 1
         return batch
-
-    def _check(self) -> None:
-        steps = self._training.parts.steps
-        if (
-            self._taken
-            and steps.losses == self._losses
-            and self._training.parts.trained.engine.workers > 1
-        ):
-            raise InputError(
-                "the script went through its data without training on them, and each worker saw "
-                "only its part",
-                "Evaluate under torch.no_grad() or model.eval().",
-            )
 
     def close(self) -> None:
         """The script left its loop; one that takes more batches of it goes through two at once."""

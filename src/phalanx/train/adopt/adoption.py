@@ -14,7 +14,8 @@ import re
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from itertools import chain, islice
+from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
@@ -26,15 +27,15 @@ from phalanx.core.context import call_at_end
 from phalanx.core.errors import InputError
 from phalanx.core.settings import RunSettings
 from phalanx.train.adopt.adopted_training import AdoptedTraining
+from phalanx.train.adopt.files.calling_code import OURS
 from phalanx.train.adopt.found_models import describe, models_of, parameters_of
 from phalanx.train.adopt.libraries import library_trains, look_for_libraries
 from phalanx.train.adopt.loader_pass import is_ours, order_of
-from phalanx.train.adopt.random_streams import AdoptedSeeds, Streams
+from phalanx.train.adopt.random_streams import Streams
 from phalanx.train.adopt.script_length import passes_of
 from phalanx.train.loop.assembly import build_worker
 from phalanx.train.start.environment import detect
 
-_OURS = str(Path(__file__).parents[2])
 _PEEK = re.compile(r"\bnext\s*\(\s*iter\s*\(")
 _DECLARED = {None: "auto", "mean": "part", "sum": "sum"}
 """``--loss mean``: a mean, or another function, of each worker's part of the batch."""
@@ -163,12 +164,10 @@ class Adoption:
             self._training.end_if_done(waits=False)
             if self._training.is_in_free_pass:  # where workers evaluate unequally often
                 return plain()
-        with self.streams.common():
+        with self.streams.in_common():
             found = plain()
-            first = next(found, _NOTHING)  # samplers draw when they are first asked
-        if first is _NOTHING:
-            return iter(())
-        return _resumed(first, found)
+            first = list(islice(found, 1))  # samplers draw when they are first asked
+        return chain(first, found)
 
     def _train(
         self,
@@ -180,7 +179,7 @@ class Adoption:
             self._training.leave_pass()
             self._training.end_if_done(waits=False)
             self._training.rewind()
-        with self.streams.common():
+        with self.streams.in_common():
             drawn_from = torch.get_rng_state()
             drawn = order_of(loader)
         if self._training is None or not self._training.is_of(optimizers):
@@ -224,7 +223,7 @@ class Adoption:
         data = f"{type(loader.dataset).__name__} of {len(loader.dataset)} samples"  # type: ignore[arg-type]
         parts, loop = build_worker(
             environment, models, optimizers, buffers="auto", loss=_DECLARED[self._chosen.loss],
-            trial=None, seeds=AdoptedSeeds.of(self.streams),
+            trial=None, seeds=self.streams,
             notes=describe(models, optimizers, data, batch, passes, self._workers),
         )  # fmt: skip
         loop.adopt(self._chosen.epochs or passes)
@@ -238,20 +237,10 @@ class Adoption:
             self._training = None
 
 
-_NOTHING = object()
-
-
-def _resumed(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
-    yield first
-    yield from rest
-
-
 def _script_frame() -> FrameType | None:
     """The newest frame that is not of Phalanx."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_OURS):
-        frame = frame.f_back
-    return frame
+    stack = (frame for frame, _ in walk_stack(sys._getframe(1)))
+    return next((f for f in stack if not f.f_code.co_filename.startswith(OURS)), None)
 
 
 def _is_peek(frame: FrameType | None) -> bool:

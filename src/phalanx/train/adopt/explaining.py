@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -18,13 +19,13 @@ from torch.utils.data import DataLoader
 
 from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.core.script.explained import Explanation, FoundStep, Place
+from phalanx.core.script.explained import CallingFunction, Explanation, FoundStep, Place
 from phalanx.core.settings import RunSettings
 from phalanx.train.adopt.adoption import Adoption
-from phalanx.train.adopt.findings import callers, data_of, describe_models, differences, rates
-from phalanx.train.adopt.places import ScriptPlaces, step_in
+from phalanx.train.adopt.findings import data_of, describe_models, differences, rates
+from phalanx.train.adopt.places import ScriptPlaces, name_in, step_in
 from phalanx.train.adopt.script_length import passes_of
-from phalanx.train.guards.gradient_reads import watch_backward, watches_backward
+from phalanx.train.guards.gradient_reads import watch_backward
 from phalanx.train.guards.loss_kind import LossWatch, SumLossError
 
 _SEVERAL = 2
@@ -56,19 +57,15 @@ class Explaining(Adoption):
         if not self._joining:
             frame = sys._getframe(1)
             places = ScriptPlaces(frame)
-            made = [places.of(found) for found in reversed(places.own(frame))]
-            self._made_at[id(optimizer)] = made
+            self._made_at[id(optimizer)] = [places.of(f) for f in reversed(places.own(frame))]
 
     # -- passes ------------------------------------------------------------------------------
 
     def iterate(self, loader: DataLoader[Any], plain: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-        if self._begun and not self._training_goes_on:
+        inside = self._training is not None and self._training.under_way
+        if self._begun and not self._joining and not inside:
             self._end_here()
         return super().iterate(loader, plain)
-
-    @property
-    def _training_goes_on(self) -> bool:
-        return self._joining or (self._training is not None and self._training.under_way)
 
     def _train(
         self,
@@ -79,14 +76,29 @@ class Explaining(Adoption):
         if self._begun:
             self._end_here()
         frame = sys._getframe(1)
-        self._describe(frame, loader, models, optimizers)
+        places, found = ScriptPlaces(frame), self._found
+        found.script = str(places.script or "")
+        found.callers = [
+            CallingFunction(
+                place=places.of(own),
+                models=[name_in(own, model) for model in models],
+                optimizers=[name_in(own, optimizer) for optimizer in optimizers],
+            )
+            for own in reversed(places.own(frame))
+        ]
+        found.models = describe_models(models, found.callers)
+        found.optimizers, found.schedulers = rates(optimizers, self._made_at)
+        found.data = data_of(places, frame, loader)
+        found.epochs = self._chosen.epochs or passes_of(frame)
+        found.differences = differences(models, loader)
+        found.write(self._folder)
         self._begun = True
         try:
             batches = super()._train(loader, models, optimizers)
         except InputError as error:
             self._found.refused.append(error.cause)
             self._end_here()
-        plain = watches_backward()
+        plain = watch_backward(None)
 
         def look(loss: torch.Tensor, factor: torch.Tensor | None) -> None:
             self._see(loss)
@@ -97,29 +109,8 @@ class Explaining(Adoption):
         return self._some(batches)
 
     def _some(self, batches: Iterator[Any]) -> Iterator[Any]:
-        for number, batch in enumerate(batches):
-            if number == _MOST_BATCHES:
-                break
-            yield batch
+        yield from islice(batches, _MOST_BATCHES)
         self._end_here()
-
-    def _describe(
-        self,
-        frame: FrameType,
-        loader: DataLoader[Any],
-        models: Sequence[nn.Module],
-        optimizers: Sequence[torch.optim.Optimizer],
-    ) -> None:
-        places, found = ScriptPlaces(frame), self._found
-        found.script = str(places.script or "")
-        found.callers = callers(places, frame, models, optimizers)
-        found.models = describe_models(models, found.callers)
-        found.optimizers, found.schedulers = rates(optimizers, self._made_at)
-        found.data = data_of(places, frame, loader)
-        passes = passes_of(frame)
-        found.epochs = self._chosen.epochs or passes
-        found.differences = differences(models, loader)
-        found.write(self._folder)
 
     # -- losses and steps --------------------------------------------------------------------
 
@@ -131,13 +122,11 @@ class Explaining(Adoption):
             samples = self._training.parts.stopwatch.batch_samples
             counted = LossWatch().weight_of(loss, samples)
             self._found.loss = "mean" if counted is None or counted.even else "weighted mean"
-        except SumLossError as error:
-            self._found.loss = "sum" if error.whole else "other"
-            if not error.whole:
-                self._found.refused.append(error.cause)
         except InputError as error:
-            self._found.loss = "other"
-            self._found.refused.append(error.cause)
+            sums = isinstance(error, SumLossError) and error.whole
+            self._found.loss = "sum" if sums else "other"
+            if not sums:
+                self._found.refused.append(error.cause)
         self._found.write(self._folder)
 
     def passes_on(self, optimizer: torch.optim.Optimizer) -> bool:

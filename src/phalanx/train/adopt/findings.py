@@ -24,23 +24,7 @@ from phalanx.core.script.explained import (
 )
 from phalanx.data.lazy import loader_options
 from phalanx.train.adopt.loader_pass import order_of
-from phalanx.train.adopt.places import ScriptPlaces, loader_in, name_in
-
-
-def callers(
-    places: ScriptPlaces,
-    frame: FrameType,
-    models: Sequence[nn.Module],
-    optimizers: Sequence[torch.optim.Optimizer],
-) -> list[CallingFunction]:
-    return [
-        CallingFunction(
-            place=places.of(own),
-            models=[name_in(own, model) for model in models],
-            optimizers=[name_in(own, optimizer) for optimizer in optimizers],
-        )
-        for own in reversed(places.own(frame))
-    ]
+from phalanx.train.adopt.places import ScriptPlaces, loader_in
 
 
 def describe_models(

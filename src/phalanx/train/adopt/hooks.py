@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
+from traceback import walk_stack
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -61,7 +61,13 @@ def adopt_this_worker() -> None:
         )
     else:
         _current.adoption = Adoption(chosen, workers)
-    _install()
+    if _plain_group is not None:
+        torch.distributed.init_process_group = _refuse_group
+    setattr(torch.optim.Optimizer, "__init__", _init)  # noqa: B010
+    setattr(DataLoader, "__iter__", _iterate)  # noqa: B010
+    setattr(torch.optim.Optimizer, "zero_grad", _zero_grad)  # noqa: B010
+    torch.manual_seed = _seed
+    torch.random.manual_seed = _seed
     watch_backward(_current.adoption.before_training)
     if workers > 1:
         from phalanx.train.adopt.side_effects import keep_files_apart
@@ -83,16 +89,6 @@ def end_adoption() -> None:
 
 def current_adoption() -> Adoption | None:
     return _current.adoption
-
-
-def _install() -> None:
-    if _plain_group is not None:
-        torch.distributed.init_process_group = _refuse_group
-    setattr(torch.optim.Optimizer, "__init__", _init)  # noqa: B010
-    setattr(DataLoader, "__iter__", _iterate)  # noqa: B010
-    setattr(torch.optim.Optimizer, "zero_grad", _zero_grad)  # noqa: B010
-    torch.manual_seed = _seed
-    torch.random.manual_seed = _seed
 
 
 @functools.wraps(_plain_init)
@@ -152,15 +148,8 @@ def _iterate(self: DataLoader[Any]) -> Iterator[Any]:
 def _seed(seed: Any) -> torch.Generator:
     generator = _plain_seed(seed)
     if _current.adoption is not None:
-        _seen_seed(_current.adoption)
+        # Unless a dataset seeds while it makes a sample, and puts everything back.
+        modules = (f.f_globals.get("__name__", "") for f, _ in walk_stack(sys._getframe(1)))
+        if not any(name.startswith(_READING) for name in modules):
+            _current.adoption.streams.seeded()
     return generator
-
-
-def _seen_seed(adoption: Adoption) -> None:
-    """Unless a dataset seeds while it makes a sample, and puts everything back."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith(_READING):
-            return
-        frame = frame.f_back
-    adoption.streams.seeded()

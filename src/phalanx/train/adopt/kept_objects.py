@@ -18,8 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
 from phalanx.core.errors import InputError
-from phalanx.train.checkpoint.kept_state import Keeper, pack, unpack
-from phalanx.train.checkpoint.resuming import Resumed
+from phalanx.train.checkpoint.kept_state import Keeper, pack
 
 ORDER = "order"
 
@@ -36,19 +35,14 @@ class OrderState:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Too late here: it is needed before the order is drawn."""
 
-    @staticmethod
-    def rewind(resumed: Resumed) -> None:
-        """As it was when the order of the pass that is resumed was drawn."""
-        saved = resumed.manifest.other.get("state", {}).get(ORDER)
-        if saved is not None:
-            torch.set_rng_state(unpack(saved, resumed.shared)["drawn_from"])
-
 
 def keepers_of(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Keeper]:
     """Schedulers of these optimizers, gradient scalers and averaged copies, by name."""
     found: dict[str, Keeper] = {}
     numbers: Counter[str] = Counter()
-    for thing in sorted(_candidates(), key=lambda thing: _place(thing, optimizers)):
+    kinds = (LRScheduler, GradScaler, AveragedModel)
+    things: list[Any] = [thing for thing in gc.get_objects() if issubclass(type(thing), kinds)]
+    for thing in sorted(things, key=lambda thing: _place(thing, optimizers)):
         kind = type(thing).__name__
         name = f"{kind}-{numbers[kind]}"
         if _place(thing, optimizers) < 0:
@@ -58,11 +52,6 @@ def keepers_of(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Keeper]
             found[name] = thing
             numbers[kind] += 1
     return found
-
-
-def _candidates() -> list[Any]:
-    kinds = (LRScheduler, GradScaler, AveragedModel)
-    return [thing for thing in gc.get_objects() if issubclass(type(thing), kinds)]
 
 
 def _place(thing: Any, optimizers: Sequence[torch.optim.Optimizer]) -> int:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import ast
-import linecache
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
+from traceback import walk_stack
 from types import FrameType
 from typing import Any, TypeVar
 
+import msgspec
 from torch import nn
 
-from phalanx.core.script.explained import Place
-from phalanx.core.script.script_imports import parse
+from phalanx.core.script.explained import Place, span_of
+from phalanx.train.adopt.files.calling_code import OURS
 from phalanx.train.adopt.script_length import UnknownError, body_of, value_of
 
 _Node = TypeVar("_Node", bound=ast.AST)
-_OURS = str(Path(__file__).parents[2])
 _PASS_ON = {"torch", "tqdm", "rich", "alive_progress", "fastprogress", "contextlib", "phalanx"}
 """Their frames may stand between a call of the script and what it leads to."""
 
@@ -26,30 +27,25 @@ _MOST_ITEMS = 100
 class ScriptPlaces:
     """Of a script, whose own files are those in its folder."""
 
-    def __init__(self, frame: FrameType | None) -> None:
-        self.script = _script_of(frame)
+    def __init__(self, frame: FrameType) -> None:
+        spaces = [found.f_globals for found, _ in walk_stack(frame)]
+        files = [str(s.get("__file__") or OURS) for s in spaces if s.get("__name__") == "__main__"]
+        scripts = [Path(file) for file in files if not file.startswith(OURS)]
+        self.script = scripts[-1] if scripts else None
         folder = self.script.parent if self.script else None
         self._folders = [folder, folder.resolve()] if folder else []
         """As it was named, and as imports from it are found."""
 
-    def own(self, frame: FrameType | None) -> list[FrameType]:
+    def own(self, frame: FrameType) -> list[FrameType]:
         """The frames of the script's own files, the innermost first."""
-        found = []
-        while frame is not None:
-            if self._is_own(frame):
-                found.append(frame)
-            frame = frame.f_back
-        return found
+        return [found for found, _ in walk_stack(frame) if self._is_own(found)]
 
-    def library(self, frame: FrameType | None) -> str | None:
+    def library(self, frame: FrameType) -> str | None:
         """What stands between ``frame`` and the script's own files, if it does more than pass on
         what it is given."""
-        while frame is not None and not self._is_own(frame):
-            name = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-            if name not in _PASS_ON:
-                return name
-            frame = frame.f_back
-        return None
+        between = takewhile(lambda found: not self._is_own(found[0]), walk_stack(frame))
+        names = (str(f.f_globals.get("__name__", "")).partition(".")[0] for f, _ in between)
+        return next((name for name in names if name not in _PASS_ON), None)
 
     def of(self, frame: FrameType, node: ast.expr | None = None) -> Place:
         code = frame.f_code
@@ -58,32 +54,18 @@ class ScriptPlaces:
         for folder in self._folders:
             if file.is_relative_to(folder):
                 file = file.relative_to(folder)
+        place = Place(
+            file=str(file), line=frame.f_lineno, function=function, first=code.co_firstlineno
+        )
         if node is None:
-            return Place(
-                file=str(file), line=frame.f_lineno, function=function, first=code.co_firstlineno
-            )
-        return Place(
-            file=str(file), line=frame.f_lineno, function=function, first=code.co_firstlineno,
-            text=ast.unparse(node),
-            span=(node.lineno, node.col_offset, node.end_lineno or 0, node.end_col_offset or 0),
-        )  # fmt: skip
+            return place
+        return msgspec.structs.replace(place, text=ast.unparse(node), span=span_of(node))
 
     def _is_own(self, frame: FrameType) -> bool:
         file = frame.f_code.co_filename
-        if file.startswith((_OURS, "<")) or "site-packages" in file:
+        if file.startswith((OURS, "<")) or "site-packages" in file:
             return False
         return any(Path(file).is_relative_to(folder) for folder in self._folders)
-
-
-def _script_of(frame: FrameType | None) -> Path | None:
-    found = None
-    while frame is not None:
-        if frame.f_globals.get("__name__") == "__main__":
-            file = frame.f_globals.get("__file__")
-            if file and not str(file).startswith(_OURS):
-                found = Path(file)
-        frame = frame.f_back
-    return found
 
 
 def name_in(frame: FrameType, wanted: Any) -> str | None:
@@ -119,24 +101,18 @@ def _items(value: Any) -> Iterator[tuple[int | str, Any]]:
 
 def loader_in(frame: FrameType, loader: Any) -> ast.expr | None:
     """The expression of the loader where ``frame`` begins to go through it."""
-    body = _body(frame)
+    body = body_of(frame)
     heads = [node.iter for node in _within(body, ast.For) if _covers(node.iter, frame.f_lineno)]
     calls = [node for node in _within(body, ast.Call) if _covers(node, frame.f_lineno)]
-    for node in [*heads, *calls]:
-        for part in _given(node):
-            if _is(part, frame, loader):
-                return part
     names = {part.id for node in heads for part in _given(node) if isinstance(part, ast.Name)}
-    for value in reversed(list(_bound_to(names, body, frame.f_lineno))):
-        for part in _given(value):
-            if _is(part, frame, loader):
-                return part
-    return None
+    bound = reversed(list(_bound_to(names, body, frame.f_lineno)))
+    parts = (part for node in (*heads, *calls, *bound) for part in _given(node))
+    return next((part for part in parts if _is(part, frame, loader)), None)
 
 
 def step_in(frame: FrameType, optimizer: Any) -> tuple[ast.expr | None, bool]:
     """The optimizer in a call of ``step``, and whether the call is that of a ``GradScaler``."""
-    for call in _within(_body(frame), ast.Call):
+    for call in _within(body_of(frame), ast.Call):
         if not (isinstance(call.func, ast.Attribute) and call.func.attr == "step"):
             continue
         if _covers(call, frame.f_lineno):
@@ -145,12 +121,6 @@ def step_in(frame: FrameType, optimizer: Any) -> tuple[ast.expr | None, bool]:
             if call.args and _is(call.args[0], frame, optimizer):
                 return call.args[0], True
     return None, False
-
-
-def _body(frame: FrameType) -> Sequence[ast.stmt]:
-    source = "".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
-    tree = parse(source.encode()) if source else None
-    return body_of(tree, frame) if tree is not None else []
 
 
 def _within(body: Sequence[ast.stmt], kind: type[_Node]) -> Iterator[_Node]:

@@ -18,32 +18,32 @@ import torch
 from phalanx.train.start.seed import CommonSeed
 
 
-class Streams:
+class Streams(CommonSeed):
     """Torch's numbers on one worker; with one worker there is but one stream."""
 
     def __init__(self) -> None:
         self._rank = 0
         self._common: torch.Tensor | None = None
 
-    def part(self, rank: int) -> None:
+    def own(self, rank: int) -> None:
         """From now on this worker has a stream of its own."""
         self._rank, self._common = rank, torch.get_rng_state()
-        self._own()
+        self._begin_own()
 
     def seeded(self) -> None:
         """The script has seeded torch: both streams begin anew."""
         if self._common is not None:
             self._common = torch.get_rng_state()
-            self._own()
+            self._begin_own()
 
-    def unite(self) -> None:
+    def common(self) -> None:
         """Training is over: every worker goes on with the common stream."""
         if self._common is not None:
             torch.set_rng_state(self._common)
             self._common = None
 
     @contextmanager
-    def common(self) -> Iterator[None]:
+    def in_common(self) -> Iterator[None]:
         """Inside, torch draws what all workers draw."""
         if self._common is None:
             yield
@@ -56,7 +56,7 @@ class Streams:
             self._common = torch.get_rng_state()
             torch.set_rng_state(own)
 
-    def _own(self) -> None:
+    def _begin_own(self) -> None:
         if self._rank:  # the first one goes on as it would alone
             state = torch.get_rng_state().numpy().tobytes()
             word = hashlib.sha256(state + f"rank {self._rank}".encode()).digest()[:8]
@@ -64,21 +64,3 @@ class Streams:
             torch.default_generator.manual_seed(seed)
             if torch.cuda.is_available():
                 torch.cuda.manual_seed_all(seed)
-
-
-class AdoptedSeeds(CommonSeed):
-    """What ``build_worker`` calls when workers part and unite."""
-
-    streams: Streams
-
-    @staticmethod
-    def of(streams: Streams) -> AdoptedSeeds:
-        seeds = AdoptedSeeds(CommonSeed.now().states)
-        object.__setattr__(seeds, "streams", streams)
-        return seeds
-
-    def own(self, rank: int) -> None:
-        self.streams.part(rank)
-
-    def common(self) -> None:
-        self.streams.unite()

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-from phalanx.core.script.script_imports import parse
+from phalanx.core.script.script_imports import function_at, parse
 
 _WRAPPERS = {"tqdm", "trange", "track", "enumerate", "progress_bar", "notebook_tqdm"}
 _OPERATIONS: dict[type[ast.operator], Any] = {
@@ -56,35 +56,28 @@ def is_head(loop: ast.For | ast.While, line: int) -> bool:
 
 def loops_around(frame: FrameType) -> Iterator[ast.For | ast.While]:
     """Innermost first."""
-    source = "".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
-    tree = parse(source.encode()) if source else None
-    if tree is None:
-        return
-    line, body = frame.f_lineno, body_of(tree, frame)
     inside: list[ast.For | ast.While] = []
-    waiting: list[ast.AST] = list(body)
+    waiting: list[ast.AST] = [*body_of(frame)]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
             continue
         if isinstance(node, ast.For | ast.While):
             last = max((n.end_lineno or 0) for n in node.body)
-            if node.lineno <= line <= last:
+            if node.lineno <= frame.f_lineno <= last:
                 inside.append(node)
         waiting.extend(ast.iter_child_nodes(node))
     yield from sorted(inside, key=lambda loop: -loop.lineno)
 
 
-def body_of(tree: ast.Module, frame: FrameType) -> list[ast.stmt]:
-    first, name = frame.f_code.co_firstlineno, frame.f_code.co_name
-    if name == "<module>":
-        return tree.body
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
-            lines = [node.lineno, *(d.lineno for d in node.decorator_list)]
-            if min(lines) == first:
-                return node.body
-    return []
+def body_of(frame: FrameType) -> list[ast.stmt]:
+    """Empty where the source cannot be read."""
+    code = frame.f_code
+    tree = parse("".join(linecache.getlines(code.co_filename, frame.f_globals)).encode())
+    if tree is None or code.co_name == "<module>":
+        return tree.body if tree else []
+    function = function_at(tree, code.co_name, code.co_firstlineno)
+    return function.body if function else []
 
 
 def _count(loop: ast.For | ast.While, frame: FrameType) -> int | None:
@@ -129,7 +122,11 @@ def value_of(node: ast.expr, frame: FrameType) -> Any:
                 if name in space:
                     return space[name]
         case ast.Attribute(value=owner, attr=name):
-            return _attribute(value_of(owner, frame), name)
+            # Without calling anything: a property is code of the script.
+            found = inspect.getattr_static(value_of(owner, frame), name)
+            if hasattr(type(found), "__get__"):
+                raise UnknownError
+            return found
         case ast.Subscript(value=owner, slice=ast.Constant(value=key)):
             held = value_of(owner, frame)
             if isinstance(held, dict):
@@ -141,11 +138,3 @@ def value_of(node: ast.expr, frame: FrameType) -> Any:
         case ast.Call(func=ast.Name(id="int"), args=[inner]):
             return int(value_of(inner, frame))
     raise UnknownError
-
-
-def _attribute(owner: Any, name: str) -> Any:
-    """Without calling anything: a property is code of the script."""
-    found = inspect.getattr_static(owner, name)
-    if hasattr(type(found), "__get__"):
-        raise UnknownError
-    return found

@@ -11,19 +11,23 @@ caches, unless they belong into a folder that the script has made.
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import shutil
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
 from phalanx.core import context
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.train.adopt.files import file_calls as how
-from phalanx.train.adopt.files.file_calls import Act, Call, announce, opens, reads, sees, writes
+from phalanx.train.adopt.files.file_calls import Act, Call, announce, opens, reads, writes
 from phalanx.train.adopt.files.folder_calls import lists, scans
-from phalanx.train.adopt.files.imported_later import when_imported
 from phalanx.train.adopt.files.private_files import PrivateFiles
 from phalanx.train.adopt.files.script_files import FirstFiles, ScriptFiles
 
@@ -33,7 +37,7 @@ _HOOKS: list[tuple[str, str, Act]] = [
     ("tarfile", "bltn_open", opens(0, "file")),
     ("bz2", "_builtin_open", opens(0, "file")),
     ("os", "open", opens(0, "path")),
-    ("os", "stat lstat readlink", sees(0, "path")),
+    ("os", "stat lstat readlink", reads(0, "path", looks=True)),
     ("os", "access chdir", reads(0, "path")),
     ("os", "listdir", lists),
     ("os", "scandir", scans),
@@ -92,7 +96,15 @@ def keep_files_apart(rank: int, paths: RunPaths) -> None:
         _process[:] = [files]
     else:
         _here.files = files
-    _install()
+    for module in dict.fromkeys(module for module, _, _ in _HOOKS):
+        if module not in _installed:
+            _installed.add(module)
+            if module in sys.modules:
+                _put_hooks(sys.modules[module])
+            else:
+                _finder.waiting.add(module)
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
 
 
 def _private(paths: RunPaths) -> PrivateFiles:
@@ -109,21 +121,10 @@ def stop_keeping() -> None:
     _process.clear()
 
 
-def _current() -> ScriptFiles | None:
-    return _here.files or (_process[0] if _process else None)
-
-
 def _remove(root: str, process: int) -> None:
     if os.getpid() == process:  # a process that the script has forked may end before us
         stop_keeping()
         shutil.rmtree(root, ignore_errors=True)
-
-
-def _install() -> None:
-    for module in dict.fromkeys(module for module, _, _ in _HOOKS):
-        if module not in _installed:
-            _installed.add(module)
-            when_imported(module, _put_hooks)
 
 
 def _put_hooks(module: Any) -> None:
@@ -143,7 +144,7 @@ def _hook(plain: Any, act: Act) -> Any:
 
     @functools.wraps(plain)
     def hook(*args: Any, **kwargs: Any) -> Any:
-        files = _current()
+        files = _here.files or (_process[0] if _process else None)
         if files is None or not _BY_NUMBER.isdisjoint(kwargs):
             return plain(*args, **kwargs)
         if isinstance(files, PrivateFiles):
@@ -157,3 +158,31 @@ def _hook(plain: Any, act: Act) -> Any:
             able.add(hook)
     _hooks[plain] = hook
     return hook
+
+
+class _Finder(MetaPathFinder):
+    """Modules get their hooks as soon as the script has imported them, and are not imported for
+    their sake."""
+
+    def __init__(self) -> None:
+        self.waiting: set[str] = set()
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name not in self.waiting:
+            return None
+        self.waiting.remove(name)
+        spec = importlib.util.find_spec(name)  # by all the others: nothing waits for it any more
+        if spec is not None and spec.loader is not None:
+            plain = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                plain(module)
+                _put_hooks(module)
+
+            setattr(spec.loader, "exec_module", exec_module)  # noqa: B010
+        return spec
+
+
+_finder = _Finder()

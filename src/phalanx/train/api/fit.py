@@ -8,17 +8,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Subset
 
 from phalanx.core.errors import InputError
+from phalanx.data.reader import tensors_of
 from phalanx.data.structure import map_tensors
 from phalanx.train.api.join import join_with
 from phalanx.train.api.metrics import Metric, accuracy, is_classification
 from phalanx.train.api.model_calls import Forward, call_model, own_loss
 from phalanx.train.api.precision import trial_step
 from phalanx.train.api.run import Run
-from phalanx.train.api.validation import hold_out
 
 Loss = Callable[[Any, Any], Tensor]
+SPLIT_SEED = 20221  # fixed, so that every worker and every run holds out the same samples
 
 
 @dataclass
@@ -99,7 +101,7 @@ def fit(
     loss = loss or own_loss
     _check(batch, accumulate, clip, patience, metrics or {})
     batch = batch or getattr(train, "batch_size", None) or 128
-    train, held = hold_out(train, validation)
+    train, held = _hold_out(train, validation)
     kind = "sum" if getattr(loss, "reduction", "mean") == "sum" else "mean"
     trial = trial_step(model, loss, train, batch, forward)
     run = join_with(model, optimizer, trial=trial, loss=kind)
@@ -170,3 +172,23 @@ def _advance(scheduler: Any, figures: dict[str, float]) -> None:
         scheduler.step(figures[name])
     else:
         scheduler.step()
+
+
+def _hold_out(train: Any, validation: Any) -> tuple[Any, Any]:
+    """``(train, validation)``: ``validation`` is a share of ``train``, or data of its own."""
+    if not isinstance(validation, float | int) or isinstance(validation, bool):
+        return train, validation
+    if not 0 < validation < 1:
+        raise InputError(f"fit: invalid validation={validation}", "Give a share (0 to 1), or data.")
+    if isinstance(train, DataLoader):
+        raise InputError(
+            "fit: a share of a DataLoader cannot be held out",
+            "Split its dataset: torch.utils.data.random_split(…), and give validation=.",
+        )
+    tensors = tensors_of(train)
+    samples = len(tensors[0]) if tensors else len(train)
+    held = max(1, round(samples * validation))
+    mixed = torch.randperm(samples, generator=torch.Generator().manual_seed(SPLIT_SEED))
+    if tensors:
+        return (tuple(t[mixed[held:]] for t in tensors), tuple(t[mixed[:held]] for t in tensors))
+    return Subset(train, mixed[held:].tolist()), Subset(train, mixed[:held].tolist())

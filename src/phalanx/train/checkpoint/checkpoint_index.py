@@ -18,7 +18,6 @@ from phalanx.train.checkpoint.checkpoint_manifest import (
     BestRecord,
     CheckpointManifest,
     Damaged,
-    FileRecord,
     folder_name,
     leftover_number,
     number_of,
@@ -71,24 +70,21 @@ def check(checkpoint: Path) -> CheckpointManifest:
     manifest = read_manifest(checkpoint)
     for name, record in manifest.files.items():
         try:
-            _check_file(checkpoint / name, record)
+            # Neither a link nor a pipe is opened: one leads elsewhere, the other never ends.
+            path = checkpoint / name
+            about = path.lstat()
+            if not stat.S_ISREG(about.st_mode):
+                raise Damaged(f"{path.name} is not a plain file")
+            if about.st_size != record.bytes:
+                raise Damaged(f"{path.name} is damaged ({about.st_size} of {record.bytes} bytes)")
+            with path.open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != record.sha256:
+                    raise Damaged(f"{path.name} is damaged (checksum)")
         except FileNotFoundError as error:
             raise Damaged(f"{name} is missing") from error
         except OSError as error:
             raise Damaged(f"{name} cannot be read ({error.strerror})") from error
     return manifest
-
-
-def _check_file(path: Path, record: FileRecord) -> None:
-    # Neither a link nor a pipe is opened: one leads elsewhere, the other never ends.
-    about = path.lstat()
-    if not stat.S_ISREG(about.st_mode):
-        raise Damaged(f"{path.name} is not a plain file")
-    if about.st_size != record.bytes:
-        raise Damaged(f"{path.name} is damaged ({about.st_size} of {record.bytes} bytes)")
-    with path.open("rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != record.sha256:
-            raise Damaged(f"{path.name} is damaged (checksum)")
 
 
 def read_best(folder: Path) -> BestRecord | None:

@@ -155,7 +155,15 @@ def read_manifest(checkpoint: Path) -> CheckpointManifest:
         manifest = msgspec.json.decode(data, type=CheckpointManifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Damaged(f"{MANIFEST} is damaged ({_one_line(error)})") from error
-    _check_names(checkpoint, manifest)
+    # Exactly the files that belong to so many workers: so no name leads anywhere else.
+    if folder_name(manifest.number) != checkpoint.name:
+        raise Damaged(f"{MANIFEST} is that of checkpoint {manifest.number}")
+    # The number of workers is compared first: it may be anything, and must not be counted up to.
+    if len(manifest.files) != manifest.workers + 1 or manifest.files.keys() != {
+        SHARED,
+        *map(rank_file, range(manifest.workers)),
+    }:
+        raise Damaged(f"{MANIFEST} does not name the files of {manifest.workers} workers")
     return manifest
 
 
@@ -168,18 +176,6 @@ def _bounded(path: Path) -> bytes:
         raise Damaged(f"{path.name} cannot be read ({error.strerror})") from error
     except TooLarge as error:
         raise Damaged(f"{path.name} is damaged (too long)") from error
-
-
-def _check_names(checkpoint: Path, manifest: CheckpointManifest) -> None:
-    """Exactly the files that belong to so many workers: so no name leads anywhere else."""
-    if folder_name(manifest.number) != checkpoint.name:
-        raise Damaged(f"{MANIFEST} is that of checkpoint {manifest.number}")
-    # The number of workers is compared first: it may be anything, and must not be counted up to.
-    if len(manifest.files) != manifest.workers + 1 or manifest.files.keys() != {
-        SHARED,
-        *map(rank_file, range(manifest.workers)),
-    }:
-        raise Damaged(f"{MANIFEST} does not name the files of {manifest.workers} workers")
 
 
 def _one_line(error: Exception) -> str:

@@ -33,7 +33,15 @@ def state_dict(checkpoint: Path, manifest: CheckpointManifest) -> dict[str, Tens
     """Every tensor of the models by name, each in memory of its own, tied ones as well."""
     shared = load(checkpoint, manifest, None)
     named = named_parameters(manifest, shared)
-    _check_size(named, sum(value.nbytes for value in shared.values()))
+    # A tensor gets memory once for each of its names, and the manifest may give it any number.
+    held = sum(value.nbytes for value in shared.values())
+    wanted = sum(value.numel() * value.element_size() for _, value in named)
+    if wanted > max(MOST_UNTIED, MOST_TIMES * held):
+        raise InputError(
+            f"the checkpoint holds {held:,} bytes of tensors, but lists them under so many "
+            f"names that they would take {wanted:,} bytes ({len(named):,} names)",
+            REMEDY,
+        )
     state: dict[str, Tensor] = {}
     for name, value in named:
         state[name] = value.clone(memory_format=torch.contiguous_format)
@@ -42,17 +50,6 @@ def state_dict(checkpoint: Path, manifest: CheckpointManifest) -> dict[str, Tens
         if kind in ("frozen", "buffer"):
             state[name] = value
     return state
-
-
-def _check_size(named: list[tuple[str, Tensor]], held: int) -> None:
-    """A tensor gets memory once for each of its names, and the manifest may give it any number."""
-    wanted = sum(value.numel() * value.element_size() for _, value in named)
-    if wanted > max(MOST_UNTIED, MOST_TIMES * held):
-        raise InputError(
-            f"the checkpoint holds {held:,} bytes of tensors, but lists them under so many "
-            f"names that they would take {wanted:,} bytes ({len(named):,} names)",
-            REMEDY,
-        )
 
 
 def named_parameters(

@@ -106,15 +106,12 @@ class Resumed:
     def restore_kept(self, trained: Trained) -> None:
         """Learning rates, and what the script gave to be kept."""
         with self._whole():
-            self._restore_kept(trained)
-
-    def _restore_kept(self, trained: Trained) -> None:
-        other = self.manifest.other
-        for optimizer, saved in zip(trained.optimizers, other.get("groups", []), strict=False):
-            restore_groups(optimizer, unpack(saved, self.shared))
-        for name, keeper in trained.keepers.items():
-            if name in other.get("state", {}):
-                keeper.load_state_dict(unpack(other["state"][name], self.shared))
+            other = self.manifest.other
+            for optimizer, saved in zip(trained.optimizers, other.get("groups", []), strict=False):
+                restore_groups(optimizer, unpack(saved, self.shared))
+            for name, keeper in trained.keepers.items():
+                if name in other.get("state", {}):
+                    keeper.load_state_dict(unpack(other["state"][name], self.shared))
 
     def restore_random(self) -> None:
         """Last of all, when the next batch is about to be read."""

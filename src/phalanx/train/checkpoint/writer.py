@@ -246,18 +246,13 @@ class Writer:
     def _mark(self, best: BestRecord) -> None:
         self._best = best
         if self._rank != 0:
-            self._leave_note(best)
+            # For the first worker, which finds it when the checkpoint gets its name. Where there is
+            # no such folder any more, the checkpoint has its name, or came to nothing.
+            with contextlib.suppress(OSError):
+                note = self._folder / partial_name(best.number) / BEST
+                write_whole(note, msgspec.json.encode(best))
+                self._best = None
         self._tidy(self._settle_best)
-
-    def _leave_note(self, best: BestRecord) -> None:
-        """For the first worker, which finds it when the checkpoint gets its name.
-
-        Where there is no such folder any more, the checkpoint has its name, or came to nothing.
-        """
-        with contextlib.suppress(OSError):
-            note = self._folder / partial_name(best.number) / BEST
-            write_whole(note, msgspec.json.encode(best))
-            self._best = None
 
     def _take_note(self, number: int) -> None:
         note = self._folder / folder_name(number) / BEST

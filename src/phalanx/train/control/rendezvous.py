@@ -52,11 +52,7 @@ class Rendezvous:
     """One per team of a training; its memory is new each time."""
 
     def __init__(
-        self,
-        arena: Arena,
-        circle: Circle,
-        members: Sequence[int],
-        attended: Attended | None = None,
+        self, arena: Arena, circle: Circle, members: Sequence[int], attended: Attended | None = None
     ) -> None:
         self._arena, self._circle, self._members = arena, circle, list(members)
         self._attended = attended
@@ -92,19 +88,16 @@ class Rendezvous:
         intent = int(meant[0])
         differ = options.count(options[0]) != len(options)
         if differ and (intent >= 0 or intent == EPOCH_DONE):
-            self._differ(present, options)
+            other = next(m for m, o in zip(present, options, strict=True) if o != options[0])
+            raise InputError(
+                f"the learning rates or other settings of the optimizers differ between worker "
+                f"{present[0]} and worker {other}",
+                "Change them by a value that is the same on all workers: run.evaluate(…), "
+                "run.reduce(…), or the epoch.",
+            )
         if self._attended is not None:
             self._attended(row[self._rows, 3:], int(max(directives)))
         return intent
-
-    def _differ(self, present: list[int], options: Sequence[float]) -> NoReturn:
-        other = next(m for m, o in zip(present, options, strict=True) if o != options[0])
-        raise InputError(
-            f"the learning rates or other settings of the optimizers differ between worker "
-            f"{present[0]} and worker {other}",
-            "Change them by a value that is the same on all workers: run.evaluate(…), "
-            "run.reduce(…), or the epoch.",
-        )
 
     def meet(self, intent: int) -> None:
         self.announce(intent)

@@ -61,7 +61,12 @@ class Scaling:
         if scaler is None or not scaler.is_enabled():
             return 1.0
         self._scalers[index] = scaler
-        _unscale(scaler, self._optimizers[index])
+        optimizer = self._optimizers[index]
+        stage = scaler._per_optimizer_states[id(optimizer)]["stage"]
+        if stage is OptState.STEPPED:
+            raise RuntimeError("step() has already been called since the last update().")
+        if scaler.is_enabled() and stage is OptState.READY:  # else the script has done so itself
+            scaler.unscale_(optimizer)
         return scaler.get_scale()
 
     def after_step(self, scaler: GradScaler | None) -> None:
@@ -80,15 +85,6 @@ class Scaling:
     def end(self) -> None:
         for optimizer in self._optimizers:
             _joined.pop(optimizer, None)
-
-
-def _unscale(scaler: GradScaler, optimizer: torch.optim.Optimizer) -> None:
-    """Unless the script has done so itself."""
-    stage = scaler._per_optimizer_states[id(optimizer)]["stage"]
-    if stage is OptState.STEPPED:
-        raise RuntimeError("step() has already been called since the last update().")
-    if scaler.is_enabled() and stage is OptState.READY:
-        scaler.unscale_(optimizer)
 
 
 def _tell(scaler: GradScaler, optimizer: torch.optim.Optimizer, refused: bool) -> None:

@@ -20,6 +20,8 @@ from phalanx.train.engine.engine import Engine
 from phalanx.train.guards.step_guard import Inside
 from phalanx.train.loop.gradient_weight import GradientWeight
 
+Look = Callable[[Tensor, Tensor | None], None]
+
 
 class GradientReads:
     """Makes the workers agree on an optimizer's gradients when the script reads one of them."""
@@ -95,24 +97,19 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 class _Current(threading.local):
-    look: Callable[[Tensor, Tensor | None], None] | None = None
+    look: Look | None = None
 
 
 _current = _Current()
 
 
-def watches_backward() -> Callable[[Tensor, Tensor | None], None] | None:
-    """What looks at the losses of this thread now."""
-    return _current.look
-
-
-def watch_backward(look: Callable[[Tensor, Tensor | None], None] | None) -> None:
+def watch_backward(look: Look | None) -> Look | None:
     """``look`` at each loss that this thread sends backwards, and at what it is multiplied by:
-    ``loss.backward()`` calls ``torch.autograd.backward``."""
-    _current.look = look
+    ``loss.backward()`` calls ``torch.autograd.backward``. Returns what looked before."""
+    before, _current.look = _current.look, look
     plain: Any = torch.autograd.backward
     if look is None or hasattr(plain, "_phalanx_watches"):
-        return
+        return before
 
     @functools.wraps(plain)
     def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -127,3 +124,4 @@ def watch_backward(look: Callable[[Tensor, Tensor | None], None] | None) -> None
 
     setattr(backward, "_phalanx_watches", True)  # noqa: B010
     setattr(torch.autograd, "backward", backward)  # noqa: B010
+    return before

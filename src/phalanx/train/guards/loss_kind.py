@@ -60,7 +60,15 @@ def inspect_loss(error: Tensor, samples: int, least: int = 2) -> LossKind:
         if name.startswith("NllLoss") and (
             reduction == _MEAN or _divide_by(float(node._saved_total_weight), divisors)
         ):  # a mean over targets, or their sum divided by their weights
-            _look_at_weights(node, samples, found)
+            # In targets, whose number per sample may differ between workers (padding does).
+            targets, total = node._saved_target.numel(), float(node._saved_total_weight)
+            found.selected = targets if targets % samples else found.selected
+            if node._saved_weight is not None or total != targets:
+                found.weights.append(total)
+            elif targets == samples:
+                found.plain += 1
+            else:
+                found.even.append(total)
         elif _adds_up(node, name, reduction, samples, 1 if _divide(divisors) else least):
             if _is_mean(node, samples, divisors):
                 found.divided += 1
@@ -195,18 +203,6 @@ def _only_of_parameters(node: Any, more: tuple[str, ...] = ()) -> bool:
         return False
     below = [child for child, _ in node.next_functions if child is not None]
     return all(_only_of_parameters(child, more) for child in below)
-
-
-def _look_at_weights(node: Any, samples: int, found: LossKind) -> None:
-    """In targets, whose number per sample may differ between workers (padding does)."""
-    targets, total = node._saved_target.numel(), float(node._saved_total_weight)
-    found.selected = targets if targets % samples else found.selected
-    if node._saved_weight is not None or total != targets:
-        found.weights.append(total)
-    elif targets == samples:
-        found.plain += 1
-    else:
-        found.even.append(total)
 
 
 def _name(node: Any) -> str:

@@ -35,10 +35,7 @@ class StepGuard:
     """Refuses steps that are not ours, and keeps ``state_dict`` true."""
 
     def __init__(
-        self,
-        optimizers: Sequence[torch.optim.Optimizer],
-        shared: ScriptOptimizers,
-        ours: Inside,
+        self, optimizers: Sequence[torch.optim.Optimizer], shared: ScriptOptimizers, ours: Inside
     ) -> None:
         self._ours, self._shared = ours, shared
         self._hooks = [o.register_step_pre_hook(self._check) for o in optimizers]

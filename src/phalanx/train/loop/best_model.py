@@ -38,19 +38,16 @@ class Best:
         if math.isnan(value):
             return False
         with self._engine.lock(Locks.BEST):
-            self._go_on()
+            # Only now: until here the script may still say what is watched.
+            before = self.before
+            if before is not None and before.name == self.name and not self._cells[0]:
+                self._cells[:] = (1.0, before.value, before.epoch)
             there, best, _ = self._cells
             better = value < best if smaller_is_better(self.name) else value > best
             if there and not better:
                 return False
             self._cells[:] = (1.0, value, epoch)
             return True
-
-    def _go_on(self) -> None:
-        """Only now: until here the script may still say what is watched."""
-        before = self.before
-        if before is not None and before.name == self.name and not self._cells[0]:
-            self._cells[:] = (1.0, before.value, before.epoch)
 
     def so_far(self) -> BestSoFar | None:
         if self.name is None or not self._cells[0]:

@@ -120,14 +120,11 @@ class Figures:
             return
         if self.best.improves(value, self.epoch):
             if self._environment.paths:
-                self._save(self._environment.paths.best)
+                # What was evaluated: in lockstep the weights still are that.
+                engine = self._evaluator.engine
+                with engine.model.showing(None if engine.lockstep else self._evaluator.snapshot):
+                    save_state(state_of(self._models), self._environment.paths.best)
+                self._events.saved(self._environment.paths.best)
             self._checkpointer.mark_best(self.best.name or "", value)
         elif self.best.is_hopeless(self.epoch):
             self._evaluator.engine.request_stop(self.epoch)
-
-    def _save(self, path: Path) -> None:
-        """What was evaluated: in lockstep the weights still are that."""
-        engine = self._evaluator.engine
-        with engine.model.showing(None if engine.lockstep else self._evaluator.snapshot):
-            save_state(state_of(self._models), path)
-        self._events.saved(path)

@@ -122,7 +122,9 @@ class Stepper:
         self.follow_parameters()
         scale, weight = self._weight.of_step(index, weight)
         agreed = index in self._weight.agreed and scaler is None
-        kept = self._gradients(index) if self.keeps_gradients else ()
+        groups = self._optimizers[index].param_groups if self.keeps_gradients else ()
+        found = ((p, get_grad(p)) for group in groups for p in group["params"])
+        kept = [(p, gradient) for p, gradient in found if gradient is not None]
         with self.ours:
             factor = self._scaling.before_step(index, scaler)
             self._engine.look()
@@ -135,11 +137,6 @@ class Stepper:
         for parameter, gradient in kept:
             set_grad(parameter, gradient)
         self._clip = clip
-
-    def _gradients(self, index: int) -> list[tuple[Tensor, Tensor]]:
-        groups = self._optimizers[index].param_groups
-        found = ((p, get_grad(p)) for group in groups for p in group["params"])
-        return [(p, gradient) for p, gradient in found if gradient is not None]
 
     def _index(self, optimizer: torch.optim.Optimizer) -> int:
         for i, known in enumerate(self._optimizers):

@@ -135,7 +135,11 @@ class Stretches:
             case Stop():
                 self._stop(current)
             case Switch(spec):
-                self._follow(spec, current)
+                try:
+                    self._schedule.follow(spec, current)
+                except InputError as error:  # no reason to end a training
+                    if self._engine.rank == 0:
+                        say_refused(error)
             case Regroup():
                 if segment := self._schedule.next(current):
                     self._enter(segment, current, regroup=True)
@@ -161,13 +165,6 @@ class Stretches:
             self._parts.events.switched(
                 switch.point, switch.before, switch.after, now, now - switch.arrived
             )
-
-    def _follow(self, spec: str, current: Pass) -> None:
-        try:
-            self._schedule.follow(spec, current)
-        except InputError as error:  # no reason to end a training
-            if self._engine.rank == 0:
-                say_refused(error)
 
     def _stop(self, current: Pass) -> None:
         """Save, wait until that is written, and end with the others."""

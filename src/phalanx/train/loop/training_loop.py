@@ -138,12 +138,7 @@ class TrainingLoop:
                 resumed.restore_random()
 
     def through_batches(
-        self,
-        reader: Reader,
-        batch: int | None,
-        *,
-        fixed: bool = False,
-        order: Tensor | None = None,
+        self, reader: Reader, batch: int | None, *, fixed: bool = False, order: Tensor | None = None
     ) -> Iterator[Any]:
         """This worker's batches of one pass; ``order`` is that of an adopted script's loader."""
         parts, rates = self._parts, self._parts.rates

@@ -69,6 +69,8 @@ def ticket_of(seat: Seat, variables: Mapping[str, str]) -> Ticket:
     hostname = os.uname().nodename
     address = own_address(variables, pool, hostname, seat.meet_at, addresses=addresses)
     machine = machine_of(pool, hostname, addresses) if pool else None
+    # What the launcher says, or the blueprint.
+    given = tuple(filter(None, variables.get(names.MEMBERS, "").split(",")))
     return Ticket(
         seat,
         key,
@@ -77,14 +79,8 @@ def ticket_of(seat: Seat, variables: Mapping[str, str]) -> Ticket:
         meeting_address(seat.meet_at, pool),
         tls=variables.get(names.TLS) == "1" if ours else bool(pool and pool.tls),
         wish=Wish(_servers(variables), _told_links(variables) if ours else _links(variables)),
-        members=_members(variables, pool),
+        members=given or tuple(m.address or m.host for m in (pool.machines if pool else ())),
     )
-
-
-def _members(variables: Mapping[str, str], pool: Pool | None) -> tuple[str, ...]:
-    """What the launcher says, or the blueprint."""
-    given = tuple(filter(None, variables.get(names.MEMBERS, "").split(",")))
-    return given or tuple(m.address or m.host for m in (pool.machines if pool else ()))
 
 
 def _servers(variables: Mapping[str, str]) -> int | list[str] | None:

@@ -21,13 +21,7 @@ from phalanx.core.registry import did_you_mean
 from phalanx.core.run_folder.run_paths import slug
 from phalanx.core.settings import PRECISIONS, Precision, RunSettings
 from phalanx.core.spec import parse_spec
-from phalanx.train.start.seat_parts import (
-    Variables,
-    locals_of,
-    meeting_of,
-    numbers_of,
-    run_word,
-)
+from phalanx.train.start.seat_parts import Variables, locals_of, meeting_of, numbers_of, run_word
 
 LauncherName = Literal["torchrun", "mpirun", "srun", "by hand", "phalanx"]
 MOST_SEED = 2**32
@@ -88,7 +82,15 @@ def settings_of(variables: Mapping[str, str]) -> RunSettings:
     """The run's settings: ``PHALANX_SETTINGS``, or one variable for each of the common ones."""
     text = variables.get(settings.SETTINGS)
     if text:
-        return _decoded(text)
+        try:
+            chosen = RunSettings.from_json(text)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise InputError(
+                f"{settings.SETTINGS} cannot be read: {error}",
+                "Unset it: phalanx worker sets it; by hand, use PHALANX_STRATEGY and others.",
+            ) from None
+        parse_spec(chosen.strategy)
+        return chosen
     found = Variables(variables)
     precision = found.text(hosts.PRECISION) or "float32"
     if precision not in PRECISIONS:
@@ -103,18 +105,6 @@ def settings_of(variables: Mapping[str, str]) -> RunSettings:
         precision=cast(Precision, precision),
         balance="auto",
     )
-
-
-def _decoded(text: str) -> RunSettings:
-    try:
-        chosen = RunSettings.from_json(text)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise InputError(
-            f"{settings.SETTINGS} cannot be read: {error}",
-            "Unset it: phalanx worker sets it; by hand, use PHALANX_STRATEGY and others.",
-        ) from None
-    parse_spec(chosen.strategy)
-    return chosen
 
 
 def _by_hand(found: Variables, machine: str) -> Seat | None:
@@ -174,10 +164,11 @@ def _srun(found: Variables, machine: str) -> Seat | None:
         return None
     job, step = found.number("SLURM_JOB_ID", least=1), found.number("SLURM_STEP_ID")
     nodes = found.text("SLURM_STEP_NODELIST") or found.text("SLURM_JOB_NODELIST")
+    # The port: every process of a step works out the same, jobs on one machine different ones.
     meeting = address, port = meeting_of(
         found,
         first_host(nodes) if nodes else "",
-        None if job is None else port_of_job(job, step or 0),
+        None if job is None else _FIRST_PORT + (job * 16 + (step or 0)) % _PORTS,
         "the node of process 0 and a free port, such as node01:9900",
     )
     again = found.number("SLURM_RESTART_COUNT")
@@ -240,8 +231,3 @@ def tasks_by_node(name: str, text: str) -> list[int]:
             raise InputError(f"{name} cannot be read: '{text[:40]}'", "Slurm writes it so: 2(x3),1")
         counts += [int(found[1])] * times
     return counts
-
-
-def port_of_job(job: int, step: int) -> int:
-    """One that every process of a step works out alike, and jobs on one machine unlike."""
-    return _FIRST_PORT + (job * 16 + step) % _PORTS

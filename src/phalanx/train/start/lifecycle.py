@@ -64,7 +64,15 @@ class Lifecycle:
         environment, now = self._environment, self._clock.now()
         # A worker with nothing to save, and none on other machines to inform, may end at once.
         self._stops_in_order = saves_checkpoints(environment) or between_machines(environment)
-        self._tell_reading()
+        known: int = getattr(_told, "reads", 0)
+        mine = [r for r in LOADED if r.thread == threading.get_ident()][known:]
+        _told.reads = known + len(mine)
+        for record in mine:
+            name, count, sums = record.name, record.samples, dict(record.checksums)
+            self._writer.emit(
+                Data(time=record.began, rank=self._rank, name=name, samples=count, checksums=sums)
+            )
+        self._phase("read", sum(r.seconds for r in mine))
         if not getattr(_told, "started", False):
             _told.started = True
             read = sum(r.seconds for r in LOADED if r.thread == threading.get_ident())
@@ -96,17 +104,6 @@ class Lifecycle:
             )
         )
         self._writer.flush()  # at once: that this worker joined must never be lost
-
-    def _tell_reading(self) -> None:
-        known: int = getattr(_told, "reads", 0)
-        mine = [r for r in LOADED if r.thread == threading.get_ident()][known:]
-        _told.reads = known + len(mine)
-        for record in mine:
-            name, count, sums = record.name, record.samples, dict(record.checksums)
-            self._writer.emit(
-                Data(time=record.began, rank=self._rank, name=name, samples=count, checksums=sums)
-            )
-        self._phase("read", sum(r.seconds for r in mine))
 
     def trained(self, seconds: float) -> None:
         self._train += seconds

@@ -112,8 +112,7 @@ def _told(text: str, addresses: Sequence[str]) -> str:
         )
     if address.is_unspecified or not _among(text, addresses):
         raise InputError(
-            f"{hosts.ADDRESS} is {text}, which is not an address of this machine",
-            _these(addresses),
+            f"{hosts.ADDRESS} is {text}, which is not an address of this machine", _these(addresses)
         )
     return text
 

@@ -33,7 +33,7 @@ def seed_this_worker() -> None:
     seed_everything(*[chosen.seed * 1_000_003] * 3)
 
 
-@dataclass(frozen=True)
+@dataclass
 class CommonSeed:
     """What the generators of all ranks have in common: also the script's own ``manual_seed``."""
 

@@ -78,7 +78,12 @@ class Coordinator:
         while not self._over and going_on():
             if time.monotonic() - looked > 2 * LOOK_SECONDS:
                 looked = time.monotonic()
-                self._look_after_all()
+                # A link that is cut says nothing: the kernel knows what is not acknowledged.
+                for client in list(self._clients):
+                    try:
+                        client.channel.look()
+                    except PeerLost:
+                        self._lose(client)
             for key, _ in self._selector.select(LOOK_SECONDS):
                 if key.fileobj is self._listener:
                     self._arrivals.accept()
@@ -86,15 +91,11 @@ class Coordinator:
                     self._first_word(key.fileobj)  # type: ignore[arg-type]
                 else:
                     self._hear(key.data)
-        self._close()
-
-    def _look_after_all(self) -> None:
-        """A link that is cut says nothing: the kernel knows what is not acknowledged."""
-        for client in list(self._clients):
-            try:
-                client.channel.look()
-            except PeerLost:
-                self._lose(client)
+        self._arrivals.close()
+        for client in self._clients:
+            client.channel.close()
+        self._selector.close()
+        self._listener.close()
 
     def _first_word(self, channel: Channel) -> None:
         client = self._arrivals.hear(channel, self._present, self._never)
@@ -111,7 +112,10 @@ class Coordinator:
             request = m.request_decoder.decode(header)
             if isinstance(request, m.Bye):
                 if request.ending is m.Ending.FINISHED:
-                    self._leave(client)
+                    if not client.hello.serves:
+                        self._ended.append(client.lost(m.Ending.FINISHED))
+                    self._forget_client(client)
+                    self._settle_without()
                 else:
                     self._lose(client, request.ending, request.words)
                 return
@@ -142,12 +146,6 @@ class Coordinator:
         self._workers = dict(enumerate(workers))
         for client in list(self._clients):
             self._say(client, m.Welcome(client.rank, members[0], members[1], self._run))
-
-    def _leave(self, client: Client) -> None:
-        if not client.hello.serves:
-            self._ended.append(client.lost(m.Ending.FINISHED))
-        self._forget_client(client)
-        self._settle_without()
 
     def _lose(self, client: Client, ending: m.Ending = m.Ending.VANISHED, words: str = "") -> None:
         """Everybody hears of it; those who waited for it go on, or give up."""
@@ -287,10 +285,3 @@ class Coordinator:
 
     def _time(self, client: Client, request: m.Time) -> None:
         self._say(client, m.CoordinatorAnswer(request.seq, value=repr(time.monotonic()).encode()))
-
-    def _close(self) -> None:
-        self._arrivals.close()
-        for client in self._clients:
-            client.channel.close()
-        self._selector.close()
-        self._listener.close()

@@ -23,7 +23,14 @@ def all_reduce(links: Links, flat: Tensor) -> None:
         links.exchange_add(1 - links.rank, flat, 1 - links.rank, flat)
     elif links.size > 2:
         parts = split(flat, links.size)
-        _reduce_scatter(links, parts)
+        own, peers = parts[links.rank], others(links)
+        room = links.scratch.take(own, own.numel() * len(peers)).view(len(peers), own.numel())
+        arrived = dict(zip(peers, room, strict=True))
+        links.swap(
+            [(peer, (raw(parts[peer]),)) for peer in peers],
+            [(peer, (raw(arrived[peer]),)) for peer in peers],
+        )
+        add_in_order(own, arrived, links.rank)
         all_gather(links, parts)
 
 
@@ -33,17 +40,6 @@ def bytes_sent(count_bytes: int, size: int, rank: int) -> int:
         return count_bytes
     own = part_sizes(count_bytes, size)[rank]
     return count_bytes - own + own * (size - 1) if size > 2 else 0
-
-
-def _reduce_scatter(links: Links, parts: list[Tensor]) -> None:
-    own, peers = parts[links.rank], others(links)
-    room = links.scratch.take(own, own.numel() * len(peers)).view(len(peers), own.numel())
-    arrived = dict(zip(peers, room, strict=True))
-    links.swap(
-        [(peer, (raw(parts[peer]),)) for peer in peers],
-        [(peer, (raw(arrived[peer]),)) for peer in peers],
-    )
-    add_in_order(own, arrived, links.rank)
 
 
 def add_in_order(own: Tensor, arrived: Mapping[int, Tensor], rank: int) -> None:

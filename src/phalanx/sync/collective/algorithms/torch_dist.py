@@ -107,7 +107,12 @@ class TorchDist:
         if longest := max(sizes):
             sent = [raw(tensor.contiguous()) for tensor in payload]
             for room, data in zip(rooms, self._gather_bytes(sent, longest), strict=True):
-                _spread(data, room)
+                # The bytes of a message into its tensors.
+                start = 0
+                for tensor in room:
+                    view = raw(tensor)
+                    view[:] = memoryview(data)[start : start + len(view)]
+                    start += len(view)
         return rooms
 
     def broadcast(self, tensors: Sequence[Tensor], root: int = 0) -> int:
@@ -211,15 +216,6 @@ def _made(group: Callable[..., Any], *arguments: object) -> Any:
             f"the hosts did not find each other ({_first_line(error)})",
             "See their logs, and whether they can reach each other's addresses.",
         ) from None
-
-
-def _spread(data: bytearray, room: Sequence[Tensor]) -> None:
-    """The bytes of a message into its tensors."""
-    start = 0
-    for tensor in room:
-        view = raw(tensor)
-        view[:] = memoryview(data)[start : start + len(view)]
-        start += len(view)
 
 
 def _first_line(error: Exception) -> str:

@@ -30,7 +30,12 @@ def reduce(links: Links, flat: Tensor, root: int = 0) -> None:
     """The root's ``flat`` becomes the sum; those of the others hold partial sums afterwards."""
     parent, children = family(links.rank, links.size, root)
     for child in children:
-        _receive_add(links, child, flat)
+        # The sender need not know about pieces.
+        count = max(1, PIECE // flat.element_size())
+        for piece in flat.split(count) if flat.numel() else ():
+            arrived = links.scratch.take(piece)
+            links.receive(child, arrived)
+            piece.add_(arrived)
     if parent is not None:
         links.send(parent, flat)
 
@@ -54,12 +59,3 @@ def family(rank: int, size: int, root: int) -> tuple[int | None, list[int]]:
         distance *= 2
     parent = None if place == 0 else (place - distance + root) % size
     return parent, children
-
-
-def _receive_add(links: Links, frm: int, target: Tensor) -> None:
-    """``target`` plus what ``frm`` sends. The sender need not know about pieces."""
-    count = max(1, PIECE // target.element_size())
-    for piece in target.split(count) if target.numel() else ():
-        arrived = links.scratch.take(piece)
-        links.receive(frm, arrived)
-        piece.add_(arrived)

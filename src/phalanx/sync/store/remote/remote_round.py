@@ -46,7 +46,10 @@ class RemoteRound:
         self._reducer.add_here()
         timing.reduce = now() - began
         if self._reducer.leads:
-            self._contribute(share, timing)
+            payloads = self.sender.encode() if self._codec and not share.empty else None
+            self._store.client.contribute(
+                share, self._reducer.sums, timing, self._shared.parameters, payloads, self._codec
+            )
         self.bytes_sent = timing.bytes_sent
         settled = now()
         self._host.barrier()
@@ -59,9 +62,3 @@ class RemoteRound:
         clip = float(self._shared.clips.max()) or None
         empty = weight == 0.0 and all(mask is not None and not any(mask) for mask in used)
         return Share(self._step, self._leaders, self._here[0], weight, used, clip, empty)
-
-    def _contribute(self, share: Share, timing: Timing) -> None:
-        payloads = self.sender.encode() if self._codec and not share.empty else None
-        self._store.client.contribute(
-            share, self._reducer.sums, timing, self._shared.parameters, payloads, self._codec
-        )

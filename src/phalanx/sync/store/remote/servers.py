@@ -63,7 +63,11 @@ class Servers:
 
     def channels(self, count: int | None) -> list[Channel]:
         """To ``count`` servers, or as many as the plan finds right. Collective."""
-        machines = self._decided(count)
+        # The servers' machines. The first worker decides: what others know may differ.
+        name = f"servers.{next(self._asked)}"
+        if self.rank == 0:
+            self.notes.put(name, msgspec.json.encode(self._machines(count)))
+        machines = msgspec.json.decode(self.notes.get(name), type=list[str])
         self._start(machines)
         while len(self._channels) < len(machines):
             self._channels.append(self._open(len(self._channels)))
@@ -74,13 +78,6 @@ class Servers:
             channel.close()
         for child in self._children:
             child.close()
-
-    def _decided(self, count: int | None) -> list[str]:
-        """The servers' machines. The first worker decides: what others know may differ."""
-        name = f"servers.{next(self._asked)}"
-        if self.rank == 0:
-            self.notes.put(name, msgspec.json.encode(self._machines(count)))
-        return msgspec.json.decode(self.notes.get(name), type=list[str])
 
     def _machines(self, count: int | None) -> list[str]:
         if not self.apart:

@@ -97,7 +97,16 @@ class Rounds:
                 self._look_for_gone()
 
     def _complete(self, current: _Round) -> None:
-        sums = self._sum(current)
+        # The mean of all shares, left in the first one's memory.
+        sums = self._rows[current.expected[0]]
+        if current.given[current.expected[0]].empty:
+            torch._foreach_zero_(sums)
+        for rank in current.expected[1:]:
+            if not current.given[rank].empty:
+                torch._foreach_add_(sums, self._rows[rank])
+        total = sum(current.given[rank].weight for rank in current.expected)
+        if total not in (0.0, 1.0):
+            torch._foreach_mul_(sums, 1.0 / total)
         shares = current.given.values()
         clip = max((share.clip or 0.0 for share in shares), default=0.0)
         if any(share.norm for share in shares):
@@ -105,19 +114,6 @@ class Rounds:
             self._changed.notify_all()  # the factor depends on the other servers' norms too
         else:
             self._take(current, clip_factor(_squares(sums), clip) if clip else 1.0)
-
-    def _sum(self, current: _Round) -> list[Tensor]:
-        """The mean of all shares, left in the first one's memory."""
-        target = self._rows[current.expected[0]]
-        if current.given[current.expected[0]].empty:
-            torch._foreach_zero_(target)
-        for rank in current.expected[1:]:
-            if not current.given[rank].empty:
-                torch._foreach_add_(target, self._rows[rank])
-        total = sum(current.given[rank].weight for rank in current.expected)
-        if total not in (0.0, 1.0):
-            torch._foreach_mul_(target, 1.0 / total)
-        return target
 
     def _take(self, current: _Round, factor: float) -> None:
         first = current.given[current.expected[0]]

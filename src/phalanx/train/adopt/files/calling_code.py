@@ -9,12 +9,13 @@ from __future__ import annotations
 import functools
 import sysconfig
 from pathlib import Path
+from traceback import walk_stack
 from types import FrameType
 from typing import Literal
 
 Caller = Literal["script", "library", "ours"]
 
-_OURS = str(Path(__file__).parents[3])
+OURS = str(Path(__file__).parents[3])
 _STANDARD = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 _FOR_OTHERS = (
@@ -33,19 +34,15 @@ _FOR_OTHERS = (
 )
 
 
-def caller_of(frame: FrameType | None) -> Caller:
-    while frame is not None:
-        kind = _kind(frame.f_code.co_filename)
-        if kind is not None:
-            return kind
-        frame = frame.f_back
-    return "library"
+def caller_of(frame: FrameType) -> Caller:
+    kinds = (_kind(one.f_code.co_filename) for one, _ in walk_stack(frame))
+    return next(filter(None, kinds), "library")
 
 
 @functools.cache
 def _kind(file: str) -> Caller | None:
     """``None``: it works for its caller."""
-    if file.startswith(_OURS):
+    if file.startswith(OURS):
         return "ours"
     if file.startswith("<"):  # importing is nothing that the script does to its files
         return "library" if file.startswith("<frozen importlib") else None

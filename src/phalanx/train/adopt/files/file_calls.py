@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
@@ -91,17 +92,8 @@ def _kept(call: Private, *paths: Any, always: bool = False) -> bool:
     return True
 
 
-def reads(position: int, name: str) -> Act:
-    def act(call: Private) -> Any:
-        given = call.argument(position, name)
-        found = call.files.read(given)
-        return call.as_it_is() if found is given else call.with_argument(position, name, found)
-
-    return Act(act)
-
-
-def sees(position: int, name: str) -> Act:
-    """As ``reads``, but to see what is there."""
+def reads(position: int, name: str, looks: bool = False) -> Act:
+    """``looks``: only to see what is there."""
 
     def act(call: Private) -> Any:
         given = call.argument(position, name)
@@ -109,7 +101,7 @@ def sees(position: int, name: str) -> Act:
         if found is not given:
             return call.with_argument(position, name, found)
         seen = call.as_it_is()  # first: it may have been made, and announced, just now
-        nowhere = call.files.made_by_first(given)
+        nowhere = call.files.made_by_first(given) if looks else None
         return seen if nowhere is None else call.with_argument(position, name, nowhere)
 
     return Act(act)
@@ -136,25 +128,18 @@ def opens(position: int, name: str) -> Act:
     def way(call: Call[Any]) -> str:
         flags = call.argument(position + 1, "flags")
         if isinstance(flags, int):
-            return _way_of_flags(flags)
-        return _way_of_mode(str(call.argument(position + 1, "mode", "r")))
+            if flags & os.O_DIRECTORY or not flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+                return "read"  # a file without a name, O_TMPFILE, needs a folder only
+            return "write" if flags & (os.O_TRUNC | os.O_EXCL) else "change"
+        mode = str(call.argument(position + 1, "mode", "r"))
+        if "w" in mode or "x" in mode:
+            return "write"
+        return "change" if "a" in mode or "+" in mode else "read"
 
     def makes(call: Call[Any]) -> Any:
         return None if way(call) == "read" else call.argument(position, name)
 
     return Act(lambda call: acts[way(call)].carry_out(call), makes)
-
-
-def _way_of_mode(mode: str) -> str:
-    if "w" in mode or "x" in mode:
-        return "write"
-    return "change" if "a" in mode or "+" in mode else "read"
-
-
-def _way_of_flags(flags: int) -> str:
-    if flags & os.O_DIRECTORY or not flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-        return "read"  # a file without a name, O_TMPFILE, needs a folder only
-    return "write" if flags & (os.O_TRUNC | os.O_EXCL) else "change"
 
 
 def _makes_folder(call: Private) -> Any:
@@ -165,22 +150,14 @@ def _makes_folder(call: Private) -> Any:
     return call.with_argument(0, "path", call.files.written(path))
 
 
-def _removes(call: Private) -> Any:
-    """The script's own; of the real ones, this worker only believes it."""
+def _changes(call: Private, removes: bool = False) -> Any:
+    """Properties of the script's own, or whether it is there; real ones stay as they are."""
     path = call.argument(0, "path")
     if not _kept(call, path):
         return call.as_it_is()
     copy = call.files.existing_copy(path)
-    call.files.removed(path)
-    return None if copy is None else call.with_argument(0, "path", copy)
-
-
-def _changes(call: Private) -> Any:
-    """Properties of a file."""
-    path = call.argument(0, "path")
-    if not _kept(call, path):
-        return call.as_it_is()
-    copy = call.files.existing_copy(path)
+    if removes:
+        call.files.removed(path)
     return None if copy is None else call.with_argument(0, "path", copy)
 
 
@@ -188,34 +165,34 @@ def _renames(call: Private) -> Any:
     source, target = call.argument(0, "src"), call.argument(1, "dst")
     if not _kept(call, target, source):
         return call.as_it_is()
-    into = call.plain.__name__ == "move" and call.files.is_folder(target)
-    target = os.path.join(target, os.path.basename(source)) if into else target  # noqa: PTH118, PTH119
-    copy, files = call.files.existing_copy(source), call.files
+    copy, files, target = call.files.existing_copy(source), call.files, _into(call, source, target)
     if copy is not None or files.name_of(source) is None:
         shutil.move(copy or source, files.written(target))
     else:
         with suppress(FileNotFoundError):  # the first worker may have moved it already
-            _copy(files.read(source), files.written(target))
+            real = files.read(source)
+            if os.path.isdir(real):  # noqa: PTH112
+                shutil.copytree(real, files.written(target), dirs_exist_ok=True)
+            else:
+                shutil.copyfile(real, files.written(target))
     files.removed(source)
     return target if call.plain.__name__ == "move" else None
 
 
-def _copy(source: Any, target: Any) -> None:
-    if os.path.isdir(source):  # noqa: PTH112
-        shutil.copytree(source, target, dirs_exist_ok=True)
-    else:
-        shutil.copyfile(source, target)
+def _into(call: Private, source: Any, target: Any) -> Any:
+    """Functions of ``shutil`` that are given a folder write into it."""
+    if call.plain.__name__ in ("move", "copy", "copy2") and call.files.is_folder(target):
+        return os.path.join(target, os.path.basename(source))  # noqa: PTH118, PTH119
+    return target
 
 
 def _copies(call: Private) -> Any:
     source, target = call.argument(0, "src"), call.argument(1, "dst")
     rest = {name: value for name, value in call.kwargs.items() if name not in ("src", "dst")}
     found = call.files.read(source)
-    if not _kept(call, target):
-        return call.plain(found, target, *call.args[2:], **rest)
-    if call.plain.__name__ in ("copy", "copy2") and call.files.is_folder(target):
-        target = os.path.join(target, os.path.basename(source))  # noqa: PTH118, PTH119
-    return call.plain(found, call.files.written(target), *call.args[2:], **rest)
+    if _kept(call, target):
+        target = call.files.written(_into(call, source, target))
+    return call.plain(found, target, *call.args[2:], **rest)
 
 
 def _leaves_alone(call: Private) -> Any:
@@ -230,7 +207,7 @@ def _leaves_alone(call: Private) -> Any:
 
 
 makes_folder = Act(_makes_folder, lambda call: call.argument(0, "path"))
-removes = Act(_removes)
+removes = Act(partial(_changes, removes=True))
 changes = Act(_changes)
 renames = Act(_renames, lambda call: call.argument(1, "dst"))
 copies = Act(_copies, lambda call: call.argument(1, "dst"))

@@ -32,12 +32,11 @@ def _both(
     if name is None:
         return None
     hidden, real_hidden = files.hidden_in(name), files.is_hidden(name)
-    if not files.has(name) and not real_hidden:
-        if not hidden:
-            return None
-        own = {}
-    else:
-        own = look(call, files.copy_of(name))  # an error, where the script would get one
+    ours = real_hidden or files.has(name)
+    if not ours and not hidden:
+        return None
+    # An error, where the script would get one.
+    own = look(call, files.copy_of(name)) if ours else {}
     real: dict[str, Any] = {}
     if not real_hidden:
         with suppress(OSError) if files.has(name) else nullcontext():

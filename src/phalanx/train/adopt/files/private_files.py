@@ -13,13 +13,7 @@ from pathlib import PurePath
 from typing import Any
 
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.train.adopt.files.script_files import (
-    MadeFiles,
-    ScriptFiles,
-    is_below,
-    lstat,
-    within,
-)
+from phalanx.train.adopt.files.script_files import MadeFiles, ScriptFiles, is_below, lstat, within
 
 _stat = os.stat  # as it is: what is put in its place asks us
 
@@ -91,17 +85,13 @@ class PrivateFiles(ScriptFiles):
         mode = _mode(self.copy_of(name), follow=False)
         if mode is None and not self.is_gone(name):
             return _like(path, name) if self._moved_in else path
-        if mode is not None and stat.S_ISDIR(mode) and self._real_folder(name):
+        ours, real = stat.S_ISDIR(mode or 0), not self.is_hidden(name)
+        if ours and real and stat.S_ISDIR(_mode(name) or 0):
             return _like(path, name)  # ours has a part of it
         return _like(path, self.copy_of(name))
 
-    def _real_folder(self, name: str) -> bool:
-        mode = None if self.is_hidden(name) else _mode(name)
-        return mode is not None and stat.S_ISDIR(mode)
-
     def is_folder(self, path: Any) -> bool:
-        mode = _mode(self.read(path))
-        return mode is not None and stat.S_ISDIR(mode)
+        return stat.S_ISDIR(_mode(self.read(path)) or 0)
 
     # -- changing ----------------------------------------------------------------------------
 

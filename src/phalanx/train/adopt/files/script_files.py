@@ -60,9 +60,8 @@ class FirstFiles(ScriptFiles):
         if is_below(name, self._said):
             return
         self._said.add(name)
-        line = json.dumps(name) + "\n"
         with suppress(OSError), self._list.open("a", encoding="utf-8") as file:
-            file.write(line)
+            file.write(json.dumps(name) + "\n")
 
 
 class MadeFiles:
@@ -79,15 +78,12 @@ class MadeFiles:
     def names(self) -> set[str]:
         with suppress(OSError):
             if lstat(self._list).st_size != self._read:
-                self._read_on()
+                with Path(self._list).open("rb") as file:
+                    file.seek(self._read)
+                    whole, end, _ = file.read().rpartition(b"\n")
+                self._names.update(map(json.loads, whole.splitlines()))
+                self._read += len(whole) + len(end)
         return self._names
-
-    def _read_on(self) -> None:
-        with Path(self._list).open("rb") as file:
-            file.seek(self._read)
-            whole, end, _ = file.read().rpartition(b"\n")
-        self._names.update(map(json.loads, whole.splitlines()))
-        self._read += len(whole) + len(end)
 
 
 def within(name: str, folder: str) -> bool:
