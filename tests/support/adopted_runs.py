@@ -74,6 +74,8 @@ def adopted(script: Path, workers: int, folder: Path, **settings: Any) -> list[E
                 for call in reversed(worker.at_end):
                     call()
             finally:
+                if (adoption := hooks.current_adoption()) is not None:
+                    adoption.streams.common()  # a refused worker's process would end here
                 hooks.end_adoption()
             # Alone it has all there is, also where it evaluates as if it trained.
             return Ended(result, mine if workers > 1 else [True] * len(result["seen"]))
@@ -115,7 +117,7 @@ class _OwnGenerators(DeterministicScheduler):
         super()._switch(slot)
         random.setstate(states[0])
         np.random.set_state(states[1])
-        torch.set_rng_state(states[2])
+        torch.default_generator.set_state(states[2])
 
 
 @contextmanager

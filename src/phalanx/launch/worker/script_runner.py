@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import traceback
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -54,11 +55,16 @@ def import_folders(script: str, named: str | None = None) -> list[str]:
 
 def run_script(main: ModuleType, traceback_file: Path) -> int:
     """Execute the script of ``main`` in it; its exit code."""
-    script = str(main.__file__)
+    script, process = str(main.__file__), os.getpid()
     try:
         # The script must not inherit the __future__ imports of this module.
         code = compile(Path(script).read_bytes(), script, "exec", dont_inherit=True)
-        exec(code, main.__dict__)
+        try:
+            exec(code, main.__dict__)
+        finally:
+            if os.getpid() != process:  # forked by the script: it is no worker
+                sys.stdout.flush()
+                os._exit(0)
     except SystemExit as ending:
         if ending.code is None:
             return 0

@@ -53,6 +53,7 @@ class Replica:
         """Whether this worker trains a copy of the weights, into which the script may write."""
         self.bound: list[Tensor] = []
         """Where the parameters lie."""
+        self._places: list[tuple[Tensor, int, Tensor]] = []
         self.firsts = [
             torch.tensor([place.start for place in layout.places], device=self.device)
             for layout in self.layouts
@@ -81,10 +82,15 @@ class Replica:
 
     def bind(self, flats: list[Tensor]) -> None:
         """Make the parameters views of ``flats``; their values become what lies there."""
-        self.bound = flats
+        self.bound, self._places = flats, []
         for layout, parameters, flat in zip(self.layouts, self.parameters, flats, strict=True):
             for place, parameter in zip(layout.places, parameters, strict=True):
                 parameter.data = place.own(flat)
+                self._places.append((parameter, parameter.data_ptr(), parameter.data))
+
+    def strays(self) -> list[tuple[Tensor, Tensor]]:
+        """Parameters that the script has moved elsewhere (``p.data = …``), and their own places."""
+        return [(p, place) for p, address, place in self._places if p.data_ptr() != address]
 
     def private_flats(self) -> list[Tensor]:
         """Flat buffers of this worker's own, on the parameters' device."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 import zlib
 from collections.abc import Iterator, Sequence
@@ -17,9 +18,13 @@ from phalanx.data.reader import Reader
 from phalanx.sync.arena.arena import Locks
 from phalanx.train.adopt.kept_objects import ORDER, OrderState, keepers_of
 from phalanx.train.adopt.loader_pass import LoaderPass, read_by_number
+from phalanx.train.adopt.random_streams import Streams
 from phalanx.train.checkpoint.kept_state import unpack
 from phalanx.train.loop.stretches import WorkerParts
 from phalanx.train.loop.training_loop import TrainingLoop
+
+_PASSES_APART = 4
+"""That free-running workers may be, for their orders to be compared."""
 
 
 class AdoptedTraining:
@@ -33,8 +38,9 @@ class AdoptedTraining:
         optimizers: Sequence[torch.optim.Optimizer],
         passes: int | None,
         seed: int,
+        streams: Streams,
     ) -> None:
-        self.parts, self.models = parts, models
+        self.parts, self.models, self._streams = parts, models, streams
         self._loop, self._optimizers, self._left, self._seed = loop, list(optimizers), passes, seed
         self._readers: dict[int, tuple[DataLoader[Any], Reader]] = {}
         self._pass: weakref.ref[AdoptedPass] | None = None
@@ -42,9 +48,10 @@ class AdoptedTraining:
         self.in_eval_mode: list[DataLoader[Any]] = []
         """Loaders that were trained on although the models were in eval mode."""
         engine = parts.trained.engine
-        cells = engine.region("orders of passes", 2 * engine.workers, torch.int64)
-        self._orders = cells.view(engine.workers, 2).numpy()
-        """Of each worker, the pass that it is in, and a checksum of the order of its samples."""
+        shape = (engine.workers, _PASSES_APART, 2)
+        cells = engine.region("orders of passes", math.prod(shape), torch.int64)
+        self._orders = cells.view(shape).numpy()
+        """Of each worker and its last passes: the number, and a checksum of the samples' order."""
         self._passes = 0
         self.order = OrderState()
         parts.trained.keepers.update(keepers_of(optimizers))
@@ -65,17 +72,26 @@ class AdoptedTraining:
                 torch.set_rng_state(unpack(saved, resumed.shared)["drawn_from"])
 
     @property
+    def can_rehearse(self) -> bool:
+        """One worker that keeps its files apart, on a processor: a GPU cannot be used in a fork."""
+        environment = self.parts.environment
+        cpu = environment.device.type == "cpu" and not torch.cuda.is_initialized()
+        return environment.rank == 1 and not environment.thread and cpu
+
+    @property
     def under_way(self) -> bool:
         """Whether the script is inside a pass."""
         return self._pass is not None
 
     @property
-    def is_in_free_pass(self) -> bool:
-        return self.under_way and not self.parts.trained.engine.lockstep
-
-    @property
     def in_last_batch(self) -> bool:
         return self._loop.in_last_batch
+
+    @property
+    def sees_no_loss(self) -> bool:
+        """Whether nothing has gone backwards in the pass under way."""
+        begun = self._pass() if self._pass is not None else None
+        return begun is not None and begun.untrained
 
     def knows(self, optimizer: torch.optim.Optimizer) -> bool:
         return any(known is optimizer for known in self._optimizers)
@@ -85,12 +101,16 @@ class AdoptedTraining:
         return same and not self.parts.lifecycle.over
 
     def through(self, loader: DataLoader[Any], drawn: LoaderPass) -> Iterator[Any]:
+        if self.parts.steps.refused is not None:
+            raise self.parts.steps.refused
         # All workers have to share out the same samples; the last one to come sees all others.
-        rank, checksum = self.parts.environment.rank, zlib.crc32(drawn.order.numpy().tobytes())
+        rank = self.parts.environment.rank
+        checksum = zlib.crc32(drawn.order.numpy().tobytes(), drawn.batch)
         self._passes += 1
         with self.parts.trained.engine.lock(Locks.DATA):
-            self._orders[rank] = (self._passes, checksum)
-            others = self._orders.copy()
+            rows = self._orders[:, self._passes % _PASSES_APART]
+            rows[rank] = (self._passes, checksum)
+            others = rows.copy()
         if any(row[0] == self._passes and row[1] != checksum for row in others):
             raise InputError(
                 "the workers draw different orders of the samples",
@@ -101,6 +121,7 @@ class AdoptedTraining:
         )
         begun = AdoptedPass(self, batches)
         self._pass = weakref.ref(begun)
+        self._streams.enter_pass()
         return begun
 
     def leave_pass(self) -> None:
@@ -110,6 +131,7 @@ class AdoptedTraining:
 
     def passed(self, *, whole: bool) -> None:
         self._pass = None
+        self._streams.leave_pass()
         if self._left is not None:
             self._left -= 1
             if whole:
@@ -147,6 +169,14 @@ class AdoptedTraining:
                 self._loop.finish()
         except NotFinite as error:
             lifecycle.fail(str(error))
+        if self.parts.steps.refused is not None:
+            lifecycle.fail(str(self.parts.steps.refused))
+        elif self._loop.is_before_checkpoint:
+            lifecycle.fail(
+                "the script ended among the epochs before the checkpoint, in which it does not "
+                "train: perhaps it stops early by a variable of its own\n"
+                "hint: Start it anew, or let it count such epochs only while it trains."
+            )
 
 
 class AdoptedPass:
@@ -173,21 +203,25 @@ class AdoptedPass:
         except StopIteration:
             self._over = True
             parts = self._training.parts
-            untrained = self._taken and parts.steps.losses == self._losses
-            if untrained and parts.trained.engine.workers > 1:
-                raise InputError(
-                    "the script went through its data without training on them, and each worker "
-                    "saw only its part",
-                    "Evaluate under torch.no_grad() or model.eval().",
-                ) from None
+            if self._taken and self.untrained:
+                parts.steps.refused = _untrained()
+                raise parts.steps.refused from None
             self._training.passed(whole=True)
             raise
         self._taken += 1
         return batch
 
+    @property
+    def untrained(self) -> bool:
+        """Whether no loss has been seen yet of which this worker has only a part."""
+        parts = self._training.parts
+        return parts.trained.engine.workers > 1 and parts.steps.losses == self._losses
+
     def close(self) -> None:
         """The script left its loop; one that takes more batches of it goes through two at once."""
         if not self._over:
+            if self._taken > 1 and self.untrained:  # raised by what comes next
+                self._training.parts.steps.refused = _untrained()
             self._over, self._taken = True, -1
             try:
                 self._batches.close()  # type: ignore[attr-defined]
@@ -197,3 +231,11 @@ class AdoptedPass:
     def __del__(self) -> None:
         with suppress(Exception):  # a fault of the team shows again at the next step
             self.close()
+
+
+def _untrained() -> InputError:
+    return InputError(
+        "the script went through its data without training on them, and each worker saw only its "
+        "part",
+        "Evaluate under torch.no_grad() or model.eval().",
+    )

@@ -14,7 +14,6 @@ import re
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, islice
 from traceback import walk_stack
 from types import FrameType
 from typing import Any
@@ -26,12 +25,14 @@ from torch.utils.data import DataLoader, SequentialSampler
 from phalanx.core.context import call_at_end
 from phalanx.core.errors import InputError
 from phalanx.core.settings import RunSettings
+from phalanx.sync.state.gradients import get_grad
 from phalanx.train.adopt.adopted_training import AdoptedTraining
 from phalanx.train.adopt.files.calling_code import OURS
 from phalanx.train.adopt.found_models import describe, models_of, parameters_of
 from phalanx.train.adopt.libraries import library_trains, look_for_libraries
 from phalanx.train.adopt.loader_pass import is_ours, order_of
 from phalanx.train.adopt.random_streams import Streams
+from phalanx.train.adopt.rehearsal import rehearse
 from phalanx.train.adopt.script_length import passes_of
 from phalanx.train.loop.assembly import build_worker
 from phalanx.train.start.environment import detect
@@ -47,7 +48,7 @@ class Adoption:
         self._chosen, self._workers = chosen, workers
         self._made: list[weakref.ref[torch.optim.Optimizer]] = []
         self._training: AdoptedTraining | None = None
-        self._joining = False
+        self._joining = self._rehearses = False
         self.streams = Streams()
 
     def made(self, optimizer: torch.optim.Optimizer) -> None:
@@ -79,8 +80,10 @@ class Adoption:
         **kwargs: Any,
     ) -> Any:
         training = self._training
+        if self._rehearses:
+            return closure() if closure is not None else None
         if training is None or not training.knows(optimizer) or not training.awaits_step:
-            idle = closure is None and all(p.grad is None for p in parameters_of([optimizer]))
+            idle = closure is None and all(get_grad(p) is None for p in parameters_of([optimizer]))
             if idle and training is not None:
                 return None  # without gradients there is nothing to do
             if self._workers > 1 and not idle:
@@ -97,6 +100,12 @@ class Adoption:
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if training.sees_no_loss:
+            raise InputError(
+                "the script steps without having called backward: its gradients, perhaps of "
+                "torch.autograd.grad, are of each worker's part of the batch",
+                f"Call loss.backward(), {_ALONE}",
+            )
         training.parts.steps.step(optimizer)
         training.end_if_done()
         return loss
@@ -121,7 +130,7 @@ class Adoption:
 
     def iterate(self, loader: DataLoader[Any], plain: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """In place of ``iter(loader)``."""
-        if is_ours(loader):
+        if is_ours(loader) or self._rehearses:
             return plain()
         if not self.trains_on(loader):
             return self._whole(plain)
@@ -159,15 +168,18 @@ class Adoption:
         return self._training is not None and self._training.in_last_batch
 
     def _whole(self, plain: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-        """All of the data, in the same order on every worker."""
-        if self._training is not None:
-            self._training.end_if_done(waits=False)
-            if self._training.is_in_free_pass:  # where workers evaluate unequally often
-                return plain()
+        """All of the data, in the same order on every worker, and with the same noise."""
+        training = self._training
+        if training is None:
+            return plain()
+        training.end_if_done(waits=False)
+        if training.under_way and training.parts.trained.engine.lockstep:
+            return self._in_common(plain)
+        return plain()  # inside a pass of free-running workers they evaluate unequally often
+
+    def _in_common(self, plain: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         with self.streams.in_common():
-            found = plain()
-            first = list(islice(found, 1))  # samplers draw when they are first asked
-        return chain(first, found)
+            yield from plain()
 
     def _train(
         self,
@@ -179,21 +191,29 @@ class Adoption:
             self._training.leave_pass()
             self._training.end_if_done(waits=False)
             self._training.rewind()
-        with self.streams.in_common():
-            drawn_from = torch.get_rng_state()
-            drawn = order_of(loader)
-        if self._training is None or not self._training.is_of(optimizers):
+        drawn_from = torch.get_rng_state()
+        drawn = order_of(loader)
+        training = self._training
+        joins = training is None or not training.is_of(optimizers)
+        if training is None or joins:
             self._end()
             self._joining = True
             passes = passes_of(_script_frame())
             try:
-                self._training = self._join(loader, models, optimizers, drawn.batch, passes)
+                training = self._join(loader, models, optimizers, drawn.batch, passes)
             finally:
                 self._joining = False
-        self._training.order.drawn_from = drawn_from
+            self._training = training
+        training.order.drawn_from = drawn_from
         if not any(model.training for model in models):
-            self._training.in_eval_mode.append(loader)
-        return self._training.through(loader, drawn)
+            training.in_eval_mode.append(loader)
+        if joins and training.can_rehearse and self._chosen.loss is None:
+            child = rehearse(loader, drawn.order, drawn.batch, models)
+            if child is not None:
+                self._rehearses = True
+                training.parts.steps.close()
+                return child
+        return training.through(loader, drawn)
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:
         """Those that can train something, in the order in which they were made.
@@ -228,7 +248,9 @@ class Adoption:
         )  # fmt: skip
         loop.adopt(self._chosen.epochs or passes)
         call_at_end(self._end)
-        return AdoptedTraining(parts, loop, models, optimizers, passes, self._chosen.seed)
+        return AdoptedTraining(
+            parts, loop, models, optimizers, passes, self._chosen.seed, self.streams
+        )
 
     def _end(self) -> None:
         """Training is over: the script has ended, or trains something else."""

@@ -40,6 +40,7 @@ _plain_init = torch.optim.Optimizer.__init__
 _plain_iter = DataLoader.__iter__
 _plain_zero = torch.optim.Optimizer.zero_grad
 _plain_seed = torch.manual_seed
+_plain_state = torch.set_rng_state
 _plain_group = getattr(torch.distributed, "init_process_group", None)
 """Missing where torch was built without it."""
 
@@ -68,6 +69,7 @@ def adopt_this_worker() -> None:
     setattr(torch.optim.Optimizer, "zero_grad", _zero_grad)  # noqa: B010
     torch.manual_seed = _seed
     torch.random.manual_seed = _seed
+    torch.set_rng_state = torch.random.set_rng_state = _set_state
     watch_backward(_current.adoption.before_training)
     if workers > 1:
         from phalanx.train.adopt.side_effects import keep_files_apart
@@ -146,10 +148,18 @@ def _iterate(self: DataLoader[Any]) -> Iterator[Any]:
 
 @functools.wraps(_plain_seed)
 def _seed(seed: Any) -> torch.Generator:
+    before = torch.default_generator.get_state()
     generator = _plain_seed(seed)
     if _current.adoption is not None:
         # Unless a dataset seeds while it makes a sample, and puts everything back.
         modules = (f.f_globals.get("__name__", "") for f, _ in walk_stack(sys._getframe(1)))
         if not any(name.startswith(_READING) for name in modules):
-            _current.adoption.streams.seeded()
+            _current.adoption.streams.seeded(before)
     return generator
+
+
+@functools.wraps(_plain_state)
+def _set_state(new_state: torch.Tensor) -> None:
+    _plain_state(new_state)
+    if _current.adoption is not None:
+        _current.adoption.streams.put_back()

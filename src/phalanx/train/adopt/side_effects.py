@@ -70,6 +70,7 @@ _HOOKS: list[tuple[str, str, Act]] = [
     ("safetensors.torch", "load_model", reads(1, "filename")),
     ("safetensors.numpy", "save_file", writes(1, "filename", always=True)),
     ("safetensors.numpy", "load_file", reads(0, "filename")),
+    ("tokenizers", "Tokenizer.save", writes(1, "path", always=True)),
     ("cv2", "imwrite", writes(0, "filename", always=True)),
     ("cv2", "imread", reads(0, "filename")),
     ("h5py", "File.__init__", opens(1, "name")),

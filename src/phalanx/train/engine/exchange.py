@@ -135,7 +135,8 @@ class SharedExchange(Exchange):
 
     def end_round(self) -> list[Timing]:
         found = []
-        for strategy in self._phases.strategies:
+        for index, strategy in enumerate(self._phases.strategies):
+            self._written.follow(index)
             self._control.rendezvous.announce(intents.ROUND)
             began = self._arena.pace.now()
             found.append(strategy.agree())

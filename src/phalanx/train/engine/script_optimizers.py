@@ -161,26 +161,48 @@ class WrittenWeights:
 
     def follow(self, index: int) -> None:
         """Before a step: take over what the script has written. Collective if it has."""
-        replica = self._phases.replicas[index]
-        seen = self._seen.get(index)
+        replica, seen = self._phases.replicas[index], self._seen.get(index)
+        active, shared = self._phases.current, self._phases.shared[index]
+        moved = self._take_back(replica, allowed=replica.bound is not shared.parameters)
         if seen is None or seen[0] is not replica or not self._watches:
             return
-        if seen[1] == self._version(replica) and self._as_seen(replica, seen[2]):
+        as_seen = seen[1] == self._version(replica) and self._as_seen(replica, seen[2])
+        if not moved and as_seen:
             return
-        active, shared = self._phases.current, self._phases.shared[index]
         if not active.lockstep or replica.bound is shared.parameters:
-            raise InputError(
-                "the script changes the weights itself between steps, which workers "
-                + ("share" if active.lockstep else "train apart"),
-                "Change them before the training"
-                + ("." if active.lockstep else ", or use allreduce."),
-            )
+            raise self._refusal()
         self._control.meet(intents.WRITE)
         if self._arena.host.rank == 0:
             for flat, values in zip(replica.bound, shared.parameters, strict=True):
                 values.copy_(flat)
         self._arena.barrier()
         active.strategies[index].refresh()
+
+    def _take_back(self, replica: Replica, *, allowed: bool) -> bool:
+        """Parameters that the script has moved (``p.data = …``) return to their places, with their
+        values. Whether these are new."""
+        strays = replica.strays()
+        if any((p.dtype, p.shape) != (place.dtype, place.shape) for p, place in strays):
+            raise InputError(
+                "the script has given a parameter another type or shape during the training",
+                "Change the model before the loop over the data, or run the script alone, with "
+                "python.",
+            )
+        new = [(p, place) for p, place in strays if not torch.equal(p.detach(), place)]
+        if new and not allowed:
+            raise self._refusal()
+        for parameter, place in strays:
+            place.copy_(parameter.detach())
+            parameter.data = place
+        return bool(new)
+
+    def _refusal(self) -> InputError:
+        lockstep = self._phases.current.lockstep
+        return InputError(
+            "the script changes the weights itself between steps, which workers "
+            + ("share" if lockstep else "train apart"),
+            "Change them before the training" + ("." if lockstep else ", or use allreduce."),
+        )
 
     @property
     def _watches(self) -> bool:

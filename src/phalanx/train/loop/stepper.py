@@ -47,6 +47,8 @@ class Stepper:
         """Whether batches come from ``run.batches``; whether training is over."""
         self._clip: float | None = None
         self.keeps_gradients = False
+        self.refused: InputError | None = None
+        """A script may have caught it, and gone on."""
         """Whether gradients are there after a step, until the script zeroes them."""
         self._device, self._waits_for_device = device, engine.workers > 1 and device.type == "cuda"
         """A GPU's gradient is there when it has computed it, not when it was asked to: else its
@@ -79,7 +81,11 @@ class Stepper:
         self.losses += 1
         engine, samples, losses = self._engine, self._stopwatch.batch_samples, self._losses
         seen = error.grad_fn is not None and samples > 0 and losses.looks(engine.workers)
-        counted = losses.weight_of(error, samples) if seen else None
+        try:
+            counted = losses.weight_of(error, samples) if seen else None
+        except InputError as refused:
+            self.refused = refused
+            raise
         self._stopwatch.loss(error, summed=losses.sums)
         if losses.sums and self._weight.count_sums(engine) and engine.goes_ahead:
             self._exchange.begin_batch(self._weight.scales)

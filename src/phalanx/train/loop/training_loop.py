@@ -122,6 +122,11 @@ class TrainingLoop:
             self._end_epoch(began, rate)
             self._check_weights(f"after epoch {epoch + 1}")
 
+    @property
+    def is_before_checkpoint(self) -> bool:
+        """Whether a resumed script of which only the loop is known has not trained yet."""
+        return self._passes < self._schedule.start.pass_number
+
     def resumes_inside(self) -> bool:
         """Whether the next pass of an adopted script goes on in its middle."""
         start = self._schedule.start
