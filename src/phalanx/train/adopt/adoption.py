@@ -192,7 +192,7 @@ class Adoption:
                 self._joining = False
         self._training.order.drawn_from = drawn_from
         if not any(model.training for model in models):
-            self._training.in_eval_mode.append(loader)
+            self._training.in_eval_mode.add(loader)
         return self._training.through(loader, drawn)
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:

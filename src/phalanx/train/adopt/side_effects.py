@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import inspect
 import os
 import shutil
 import sys
@@ -23,7 +24,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from phalanx.core import context
+from phalanx.core import context, settings
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.train.adopt.files import file_calls as how
 from phalanx.train.adopt.files.file_calls import Act, Call, announce, opens, reads, writes
@@ -45,7 +46,11 @@ _HOOKS: list[tuple[str, str, Act]] = [
     ("os", "remove unlink rmdir", how.removes),
     ("os", "rename replace", how.renames),
     ("os", "symlink", writes(1, "dst")),
+    ("os", "link", how.links),
     ("os", "chmod chown lchown utime truncate", how.changes),
+    # pathlib's, which keeps those of os since Python 3.13
+    ("glob", "_StringGlobber.lstat", reads(0, "path", looks=True)),
+    ("glob", "_StringGlobber.scandir", scans),
     ("pathlib", "Path.touch", writes(0, "self", keep=True)),
     ("shutil", "rmtree", how.removes),
     ("shutil", "move", how.renames),
@@ -112,7 +117,8 @@ def _private(paths: RunPaths) -> PrivateFiles:
     if context.current() is None:
         os.environ.update({key: value.format(root=root) for key, value in _TRACKERS.items()})
     context.call_at_end(functools.partial(_remove, root, os.getpid()))
-    return PrivateFiles(root, paths)
+    one_machine = context.current() is not None or settings.ARENA in os.environ
+    return PrivateFiles(root, paths, one_machine)
 
 
 def stop_keeping() -> None:
@@ -133,9 +139,11 @@ def _put_hooks(module: Any) -> None:
             continue
         for name in names.split():
             *owners, last = name.split(".")
-            owner = functools.reduce(getattr, owners, module)
+            owner = functools.reduce(lambda of, name: getattr(of, name, None), owners, module)
             if (plain := getattr(owner, last, None)) is not None:
-                setattr(owner, last, _hook(plain, act))
+                static = isinstance(inspect.getattr_static(owner, last), staticmethod)
+                hook = _hook(plain, act)
+                setattr(owner, last, staticmethod(hook) if static else hook)
 
 
 def _hook(plain: Any, act: Act) -> Any:
@@ -149,7 +157,7 @@ def _hook(plain: Any, act: Act) -> Any:
             return plain(*args, **kwargs)
         if isinstance(files, PrivateFiles):
             return act.carry_out(Call(files, plain, args, kwargs, sys._getframe(1)))
-        if isinstance(files, FirstFiles) and act.makes is not None:
+        if isinstance(files, FirstFiles) and (act.makes or act.takes) is not None:
             announce(act, Call(files, plain, args, kwargs, sys._getframe(1)))
         return plain(*args, **kwargs)
 

@@ -19,8 +19,10 @@ _stat = os.stat  # as it is: what is put in its place asks us
 
 
 class PrivateFiles(ScriptFiles):
-    def __init__(self, root: str, paths: RunPaths) -> None:
+    def __init__(self, root: str, paths: RunPaths, one_machine: bool) -> None:
         super().__init__()
+        self._one_machine = one_machine
+        """Whether the first worker is on this one, and says what it makes and removes."""
         self.root = os.path.realpath(root)
         self.noted = False
         """Whether it was said that there is such a folder."""
@@ -50,6 +52,16 @@ class PrivateFiles(ScriptFiles):
     def existing_copy(self, path: Any) -> Any:
         name = self.name_of(path)
         return _like(path, self.copy_of(name)) if name is not None and self.has(name) else None
+
+    def nowhere(self, path: Any) -> Any:
+        """Where ``path`` would be if this worker had it, where the script has nothing to change;
+        ``None`` where it has, or would have but for the first worker."""
+        name = self.name_of(path)
+        if name is None or self.has(name):
+            return None
+        real = exists(name)  # first: it may have been removed, and announced, just now
+        known = real or not self._one_machine or self._made.had(name)
+        return None if known and not self.is_gone(name) else _like(path, self.copy_of(name))
 
     def belongs(self, name: str) -> bool:
         return self.has(name) or super().belongs(name)

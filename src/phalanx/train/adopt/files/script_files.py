@@ -57,11 +57,18 @@ class FirstFiles(ScriptFiles):
 
     def makes(self, name: str) -> None:
         """It will be there, and was not. To be said before others can see it."""
-        if is_below(name, self._said):
-            return
-        self._said.add(name)
+        if not is_below(name, self._said):
+            self._said.add(name)
+            self._say(name)
+
+    def removes(self, name: str) -> None:
+        """It is there, and will not be. To be said before others miss it."""
+        if not is_below(name, self._said):
+            self._say([name])
+
+    def _say(self, what: str | list[str]) -> None:
         with suppress(OSError), self._list.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(name) + "\n")
+            file.write(json.dumps(what) + "\n")
 
 
 class MadeFiles:
@@ -70,10 +77,16 @@ class MadeFiles:
     def __init__(self, paths: RunPaths) -> None:
         self._list, self._read = str(paths.made_files), 0
         self._names: set[str] = set()
+        self._removed: set[str] = set()
+        """Those that were there before the run."""
 
     def has(self, name: str) -> bool:
         """It, or a folder that it is in."""
         return is_below(name, self.names())
+
+    def had(self, name: str) -> bool:
+        """It may have been there, until the first worker removed it."""
+        return self.has(name) or is_below(name, self._removed)
 
     def names(self) -> set[str]:
         with suppress(OSError):
@@ -81,7 +94,9 @@ class MadeFiles:
                 with Path(self._list).open("rb") as file:
                     file.seek(self._read)
                     whole, end, _ = file.read().rpartition(b"\n")
-                self._names.update(map(json.loads, whole.splitlines()))
+                said = [json.loads(line) for line in whole.splitlines()]
+                self._names.update(one for one in said if isinstance(one, str))
+                self._removed.update(one[0] for one in said if isinstance(one, list))
                 self._read += len(whole) + len(end)
         return self._names
 
