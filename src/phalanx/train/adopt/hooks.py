@@ -50,7 +50,7 @@ def adopt_this_worker() -> None:
     variables = inside.environment if inside else os.environ
     chosen = RunSettings.from_json(variables.get(settings.SETTINGS, "{}"))
     from phalanx.train.adopt.adoption import Adoption
-    from phalanx.train.adopt.kept_objects import name_what_is_made
+    from phalanx.train.adopt.kept_objects import note_what_is_made
     from phalanx.train.guards.gradient_reads import watch_backward
 
     workers = int(variables.get(settings.WORKERS, "1"))
@@ -70,7 +70,7 @@ def adopt_this_worker() -> None:
     torch.manual_seed = _seed
     torch.random.manual_seed = _seed
     watch_backward(_current.adoption.before_training)
-    name_what_is_made()
+    note_what_is_made()
     if workers > 1:
         from phalanx.train.adopt.side_effects import keep_files_apart
 

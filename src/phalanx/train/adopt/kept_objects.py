@@ -23,22 +23,12 @@ from phalanx.train.checkpoint.kept_state import Keeper, pack
 
 ORDER = "order"
 _KINDS = (LRScheduler, GradScaler, AveragedModel)
+_made = threading.local()
 
 
-class _Made(threading.local):
-    """By this worker's script: what, and its name, so that a resumed one calls it the same."""
-
-    def __init__(self) -> None:
-        self.things: list[tuple[weakref.ref[Any], str]] = []
-        self.numbers: Counter[str] = Counter()
-
-
-_made = _Made()
-
-
-def name_what_is_made() -> None:
-    """The script begins."""
-    _made.__init__()  # type: ignore[misc]
+def note_what_is_made() -> None:
+    """The script begins; two of a kind are told apart by the order in which it makes them."""
+    _made.things = []
     for kind in _KINDS:
         setattr(kind, "__new__", staticmethod(_new))  # noqa: B010
 
@@ -46,8 +36,7 @@ def name_what_is_made() -> None:
 def _new(kind: type, *_args: Any, **_kwargs: Any) -> Any:
     """Not in ``__init__``: copies are made without it, and a class of the script's may be too."""
     made: Any = object.__new__(kind)
-    _made.things.append((weakref.ref(made), f"{kind.__name__}-{_made.numbers[kind.__name__]}"))
-    _made.numbers[kind.__name__] += 1
+    _made.__dict__.setdefault("things", []).append((weakref.ref(made), kind.__name__))
     return made
 
 
@@ -67,8 +56,10 @@ class OrderState:
 def keepers_of(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Keeper]:
     """Schedulers of these optimizers, gradient scalers and averaged copies, by name."""
     found: dict[str, Keeper] = {}
-    for ref, name in _made.things:
-        thing = ref()
+    numbers: Counter[str] = Counter()
+    for ref, kind in _made.things:
+        thing, name = ref(), f"{kind}-{numbers[kind]}"
+        numbers[kind] += 1
         owner = getattr(thing, "optimizer", None)
         others = isinstance(thing, LRScheduler) and all(owner is not one for one in optimizers)
         if thing is not None and not others:

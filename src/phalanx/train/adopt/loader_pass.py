@@ -78,7 +78,12 @@ def order_of(loader: DataLoader[Any]) -> LoaderPass:
     watched = [_Drawn(generator) for generator in own.values()]
     going = iter(sampler)
     torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-    promised, most = _bounds(loader)
+    promised = samples = 0
+    with suppress(Exception):  # not all have a length
+        samples = 10 * len(loader.dataset)  # type: ignore[arg-type]
+        promised = len(loader)
+    # Beyond the length, which may be wrong, and within it: it may stand for no end, as 10**10.
+    most = 100_000 + samples, max(1 << 28, samples)
     numbers, ends = array("q"), [0]
     for batch in going:
         numbers.extend(batch)
@@ -103,20 +108,6 @@ def order_of(loader: DataLoader[Any]) -> LoaderPass:
         )
     order = torch.from_numpy(np.frombuffer(numbers, np.int64))
     return LoaderPass(order, int(sizes[0]), tuple(watched))
-
-
-def _bounds(loader: DataLoader[Any]) -> tuple[int, tuple[int, int]]:
-    """The loader's length, and the samples of a pass beyond it and within it.
-
-    A length may be missing or wrong, or stand for no end (``num_samples=10**10``).
-    """
-    promised = samples = 0
-    with suppress(Exception):
-        promised = len(loader)
-    with suppress(Exception):
-        samples = len(loader.dataset)  # type: ignore[arg-type]
-    passes = 10 * samples
-    return promised, (100_000 + passes, max(1 << 28, passes))  # 2 GB, collected in half a minute
 
 
 def read_by_number(loader: DataLoader[Any], seed: int) -> Reader:

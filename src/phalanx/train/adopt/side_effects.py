@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import inspect
 import os
 import shutil
 import sys
@@ -32,9 +31,10 @@ from phalanx.train.adopt.files.folder_calls import lists, scans
 from phalanx.train.adopt.files.private_files import PrivateFiles
 from phalanx.train.adopt.files.script_files import FirstFiles, ScriptFiles
 
+_TORCH = "torch torch.serialization torch.jit torch.export"
+_SAFE = "safetensors.torch safetensors.numpy"
 _HOOKS: list[tuple[str, str, Act]] = [
-    ("builtins", "open", opens(0, "file")),
-    ("io", "open", opens(0, "file")),  # pathlib uses this one
+    ("builtins io", "open", opens(0, "file")),  # pathlib uses that of io
     ("tarfile", "bltn_open", opens(0, "file")),
     ("bz2", "_builtin_open", opens(0, "file")),
     ("os", "open", opens(0, "path")),
@@ -57,24 +57,15 @@ _HOOKS: list[tuple[str, str, Act]] = [
     ("shutil", "copy copy2 copyfile copytree", how.copies),
     ("tempfile", "mkdtemp mkstemp NamedTemporaryFile TemporaryFile", how.leaves_alone),
     ("numpy.lib._datasource", "DataSource.open", opens(1, "path")),  # keeps an io.open of its own
-    ("torch", "save", writes(1, "f", always=True)),
-    ("torch", "load", reads(0, "f")),
-    ("torch.serialization", "save", writes(1, "f", always=True)),
-    ("torch.serialization", "load", reads(0, "f")),
-    ("torch.jit", "save", writes(1, "f", always=True)),
-    ("torch.jit", "RecursiveScriptModule.save", writes(1, "f", always=True)),
-    ("torch.jit", "load", reads(0, "f")),
+    (_TORCH, "save RecursiveScriptModule.save", writes(1, "f", always=True)),
+    (_TORCH, "load", reads(0, "f")),
     ("torch.onnx", "export", writes(2, "f", always=True)),
-    ("torch.export", "save", writes(1, "f", always=True)),
-    ("torch.export", "load", reads(0, "f")),
     ("torch.utils.tensorboard.writer", "FileWriter.__init__", writes(1, "log_dir", always=True)),
     ("tensorboardX.writer", "FileWriter.__init__", writes(1, "logdir", always=True)),
     ("safetensors", "safe_open", reads(0, "filename")),
-    ("safetensors.torch", "save_file save_model", writes(1, "filename", always=True)),
-    ("safetensors.torch", "load_file", reads(0, "filename")),
+    (_SAFE, "save_file save_model", writes(1, "filename", always=True)),
+    (_SAFE, "load_file", reads(0, "filename")),
     ("safetensors.torch", "load_model", reads(1, "filename")),
-    ("safetensors.numpy", "save_file", writes(1, "filename", always=True)),
-    ("safetensors.numpy", "load_file", reads(0, "filename")),
     ("cv2", "imwrite", writes(0, "filename", always=True)),
     ("cv2", "imread", reads(0, "filename")),
     ("h5py", "File.__init__", opens(1, "name")),
@@ -101,7 +92,7 @@ def keep_files_apart(rank: int, paths: RunPaths) -> None:
         _process[:] = [files]
     else:
         _here.files = files
-    for module in dict.fromkeys(module for module, _, _ in _HOOKS):
+    for module in dict.fromkeys(" ".join(modules for modules, _, _ in _HOOKS).split()):
         if module not in _installed:
             _installed.add(module)
             if module in sys.modules:
@@ -135,13 +126,13 @@ def _remove(root: str, process: int) -> None:
 
 def _put_hooks(module: Any) -> None:
     for of, names, act in _HOOKS:
-        if of != module.__name__:
+        if module.__name__ not in of.split():
             continue
         for name in names.split():
             *owners, last = name.split(".")
             owner = functools.reduce(lambda of, name: getattr(of, name, None), owners, module)
             if (plain := getattr(owner, last, None)) is not None:
-                static = isinstance(inspect.getattr_static(owner, last), staticmethod)
+                static = isinstance(vars(owner).get(last), staticmethod)
                 hook = _hook(plain, act)
                 setattr(owner, last, staticmethod(hook) if static else hook)
 

@@ -76,19 +76,18 @@ class CheckedReaders:
 
     def of(self, data: Any, augment: Any = None, *, trains: bool = False) -> Reader:
         key = (id(data), id(augment))
-        _, _, reader = known = self._known.get(key, (None, None, None))
-        reader = reader or as_reader(data, seed=self._seed, augment=augment)
-        if known[0] is None:
+        if key not in self._known:
+            reader = as_reader(data, seed=self._seed, augment=augment)
             if self.checks:
                 what = f"data to {'train on' if trains else 'evaluate'}"
                 self._same.check(self._engine, reader, what)
-            try:  # a reader that has the data itself would keep them, and is made again instead
-                held: Any = weakref.ref(data, functools.partial(self._known.pop, key))
+            try:  # one that has the data themselves would keep them: it is made again
+                held = weakref.ref(data, functools.partial(self._known.pop, key))
                 copied = isinstance(reader, TensorReader) and reader is not data
                 self._known[key] = held, augment, reader if copied else None
             except TypeError:  # a tuple: it is kept, so that its id stays its own
                 self._known[key] = data, augment, reader
-        return reader
+        return self._known[key][2] or as_reader(data, seed=self._seed, augment=augment)
 
 
 def _place_in_script() -> str:

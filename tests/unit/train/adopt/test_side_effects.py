@@ -1,7 +1,7 @@
 """A worker other than the first reads back what it has written, and changes nothing real."""
 
 # Scripts use all of these.
-# ruff: noqa: PTH101, PTH102, PTH103, PTH104, PTH105, PTH107, PTH110, PTH112, PTH113, PTH123
+# ruff: noqa: PTH101, PTH102, PTH103, PTH104, PTH105, PTH106, PTH107, PTH110, PTH112, PTH113, PTH123
 # ruff: noqa: PTH202, PTH207, PTH208, PTH211, SIM115
 
 from __future__ import annotations

@@ -65,8 +65,8 @@ class Act:
     carry_out: Callable[[Private], Any]
     makes: Callable[[Call[Any]], Any] | None = None
     """The path that the call may make, for the first worker to announce."""
-    takes: Callable[[Call[Any]], Any] | None = None
-    """The one that it may remove."""
+    takes: tuple[int, str] | None = None
+    """Position and name of the argument that it may remove."""
     always: bool = False
     """Also if a library calls it, for what the script trains."""
 
@@ -74,9 +74,9 @@ class Act:
 def announce(act: Act, call: Call[FirstFiles]) -> None:
     """In the first worker, before it makes a file that is not there, or removes one."""
     if act.takes is not None:
-        name = call.files.name_of(path := act.takes(call))
+        name = call.files.name_of(path := call.argument(*act.takes))
         if name is not None and exists(name) and call.is_of_script(path):
-            call.files.removes(name)
+            call.files.makes(name, removes=True)
     if act.makes is None:
         return
     path = act.makes(call)
@@ -126,11 +126,8 @@ def writes(position: int, name: str, always: bool = False, keep: bool = False) -
 
 def opens(position: int, name: str) -> Act:
     """Reads or writes: the next argument is the mode, or the flags of ``os.open``."""
-    acts = {
-        "read": reads(position, name),
-        "write": writes(position, name),
-        "change": writes(position, name, keep=True),
-    }
+    read, write = reads(position, name), writes(position, name)
+    acts = {"read": read, "write": write, "change": writes(position, name, keep=True)}
 
     def way(call: Call[Any]) -> str:
         flags = call.argument(position + 1, "flags")
@@ -228,11 +225,9 @@ def _leaves_alone(call: Private) -> Any:
 
 
 makes_folder = Act(_makes_folder, lambda call: call.argument(0, "path"))
-removes = Act(partial(_changes, removes=True), takes=lambda call: call.argument(0, "path"))
+removes = Act(partial(_changes, removes=True), takes=(0, "path"))
 changes = Act(_changes)
-renames = Act(
-    _renames, lambda call: call.argument(1, "dst"), takes=lambda call: call.argument(0, "src")
-)
+renames = Act(_renames, lambda call: call.argument(1, "dst"), (0, "src"))
 links = Act(_links, lambda call: call.argument(1, "dst"))
 copies = Act(_copies, lambda call: call.argument(1, "dst"))
 leaves_alone = Act(_leaves_alone)

@@ -55,38 +55,28 @@ class FirstFiles(ScriptFiles):
         self._list = paths.made_files
         self._said: set[str] = set()
 
-    def makes(self, name: str) -> None:
-        """It will be there, and was not. To be said before others can see it."""
-        if not is_below(name, self._said):
+    def makes(self, name: str, removes: bool = False) -> None:
+        """It will be there and was not, or the reverse. To be said before others can see it."""
+        if is_below(name, self._said):
+            return
+        if not removes:
             self._said.add(name)
-            self._say(name)
-
-    def removes(self, name: str) -> None:
-        """It is there, and will not be. To be said before others miss it."""
-        if not is_below(name, self._said):
-            self._say([name])
-
-    def _say(self, what: str | list[str]) -> None:
         with suppress(OSError), self._list.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(what) + "\n")
+            file.write(json.dumps([name] if removes else name) + "\n")
 
 
 class MadeFiles:
-    """What the first worker has made so far, as another one of the same machine reads it."""
+    """What the first worker has made so far, as another one of the same machine reads it; and what
+    it has ``removed`` that it had not made."""
 
     def __init__(self, paths: RunPaths) -> None:
         self._list, self._read = str(paths.made_files), 0
         self._names: set[str] = set()
-        self._removed: set[str] = set()
-        """Those that were there before the run."""
+        self.removed: set[str] = set()
 
     def has(self, name: str) -> bool:
         """It, or a folder that it is in."""
         return is_below(name, self.names())
-
-    def had(self, name: str) -> bool:
-        """It may have been there, until the first worker removed it."""
-        return self.has(name) or is_below(name, self._removed)
 
     def names(self) -> set[str]:
         with suppress(OSError):
@@ -96,13 +86,9 @@ class MadeFiles:
                     whole, end, _ = file.read().rpartition(b"\n")
                 said = [json.loads(line) for line in whole.splitlines()]
                 self._names.update(one for one in said if isinstance(one, str))
-                self._removed.update(one[0] for one in said if isinstance(one, list))
+                self.removed.update(one[0] for one in said if isinstance(one, list))
                 self._read += len(whole) + len(end)
         return self._names
-
-
-def within(name: str, folder: str) -> bool:
-    return name == folder or name.startswith(folder + "/")
 
 
 def is_below(name: str, names: set[str]) -> bool:
