@@ -42,10 +42,11 @@ class AdoptedTraining:
     ) -> None:
         self.parts, self.models, self._streams = parts, models, streams
         self._loop, self._optimizers, self._left, self._seed = loop, list(optimizers), passes, seed
-        self._readers: dict[int, tuple[DataLoader[Any], Reader]] = {}
+        self._readers = weakref.WeakKeyDictionary[DataLoader[Any], Reader]()
+        """A script may make a loader, of data of its own, in each epoch."""
         self._pass: weakref.ref[AdoptedPass] | None = None
         """The script's loop holds it: a ``break`` ends the pass at once."""
-        self.in_eval_mode: list[DataLoader[Any]] = []
+        self.in_eval_mode = weakref.WeakSet[DataLoader[Any]]()
         """Loaders that were trained on although the models were in eval mode."""
         engine = parts.trained.engine
         shape = (engine.workers, _PASSES_APART, 2)
@@ -153,10 +154,10 @@ class AdoptedTraining:
             self.end()
 
     def _reader(self, loader: DataLoader[Any]) -> Reader:
-        if id(loader) not in self._readers:  # the loader is kept alive, so its id stays its own
+        if loader not in self._readers:
             reader = self.parts.readers.of(read_by_number(loader, self._seed), trains=True)
-            self._readers[id(loader)] = loader, reader
-        return self._readers[id(loader)][1]
+            self._readers[loader] = reader
+        return self._readers[loader]
 
     def end(self) -> None:
         lifecycle = self.parts.lifecycle

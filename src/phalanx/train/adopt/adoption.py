@@ -206,7 +206,7 @@ class Adoption:
             self._training = training
         training.order.drawn_from = drawn_from
         if not any(model.training for model in models):
-            training.in_eval_mode.append(loader)
+            training.in_eval_mode.add(loader)
         if joins and training.can_rehearse and self._chosen.loss is None:
             child = rehearse(loader, drawn.order, drawn.batch, models)
             if child is not None:

@@ -51,6 +51,7 @@ def adopt_this_worker() -> None:
     variables = inside.environment if inside else os.environ
     chosen = RunSettings.from_json(variables.get(settings.SETTINGS, "{}"))
     from phalanx.train.adopt.adoption import Adoption
+    from phalanx.train.adopt.kept_objects import note_what_is_made
     from phalanx.train.guards.gradient_reads import watch_backward
 
     workers = int(variables.get(settings.WORKERS, "1"))
@@ -71,6 +72,7 @@ def adopt_this_worker() -> None:
     torch.random.manual_seed = _seed
     torch.set_rng_state = torch.random.set_rng_state = _set_state
     watch_backward(_current.adoption.before_training)
+    note_what_is_made()
     if workers > 1:
         from phalanx.train.adopt.side_effects import keep_files_apart
 

@@ -6,7 +6,8 @@ batch. Its schedulers advance meanwhile; what they are then is replaced by what 
 
 from __future__ import annotations
 
-import gc
+import threading
+import weakref
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,6 +22,22 @@ from phalanx.core.errors import InputError
 from phalanx.train.checkpoint.kept_state import Keeper, pack
 
 ORDER = "order"
+_KINDS = (LRScheduler, GradScaler, AveragedModel)
+_made = threading.local()
+
+
+def note_what_is_made() -> None:
+    """The script begins; two of a kind are told apart by the order in which it makes them."""
+    _made.things = []
+    for kind in _KINDS:
+        setattr(kind, "__new__", staticmethod(_new))  # noqa: B010
+
+
+def _new(kind: type, *_args: Any, **_kwargs: Any) -> Any:
+    """Not in ``__init__``: copies are made without it, and a class of the script's may be too."""
+    made: Any = object.__new__(kind)
+    _made.__dict__.setdefault("things", []).append((weakref.ref(made), kind.__name__))
+    return made
 
 
 class OrderState:
@@ -40,23 +57,13 @@ def keepers_of(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Keeper]
     """Schedulers of these optimizers, gradient scalers and averaged copies, by name."""
     found: dict[str, Keeper] = {}
     numbers: Counter[str] = Counter()
-    kinds = (LRScheduler, GradScaler, AveragedModel)
-    things: list[Any] = [thing for thing in gc.get_objects() if issubclass(type(thing), kinds)]
-    for thing in sorted(things, key=lambda thing: _place(thing, optimizers)):
-        kind = type(thing).__name__
-        name = f"{kind}-{numbers[kind]}"
-        if _place(thing, optimizers) < 0:
-            continue
-        with suppress(InputError):  # what a checkpoint cannot hold begins anew
-            pack(name, thing.state_dict(), {})
-            found[name] = thing
-            numbers[kind] += 1
+    for ref, kind in _made.things:
+        thing, name = ref(), f"{kind}-{numbers[kind]}"
+        numbers[kind] += 1
+        owner = getattr(thing, "optimizer", None)
+        others = isinstance(thing, LRScheduler) and all(owner is not one for one in optimizers)
+        if thing is not None and not others:
+            with suppress(InputError):  # what a checkpoint cannot hold begins anew
+                pack(name, thing.state_dict(), {})
+                found[name] = thing
     return found
-
-
-def _place(thing: Any, optimizers: Sequence[torch.optim.Optimizer]) -> int:
-    """Behind the optimizer that it belongs to; -1 if that is none of these."""
-    if not isinstance(thing, LRScheduler):
-        return len(optimizers)
-    owner = getattr(thing, "optimizer", None)
-    return next((i for i, known in enumerate(optimizers) if known is owner), -1)

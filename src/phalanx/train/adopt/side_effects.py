@@ -23,7 +23,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from phalanx.core import context
+from phalanx.core import context, settings
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.train.adopt.files import file_calls as how
 from phalanx.train.adopt.files.file_calls import Act, Call, announce, opens, reads, writes
@@ -31,45 +31,41 @@ from phalanx.train.adopt.files.folder_calls import lists, scans
 from phalanx.train.adopt.files.private_files import PrivateFiles
 from phalanx.train.adopt.files.script_files import FirstFiles, ScriptFiles
 
+_TORCH = "torch torch.serialization torch.jit torch.export"
+_SAFE = "safetensors.torch safetensors.numpy"
 _HOOKS: list[tuple[str, str, Act]] = [
-    ("builtins", "open", opens(0, "file")),
-    ("io", "open", opens(0, "file")),  # pathlib uses this one
+    ("builtins io", "open", opens(0, "file")),  # pathlib uses that of io
     ("tarfile", "bltn_open", opens(0, "file")),
     ("bz2", "_builtin_open", opens(0, "file")),
     ("os", "open", opens(0, "path")),
-    ("os", "stat lstat readlink", reads(0, "path", looks=True)),
-    ("os", "access chdir", reads(0, "path")),
+    ("os", "stat lstat readlink access", reads(0, "path", looks=True)),
+    ("os", "chdir", reads(0, "path")),
     ("os", "listdir", lists),
     ("os", "scandir", scans),
     ("os", "mkdir", how.makes_folder),
     ("os", "remove unlink rmdir", how.removes),
     ("os", "rename replace", how.renames),
     ("os", "symlink", writes(1, "dst")),
+    ("os", "link", how.links),
     ("os", "chmod chown lchown utime truncate", how.changes),
+    # pathlib's, which keeps those of os since Python 3.13
+    ("glob", "_StringGlobber.lstat", reads(0, "path", looks=True)),
+    ("glob", "_StringGlobber.scandir", scans),
     ("pathlib", "Path.touch", writes(0, "self", keep=True)),
     ("shutil", "rmtree", how.removes),
     ("shutil", "move", how.renames),
     ("shutil", "copy copy2 copyfile copytree", how.copies),
     ("tempfile", "mkdtemp mkstemp NamedTemporaryFile TemporaryFile", how.leaves_alone),
     ("numpy.lib._datasource", "DataSource.open", opens(1, "path")),  # keeps an io.open of its own
-    ("torch", "save", writes(1, "f", always=True)),
-    ("torch", "load", reads(0, "f")),
-    ("torch.serialization", "save", writes(1, "f", always=True)),
-    ("torch.serialization", "load", reads(0, "f")),
-    ("torch.jit", "save", writes(1, "f", always=True)),
-    ("torch.jit", "RecursiveScriptModule.save", writes(1, "f", always=True)),
-    ("torch.jit", "load", reads(0, "f")),
+    (_TORCH, "save RecursiveScriptModule.save", writes(1, "f", always=True)),
+    (_TORCH, "load", reads(0, "f")),
     ("torch.onnx", "export", writes(2, "f", always=True)),
-    ("torch.export", "save", writes(1, "f", always=True)),
-    ("torch.export", "load", reads(0, "f")),
     ("torch.utils.tensorboard.writer", "FileWriter.__init__", writes(1, "log_dir", always=True)),
     ("tensorboardX.writer", "FileWriter.__init__", writes(1, "logdir", always=True)),
     ("safetensors", "safe_open", reads(0, "filename")),
-    ("safetensors.torch", "save_file save_model", writes(1, "filename", always=True)),
-    ("safetensors.torch", "load_file", reads(0, "filename")),
+    (_SAFE, "save_file save_model", writes(1, "filename", always=True)),
+    (_SAFE, "load_file", reads(0, "filename")),
     ("safetensors.torch", "load_model", reads(1, "filename")),
-    ("safetensors.numpy", "save_file", writes(1, "filename", always=True)),
-    ("safetensors.numpy", "load_file", reads(0, "filename")),
     ("tokenizers", "Tokenizer.save", writes(1, "path", always=True)),
     ("cv2", "imwrite", writes(0, "filename", always=True)),
     ("cv2", "imread", reads(0, "filename")),
@@ -97,7 +93,7 @@ def keep_files_apart(rank: int, paths: RunPaths) -> None:
         _process[:] = [files]
     else:
         _here.files = files
-    for module in dict.fromkeys(module for module, _, _ in _HOOKS):
+    for module in dict.fromkeys(" ".join(modules for modules, _, _ in _HOOKS).split()):
         if module not in _installed:
             _installed.add(module)
             if module in sys.modules:
@@ -113,7 +109,8 @@ def _private(paths: RunPaths) -> PrivateFiles:
     if context.current() is None:
         os.environ.update({key: value.format(root=root) for key, value in _TRACKERS.items()})
     context.call_at_end(functools.partial(_remove, root, os.getpid()))
-    return PrivateFiles(root, paths)
+    one_machine = context.current() is not None or settings.ARENA in os.environ
+    return PrivateFiles(root, paths, one_machine)
 
 
 def stop_keeping() -> None:
@@ -130,13 +127,15 @@ def _remove(root: str, process: int) -> None:
 
 def _put_hooks(module: Any) -> None:
     for of, names, act in _HOOKS:
-        if of != module.__name__:
+        if module.__name__ not in of.split():
             continue
         for name in names.split():
             *owners, last = name.split(".")
-            owner = functools.reduce(getattr, owners, module)
+            owner = functools.reduce(lambda of, name: getattr(of, name, None), owners, module)
             if (plain := getattr(owner, last, None)) is not None:
-                setattr(owner, last, _hook(plain, act))
+                static = isinstance(vars(owner).get(last), staticmethod)
+                hook = _hook(plain, act)
+                setattr(owner, last, staticmethod(hook) if static else hook)
 
 
 def _hook(plain: Any, act: Act) -> Any:
@@ -150,7 +149,7 @@ def _hook(plain: Any, act: Act) -> Any:
             return plain(*args, **kwargs)
         if isinstance(files, PrivateFiles):
             return act.carry_out(Call(files, plain, args, kwargs, sys._getframe(1)))
-        if isinstance(files, FirstFiles) and act.makes is not None:
+        if isinstance(files, FirstFiles) and (act.makes or act.takes) is not None:
             announce(act, Call(files, plain, args, kwargs, sys._getframe(1)))
         return plain(*args, **kwargs)
 

@@ -6,8 +6,10 @@ last one has seen all. A set is identified by its place in the script.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import sys
+import weakref
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ import torch
 
 from phalanx.core.errors import InputError
 from phalanx.data.fingerprint import PARTS, PLACES, Print, fingerprint, first_difference, places_of
-from phalanx.data.reader import Reader, as_reader
+from phalanx.data.reader import Reader, TensorReader, as_reader
 from phalanx.sync.arena.arena import Locks
 from phalanx.train.engine.engine import Engine
 
@@ -67,19 +69,25 @@ class CheckedReaders:
 
     def __init__(self, engine: Engine, seed: int) -> None:
         self._engine, self._seed, self._same = engine, seed, SameData(engine)
-        self._known: dict[tuple[int, int], tuple[Any, Any, Reader]] = {}
+        self._known: dict[tuple[int, int], tuple[Any, Any, Reader | None]] = {}
+        """Of each set, as long as the script has it."""
         self.checks = True
         """Until the workers share nothing any more."""
 
     def of(self, data: Any, augment: Any = None, *, trains: bool = False) -> Reader:
         key = (id(data), id(augment))
-        if key not in self._known:  # data and augment are kept alive, so their ids stay theirs
+        if key not in self._known:
             reader = as_reader(data, seed=self._seed, augment=augment)
             if self.checks:
                 what = f"data to {'train on' if trains else 'evaluate'}"
                 self._same.check(self._engine, reader, what)
-            self._known[key] = (data, augment, reader)
-        return self._known[key][2]
+            try:  # one that has the data themselves would keep them: it is made again
+                held = weakref.ref(data, functools.partial(self._known.pop, key))
+                copied = isinstance(reader, TensorReader) and reader is not data
+                self._known[key] = held, augment, reader if copied else None
+            except TypeError:  # a tuple: it is kept, so that its id stays its own
+                self._known[key] = data, augment, reader
+        return self._known[key][2] or as_reader(data, seed=self._seed, augment=augment)
 
 
 def _place_in_script() -> str:

@@ -1,7 +1,7 @@
 """A worker other than the first reads back what it has written, and changes nothing real."""
 
 # Scripts use all of these.
-# ruff: noqa: PTH101, PTH102, PTH103, PTH104, PTH105, PTH107, PTH110, PTH112, PTH113, PTH123
+# ruff: noqa: PTH101, PTH102, PTH103, PTH104, PTH105, PTH106, PTH107, PTH110, PTH112, PTH113, PTH123
 # ruff: noqa: PTH202, PTH207, PTH208, PTH211, SIM115
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,6 +30,7 @@ from torch.utils.data import DataLoader, Dataset
 from phalanx.core.context import WorkerContext, enter, leave
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.train.adopt import side_effects
+from phalanx.train.adopt.files.private_files import PrivateFiles
 
 
 @pytest.fixture
@@ -193,9 +196,114 @@ def test_removing_renaming_copying(folder: Path) -> None:
     assert Path("after.txt").read_text() == "before\n" and not Path("before.txt").exists()
     assert "before.txt" not in os.listdir()
     Path("copied.txt").unlink()
-    os.remove("was never there")  # the first worker may just have removed it
     shutil.rmtree("kept")
     assert not os.path.exists("kept/best.pt")
+    assert really(folder) == UNCHANGED
+
+
+def _missing() -> list[str]:
+    """What fails because the file is not there."""
+    calls: dict[str, Callable[[], Any]] = {
+        "remove": lambda: os.remove("x.txt"),
+        "unlink": lambda: Path("x.txt").unlink(),
+        "rmdir": lambda: os.rmdir("x.txt"),
+        "rmtree": lambda: shutil.rmtree("x.txt"),
+        "rename": lambda: os.rename("x.txt", "y.txt"),
+        "move": lambda: shutil.move("x.txt", "y.txt"),
+        "chmod": lambda: os.chmod("x.txt", 0o600),
+    }
+    found = []
+    for name, call in calls.items():
+        with suppress(FileNotFoundError):
+            call()
+            continue
+        found.append(name)
+    return found
+
+
+EVERY_CALL = ["remove", "unlink", "rmdir", "rmtree", "rename", "move", "chmod"]
+
+
+def test_what_was_never_there_cannot_be_removed(folder: Path) -> None:
+    assert _missing() == EVERY_CALL
+    Path("x.txt").unlink(missing_ok=True)
+    shutil.rmtree("x.txt", ignore_errors=True)
+    Path("x.txt").write_text("x")
+    os.remove("x.txt")
+    assert _missing() == EVERY_CALL  # removed by this worker itself
+    os.remove("before.txt")
+    with pytest.raises(FileNotFoundError):
+        os.remove("before.txt")
+    assert really(folder) == UNCHANGED
+
+
+@pytest.mark.parametrize("way", ["removes", "moves", "makes"])
+def test_what_the_first_worker_had_can_be_removed(folder: Path, tmp_path: Path, way: str) -> None:
+    """Alone the script would find it, or would have made it as the first worker has."""
+
+    def first() -> None:
+        enter(WorkerContext({}, None))
+        side_effects.keep_files_apart(0, RunPaths(tmp_path))
+        if way == "removes":
+            os.remove("before.txt")
+        elif way == "moves":
+            os.rename("before.txt", "moved.txt")
+        else:
+            Path("best.pt").write_text("best")
+            os.remove("best.pt")
+
+    _really_make(tmp_path / "logs")
+    thread = threading.Thread(target=first)
+    thread.start()
+    thread.join()
+    name = "best.pt" if way == "makes" else "before.txt"
+    assert name not in really(folder)
+    os.remove(name)
+    with pytest.raises(FileNotFoundError):
+        os.remove(name)
+
+
+def test_on_another_machine_files_may_have_been_removed_unheard(tmp_path: Path) -> None:
+    files = PrivateFiles(str(tmp_path / "own"), RunPaths(tmp_path), one_machine=False)
+    assert files.nowhere("x.txt") is None
+    files.removed("x.txt")
+    assert str(files.nowhere("x.txt")).startswith(str(tmp_path / "own"))
+
+
+def test_hard_links(folder: Path) -> None:
+    Path("new.txt").write_text("new")
+    os.link("new.txt", "linked.txt")
+    os.link("before.txt", dst="second.txt")
+    with open("second.txt", "a") as file:
+        file.write("X")
+    Path("third.txt").hardlink_to("linked.txt")
+    assert Path("linked.txt").read_text() == Path("third.txt").read_text() == "new"
+    assert Path("second.txt").read_text() == "before\nX"
+    with pytest.raises(FileExistsError):
+        os.link("before.txt", "second.txt")
+    with pytest.raises(FileNotFoundError):
+        os.link("was never there", "fourth.txt")
+    assert really(folder) == UNCHANGED
+
+
+class _Globber:
+    """As pathlib's own of Python 3.13."""
+
+    lstat = staticmethod(getattr(os.lstat, "__wrapped__", os.lstat))
+    scandir = staticmethod(getattr(os.scandir, "__wrapped__", os.scandir))
+
+
+def test_functions_that_were_kept_from_before(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(glob, "_StringGlobber", _Globber, raising=False)
+    side_effects._put_hooks(glob)
+    Path("new.txt").write_text("new")
+    os.remove("before.txt")
+    with _Globber().scandir(".") as found:
+        assert [entry.path for entry in found] == ["./new.txt"]
+    assert _Globber().lstat("new.txt").st_size == 3
+    assert sorted(path.name for path in Path().glob("*.txt")) == ["new.txt"]
     assert really(folder) == UNCHANGED
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import FrameType
 from typing import Any, Generic, TypeVar
@@ -64,12 +65,18 @@ class Act:
     carry_out: Callable[[Private], Any]
     makes: Callable[[Call[Any]], Any] | None = None
     """The path that the call may make, for the first worker to announce."""
+    takes: tuple[int, str] | None = None
+    """Position and name of the argument that it may remove."""
     always: bool = False
     """Also if a library calls it, for what the script trains."""
 
 
 def announce(act: Act, call: Call[FirstFiles]) -> None:
-    """In the first worker, before it makes a file that is not there."""
+    """In the first worker, before it makes a file that is not there, or removes one."""
+    if act.takes is not None:
+        name = call.files.name_of(path := call.argument(*act.takes))
+        if name is not None and exists(name) and call.is_of_script(path):
+            call.files.makes(name, removes=True)
     if act.makes is None:
         return
     path = act.makes(call)
@@ -114,16 +121,13 @@ def writes(position: int, name: str, always: bool = False, keep: bool = False) -
             return call.as_it_is()
         return call.with_argument(position, name, call.files.written(given, keep))
 
-    return Act(act, lambda call: call.argument(position, name), always)
+    return Act(act, lambda call: call.argument(position, name), always=always)
 
 
 def opens(position: int, name: str) -> Act:
     """Reads or writes: the next argument is the mode, or the flags of ``os.open``."""
-    acts = {
-        "read": reads(position, name),
-        "write": writes(position, name),
-        "change": writes(position, name, keep=True),
-    }
+    read, write = reads(position, name), writes(position, name)
+    acts = {"read": read, "write": write, "change": writes(position, name, keep=True)}
 
     def way(call: Call[Any]) -> str:
         flags = call.argument(position + 1, "flags")
@@ -155,6 +159,8 @@ def _changes(call: Private, removes: bool = False) -> Any:
     path = call.argument(0, "path")
     if not _kept(call, path):
         return call.as_it_is()
+    if (nowhere := call.files.nowhere(path)) is not None:
+        return call.with_argument(0, "path", nowhere)  # an error, where the script would get one
     copy = call.files.existing_copy(path)
     if removes:
         call.files.removed(path)
@@ -165,6 +171,8 @@ def _renames(call: Private) -> Any:
     source, target = call.argument(0, "src"), call.argument(1, "dst")
     if not _kept(call, target, source):
         return call.as_it_is()
+    if (nowhere := call.files.nowhere(source)) is not None:
+        return call.with_argument(0, "src", nowhere)
     copy, files, target = call.files.existing_copy(source), call.files, _into(call, source, target)
     if copy is not None or files.name_of(source) is None:
         shutil.move(copy or source, files.written(target))
@@ -195,6 +203,16 @@ def _copies(call: Private) -> Any:
     return call.plain(found, target, *call.args[2:], **rest)
 
 
+def _links(call: Private) -> Any:
+    """A copy: what is written to another name of a real file would change that."""
+    target = call.argument(1, "dst")
+    if not _kept(call, target):
+        return call.as_it_is()
+    if os.path.lexists(target):  # as the script sees it
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
+    return _copies(replace(call, plain=shutil.copyfile))
+
+
 def _leaves_alone(call: Private) -> Any:
     """A temporary file has a name that no other worker uses."""
     folder = call.kwargs.get("dir")
@@ -207,8 +225,9 @@ def _leaves_alone(call: Private) -> Any:
 
 
 makes_folder = Act(_makes_folder, lambda call: call.argument(0, "path"))
-removes = Act(partial(_changes, removes=True))
+removes = Act(partial(_changes, removes=True), takes=(0, "path"))
 changes = Act(_changes)
-renames = Act(_renames, lambda call: call.argument(1, "dst"))
+renames = Act(_renames, lambda call: call.argument(1, "dst"), (0, "src"))
+links = Act(_links, lambda call: call.argument(1, "dst"))
 copies = Act(_copies, lambda call: call.argument(1, "dst"))
 leaves_alone = Act(_leaves_alone)

@@ -13,14 +13,16 @@ from pathlib import PurePath
 from typing import Any
 
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.train.adopt.files.script_files import MadeFiles, ScriptFiles, is_below, lstat, within
+from phalanx.train.adopt.files.script_files import MadeFiles, ScriptFiles, is_below, lstat
 
 _stat = os.stat  # as it is: what is put in its place asks us
 
 
 class PrivateFiles(ScriptFiles):
-    def __init__(self, root: str, paths: RunPaths) -> None:
+    def __init__(self, root: str, paths: RunPaths, one_machine: bool) -> None:
         super().__init__()
+        self._one_machine = one_machine
+        """Whether the first worker is on this one, and says what it makes and removes."""
         self.root = os.path.realpath(root)
         self.noted = False
         """Whether it was said that there is such a folder."""
@@ -34,7 +36,7 @@ class PrivateFiles(ScriptFiles):
 
     def name_of(self, path: Any) -> str | None:
         name = super().name_of(path)
-        if name is None or not within(name, self.root):
+        if name is None or not f"{name}/".startswith(f"{self.root}/"):
             return name
         if os.path.isabs(path):  # noqa: PTH117
             return None
@@ -51,12 +53,23 @@ class PrivateFiles(ScriptFiles):
         name = self.name_of(path)
         return _like(path, self.copy_of(name)) if name is not None and self.has(name) else None
 
+    def nowhere(self, path: Any) -> Any:
+        """Where ``path`` would be if this worker had it, where the script has nothing to change;
+        ``None`` where it has, or would have but for the first worker."""
+        name = self.name_of(path)
+        if name is None or self.has(name):
+            return None
+        real = exists(name)  # first: it may have been removed, and announced, just now
+        theirs = not self._one_machine or is_below(name, self._made.names() | self._made.removed)
+        known = (real or theirs) and not is_below(name, self._gone)
+        return None if known else _like(path, self.copy_of(name))
+
     def belongs(self, name: str) -> bool:
         return self.has(name) or super().belongs(name)
 
     def is_hidden(self, name: str) -> bool:
         """Whether the script, alone in the world, would not find the real one."""
-        return self.is_gone(name) or self._made.has(name)
+        return is_below(name, self._gone) or self._made.has(name)
 
     def made_by_first(self, path: Any) -> str | None:
         """Where it would be, if it were ours."""
@@ -69,9 +82,6 @@ class PrivateFiles(ScriptFiles):
         names = self._gone | self._made.names()
         return {os.path.basename(name) for name in names if os.path.dirname(name) == folder}  # noqa: PTH119, PTH120
 
-    def is_gone(self, name: str) -> bool:
-        return is_below(name, self._gone)
-
     # -- reading -----------------------------------------------------------------------------
 
     def read(self, path: Any) -> Any:
@@ -83,7 +93,7 @@ class PrivateFiles(ScriptFiles):
         if name is None:
             return path
         mode = _mode(self.copy_of(name), follow=False)
-        if mode is None and not self.is_gone(name):
+        if mode is None and not is_below(name, self._gone):
             return _like(path, name) if self._moved_in else path
         ours, real = stat.S_ISDIR(mode or 0), not self.is_hidden(name)
         if ours and real and stat.S_ISDIR(_mode(name) or 0):
@@ -98,11 +108,14 @@ class PrivateFiles(ScriptFiles):
     def written(self, path: Any, keep: bool = False) -> Any:
         """What to write in place of ``path``, which begins as it is with ``keep``."""
         name = self.name_of(path)
-        if name is None or _is_special(name):
+        if name is None:
             return path
+        mode = _mode(name)
+        if mode is not None and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            return path  # a pipe, a socket, a device
         copy = self.copy_of(name)
         os.makedirs(os.path.dirname(copy), exist_ok=True)  # noqa: PTH103, PTH120
-        if keep and not self.has(name) and _mode(name) is not None and not self.is_hidden(name):
+        if keep and not self.has(name) and mode is not None and not self.is_hidden(name):
             shutil.copyfile(name, copy)
         return _like(path, copy)
 
@@ -121,12 +134,6 @@ def _mode(path: Any, follow: bool = True) -> int | None:
 def exists(name: str) -> bool:
     """In truth."""
     return _mode(name, follow=False) is not None
-
-
-def _is_special(name: str) -> bool:
-    """A pipe, a socket, a device."""
-    mode = _mode(name)
-    return mode is not None and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def _like(path: Any, name: str) -> Any:

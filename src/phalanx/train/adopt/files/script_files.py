@@ -55,21 +55,24 @@ class FirstFiles(ScriptFiles):
         self._list = paths.made_files
         self._said: set[str] = set()
 
-    def makes(self, name: str) -> None:
-        """It will be there, and was not. To be said before others can see it."""
+    def makes(self, name: str, removes: bool = False) -> None:
+        """It will be there and was not, or the reverse. To be said before others can see it."""
         if is_below(name, self._said):
             return
-        self._said.add(name)
+        if not removes:
+            self._said.add(name)
         with suppress(OSError), self._list.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(name) + "\n")
+            file.write(json.dumps([name] if removes else name) + "\n")
 
 
 class MadeFiles:
-    """What the first worker has made so far, as another one of the same machine reads it."""
+    """What the first worker has made so far, as another one of the same machine reads it; and what
+    it has ``removed`` that it had not made."""
 
     def __init__(self, paths: RunPaths) -> None:
         self._list, self._read = str(paths.made_files), 0
         self._names: set[str] = set()
+        self.removed: set[str] = set()
 
     def has(self, name: str) -> bool:
         """It, or a folder that it is in."""
@@ -81,13 +84,11 @@ class MadeFiles:
                 with Path(self._list).open("rb") as file:
                     file.seek(self._read)
                     whole, end, _ = file.read().rpartition(b"\n")
-                self._names.update(map(json.loads, whole.splitlines()))
+                said = [json.loads(line) for line in whole.splitlines()]
+                self._names.update(one for one in said if isinstance(one, str))
+                self.removed.update(one[0] for one in said if isinstance(one, list))
                 self._read += len(whole) + len(end)
         return self._names
-
-
-def within(name: str, folder: str) -> bool:
-    return name == folder or name.startswith(folder + "/")
 
 
 def is_below(name: str, names: set[str]) -> bool:

@@ -1,0 +1,70 @@
+"""The order of a pass is that of the script's own sampler, as far as it has an end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Sampler, TensorDataset
+
+from phalanx.core.errors import InputError
+from phalanx.train.adopt.loader_pass import order_of
+
+DATA = TensorDataset(torch.arange(10))
+
+
+class Rounds(Sampler[int]):
+    """The data again and again; without a length."""
+
+    def __init__(self, rounds: int | None) -> None:
+        self.rounds = rounds
+
+    def __iter__(self) -> Iterator[int]:
+        done = 0
+        while self.rounds is None or done < self.rounds:
+            yield from range(10)
+            done += 1
+            assert done < 100_000, "collected without end"
+
+
+class Measured(Rounds):
+    def __init__(self, rounds: int | None, length: int) -> None:
+        super().__init__(rounds)
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+
+@pytest.mark.parametrize("sampler", [Rounds(None), Measured(None, 10), Measured(None, 2**70)])
+def test_a_sampler_without_end_is_refused(sampler: Any) -> None:
+    with pytest.raises(InputError, match="it may have no end") as refused:
+        order_of(DataLoader(DATA, batch_size=4, sampler=sampler))
+    assert "a sampler that ends" in refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    "sampler", [Rounds(50), Measured(50, 10), Measured(50, 500), Measured(20_000, 200_000)]
+)
+def test_a_pass_may_be_longer_than_the_data_and_than_its_length(sampler: Any) -> None:
+    found = order_of(DataLoader(DATA, batch_size=4, sampler=sampler))
+    assert (len(found.order), found.batch) == (10 * sampler.rounds, 4)
+    assert found.order[-10:].tolist() == list(range(10))
+
+
+@pytest.mark.parametrize(
+    ("batches", "words"),
+    [([], "no batches"), ([[]], "no batches"), ([[1], [2, 3], [4]], "different sizes")],
+)
+def test_batches_of_no_or_other_sizes(batches: list[list[int]], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        order_of(DataLoader(DATA, batch_sampler=batches))
+
+
+@pytest.mark.parametrize("batches", [[[1, 2], [3, 4], [5]], [torch.tensor([7, 8])], [(3,)]])
+def test_batches_of_one_size(batches: Any) -> None:
+    found = order_of(DataLoader(DATA, batch_sampler=batches))
+    assert found.order.tolist() == [int(i) for batch in batches for i in batch]
+    assert found.batch == len(batches[0])
