@@ -44,7 +44,7 @@ torch.save(kept, "kept.pt")
 """
 
 
-@pytest.mark.parametrize("again", ["", "1"])
+@pytest.mark.parametrize("again", ["", pytest.param("1", marks=pytest.mark.slow)])
 def test_two_of_a_kind_are_not_mixed_up(tmp_path: Path, again: str) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     words = ("--workers", "2", "--checkpoint-every", "1", "--name", "first")

@@ -80,10 +80,13 @@ class Control:
         self.rendezvous.options = self._digest.digest()
         self.rendezvous.meet(intent)
 
-    def announce(self, intent: int, active: ActivePhase) -> None:
-        """To those who step together; in lockstep their optimizers have to be set alike."""
+    def announce(self, intent: int, active: ActivePhase, batch_end: int) -> None:
+        """To those who step together; in lockstep their optimizers have to be set alike, and they
+        have to have parts of the same batch in hand, which ends at ``batch_end`` of the pass."""
         if active.lockstep:
-            active.rendezvous.options = self._digest.digest()
+            # The settings are a whole number of 32 bits, so that a fraction of 16 can be added.
+            batch = batch_end * 40_503 % 65_536 / 65_536
+            active.rendezvous.options = self._digest.digest() + batch
         active.rendezvous.announce(intent)
 
     # -- phases ------------------------------------------------------------------------------

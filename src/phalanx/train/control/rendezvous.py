@@ -69,7 +69,8 @@ class Rendezvous:
         self.directive = 0
         """The number of the newest directive that this worker knows."""
         self.options = 0.0
-        """A digest of this worker's learning rates and other settings of its optimizers."""
+        """A digest of this worker's learning rates and other settings of its optimizers, and, as a
+        fraction, of the batch that it has a part of."""
 
     def announce(self, intent: int) -> None:
         self._count += 1
@@ -89,6 +90,13 @@ class Rendezvous:
         differ = options.count(options[0]) != len(options)
         if differ and (intent >= 0 or intent == EPOCH_DONE):
             other = next(m for m, o in zip(present, options, strict=True) if o != options[0])
+            if all(int(option) == int(options[0]) for option in options):
+                raise InputError(
+                    f"worker {present[0]} and worker {other} step with parts of different batches: "
+                    "one of them has passed over a batch",
+                    "Leave out a batch on all workers or on none: a condition on its data or its "
+                    "loss is of each worker's part.",
+                )
             raise InputError(
                 f"the learning rates or other settings of the optimizers differ between worker "
                 f"{present[0]} and worker {other}",

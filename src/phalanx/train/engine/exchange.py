@@ -104,7 +104,7 @@ class SharedExchange(Exchange):
         elif agreed and clip is None and strategy.steps_agreed:
             timing = self._step_agreed(index)
         else:
-            self._control.announce(index, active)
+            self._control.announce(index, active, self._leases.batch_end)
             timing = strategy.exchange(weight, clip)
         self._control.exchanged(self._arena.pace.now() - began)
         self._leases.stepped = self._leases.had
@@ -119,7 +119,7 @@ class SharedExchange(Exchange):
         active = self._phases.current
         self._phases.replicas[index].scale.value = 1.0
         asked = self._clock.now()
-        self._control.announce(intents.AGREED + index, active)
+        self._control.announce(intents.AGREED + index, active, self._leases.batch_end)
         active.rendezvous.wait()
         met = self._clock.now()
         timing = active.strategies[index].step_agreed()
@@ -129,7 +129,7 @@ class SharedExchange(Exchange):
     def share_gradients(self, index: int, scale: float, weight: float) -> None:
         active = self._phases.current
         self._phases.replicas[index].scale.value = scale
-        self._control.announce(intents.READ - index, active)
+        self._control.announce(intents.READ - index, active, self._leases.batch_end)
         active.rendezvous.wait()
         active.strategies[index].share_gradients(weight)
 

@@ -70,6 +70,8 @@ class SharedSampleLeases(SampleLeases):
         self._phases, self._listener = phases, listener
         self.had = self.stepped = 0
         """Samples that this worker has had in this training, and those it has stepped with."""
+        self.batch_end = 0
+        """Of the pass, where the batch in hand ends."""
 
     def begin_phase(self) -> None:
         if self._phases.current.grouped:
@@ -117,6 +119,7 @@ class SharedSampleLeases(SampleLeases):
 
     def received(self, lease: Lease) -> None:
         self.had = lease.total or self.had + lease.samples
+        self.batch_end = lease.batch_end
 
     def complete(self, ticket: int) -> bool:
         given, active = self._claims.given, self._phases.current
