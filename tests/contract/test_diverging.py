@@ -120,3 +120,18 @@ def test_a_stop_in_a_free_phase_leaves_all_workers_with_the_same_epochs(
     ended = as_ranks(3, tmp_path, work, RunSettings(strategy=spec))
     assert len(set(ended)) == 1
     assert ended[0] < 8
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", "bsp"])
+def test_steps_with_parts_of_different_batches_are_refused(tmp_path: Path, strategy: str) -> None:
+    def work(rank: int) -> None:
+        model = nn.Linear(4, 2)
+        run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        for i, (x, y) in enumerate(run.batches((X, Y), batch=12)):
+            if i == 1 + rank:  # equally often, but another one on each worker
+                continue
+            run.backward(nn.functional.cross_entropy(model(x), y))
+            run.step()
+
+    with pytest.raises(PhalanxError, match="parts of different batches"):
+        as_ranks(2, tmp_path, work, RunSettings(strategy=strategy))
