@@ -37,6 +37,9 @@ BLOCK, ROUNDS = 4, 6
 """Ticks of a block with the same shares; blocks of either kind in the longest trial."""
 SURE, LIKELY = 0.95, 0.70
 """How often a tick with new shares is faster than one with old: after a round, after all."""
+CLEAR = 1.25
+"""Where even the slowest tick with new shares beats the fastest before by this, old shares need not
+be tried again."""
 FIRST_PAUSE, LONGEST_PAUSE = 16, 1024
 """Ticks without a trial after one that failed; doubled each time."""
 LASTING = 8
@@ -75,8 +78,11 @@ class ShareChange:
 class ShareTrial:
     """Old and new shares in turn, the new ones first."""
 
-    def __init__(self, proposal: Proposal, old: Sequence[float]) -> None:
+    def __init__(
+        self, proposal: Proposal, old: Sequence[float], before: Sequence[Tick] = ()
+    ) -> None:
         self.proposal, self.old = proposal, list(old)
+        self._before = list(before)
         self.ticks: tuple[list[Tick], list[Tick]] = ([], [])
         self._rounds, self.on_new = 0, True
 
@@ -98,7 +104,7 @@ class ShareTrial:
     def verdict(self) -> bool | None:
         """Whether the new ones are better, after a round of both; ``None``: not clear yet."""
         if not self.on_new:
-            return None
+            return self._is_clear() or None
         new, old = ([tick.pace for tick in ticks] for ticks in self.ticks)
         often, gain = faster(new, old), statistics.median(old) / statistics.median(new)
         # The more ticks there are, the less often chance alone makes so many of them faster.
@@ -107,6 +113,16 @@ class ShareTrial:
             return True
         hopeless = gain < 1.0 and (self._rounds > 1 or often <= 1.0 - LIKELY)
         return False if hopeless or self._rounds == ROUNDS else None
+
+    def _is_clear(self) -> bool:
+        """Already after the first block: then the ticks before it stand for the old shares."""
+        if self.ticks[1] or not self._before:
+            return False
+        slowest = max(tick.pace for tick in self.ticks[0])
+        if CLEAR * slowest > min(tick.pace for tick in self._before):
+            return False
+        self.ticks[1].extend(self._before)
+        return True
 
     def fixed(self, before: Sequence[float]) -> list[float]:
         """What a step costs each worker at any size, now that it had two; else as ``before``."""
@@ -185,7 +201,7 @@ class Balancer:
         found = self._not_past_equal(found) if found else None
         if found is None or not self._patience[self._evens_out(found)].allows(found):
             return None
-        self._trial = ShareTrial(found, self.shares)
+        self._trial = ShareTrial(found, self.shares, self._window)
         return self._use(ShareChange(self._trial.shares))
 
     def _use(self, change: ShareChange) -> ShareChange:

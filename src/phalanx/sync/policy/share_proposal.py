@@ -11,8 +11,8 @@ from phalanx.core.fitting_shares import fitting_shares
 
 WORTH_TRYING = 1.05
 """Shares are tried when the steps should become faster by this."""
-LARGEST = 2.0
-"""No share is more than doubled or halved at once."""
+LARGEST = 4.0
+"""No share changes by more than this factor at once."""
 FLOOR = 50
 """No share is below 1 / (FLOOR * workers): a slow worker keeps a little, to be measured again."""
 FIXED_MOST = 0.75

@@ -27,7 +27,7 @@ _made = threading.local()
 
 
 def note_what_is_made() -> None:
-    """The script begins; two of a kind are told apart by the order in which it makes them."""
+    """The script begins; two of a kind differ by the order in which it makes them."""
     _made.things = []
     for kind in _KINDS:
         setattr(kind, "__new__", staticmethod(_new))  # noqa: B010

@@ -10,12 +10,16 @@ a script that does not step, a child that takes too long) is left to the loss gu
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
 import signal
+import stat
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,6 +34,8 @@ from phalanx.train.guards.loss_kind import LossWatch, SumLossError
 SECONDS = 20
 """That the child may take; the others wait for it."""
 MOST_BATCHES, MOST_SAMPLES = 3, 32
+MOST_PARAMETERS = 50_000_000
+"""The child has about seven copies of them."""
 _Seen = list[list[tuple[Tensor, float, bool]]]
 """Of each batch and each loss: the gradient, what it counts for, whether it is a sum."""
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
@@ -42,7 +48,7 @@ def rehearse(
     """In the child: batches for the script's loop. In the worker ``None``, if nothing is wrong."""
     batches = [part[:MOST_SAMPLES].tolist() for part in order.split(batch)[:MOST_BATCHES]]
     batches = [numbers for numbers in batches if len(numbers) > 1]
-    if not batches:
+    if not batches or sum(p.numel() for m in models for p in m.parameters()) > MOST_PARAMETERS:
         return None
     reading, writing = os.pipe()
     child = os.fork()
@@ -89,6 +95,7 @@ class _Rehearsal(Iterator[Any]):
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(2 * SECONDS)  # also if the worker is gone
         torch.set_num_threads(1)  # the threads of OpenMP do not survive a fork
+        _open_files_anew()
         for stream in (0, 1, 2):
             os.dup2(os.open(os.devnull, os.O_RDWR), stream)
         self._answer, self._watch = answer, LossWatch()
@@ -140,16 +147,25 @@ class _Rehearsal(Iterator[Any]):
         return [(p._version, p.data_ptr()) for p in self._parameters]
 
     def _gradient(self) -> Tensor:
-        return torch.cat(
-            [
-                (torch.zeros_like(p) if p.grad is None else p.grad).flatten()
-                for p in self._parameters
-            ]
-        )
+        found = (torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters)
+        return torch.cat([gradient.flatten() for gradient in found])
 
     def _end(self, off: float | None, adds_up: bool = False) -> None:
         os.write(self._answer, json.dumps((off, adds_up)).encode())
         os._exit(0)
+
+
+def _open_files_anew() -> None:
+    """A data set may read from a file that is open: what the child reads must not move the place
+    at which the worker goes on."""
+    for link in list(Path("/proc/self/fd").iterdir()):
+        number = int(link.name)
+        with suppress(OSError):
+            if stat.S_ISREG(os.fstat(number).st_mode):
+                own = os.open(link, fcntl.fcntl(number, fcntl.F_GETFL))
+                os.lseek(own, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
+                os.dup2(own, number, inheritable=False)
+                os.close(own)
 
 
 def _make_repeatable(models: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> None:
@@ -168,6 +184,8 @@ def _make_repeatable(models: Sequence[nn.Module], parameters: Sequence[nn.Parame
 def _farthest(seen: _Seen) -> float | None:
     """How far the gradient of a batch is from that of its parts; ``None``: near enough, or not
     known."""
+    if not all(seen):
+        return None
     if any(len(a) != len(b) for a, b in pairwise(seen)):  # a loss of each sample
         seen = [_together(losses) for losses in seen]
     worst = 0.0
@@ -191,7 +209,5 @@ def _as_sums(seen: _Seen) -> _Seen:
 
 
 def _together(losses: list[tuple[Tensor, float, bool]]) -> list[tuple[Tensor, float, bool]]:
-    if not losses:
-        return []
     gradients, weights, sums = zip(*losses, strict=True)
     return [(sum(gradients[1:], gradients[0]), weights[0], any(sums))]

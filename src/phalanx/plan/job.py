@@ -1,0 +1,68 @@
+"""What a training script costs: measured curves, the same for every plan of it."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class WorkCurve(msgspec.Struct, frozen=True, kw_only=True):
+    """A step of ``n`` samples takes ``fixed + each * n`` seconds of one worker."""
+
+    fixed: float
+    each: float
+    variation: float = 0.0
+    """Standard deviation of a step's seconds, as a share of their mean."""
+    error: float = 0.05
+    """Half the width of an interval that holds the mean, as a share of it."""
+    smallest: int = 1
+    largest: int = 1
+    """Batches that were measured; beyond them the curve is a guess."""
+    extrapolated: bool = False
+    """Scaled from another machine by the probe, not measured on this one."""
+
+    def seconds(self, samples: float) -> float:
+        return self.fixed + self.each * samples
+
+
+class MachineCosts(msgspec.Struct, frozen=True, kw_only=True):
+    """The job on one kind of machine, by one worker of it."""
+
+    work: WorkCurve
+    """Reading ready data, forward, backward; without the optimizer and without waiting."""
+    update: float
+    """Seconds of the optimizer's step on all parameters."""
+    input: float = 0.0
+    """Seconds per sample that reading adds, where it is not hidden behind computing."""
+    evaluate: float = 0.0
+    """Seconds of the evaluation after an epoch."""
+    start: float = 0.0
+    """Seconds from starting the worker until its first step."""
+    memory: int | None = None
+    """Bytes, at the largest batch that was measured."""
+
+
+class JobProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """A script with its arguments and data."""
+
+    key: str
+    """A digest of the script, its arguments and what its data look like."""
+    gradient_bytes: int
+    """What one worker sends in a step without a codec."""
+    state_bytes: int
+    """Parameters, buffers and optimizer state: what a checkpoint holds."""
+    batch: int
+    samples: int
+    """Of an epoch."""
+    epochs: int
+    ready: list[tuple[float, float]] = [(1.0, 1.0)]
+    """From first to last: a share of the gradient's bytes, and the share of a step's computing
+    after which it is ready (for overlap)."""
+    elementwise: bool = True
+    """Whether the optimizer can run on slices, as the parameter store needs."""
+    costs: dict[str, MachineCosts] = {}
+    """By machine's name."""
+
+    @property
+    def steps(self) -> int:
+        """Of the whole training."""
+        return self.epochs * -(-self.samples // self.batch)
