@@ -99,6 +99,7 @@ LONG = {
     "hosts-codecs": "benchmarks.hosts_codecs",
     "hosts-ahead": "benchmarks.hosts_ahead",
     "hosts-straggler": "benchmarks.hosts_straggler",
+    "predictions": "benchmarks.predictions",
     "store-wire": "benchmarks.store_wire",
 }
 
