@@ -128,7 +128,7 @@ class _Run:
             if self._work.more(rank, 0):
                 self._compute(rank, 0)
             else:
-                self._gate.leave(rank, 0.0)
+                self._gate.leave(rank)
         while True:
             event, flow = self._events[0][0] if self._events else NEVER, self._flows.next_end()
             if event == flow == NEVER:
@@ -206,7 +206,7 @@ class _Run:
         self._admit(self._gate.pushed(rank, self._now))
 
     def _admit(self, admitted: list[tuple[int, float]]) -> None:
-        for rank, since in admitted:  # grows while it is read: one that leaves releases others
+        for rank, since in admitted:
             self._waited[rank] += self._now - since
             step = self._gate.steps[rank]
             if self._trace is not None:
@@ -218,7 +218,7 @@ class _Run:
                 for server in range(self._parts):
                     self._send_reply(rank, server)
             if not self._goes_on[rank]:
-                admitted += self._gate.leave(rank, self._now)
+                self._gate.leave(rank)
 
     def _answer(self, rank: int) -> None:
         self._answered[rank] += 1

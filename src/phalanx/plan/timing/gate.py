@@ -57,10 +57,14 @@ class Gate:
             admitted += self._released(now)
         return admitted
 
-    def leave(self, rank: int, now: float) -> list[tuple[int, float]]:
-        """``rank`` rests for ever; returns who goes on because of it."""
+    def leave(self, rank: int) -> None:
+        """``rank``, which was admitted, rests for ever.
+
+        That releases no one: those who wait are one step too far ahead, so the push that let this
+        worker go has let them go too.
+        """
         step, self.steps[rank] = self.steps[rank], AWAY
-        return self._released(now) if self._leave_level(step) else []
+        self._leave_level(step)
 
     def _admits(self, rank: int) -> bool:
         if self.bound < 0:

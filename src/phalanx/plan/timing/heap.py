@@ -23,7 +23,7 @@ def run_heap(
         if work.more(rank, 0):
             pushes.append((work.draws.one(rank, 0) + latency, rank))
         else:
-            gate.leave(rank, 0.0)
+            gate.leave(rank)
     heapq.heapify(pushes)
     started, waited, seen = [0.0] * workers, [0.0] * workers, [0] * workers
     late: defaultdict[int, int] = defaultdict(int)
@@ -49,8 +49,7 @@ def run_heap(
             replace(pushes, (free + latency + draw(rank, step + 1) + latency, rank))
             continue
         heapq.heappop(pushes)
-        admitted = gate.pushed(rank, free)
-        for other, since in admitted:  # grows while it is read: one that leaves releases others
+        for other, since in gate.pushed(rank, free):
             waited[other] += free - since
             step = steps[other]
             if trace is not None:
@@ -60,5 +59,5 @@ def run_heap(
                 push(pushes, (started[other] + draw(other, step) + latency, other))
             else:
                 seconds = max(seconds, started[other])
-                admitted += gate.leave(other, free)
+                gate.leave(other)
     return Outcome(seconds, version, np.asarray(waited), counted(late))

@@ -15,7 +15,7 @@ import numpy as np
 from phalanx.plan.timing.outcome import Histogram, Outcome
 from phalanx.plan.timing.work import Floats, Ints, Work
 
-NEVER = math.inf
+NEVER, NO_CLOCK = math.inf, np.iinfo(np.int64).max
 
 
 def run_windows(work: Work, bound: int | None, latency: float, update: float) -> Outcome:
@@ -103,15 +103,12 @@ class _Windows:
         self._ahead[who] = self._work.draws.many(who, clocks + 1)
 
     def _release(self) -> None:
-        """The lowest clock has risen: admit whom it admits, and so on if those leave."""
-        while self._present.any():
-            self._lowest = int(self._clock[self._present].min())
-            ready = (self._since < NEVER) & (self._clock - self._lowest <= (self._bound or 0))
-            who = np.flatnonzero(ready)
-            if len(who) == 0:
-                break
+        """The lowest clock has risen: all who waited were one step too far ahead, and go on."""
+        who = np.flatnonzero(self._since < NEVER)
+        if len(who):
             self._waited[who] += self._free - self._since[who]
             self._since[who] = NEVER
-            times, versions = np.full(len(who), self._free), np.full(len(who), self._version)
-            self._begin(who, times, versions)
-        self._holders = int((self._present & (self._clock == self._lowest)).sum())
+            self._begin(who, np.full(len(who), self._free), np.full(len(who), self._version))
+        clocks = self._clock[self._present]
+        self._lowest = int(clocks.min(initial=NO_CLOCK))
+        self._holders = int((clocks == self._lowest).sum())

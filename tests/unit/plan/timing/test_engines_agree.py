@@ -98,13 +98,13 @@ def examples(count: int) -> Any:
     return settings(max_examples=count, deadline=None, derandomize=True)
 
 
-@examples(300)
+@examples(150)
 @given(cases(), RULES)
 def test_windows_are_the_heap(case: Case, rule: Rule) -> None:
     assert_equal(case.by_windows(rule), case.by_heap(rule))
 
 
-@examples(200)
+@examples(120)
 @given(cases(), RULES | RANGES)
 def test_flows_over_links_without_a_limit_are_the_heap(case: Case, rule: Rule) -> None:
     assert_equal(case.by_flows(rule), case.by_heap(rule))
@@ -128,7 +128,7 @@ class _Asked:
         self.admits, self.decide = self._rule.admits, self._rule.decide
 
 
-@examples(80)
+@examples(50)
 @given(cases(), st.integers(0, 4))
 def test_the_quick_way_of_the_heap_is_that_of_the_rule(case: Case, bound: int) -> None:
     assert_equal(case.by_heap(_Asked(bound)), case.by_heap(Stale(bound)))
