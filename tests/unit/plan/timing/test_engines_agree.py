@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phalanx.plan.timing import gate
 from phalanx.plan.timing.cluster import FreeCluster
 from phalanx.plan.timing.flows import run_flows
 from phalanx.plan.timing.heap import run_heap
@@ -132,3 +134,12 @@ class _Asked:
 @given(cases(), st.integers(0, 4))
 def test_the_quick_way_of_the_heap_is_that_of_the_rule(case: Case, bound: int) -> None:
     assert_equal(case.by_heap(_Asked(bound)), case.by_heap(Stale(bound)))
+
+
+@examples(80)
+@given(cases(), RANGES)
+def test_a_rule_decides_alike_from_the_clocks_that_matter(case: Case, rule: Rule) -> None:
+    longer = replace(case, steps=3 * case.steps)
+    with mock.patch.object(gate, "FEW", 0):
+        few = longer.by_heap(rule)
+    assert_equal(few, longer.by_heap(rule))
