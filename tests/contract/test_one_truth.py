@@ -25,6 +25,7 @@ from phalanx.core.spec import STRATEGIES, parse_spec
 from phalanx.plan.timing.cluster import FreeCluster
 from phalanx.plan.timing.free import run_free, run_groups
 from phalanx.plan.timing.lockstep import run_lockstep
+from phalanx.rules.admission import Dynamic, Free, Rule, Stale
 from phalanx.sync.arena import memory_arena
 from phalanx.sync.arena.arena import Arena
 from phalanx.sync.arena.clock import MonotonicClock
@@ -32,7 +33,6 @@ from phalanx.sync.reduce.grouping import by_size
 from phalanx.sync.reduce.team import everyone, team_of
 from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.shared_state import SharedState
-from phalanx.sync.store.admission import Dynamic, Free, Rule, Stale
 from phalanx.sync.strategies.strategy import StrategyContext
 
 SIZE = 40  # numbers: a few for the shard of each of eight workers

@@ -19,7 +19,7 @@ from phalanx.plan.timing.cluster import FreeCluster
 from phalanx.plan.timing.gate import Gate
 from phalanx.plan.timing.outcome import Outcome, Trace, counted
 from phalanx.plan.timing.work import Floats, Ints, Work
-from phalanx.sync.store.admission import Free, Rule
+from phalanx.rules.admission import Free, Rule
 
 NEVER = math.inf
 
@@ -78,7 +78,7 @@ class Flows:
         done = np.flatnonzero(self._ends <= now)
         self._settle(now)
         self._active[done], self._ends[done], self._rate[done] = False, NEVER, 0.0
-        return done.tolist()  # type: ignore[no-any-return]
+        return done.tolist()
 
     def _settle(self, now: float) -> None:
         """What was sent until ``now``, at the rates so far."""

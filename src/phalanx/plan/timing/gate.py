@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 import numpy as np
 
-from phalanx.sync.store.admission import AWAY, Clocks, Free, Rule, Stale
+from phalanx.rules.admission import AWAY, Clocks, Free, Rule, Stale
 
 FEW = 48
 """Workers up to which a rule sees all clocks."""
-
-
-@dataclass(frozen=True)
-class _Counted(Clocks):
-    """Clocks whose lowest is known without a look at all of them."""
-
-    lowest: list[int]
-
-    def lead(self, rank: int) -> int:
-        return self.steps[rank] - self.lowest[0]
 
 
 class Gate:
@@ -37,7 +26,7 @@ class Gate:
             self.bound = rule.bound if isinstance(rule, Stale) else AWAY
         self.steps, self._times, self._intervals = [0] * workers, [0.0] * workers, [0.0] * workers
         self._grants, self._began, self.lowest = [0] * workers, [0.0] * workers, [0]
-        self._clocks = _Counted(self.steps, self._times, self._intervals, self._grants, self.lowest)
+        self._clocks = Clocks(self.steps, self._times, self._intervals, self._grants, 0)
         self._pace = np.zeros((3, workers))
         """Steps, when the next push is expected, and how long a step takes."""
         self.at = defaultdict(int, {0: workers})
@@ -98,7 +87,7 @@ class Gate:
         chosen = [rank, *behind[order[kept]].tolist()]
         known = (self.steps, self._times, self._intervals, self._grants)
         steps, times, intervals, grants = ([cells[i] for i in chosen] for cells in known)
-        return 0, Clocks(steps, times, intervals, grants)
+        return 0, Clocks(steps, times, intervals, grants, self.lowest[0])
 
     def _admits(self, rank: int) -> bool:
         if self.bound < 0:
@@ -113,7 +102,7 @@ class Gate:
         del self.at[step]
         if step != self.lowest[0]:
             return False
-        self.lowest[0] = min(self.at, default=AWAY)
+        self.lowest[0] = self._clocks.floor = min(self.at, default=AWAY)
         return True
 
     def _released(self, now: float) -> list[tuple[int, float]]:

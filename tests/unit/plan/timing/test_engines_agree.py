@@ -18,8 +18,8 @@ from phalanx.plan.timing.flows import run_flows
 from phalanx.plan.timing.heap import run_heap
 from phalanx.plan.timing.outcome import Outcome
 from phalanx.plan.timing.windows import run_windows
-from phalanx.plan.timing.work import Draws, Work
-from phalanx.sync.store.admission import Dynamic, Free, Rule, Stale
+from phalanx.plan.timing.work import StepDraws, Work
+from phalanx.rules.admission import Dynamic, Free, Rule, Stale
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Case:
         random = np.random.default_rng(self.seed)
         means = random.uniform(0.02, 0.4, self.workers)
         table = random.uniform(0.5, 1.5, (self.workers, 31)) * means[:, None]
-        draws = Draws(means, 0.0, 0, slow=self.slow, table=table)
+        draws = StepDraws(means, 0.0, 0, slow=self.slow, table=table)
         return Work(draws, self.steps, lost=self.lost, by_samples=self.by_samples)
 
     def by_heap(self, rule: Rule) -> Outcome:

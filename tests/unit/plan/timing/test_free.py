@@ -13,7 +13,7 @@ from phalanx.plan.timing.cluster import FreeCluster
 from phalanx.plan.timing.flows import fair_rates
 from phalanx.plan.timing.free import run_free, run_groups
 from phalanx.plan.timing.outcome import Outcome
-from phalanx.sync.store.admission import Dynamic, Free, Rule, Stale
+from phalanx.rules.admission import Dynamic, Free, Rule, Stale
 
 NO_LIMIT = FreeCluster(
     compute=[0.1, 0.1],

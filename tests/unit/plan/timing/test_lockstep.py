@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.plan.timing.lockstep import run_lockstep
-from phalanx.plan.timing.work import Draws
+from phalanx.plan.timing.work import StepDraws
 
 SPEEDS = np.array([0.1, 0.2, 0.4])
 
@@ -65,10 +65,10 @@ def test_the_answer_is_that_of_its_trace(workers: int, steps: int, every: int, s
 
 
 def test_a_step_varies_as_asked() -> None:
-    drawn = Draws([0.5, 2.0], 0.3, 7).block(0, 40_000)
+    drawn = StepDraws([0.5, 2.0], 0.3, 7).block(0, 40_000)
     assert drawn.mean(axis=0) == pytest.approx([0.5, 2.0], rel=0.01)
     assert drawn.std(axis=0) / drawn.mean(axis=0) == pytest.approx([0.3, 0.3], rel=0.03)
-    single = Draws([0.5, 2.0], 0.3, 7)
+    single = StepDraws([0.5, 2.0], 0.3, 7)
     some = [single.one(1, step) for step in range(20_000)]
     assert np.mean(some) == pytest.approx(2.0, rel=0.02)
     many = single.many(np.ones(20_000, np.int64), np.arange(20_000))
