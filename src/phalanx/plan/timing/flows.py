@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter
 from enum import IntEnum
 
 import numpy as np
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from phalanx.plan.timing.cluster import FreeCluster
 from phalanx.plan.timing.gate import Gate
-from phalanx.plan.timing.outcome import Outcome, Trace, counted
+from phalanx.plan.timing.outcome import Outcome, Trace, histogram
 from phalanx.plan.timing.work import Floats, Ints, Work
 from phalanx.rules.admission import Free, Rule
 
@@ -120,7 +119,8 @@ class _Run:
         self._sent, self._applied, self._answered = [0] * workers, [0] * workers, [0] * workers
         self._started, self._base, self._late = [0.0] * workers, [0] * workers, [0] * workers
         self._goes_on = [True] * workers
-        self._waited, self._staleness = np.zeros(workers), Counter[int]()
+        self._waited = np.zeros(workers)
+        self._staleness: list[int] = []
         self._now, self._pushes, self._seconds = 0.0, 0, 0.0
 
     def run(self) -> Outcome:
@@ -139,7 +139,7 @@ class _Run:
                     self._arrive(place)
             else:
                 self._handle(*heapq.heappop(self._events)[1:])
-        return Outcome(self._seconds, self._pushes, self._waited, counted(self._staleness))
+        return Outcome(self._seconds, self._pushes, self._waited, histogram(self._staleness))
 
     def _at(self, when: float, kind: _Kind, rank: int, server: int = 0, queued: float = 0) -> None:
         heapq.heappush(self._events, (when, kind, rank, server, queued))
@@ -199,7 +199,7 @@ class _Run:
             self._send_reply(rank, server)
         if self._applied[rank] < self._parts:
             return
-        self._staleness[self._late[rank]] += 1
+        self._staleness.append(self._late[rank])
         self._waited[rank] += queued
         self._applied[rank] = self._late[rank] = 0
         self._pushes += 1

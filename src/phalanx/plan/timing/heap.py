@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
 
 import numpy as np
 
 from phalanx.plan.timing.gate import Gate
-from phalanx.plan.timing.outcome import Outcome, Trace, counted
+from phalanx.plan.timing.outcome import Outcome, Trace, histogram
 from phalanx.plan.timing.work import Work
 from phalanx.rules.admission import Rule
 
@@ -26,7 +25,7 @@ def run_heap(
             gate.leave(rank)
     heapq.heapify(pushes)
     started, waited, seen = [0.0] * workers, [0.0] * workers, [0] * workers
-    late: defaultdict[int, int] = defaultdict(int)
+    late: list[int] = []
     free = seconds = 0.0
     version = 0
     steps, at, lowest, quick = gate.steps, gate.at, gate.lowest, gate.bound if not trace else -1
@@ -38,7 +37,7 @@ def run_heap(
             free += update
         else:
             free = arrived + update
-        late[version - seen[rank]] += 1
+        late.append(version - seen[rank])
         version += 1
         step = steps[rank]
         if step - lowest[0] < quick and at[step] > 1 and more(rank, step + 1):
@@ -60,4 +59,4 @@ def run_heap(
             else:
                 seconds = max(seconds, started[other])
                 gate.leave(other)
-    return Outcome(seconds, version, np.asarray(waited), counted(late))
+    return Outcome(seconds, version, np.asarray(waited), histogram(late))

@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from phalanx.plan.timing.outcome import Histogram, Outcome
+from phalanx.plan.timing.outcome import Outcome
 from phalanx.plan.timing.work import Floats, Ints, Work
 
 NEVER, NO_CLOCK = math.inf, np.iinfo(np.int64).max
@@ -35,7 +35,7 @@ class _Windows:
         self._arrive[~self._present] = NEVER
         self._ahead = work.draws.many(everyone, self._clock + 1)
         """Of the step after the one that is under way."""
-        self._late = Histogram()
+        self._staleness = np.zeros(0, np.int64)
         self._lowest, self._holders = 0, int(self._present.sum())
         """The lowest clock, and how many are at it."""
         self._version, self._free, self._seconds = 0, 0.0, 0.0
@@ -51,7 +51,7 @@ class _Windows:
             self._serve(who, arrived, begun)
             if self._holders == 0 and self._bound is not None:
                 self._release()
-        return Outcome(self._seconds, self._version, self._waited, self._late.counts)
+        return Outcome(self._seconds, self._version, self._waited, self._staleness)
 
     def _window(self) -> Ints | None:
         """Those who arrive before anyone can have returned, in their order."""
@@ -77,7 +77,9 @@ class _Windows:
         self._free = float(done[-1])
         versions = np.arange(self._version, self._version + count)
         self._version += count
-        self._late.add(versions - self._seen[who])
+        late = np.bincount(versions - self._seen[who], minlength=len(self._staleness))
+        late[: len(self._staleness)] += self._staleness
+        self._staleness = late
         self._waited[who] += begun - arrived
         self._clock[who] += 1
         versions += 1
