@@ -15,8 +15,8 @@ class FreeCluster:
 
     A worker computes, sends its push, a part to each server; a server is busy with one part after
     another. When all parts are applied the worker's clock counts, and it waits until the rule
-    admits it; then the reply comes. Workers of one machine use its link together, but nothing
-    that stays on a machine uses a link.
+    admits it; then the reply comes. Workers of one machine use its link together, and where links
+    are limited its connections in turns; nothing that stays on a machine uses a link.
     """
 
     compute: Sequence[float]

@@ -18,7 +18,7 @@ from phalanx.rules.admission import Free, Rule, Stale
 MOST_FLOWS = 64
 """Workers up to which links are shared exactly; beyond, links are queues (``queued``)."""
 
-FULL_WINDOW, FULL_BOUNDED_WINDOW = 24.0, 80.0
+FULL_WINDOW, FULL_BOUNDED_WINDOW = 24.0, 56.0
 """Pushes in a window from which on windows are faster than events one by one, as measured."""
 
 

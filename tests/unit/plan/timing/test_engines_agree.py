@@ -48,12 +48,12 @@ class Case:
         bound = rule.bound if isinstance(rule, Stale) else None
         return run_windows(self.work(), bound, self.latency, self.update)
 
-    def by_flows(self, rule: Rule, speed: float = math.inf) -> Outcome:
+    def by_flows(self, rule: Rule, speed: float = math.inf, homes: int = 99) -> Outcome:
         machines = self.workers + self.servers
         cluster = FreeCluster(
             compute=[1.0] * self.workers,
             variation=0.0,
-            homes=range(self.workers),
+            homes=[rank % homes for rank in range(self.workers)],
             servers=range(self.workers, machines),
             push_bytes=1e6,
             reply_bytes=2e6,
@@ -113,13 +113,11 @@ def test_flows_over_links_without_a_limit_are_the_heap(case: Case, rule: Rule) -
 
 
 @examples(50)
-@given(cases(), RULES | RANGES)
-def test_links_with_a_limit_only_cost_time(case: Case, rule: Rule) -> None:
-    limited, free = case.by_flows(rule, 2e7), case.by_flows(rule)
-    if not case.lost:
-        assert limited.steps == free.steps == case.workers * case.steps
-    if case.workers == 1:
-        assert limited.seconds >= free.seconds
+@given(cases(), RULES | RANGES, st.integers(1, 9))
+def test_every_step_is_done_over_links_with_a_limit(case: Case, rule: Rule, homes: int) -> None:
+    limited, free = case.by_flows(rule, 2e7, homes), case.by_heap(rule)
+    assert limited.steps == limited.staleness.sum() == free.steps
+    assert limited.seconds >= free.seconds or case.workers > 1
 
 
 class _Asked:

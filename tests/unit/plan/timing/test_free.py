@@ -71,6 +71,14 @@ def test_two_servers_answer_for_their_parts() -> None:
     assert at_once.seconds == pytest.approx(4 * (0.1 + 0.25 + 0.002))
 
 
+def test_workers_of_a_machine_use_its_connection_one_after_another() -> None:
+    found = run_free(replace(SLOW_LINKS, homes=[0, 0]), Free(), 5, seed=0)
+    assert found.seconds == pytest.approx(0.1 + 10 * (0.1 + 0.2 + 0.002))
+    assert found.waited == pytest.approx([4 * 0.202, 0.302 + 4 * 0.202])
+    apart = run_free(replace(SLOW_LINKS, homes=[0, 0]), Stale(1), 5, seed=0)
+    assert apart.steps == 10 and apart.seconds > found.seconds - 0.5
+
+
 def test_fair_rates() -> None:
     links = np.array([[0, 3], [0, 4], [1, 4], [2, 5]])
     capacity = np.array([10.0, 8.0, math.inf, 3.0, 9.0, math.inf])
@@ -122,7 +130,7 @@ def _engine(monkeypatch: pytest.MonkeyPatch, cluster: FreeCluster, rule: Rule) -
         (NO_LIMIT, Free(), "run_heap"),
         (SLOW_LINKS, Free(), "run_flows"),
         (alike(64), Free(), "run_windows"),
-        (alike(64), Stale(3), "run_heap"),
+        (alike(64, variation=0.1), Stale(3), "run_heap"),
         (alike(1000), Stale(3), "run_windows"),
         (alike(1000), Dynamic(2, 8), "run_heap"),
         (alike(1000, compute=[1e-6] + [0.1] * 999), Free(), "run_heap"),
