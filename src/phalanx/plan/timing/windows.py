@@ -85,6 +85,7 @@ class _Windows:
         versions += 1
         if self._bound is not None:
             held = self._clock[who] - self._lowest > self._bound
+            held[-1] &= self._holders > 0  # who lets the lowest clock rise goes on, and first
             if held.any():
                 waiting, goes = who[held], ~held
                 self._since[waiting], self._arrive[waiting] = done[held], NEVER

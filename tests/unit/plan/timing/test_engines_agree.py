@@ -9,7 +9,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from phalanx.plan.timing import gate
@@ -101,6 +101,7 @@ def examples(count: int) -> Any:
 
 
 @examples(150)
+@example(Case(3, 1, 0.0, 0.0, 1, True, [], [(2, 0)], 1), Stale(0))
 @given(cases(), RULES)
 def test_windows_are_the_heap(case: Case, rule: Rule) -> None:
     assert_equal(case.by_windows(rule), case.by_heap(rule))
