@@ -98,7 +98,7 @@ def speeds() -> None:
     for title, run, workers, steps in (
         ("bsp by pushes", lambda w, s: pushing(Stale(0), w, s), 1_000, 300),
         ("dssp", lambda w, s: pushing(Dynamic(2, 8), w, s), 64, 500),
-        ("dssp", lambda w, s: pushing(Dynamic(2, 8), w, s), 1_000, 10),
+        ("dssp", lambda w, s: pushing(Dynamic(2, 8), w, s), 1_000, 60),
         ("async over shared links", lambda w, s: pushing(Free(), w, s, 1e9), 8, 500),
         ("async over shared links", lambda w, s: pushing(Free(), w, s, 1e9), 64, 40),
     ):
