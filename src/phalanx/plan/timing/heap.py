@@ -40,9 +40,12 @@ def run_heap(
         late.append(version - seen[rank])
         version += 1
         step = steps[rank]
-        if step - lowest[0] < quick and at[step] > 1 and more(rank, step + 1):
+        ahead, level = step - lowest[0], at[step] - 1
+        if ahead < quick and (level or ahead) and more(rank, step + 1):
             # The usual case without the gate: it goes on, and no other because of it.
-            at[step] -= 1
+            at[step] = level
+            if not level:
+                del at[step]
             at[step + 1] += 1
             steps[rank], seen[rank] = step + 1, version
             replace(pushes, (free + latency + draw(rank, step + 1) + latency, rank))
