@@ -40,11 +40,12 @@ def run_heap(
         late.append(version - seen[rank])
         version += 1
         step = steps[rank]
-        ahead, level = step - lowest[0], at[step] - 1
-        if ahead < quick and (level or ahead) and more(rank, step + 1):
+        ahead = step - lowest[0]
+        if ahead < quick and ((level := at[step]) > 1 or ahead) and more(rank, step + 1):
             # The usual case without the gate: it goes on, and no other because of it.
-            at[step] = level
-            if not level:
+            if level > 1:
+                at[step] = level - 1
+            else:
                 del at[step]
             at[step + 1] += 1
             steps[rank], seen[rank] = step + 1, version
