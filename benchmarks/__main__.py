@@ -101,6 +101,7 @@ LONG = {
     "hosts-straggler": "benchmarks.hosts_straggler",
     "predictions": "benchmarks.predictions",
     "store-wire": "benchmarks.store_wire",
+    "timing": "benchmarks.timing",
 }
 
 
