@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from phalanx.rules.admission import AWAY, Clocks, Rule, rejoin
 from phalanx.sync.arena.arena import Arena, Locks
-from phalanx.sync.store.admission import AWAY, Clocks, Rule, rejoin
 
 
 class Party(Protocol):

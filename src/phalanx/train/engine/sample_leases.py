@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from torch import nn
 
-from phalanx.data.ledger import Applied, Lease, Segment, SettledSamples, lockstep
+from phalanx.rules.balance import ShareChange
+from phalanx.rules.ledger import Applied, Lease, Segment, SettledSamples, lockstep
 from phalanx.sync.arena.arena import Arena, LostWorker
-from phalanx.sync.policy.balance import ShareChange
-from phalanx.sync.policy.leases import SharedLeases
 from phalanx.train.control.control import Control
 from phalanx.train.engine.active_phase import PhaseSet
+from phalanx.train.engine.shared_leases import SharedLeases
 
 
 class EngineListener:

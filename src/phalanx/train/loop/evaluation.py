@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.core.errors import InputError
-from phalanx.data.ledger import split
 from phalanx.data.prefetch import move
 from phalanx.data.reader import Reader
 from phalanx.data.structure import joined, plain
+from phalanx.rules.ledger import split
 from phalanx.sync.arena.arena import Locks
 from phalanx.train.api.gathered_values import gather
 from phalanx.train.api.metrics import Metric, one_number

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from phalanx.core.errors import InputError
-from phalanx.data.ledger import Lease
+from phalanx.rules.ledger import Lease
 from phalanx.sync.state.gradients import get_grad, set_grad
 from phalanx.sync.strategies.strategy import Timing
 from phalanx.train.checkpoint.checkpointing import Trained

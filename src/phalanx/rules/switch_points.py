@@ -11,7 +11,7 @@ import math
 
 from phalanx.core.errors import InputError
 from phalanx.core.spec import Spec, Until
-from phalanx.data.ledger import Segment
+from phalanx.rules.ledger import Segment
 
 Boundary = tuple[int, int]  # epoch, position in it
 

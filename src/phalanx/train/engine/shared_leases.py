@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from phalanx.data.ledger import Counter, Lease, Segment, claim, cut, lease_of, split_among_all
+from phalanx.rules.ledger import Counter, Lease, Segment, claim, cut, lease_of, split_among_all
 from phalanx.sync.arena.arena import Arena, Locks
 
 if TYPE_CHECKING:
-    from phalanx.sync.policy.samples_in_hand import GivenOut
+    from phalanx.train.engine.samples_in_hand import GivenOut
 
 RING = 64
 """Chunks of a team that its fastest member may be ahead of its slowest."""
@@ -35,7 +35,7 @@ class SharedLeases:
         self.given: GivenOut | None = None
         """Where a worker can be lost and the others go on: what each has in hand."""
         if arena.hosts is not None:
-            from phalanx.sync.policy.samples_in_hand import GivenOut
+            from phalanx.train.engine.samples_in_hand import GivenOut
 
             self.given = GivenOut(arena)
         if arena.rank == 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from phalanx.core.errors import InputError
-from phalanx.sync.collective.cost import ALL_REDUCE, LinkSpeed
+from phalanx.rules.collective_cost import ALL_REDUCE, LinkSpeed
 
 USUAL_LATENCY = 100e-6
 USUAL_BANDWIDTH = 125e6

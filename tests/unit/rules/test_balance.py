@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.core.fitting_shares import fitting_shares
-from phalanx.sync.policy.balance import Balancer, ShareChange, SpeedMeter
-from phalanx.sync.policy.share_proposal import Tick, faster, fixed_cost, propose
+from phalanx.rules.balance import Balancer, ShareChange, SpeedMeter
+from phalanx.rules.fitting_shares import fitting_shares
+from phalanx.rules.share_proposal import Tick, faster, fixed_cost, propose
 
 BATCH = 256.0
 EXCHANGE = 5.0

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.data.ledger import Counter, Segment, claim, lockstep, order, split, split_among_all
+from phalanx.rules.ledger import Counter, Segment, claim, lockstep, split, split_among_all
 
 sizes = st.integers(1, 300)
 batches = st.integers(1, 64)
@@ -63,14 +63,6 @@ def test_claims_cover_every_pass_once(
         assert 0 < lease.samples <= want
         seen.update((at[worker], n) for n in range(lease.start, lease.end))
     assert seen == Tally((p, n) for p in range(passes) for n in range(samples))
-
-
-def test_the_order_is_the_same_for_everyone_and_new_in_each_pass() -> None:
-    assert order(50, 7, 3).tolist() == order(50, 7, 3).tolist()
-    assert order(50, 7, 3).tolist() != order(50, 7, 4).tolist()
-    assert order(50, 7, 3).tolist() != order(50, 8, 3).tolist()
-    assert sorted(order(50, 7, 3).tolist()) == list(range(50))
-    assert order(5, 7, 3, shuffle=False).tolist() == [0, 1, 2, 3, 4]
 
 
 def test_nobody_is_left_without_a_sample_where_there_are_enough() -> None:

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from phalanx.sync.policy.share_proposal import (
+from phalanx.rules.share_proposal import (
     Proposal,
     Tick,
     faster,

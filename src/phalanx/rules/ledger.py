@@ -12,9 +12,6 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-import torch
-
 
 @dataclass(frozen=True)
 class Lease:
@@ -63,15 +60,6 @@ class Segment:
     start: int
     end: int
     phase: int
-
-
-def order(samples: int, seed: int, number: int, shuffle: bool = True) -> torch.Tensor:
-    """The order of pass ``number``; the same on every worker."""
-    if not shuffle:
-        return torch.arange(samples)
-    mixed = np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0]
-    generator = torch.Generator().manual_seed(int(mixed >> np.uint64(1)))
-    return torch.randperm(samples, generator=generator)
 
 
 def split(total: int, shares: Sequence[float]) -> list[int]:

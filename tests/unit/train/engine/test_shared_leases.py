@@ -6,8 +6,8 @@ from typing import Any
 
 from scripted import scripted
 
-from phalanx.data.ledger import Segment
-from phalanx.sync.policy.leases import SharedLeases
+from phalanx.rules.ledger import Segment
+from phalanx.train.engine.shared_leases import SharedLeases
 
 
 def test_members_agree_on_a_chunk_although_shares_change_in_between() -> None:
