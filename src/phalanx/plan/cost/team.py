@@ -92,7 +92,7 @@ def form_team(job: JobProfile, machines: Sequence[Machine], workers: int | None 
     used = [m for m, share in zip(machines, shares, strict=True) if share]
     apart = not all(machine.is_here for machine in used)
     hosts = tuple(machine.name for machine in used) if apart else (used[0].name,)
-    counts = {host: 0 for host in hosts}
+    counts = dict.fromkeys(hosts, 0)
     for member in members:
         counts[member.machine if apart and len(hosts) > 1 else hosts[0]] += 1
     return Team(tuple(members), hosts, counts)
