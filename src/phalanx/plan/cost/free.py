@@ -168,7 +168,7 @@ def _error(
 def _crews(job: JobProfile, team: Team, network: Network, phase: Phase) -> list[Crew]:
     count = len(team.members)
     equal = [job.batch / count] * count
-    samples = team.balanced(job.batch) if phase.traits.balanced else equal
+    samples = team.samples if phase.traits.balanced else equal
     groups = _groups(team, phase) if phase.traits.grouped else [(rank,) for rank in range(count)]
     return [_crew(job, team, network, ranks, samples) for ranks in groups]
 

@@ -39,7 +39,7 @@ def alone_cost(job: JobProfile, team: Team) -> StepCost:
 
 def lockstep_cost(job: JobProfile, team: Team, network: Network, phase: Phase) -> StepCost:
     """``allreduce``, ``bsp``, ``localsgd`` and ``diloco``."""
-    samples = team.balanced(job.batch)
+    samples = team.samples
     works = [m.seconds(n) for m, n in zip(team.members, samples, strict=True)]
     # Slices of a host's parameters are updated by its workers, each its own; apart, all of them.
     apart = phase.traits.local or not job.elementwise

@@ -15,6 +15,7 @@ from phalanx.plan.cost.network import Network
 from phalanx.plan.cost.step_cost import StepCost, combined
 from phalanx.plan.cost.team import Team, form_team
 from phalanx.plan.job import JobProfile
+from phalanx.plan.placement import natural_workers
 from phalanx.plan.prediction import Interval, Prediction
 from phalanx.pool.machine import Machine
 from phalanx.pool.measured import Probe
@@ -47,6 +48,7 @@ class CostModel:
     ) -> None:
         self.job, self.probe, self.network = job, probe, Network(probe)
         self._workers, self._factors, self._engine = workers, factors or {}, engine
+        self._teams: dict[tuple[tuple[str, ...], int | None], Team] = {}
         self._checkpoints = job.epochs if checkpoints is None else checkpoints
 
     def predict(
@@ -56,10 +58,11 @@ class CostModel:
         spec = _parsed(strategy)
         if spec.phases[0].name == "single":
             machines = [self.best_alone(machines)]
-            team = form_team(self.job, machines, 1)
+            team = self._team(machines, 1)
         else:
-            team = form_team(self.job, machines, self._workers)
-        used = [m for m in machines if any(each.machine == m.name for each in team.members)]
+            team = self._team(machines, self._workers)
+        working = {member.machine for member in team.members}
+        used = [machine for machine in machines if machine.name in working]
         phases = [(self._phase(team, p, exact), part) for p, part in self._parts(spec)]
         return self._assembled(spec, team, used, phases)
 
@@ -71,16 +74,33 @@ class CostModel:
             found = costs[machine.name]
             return found.work.seconds(self.job.batch) + found.input * self.job.batch + found.update
 
-        form_team(self.job, machines)  # says so where one was not measured
+        self._team(machines, None)  # says so where one was not measured
         return min(machines, key=seconds)
+
+    def workers_on(self, machines: Sequence[Machine]) -> int:
+        """How many a strategy of several has there."""
+        return natural_workers(machines) if self._workers is None else self._workers
 
     def computing_floor(self, machines: Sequence[Machine]) -> float:
         """Seconds that no strategy of the same mathematics is below, on all of ``machines``."""
-        team = form_team(self.job, machines, self._workers)
-        samples = team.balanced(self.job.batch)
-        step = max(m.seconds(n) for m, n in zip(team.members, samples, strict=True))
         factor = min(self._factor(machines, name) for name in SAME_MATHEMATICS)
-        return self.job.steps * step * factor
+        start = self._start(self._team(machines, self._workers))
+        return max(self.computing_by_machine(machines).values()) * factor + start
+
+    def computing_by_machine(self, machines: Sequence[Machine]) -> dict[str, float]:
+        """Seconds of a run's forward and backward passes, balanced: those of its busiest worker."""
+        team = self._team(machines, self._workers)
+        found = dict.fromkeys((machine.name for machine in machines), 0.0)
+        for member, samples in zip(team.members, team.samples, strict=True):
+            work = self.job.steps * member.seconds(samples)
+            found[member.machine] = max(found[member.machine], work)
+        return found
+
+    def _team(self, machines: Sequence[Machine], workers: int | None) -> Team:
+        key = (tuple(machine.name for machine in machines), workers)
+        if key not in self._teams:
+            self._teams[key] = form_team(self.job, machines, workers)
+        return self._teams[key]
 
     def _phase(self, team: Team, phase: Phase, exact: bool) -> StepCost:
         if phase.name == "single" or len(team.members) == 1:
@@ -155,10 +175,14 @@ class CostModel:
             and not spec.on_straggler,
         )
 
+    def _start(self, team: Team) -> float:
+        own = max(member.costs.start for member in team.members)
+        return own + (REMOTE_START if len(team.hosts) > 1 else 0.0)
+
     def _besides(self, team: Team, spec: Spec) -> tuple[float, float, float]:
         """Start-up, evaluations and checkpoints of the whole run."""
         job, members = self.job, team.members
-        start = max(m.costs.start for m in members) + (REMOTE_START if len(team.hosts) > 1 else 0.0)
+        start = self._start(team)
         lockstep = spec.phases[-1].traits.lockstep
         each = max if lockstep else min  # apart, the first to arrive does it and the others go on
         evaluation = each(m.costs.evaluate for m in members) / len(members)

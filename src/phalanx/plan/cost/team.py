@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import log2
 
 from phalanx.core.errors import InputError
@@ -54,6 +55,7 @@ class Team:
     hosts: tuple[str, ...]
     """Those that have memory of their own, which is what messages go between."""
     per_host: Mapping[str, int]
+    batch: int
 
     @property
     def variation(self) -> float:
@@ -62,14 +64,14 @@ class Team:
     def host_of(self, member: Member) -> str:
         return member.machine if len(self.hosts) > 1 else self.hosts[0]
 
-    def balanced(self, batch: int) -> list[float]:
-        """Samples of each worker with which all are done at once; everybody has one at least."""
-        parts = fitting_shares([member.curve for member in self.members], batch)
+    @cached_property
+    def samples(self) -> list[float]:
+        """Of each worker, so that all are done at once; everybody has one at least."""
+        parts = fitting_shares([member.curve for member in self.members], self.batch)
         few = [max(1.0, part) for part in parts]
-        spare = batch - sum(few)
-        if spare == 0.0 or max(few) <= 1.0:
+        spare, above = self.batch - sum(few), sum(few) - len(few)
+        if spare == 0.0 or above <= 0.0:
             return few
-        above = sum(part - 1.0 for part in few)
         return [1.0 + (part - 1.0) * (above + spare) / above for part in few]
 
 
@@ -82,17 +84,13 @@ def form_team(job: JobProfile, machines: Sequence[Machine], workers: int | None 
             )
     count = natural_workers(machines) if workers is None else workers
     shares = share_out(machines, count)
-    members = [
-        Member(machine.name, job.costs[machine.name], share / max(1, natural_workers([machine])))
-        if share > natural_workers([machine])
-        else Member(machine.name, job.costs[machine.name])
-        for machine, share in zip(machines, shares, strict=True)
-        for _ in range(share)
-    ]
     used = [m for m, share in zip(machines, shares, strict=True) if share]
-    apart = not all(machine.is_here for machine in used)
-    hosts = tuple(machine.name for machine in used) if apart else (used[0].name,)
-    counts = dict.fromkeys(hosts, 0)
-    for member in members:
-        counts[member.machine if apart and len(hosts) > 1 else hosts[0]] += 1
-    return Team(tuple(members), hosts, counts)
+    members: list[Member] = []
+    for machine, share in zip(machines, shares, strict=True):
+        crowding = max(1.0, share / natural_workers([machine]))
+        members += [Member(machine.name, job.costs[machine.name], crowding)] * share
+    if len(used) == 1 or all(machine.is_here for machine in used):  # one memory
+        first = used[0].name
+        return Team(tuple(members), (first,), {first: count}, job.batch)
+    counts = {m.name: share for m, share in zip(machines, shares, strict=True) if share}
+    return Team(tuple(members), tuple(counts), counts, job.batch)

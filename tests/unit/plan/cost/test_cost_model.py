@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
+from made_plans import FAST, MBIT, costs, job, machines, probe
 
 from phalanx.core.errors import InputError
 from phalanx.plan.cost.model import CostModel, predict
 from phalanx.plan.job import MachineCosts, WorkCurve
 from phalanx.plan.prediction import Prediction
 from phalanx.pool.machine import HERE, Machine
-from phalanx.pool.measured import CollectiveFigures, DeviceRates, MachineRates, Probe
-from tests.support.planning import FAST, MBIT, costs, job, machines, probe
+from phalanx.pool.measured import CollectiveFigures, DeviceRates, MachineRates
 
 EQUAL = job({"a": 0.01, "b": 0.01})
 
@@ -100,7 +101,7 @@ def test_measured_collectives_correct_the_formula() -> None:
         CollectiveFigures("all_reduce.direct", size, 1.2 * size / 4e6, size / 4e6, 5)
         for size in (1_000_000, 16_000_000)
     ]
-    corrected = Probe(*(getattr(bare, f) for f in bare.__struct_fields__[:5]), figures, ["a", "b"])
+    corrected = msgspec.structs.replace(bare, collectives=figures)
     found = [predict(EQUAL, machines("ab"), p, "allreduce") for p in (bare, corrected)]
     assert _steps(found[1]) - _steps(found[0]) == pytest.approx(0.2, rel=0.05)
     assert found[1].step.high / found[1].step.value < found[0].step.high / found[0].step.value
@@ -145,10 +146,15 @@ def test_free_workers_go_at_their_own_pace() -> None:
 
 def test_the_link_of_a_server_can_be_full() -> None:
     four = job(dict.fromkeys("abcd", 1e-5))
-    found = predict(four, machines("abcd"), probe("abcd", 4e6), "async:servers=1")
-    # Three of four push a megabyte four times over one link: a second each.
+    found = predict(four, machines("abcd"), probe("abcd", 4e6), "ssp:bound=3:servers=1")
+    # Three of four push and get 4 MB each over one link of 4 MB a second.
     assert found.limit == "the links"
-    assert found.step.value > 2.0
+    assert found.step.value == pytest.approx(3.0, rel=0.01)
+
+
+def test_the_worker_beside_a_server_crosses_no_link() -> None:
+    found = predict(EQUAL, machines("ab"), probe("ab", 4e3), "async")  # 2000 s there and back
+    assert found.step.value == pytest.approx(0.64, rel=0.01)
 
 
 def test_phases_add_up() -> None:
@@ -180,8 +186,7 @@ def test_jitter_makes_lockstep_wait_for_the_latest() -> None:
 def test_energy_is_measured_or_from_the_blueprint_or_an_estimate() -> None:
     rates = MachineRates("a", 4, None, [], [DeviceRates("CPU", 1, 1.0, None, None, watts=50.0)])
     bare = probe("a", FAST)
-    names = bare.__struct_fields__
-    known = Probe(**{n: getattr(bare, n) for n in names if n != "rates"}, rates=[rates])
+    known = msgspec.structs.replace(bare, rates=[rates])
     work = job({"a": 0.01})
     found = predict(work, machines("a"), known, "single")
     assert found.energy_source == "measured"
