@@ -83,7 +83,7 @@ class CostModel:
 
     def computing_floor(self, machines: Sequence[Machine]) -> float:
         """Seconds that no strategy of the same mathematics is below, on all of ``machines``."""
-        factor = min(self._factor(machines, name) for name in SAME_MATHEMATICS)
+        factor = min(self.factor(machines, name) for name in SAME_MATHEMATICS)
         start = self._start(self._team(machines, self._workers))
         return max(self.computing_by_machine(machines).values()) * factor + start
 
@@ -125,11 +125,12 @@ class CostModel:
         shares = [after - before for before, after in pairwise([*ends, 1.0])]
         return list(zip(spec.phases, shares, strict=True))
 
-    def _factor(self, machines: Sequence[Machine], strategy: str) -> float:
+    def factor(self, machines: Sequence[Machine], strategy: str) -> float:
         """The geometric mean of what was learnt of each machine."""
         if not self._factors:
             return 1.0
-        logs = [log(self._factors.get((m.name, strategy), 1.0)) for m in machines]
+        name = _parsed(strategy).phases[0].name
+        logs = [log(self._factors.get((m.name, name), 1.0)) for m in machines]
         return exp(sum(logs) / len(logs))
 
     def _assembled(
@@ -140,7 +141,7 @@ class CostModel:
         phases: Sequence[tuple[StepCost, float]],
     ) -> Prediction:
         job, longest = self.job, max(phases, key=lambda each: each[0].seconds * each[1])[0]
-        factor = self._factor(machines, spec.phases[0].name)
+        factor = self.factor(machines, spec.phases[0].name)
         step = factor * sum(cost.seconds * part for cost, part in phases)
         error = combined([(cost.seconds * part, cost.error) for cost, part in phases])
         training = step * job.steps
@@ -169,10 +170,7 @@ class CostModel:
             energy_source=source,
             price=price_of(machines, whole),
             limit=_limit(longest, job.steps, start, evaluating + saving),
-            same_mathematics=all(
-                p.name in SAME_MATHEMATICS and p.codec is None for p in spec.phases
-            )
-            and not spec.on_straggler,
+            same_mathematics=is_same_mathematics(spec),
         )
 
     def _start(self, team: Team) -> float:
@@ -187,6 +185,12 @@ class CostModel:
         each = max if lockstep else min  # apart, the first to arrive does it and the others go on
         evaluation = each(m.costs.evaluate for m in members) / len(members)
         return start, job.epochs * evaluation, self._checkpoints * job.state_bytes / DISK_SPEED
+
+
+def is_same_mathematics(spec: Spec) -> bool:
+    """Whether it computes what one process would."""
+    plain = all(p.name in SAME_MATHEMATICS and p.codec is None for p in spec.phases)
+    return plain and not spec.on_straggler
 
 
 def predict(

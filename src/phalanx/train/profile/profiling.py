@@ -20,8 +20,8 @@ from torch import Tensor
 from phalanx.core.errors import InputError
 from phalanx.core.files import write_whole
 from phalanx.core.settings import ProfileWish
-from phalanx.data.ledger import Lease, Segment, lease_of
 from phalanx.observe.events.emit import EventWriter
+from phalanx.rules.ledger import Lease, Segment, lease_of
 from phalanx.sync.strategies.strategy import Timing
 from phalanx.train.control.directives import Directive
 from phalanx.train.engine.engine import NEVER, Engine
