@@ -8,9 +8,12 @@ clock is always admitted, so no wait is for ever.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 AWAY = 2**62
 """The clock of a worker that rests: the others do not wait for it."""
@@ -18,26 +21,34 @@ AWAY = 2**62
 HORIZON = 64
 """How many of its own pushes DSSP looks ahead; guesses about later ones are worth nothing."""
 
+FEW = 64
+"""Up to so many workers lists are faster than arrays."""
+
+Integers = Sequence[int] | NDArray[np.int64]
+Floats = Sequence[float] | NDArray[np.float64]
+
 WORTH = 0.01
 """The part of a step by which a wait has to be shorter for DSSP to let a worker run further."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Clocks:
-    """What a rule may know of each rank."""
+    """What a rule may know of each rank: lists of up to ``FEW`` workers, arrays of more."""
 
-    steps: Sequence[int]
+    steps: Integers
     """Pushes that are done, or ``AWAY``."""
-    times: Sequence[float]
+    times: Floats
     """When the last push was done; after a rest, when the worker came back."""
-    intervals: Sequence[float]
+    intervals: Floats
     """How long its last step took without waiting; 0 is unknown."""
-    grants: Sequence[int]
+    grants: Integers
     """What :meth:`Rule.decide` last said."""
+    floor: int
+    """The lowest of ``steps``. Handed in: to look for it takes longer than all else here."""
 
     def lead(self, rank: int) -> int:
         """How many steps ``rank`` is ahead of the slowest that is present."""
-        return int(self.steps[rank] - min(self.steps))
+        return int(self.steps[rank]) - self.floor
 
 
 class Rule(Protocol):
@@ -136,41 +147,66 @@ class Dynamic:
 
 def _predict(rank: int, clocks: Clocks, now: float) -> Iterator[tuple[int, float]]:
     """At its coming pushes if it never waited: its lead, and the time until that shrinks."""
-    slowest, own = min(clocks.steps), clocks.intervals[rank]
-    holders = [i for i, steps in enumerate(clocks.steps) if steps < clocks.steps[rank]]
-    if own <= 0.0 or any(clocks.intervals[i] <= 0.0 for i in holders):
+    own, moment = float(clocks.intervals[rank]), _moments(rank, clocks, now)
+    if own <= 0.0 or moment is None:
         return
-    risen, lead = 0, clocks.lead(rank)
+    lead, risen, following = clocks.lead(rank), 0, moment(clocks.floor + 1)
     for push in range(HORIZON):
-        moment = now + push * own
+        pushed_at = now + push * own
         while risen < lead + push:
-            following = _moment(slowest + risen + 1, holders, clocks, now)
-            if following >= moment:
-                yield lead + push - risen, following - moment
+            if following >= pushed_at:
+                yield lead + push - risen, following - pushed_at
                 break
             risen += 1
+            following = moment(clocks.floor + risen + 1)
         else:
             yield 0, 0.0  # the slowest has caught up
 
 
-def _moment(floor: int, holders: Sequence[int], clocks: Clocks, now: float) -> float:
-    """When all ``holders`` will have done ``floor`` steps."""
-    latest = now
-    for i in holders:
-        if (missing := floor - clocks.steps[i]) > 0:
-            interval = clocks.intervals[i]
-            first = max(clocks.times[i] + interval, now)
-            latest = max(latest, first + (missing - 1) * interval)
-    return latest
+def _moments(rank: int, clocks: Clocks, now: float) -> Callable[[int], float] | None:
+    """When all that are behind ``rank`` will have done so many steps; ``None``: pace unknown."""
+    return (_moments_of_few if len(clocks.steps) <= FEW else _moments_of_many)(rank, clocks, now)
 
 
-def rejoin(rank: int, steps: Sequence[int], last: int = 0, newest: int = 0) -> int:
+def _moments_of_few(rank: int, clocks: Clocks, now: float) -> Callable[[int], float] | None:
+    own, behind = clocks.steps[rank], []
+    for steps, last, interval in zip(clocks.steps, clocks.times, clocks.intervals, strict=True):
+        if steps < own:
+            if interval <= 0.0:
+                return None
+            behind.append((steps + 1, max(last + interval, now), interval))
+
+    def moment(steps: int) -> float:
+        latest = now
+        for following, first, interval in behind:
+            if following <= steps:
+                latest = max(latest, first + (steps - following) * interval)
+        return latest
+
+    return moment
+
+
+def _moments_of_many(rank: int, clocks: Clocks, now: float) -> Callable[[int], float] | None:
+    steps = np.asarray(clocks.steps)
+    behind = np.flatnonzero(steps < steps[rank])
+    following, intervals = steps[behind] + 1, np.asarray(clocks.intervals)[behind]
+    if (intervals <= 0.0).any():
+        return None
+    first = np.maximum(np.asarray(clocks.times)[behind] + intervals, now)
+
+    def moment(steps: int) -> float:
+        missing = steps - following
+        later = np.where(missing >= 0, first + missing * intervals, now)
+        return float(later.max(initial=now))
+
+    return moment
+
+
+def rejoin(last: int, floor: int, newest: int) -> int:
     """The clock of a worker that comes back from ``AWAY``, where it had done ``last`` steps.
 
     Never below those who are present: a returning worker must not hold them up for the steps
-    that it has missed. Where there are none, ``newest`` counts, the highest clock so far: the
-    others come back too, and must not wait for this one until it has caught up.
+    that it has missed. Where there are none (``floor`` is ``AWAY``), ``newest`` counts, the highest
+    clock so far: the others come back too, and must not wait for this one to catch up.
     """
-    own = last if steps[rank] >= AWAY else steps[rank]
-    present = [n for i, n in enumerate(steps) if i != rank and n < AWAY]
-    return int(max(own, min(present, default=newest)))
+    return max(last, floor if floor < AWAY else newest)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.rules.admission import AWAY, Clocks, Dynamic, Free, Rule, Stale, rejoin
+from phalanx.rules.clock_floor import ClockFloor
 
 durations = st.integers(1, 40).map(float)
 
@@ -28,7 +29,7 @@ class Race:
     def __init__(self, rule: Rule, workers: list[Worker]) -> None:
         self.rule, self.workers = rule, workers
         n = len(workers)
-        self.clocks = Clocks([0] * n, [0.0] * n, [0.0] * n, [0] * n)
+        self.clocks, self.floor = clocks([0] * n, [0.0] * n, [0.0] * n), ClockFloor([0] * n)
         self.done, self.last, self.arrived = [0] * n, [0] * n, [0.0] * n
         self.computing: dict[int, int] = {}
         self.waited = [0.0] * n
@@ -59,12 +60,13 @@ class Race:
         clocks, worker = self.clocks, self.workers[rank]
         duration = worker.durations[self.done[rank]]
         self.done[rank] += 1
-        clocks.steps[rank] = self.computing.pop(rank) + 1
+        self._set(rank, self.computing.pop(rank) + 1)
         clocks.times[rank], clocks.intervals[rank] = now, duration
         clocks.grants[rank] = self.rule.decide(rank, clocks, now)
         self.granted.add(clocks.grants[rank])
         if self.done[rank] == len(worker.durations) or self.done[rank] in worker.rests:
-            self.last[rank], clocks.steps[rank] = clocks.steps[rank], AWAY
+            self.last[rank] = clocks.steps[rank]
+            self._set(rank, AWAY)
         if self.done[rank] == len(worker.durations):
             return
         if self.done[rank] in worker.rests:
@@ -72,9 +74,19 @@ class Race:
         else:
             self._await(rank, now)
 
+    def _set(self, rank: int, clock: int) -> None:
+        old, self.clocks.steps[rank] = self.clocks.steps[rank], clock
+        if clock == AWAY:
+            self.floor.leave(old)
+        elif old == AWAY:
+            self.floor.enter(clock)
+        else:
+            self.floor.advance(old)
+        self.clocks.floor = self.floor.floor
+
     def _come_back(self, rank: int, now: float) -> None:
         newest = max(self.last)
-        self.clocks.steps[rank] = rejoin(rank, self.clocks.steps, self.last[rank], newest)
+        self._set(rank, rejoin(self.last[rank], self.clocks.floor, newest))
         self.clocks.times[rank] = now
         self._await(rank, now)
 
@@ -170,7 +182,7 @@ def test_with_one_slow_worker_the_dynamic_bound_saves_waiting(fast: float) -> No
 
 
 def clocks(steps: list[int], times: list[float], intervals: list[float]) -> Clocks:
-    return Clocks(steps, times, intervals, [0] * len(steps))
+    return Clocks(steps, times, intervals, [0] * len(steps), min(steps))
 
 
 def test_the_grant_stops_just_before_the_push_of_the_slowest() -> None:
@@ -208,16 +220,16 @@ def test_an_unknown_pace_grants_nothing(intervals: list[float]) -> None:
 
 def test_a_grant_lasts_until_the_worker_is_within_low_again() -> None:
     rule = Dynamic(2, 8)
-    ahead = Clocks([7, 2], [0.0, 0.0], [1.0, 9.0], [3, 0])
+    ahead = Clocks([7, 2], [0.0, 0.0], [1.0, 9.0], [3, 0], 2)
     assert rule.decide(0, ahead, 0.0) == 3
     assert rule.admits(0, ahead)
-    back = Clocks([4, 2], [0.0, 0.0], [1.0, 9.0], [3, 0])
+    back = Clocks([4, 2], [0.0, 0.0], [1.0, 9.0], [3, 0], 2)
     assert rule.decide(0, back, 0.0) == 0
 
 
 def test_a_grant_of_a_wider_range_is_cut_down() -> None:
     """As after a live switch from one range to another."""
-    left_over = Clocks([7, 2], [0.0, 0.0], [1.0, 9.0], [99, 0])
+    left_over = Clocks([7, 2], [0.0, 0.0], [1.0, 9.0], [99, 0], 2)
     assert not Dynamic(2, 4).admits(0, left_over)
     assert Dynamic(2, 5).admits(0, left_over)
 
@@ -246,7 +258,7 @@ def test_coming_back_lowers_no_clock(
     rank = data.draw(st.integers(0, len(steps) - 1))
     present = [n for i, n in enumerate(steps) if i != rank and n < AWAY]
     steps[rank] = AWAY
-    clock = rejoin(rank, steps, last, newest)
+    clock = rejoin(last, min(steps), newest)
     assert clock >= last
     if present:
         assert clock >= min(present)
