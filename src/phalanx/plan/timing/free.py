@@ -1,0 +1,93 @@
+"""Strategies whose workers go on alone: the engine that suits the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from phalanx.plan.timing.cluster import FreeCluster
+from phalanx.plan.timing.flows import run_flows
+from phalanx.plan.timing.heap import run_heap
+from phalanx.plan.timing.outcome import Outcome, Trace
+from phalanx.plan.timing.windows import run_windows
+from phalanx.plan.timing.work import Draws, Floats, Lost, Slow, Work
+from phalanx.sync.store.admission import Free, Rule, Stale
+
+MOST_FLOWS = 64
+"""Workers up to which links are shared exactly; beyond, links are queues (``queued``)."""
+
+FULL_WINDOW, FULL_BOUNDED_WINDOW = 24.0, 80.0
+"""Pushes in a window from which on windows are faster than events one by one, as measured."""
+
+
+def run_free(
+    cluster: FreeCluster,
+    rule: Rule,
+    steps: int,
+    *,
+    seed: int,
+    by_samples: bool = False,
+    slow: Slow = (),
+    lost: Lost = (),
+    draws: Floats | None = None,
+    trace: Trace | None = None,
+) -> Outcome:
+    """``steps`` of each worker; ``by_samples``: as many together, and fast workers do more.
+
+    ``async`` is the rule ``Free``, ``ssp`` is ``Stale``, ``bsp`` is ``Stale(0)`` and ``dssp`` is
+    ``Dynamic``. A lost worker stops; by samples the others do what is left. ``draws`` replaces
+    what is drawn, a row of seconds for each worker. A ``trace`` is slow.
+    """
+    update, extra, flowing = cluster.update, None, cluster.limited
+    if flowing and len(cluster.compute) > MOST_FLOWS:
+        (update, extra), flowing = cluster.queued(), False
+    drawn = Draws(cluster.compute, cluster.variation, seed, slow=slow, table=draws, extra=extra)
+    work = Work(drawn, steps, lost=lost, by_samples=by_samples)
+    if flowing:
+        return run_flows(work, rule, cluster, trace)
+    if isinstance(rule, Free | Stale) and trace is None:
+        bound = rule.bound if isinstance(rule, Stale) else None
+        if _crowd(cluster) >= (FULL_BOUNDED_WINDOW if bound else FULL_WINDOW):
+            return run_windows(work, bound, cluster.latency, update)
+    return run_heap(work, rule, cluster.latency, update, trace)
+
+
+def run_groups(
+    cluster: FreeCluster,
+    teams: Sequence[Sequence[int]],
+    exchange: Sequence[float],
+    steps: int,
+    *,
+    seed: int,
+    by_samples: bool = False,
+    draws: Floats | None = None,
+    trace: Trace | None = None,
+) -> Outcome:
+    """``groups``: the members of a team meet for ``exchange`` seconds of that team, then it
+    pushes as one worker would. ``cluster`` is that of the teams, but for ``compute``, which is
+    that of all workers; ``trace`` gets the number of a team for a rank.
+    """
+    single = Draws(cluster.compute, cluster.variation, seed, table=draws).block(0, steps).T
+    spent = np.stack([single[list(team)].max(axis=0) for team in teams])
+    table = spent + np.asarray(exchange, np.float64)[:, None]
+    grouped = replace(cluster, compute=table.mean(axis=1).tolist())
+    found = run_free(
+        grouped, Free(), steps, seed=seed, by_samples=by_samples, draws=table, trace=trace
+    )
+    waited = np.zeros(len(single))
+    for number, team in enumerate(teams):
+        for rank in team:
+            idle = float((spent[number] - single[rank]).sum())
+            waited[rank] = found.waited[number] + idle
+    return replace(found, waited=waited)
+
+
+def _crowd(cluster: FreeCluster) -> float:
+    """How many pushes arrive before the fastest worker can have returned, about."""
+    compute = np.asarray(cluster.compute, np.float64)
+    around = 2 * cluster.latency + cluster.update
+    # Of many lognormal draws the least is about this far below the mean.
+    least = compute.min() / (1.0 + 3.0 * cluster.variation) + around
+    return float((least / np.maximum(compute + around, 1e-300)).sum())

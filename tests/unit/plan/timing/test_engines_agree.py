@@ -1,0 +1,134 @@
+"""The same draws give the same answer, whichever engine is asked."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phalanx.plan.timing.cluster import FreeCluster
+from phalanx.plan.timing.flows import run_flows
+from phalanx.plan.timing.heap import run_heap
+from phalanx.plan.timing.outcome import Outcome
+from phalanx.plan.timing.windows import run_windows
+from phalanx.plan.timing.work import Draws, Work
+from phalanx.sync.store.admission import Dynamic, Free, Rule, Stale
+
+
+@dataclass(frozen=True)
+class Case:
+    workers: int
+    steps: int
+    latency: float
+    update: float
+    servers: int
+    by_samples: bool
+    slow: list[tuple[int, int, int, float]]
+    lost: list[tuple[int, int]]
+    seed: int
+
+    def work(self) -> Work:
+        random = np.random.default_rng(self.seed)
+        means = random.uniform(0.02, 0.4, self.workers)
+        table = random.uniform(0.5, 1.5, (self.workers, 31)) * means[:, None]
+        draws = Draws(means, 0.0, 0, slow=self.slow, table=table)
+        return Work(draws, self.steps, lost=self.lost, by_samples=self.by_samples)
+
+    def by_heap(self, rule: Rule) -> Outcome:
+        return run_heap(self.work(), rule, self.latency, self.update)
+
+    def by_windows(self, rule: Rule) -> Outcome:
+        bound = rule.bound if isinstance(rule, Stale) else None
+        return run_windows(self.work(), bound, self.latency, self.update)
+
+    def by_flows(self, rule: Rule, speed: float = math.inf) -> Outcome:
+        machines = self.workers + self.servers
+        cluster = FreeCluster(
+            compute=[1.0] * self.workers,
+            variation=0.0,
+            homes=range(self.workers),
+            servers=range(self.workers, machines),
+            push_bytes=1e6,
+            reply_bytes=2e6,
+            sending=[speed] * machines,
+            receiving=[speed] * machines,
+            latency=self.latency,
+            update=self.update,
+        )
+        return run_flows(self.work(), rule, cluster)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    workers, steps = draw(st.integers(1, 9)), draw(st.integers(1, 14))
+    rank, step = st.integers(0, workers - 1), st.integers(0, steps)
+    lost = draw(st.lists(st.tuples(rank, step), max_size=2))
+    if draw(st.booleans()):
+        lost = []
+    return Case(
+        workers,
+        steps,
+        draw(st.sampled_from([0.0, 0.001, 0.05])),
+        draw(st.sampled_from([0.0, 0.003, 0.04])),
+        draw(st.integers(1, 3)),
+        draw(st.booleans()),
+        draw(st.lists(st.tuples(rank, step, step, st.floats(0.3, 9.0)), max_size=2)),
+        lost,
+        draw(st.integers(0, 1 << 20)),
+    )
+
+
+RULES = st.just(Free()) | st.integers(0, 4).map(Stale)
+RANGES = st.tuples(st.integers(0, 3), st.integers(0, 4)).map(lambda r: Dynamic(r[0], r[0] + r[1]))
+
+
+def assert_equal(one: Outcome, other: Outcome) -> None:
+    assert one.steps == other.steps
+    assert one.seconds == pytest.approx(other.seconds, rel=1e-9)
+    assert one.waited == pytest.approx(other.waited, rel=1e-9, abs=1e-9)
+    assert one.staleness.tolist() == other.staleness.tolist()
+
+
+def examples(count: int) -> Any:
+    return settings(max_examples=count, deadline=None, derandomize=True)
+
+
+@examples(300)
+@given(cases(), RULES)
+def test_windows_are_the_heap(case: Case, rule: Rule) -> None:
+    assert_equal(case.by_windows(rule), case.by_heap(rule))
+
+
+@examples(200)
+@given(cases(), RULES | RANGES)
+def test_flows_over_links_without_a_limit_are_the_heap(case: Case, rule: Rule) -> None:
+    assert_equal(case.by_flows(rule), case.by_heap(rule))
+
+
+@examples(50)
+@given(cases(), RULES | RANGES)
+def test_links_with_a_limit_only_cost_time(case: Case, rule: Rule) -> None:
+    limited, free = case.by_flows(rule, 2e7), case.by_flows(rule)
+    if not case.lost:
+        assert limited.steps == free.steps == case.workers * case.steps
+    if case.workers == 1:
+        assert limited.seconds >= free.seconds
+
+
+class _Asked:
+    """The rule of ``ssp``, which an engine does not recognise, so that it has to ask."""
+
+    def __init__(self, bound: int) -> None:
+        self._rule = Stale(bound)
+        self.admits, self.decide = self._rule.admits, self._rule.decide
+
+
+@examples(80)
+@given(cases(), st.integers(0, 4))
+def test_the_quick_way_of_the_heap_is_that_of_the_rule(case: Case, bound: int) -> None:
+    assert_equal(case.by_heap(_Asked(bound)), case.by_heap(Stale(bound)))
