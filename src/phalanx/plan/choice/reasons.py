@@ -29,7 +29,7 @@ def reasons_for(
         *_what_it_costs(wishes, chosen, best),
         *_limits(wishes, chosen),
         *_unknown(wishes, chosen, unknown, evidence),
-        *_guesses(model, chosen, best),
+        *_guesses(model, wishes, chosen, best),
     ]
 
 
@@ -124,7 +124,9 @@ def _unknown(
     ]
 
 
-def _guesses(model: CostModel, chosen: Prediction, best: Mapping[int, Prediction]) -> list[str]:
+def _guesses(
+    model: CostModel, wishes: Wishes, chosen: Prediction, best: Mapping[int, Prediction]
+) -> list[str]:
     said = []
     several = [p for p in best.values() if len(p.machines) > 1]
     if any(not model.network.measured(p.machines) for p in several):
@@ -134,7 +136,7 @@ def _guesses(model: CostModel, chosen: Prediction, best: Mapping[int, Prediction
     scaled = [n for n in chosen.machines if model.job.costs[n].work.extrapolated]
     if scaled:
         said.append(f"{', '.join(scaled)}: computing was scaled from another machine, not measured")
-    if chosen.energy_source == "estimate" and chosen.joules is not None:
+    if wishes.objective == ENERGY and chosen.energy_source == "estimate":
         said.append("energy is an estimate from cores and GPUs: give the machines' watts")
     return said
 

@@ -14,8 +14,8 @@ from phalanx.plan.job import JobProfile
 
 ASKING_SECONDS = 0.5e-3
 """What a push costs besides its bytes: claiming samples, requests, copies (``hosts-steps``)."""
-FLUID_ERROR = 0.2
-"""Of the closed form, which leaves out how pushes meet at a server."""
+FLUID_ERROR = 0.5
+"""Of the closed form, which leaves out how pushes meet at a server: rather a floor."""
 ENGINE_ERROR = 0.06
 """Of the event engine on shared links."""
 GROUP_SIZE = 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from math import exp, log
@@ -29,9 +29,6 @@ step, 5.2 of which are the workers' own start)."""
 START_ERROR = 0.3
 OTHER_ERROR = 0.3
 
-FreeEngine = Callable[[JobProfile, Team, Network, Phase], float]
-"""Seconds of a global batch under a strategy whose workers run freely."""
-
 
 class CostModel:
     """Of one job, on machines of one pool. ``factors``: learnt, by (machine, strategy)."""
@@ -44,10 +41,9 @@ class CostModel:
         workers: int | None = None,
         checkpoints: int | None = None,
         factors: Mapping[tuple[str, str], float] | None = None,
-        engine: FreeEngine | None = None,
     ) -> None:
         self.job, self.probe, self.network = job, probe, Network(probe)
-        self._workers, self._factors, self._engine = workers, factors or {}, engine
+        self._workers, self._factors = workers, factors or {}
         self._teams: dict[tuple[tuple[str, ...], int | None], Team] = {}
         self._checkpoints = job.epochs if checkpoints is None else checkpoints
 
@@ -108,8 +104,10 @@ class CostModel:
         if phase.traits.lockstep:
             return lockstep_cost(self.job, team, self.network, phase)
         seconds = None
-        if exact and self._engine is not None:
-            seconds = self._engine(self.job, team, self.network, phase)
+        if exact:
+            from phalanx.plan.cost.engine import seconds_by_events  # imports NumPy
+
+            seconds = seconds_by_events(self.job, team, self.network, phase)
         return free_cost(self.job, team, self.network, phase, seconds)
 
     def _parts(self, spec: Spec) -> list[tuple[Phase, float]]:
