@@ -12,7 +12,7 @@ from phalanx.core.words import seconds
 from phalanx.plan.choice.evidence import Evidence, never
 from phalanx.plan.choice.reasons import reasons_for
 from phalanx.plan.choice.search import Approved, best_by_size, others
-from phalanx.plan.choice.wishes import COST, Wishes
+from phalanx.plan.choice.wishes import COST, TIME, Wishes
 from phalanx.plan.cost.model import CostModel
 from phalanx.plan.prediction import Interval, Prediction
 from phalanx.pool.machine import Machine
@@ -21,6 +21,9 @@ LEAST_GAIN = 1.05
 """More machines have to be better by so much, at the lower end of what is expected."""
 MOST_BASES = 4
 """Selections on which strategies that change the mathematics are tried."""
+
+
+MOST_UNKNOWN = 5
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,12 +60,16 @@ def choose_plan(
     by_name = {m.name: m for m in machines}
     bases = [[by_name[n] for n in p.machines] for p in ranked if len(p.machines) > 1]
     found = others(model, bases[:MOST_BASES], wishes, approved)
-    unknown = [p for p in found if least_gain(wishes.value(chosen), wishes.value(p)) > LEAST_GAIN]
+    better = [p for p in found if least_gain(wishes.value(chosen), wishes.value(p)) > LEAST_GAIN]
+    unknown = list({p.strategy: p for p in reversed(better)}.values())[::-1]  # the best of each
+    quickest = chosen
+    if wishes.objective != TIME:
+        quickest = decide(best_by_size(model, machines, Wishes(), approved), Wishes())
     return Choice(
         chosen=chosen,
         ranked=ranked,
-        unknown=unknown,
-        reasons=reasons_for(model, machines, wishes, chosen, best, unknown, evidence),
+        unknown=unknown[:MOST_UNKNOWN],
+        reasons=reasons_for(model, machines, wishes, chosen, quickest, best, unknown, evidence),
     )
 
 

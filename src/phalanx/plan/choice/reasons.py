@@ -19,6 +19,7 @@ def reasons_for(
     machines: Sequence[Machine],
     wishes: Wishes,
     chosen: Prediction,
+    quickest: Prediction,
     best: Mapping[int, Prediction],
     unknown: Sequence[Prediction],
     evidence: Evidence | None,
@@ -26,7 +27,7 @@ def reasons_for(
     return [
         *_distribution(wishes, chosen, best),
         *_left_out(machines, wishes, chosen, best),
-        *_what_it_costs(wishes, chosen, best),
+        *_what_it_costs(wishes, chosen, quickest),
         *_limits(wishes, chosen),
         *_unknown(wishes, chosen, unknown, evidence),
         *_guesses(model, wishes, chosen, best),
@@ -51,8 +52,9 @@ def _distribution(wishes: Wishes, chosen: Prediction, best: Mapping[int, Predict
     other = min(several, key=lambda p: wishes.value(p).value)
     theirs = wishes.value(other).value
     times = f", {theirs / value:.2f} times as much" if value else ""
+    word = "takes" if wishes.objective == TIME else "needs"
     return [
-        f"do not distribute this: {_names(chosen)} alone takes {shown(wishes, value)}; the best of"
+        f"do not distribute this: {_names(chosen)} alone {word} {shown(wishes, value)}; the best of"
         f" several machines ({_names(other)}, {other.strategy}) {shown(wishes, theirs)}{times},"
         f" limited by {other.limit}"
     ]
@@ -78,9 +80,8 @@ def _left_out(
     ]
 
 
-def _what_it_costs(wishes: Wishes, chosen: Prediction, best: Mapping[int, Prediction]) -> list[str]:
+def _what_it_costs(wishes: Wishes, chosen: Prediction, quickest: Prediction) -> list[str]:
     """Another objective than time is paid for in time."""
-    quickest = min(best.values(), key=lambda p: p.seconds.value)
     times = chosen.seconds.value / quickest.seconds.value
     if wishes.objective == TIME or times < SLOWER_TO_TELL:
         return []
