@@ -23,9 +23,6 @@ MOST_BASES = 4
 """Selections on which strategies that change the mathematics are tried."""
 
 
-MOST_UNKNOWN = 5
-
-
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """What to do, what else there is, and why."""
 
@@ -60,15 +57,14 @@ def choose_plan(
     by_name = {m.name: m for m in machines}
     bases = [[by_name[n] for n in p.machines] for p in ranked if len(p.machines) > 1]
     found = others(model, bases[:MOST_BASES], wishes, approved)
-    better = [p for p in found if least_gain(wishes.value(chosen), wishes.value(p)) > LEAST_GAIN]
-    unknown = list({p.strategy: p for p in reversed(better)}.values())[::-1]  # the best of each
+    unknown = [p for p in found if least_gain(wishes.value(chosen), wishes.value(p)) > LEAST_GAIN]
     quickest = chosen
     if wishes.objective != TIME:
         quickest = decide(best_by_size(model, machines, Wishes(), approved), Wishes())
     return Choice(
         chosen=chosen,
         ranked=ranked,
-        unknown=unknown[:MOST_UNKNOWN],
+        unknown=unknown,
         reasons=reasons_for(model, machines, wishes, chosen, quickest, best, unknown, evidence),
     )
 

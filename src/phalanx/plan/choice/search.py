@@ -134,7 +134,10 @@ def others(
 
 
 def _few(ranked: Sequence[Prediction]) -> list[Prediction]:
-    """The best ones, and the best of the same steps with a codec, which changes least."""
-    chosen = list(ranked[:JUDGED])
-    coded = [p for p in ranked if p.strategy.startswith("allreduce+")]
-    return chosen + [p for p in coded[:2] if p not in chosen]
+    """The best ones, each strategy once, and the same steps with a codec: those change least."""
+    once: dict[str, Prediction] = {}
+    for found in ranked:
+        once.setdefault(found.strategy, found)
+    distinct = list(once.values())
+    coded = [p for p in distinct[JUDGED:] if p.strategy.startswith("allreduce+")]
+    return distinct[:JUDGED] + coded
