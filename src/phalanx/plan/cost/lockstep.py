@@ -125,6 +125,7 @@ def _collective(
     found = network.all_reduce(hosts, size, str(topology) if topology else None)
     goes_ahead = (
         phase.name == "allreduce"
+        and team.overlaps
         and found.name == "all_reduce.direct"
         and size >= LEAST_AHEAD
         and len(team.members) == len(hosts)

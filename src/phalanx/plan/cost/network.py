@@ -65,12 +65,11 @@ class Network:
         key = frozenset(names)
         if key not in self._slowest:
             found = slowest(self._probe, key) if self._probe else None
-            overhead = self._probe.message_seconds if self._probe else None
-            self._slowest[key] = (
-                LinkSpeed(*(found or (self._usual.latency, self._usual.bandwidth)),
-                          overhead if overhead is not None else MESSAGE_SECONDS),
-                found is not None,
-            )  # fmt: skip
+            latency, bandwidth = found or (self._usual.latency, self._usual.bandwidth)
+            # As the probe's own predictions have it: half a round trip contains one handling.
+            overhead = min(MESSAGE_SECONDS, latency / 2)
+            speed = LinkSpeed(latency - overhead, bandwidth, overhead)
+            self._slowest[key] = speed, found is not None
         return self._slowest[key]
 
     def all_reduce(self, names: Sequence[str], count: float, topology: str | None) -> ExchangeCost:

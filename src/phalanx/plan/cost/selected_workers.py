@@ -56,6 +56,8 @@ class SelectedWorkers:
     """Those that have memory of their own, which is what messages go between."""
     per_host: Mapping[str, int]
     batch: int
+    overlaps: bool = False
+    """Whether gradients may leave before their step: processors only, and no encryption."""
 
     @property
     def variation(self) -> float:
@@ -95,4 +97,5 @@ def form_team(
         first = used[0].name
         return SelectedWorkers(tuple(members), (first,), {first: count}, job.batch)
     counts = {m.name: share for m, share in zip(machines, shares, strict=True) if share}
-    return SelectedWorkers(tuple(members), tuple(counts), counts, job.batch)
+    overlaps = not any(machine.gpus or machine.tls for machine in used)
+    return SelectedWorkers(tuple(members), tuple(counts), counts, job.batch, overlaps)

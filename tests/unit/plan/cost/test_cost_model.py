@@ -44,6 +44,14 @@ def test_gradients_that_are_ready_early_are_hidden_behind_computing() -> None:
     assert _steps(late) - _steps(soon) == pytest.approx(0.85 * 0.05, rel=0.02)
 
 
+def test_encrypted_links_hide_nothing() -> None:
+    early = job({"a": 0.01, "b": 0.01}, ready=[(0.5, 0.2), (0.5, 1.0)])
+    found = [
+        predict(j, machines("ab", tls=True), probe("ab", 40e6), "allreduce") for j in (EQUAL, early)
+    ]
+    assert _steps(found[0]) == _steps(found[1])
+
+
 def test_of_three_machines_only_the_way_there_can_be_hidden() -> None:
     three = dict.fromkeys("abc", 0.01)
     early = job(three, ready=[(0.9, 0.0), (0.1, 1.0)])
