@@ -18,7 +18,7 @@ from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
 from phalanx.launch.launchers.launcher import Job, Launch
 from phalanx.launch.run import controller
-from phalanx.launch.run.controller import Observer, Outcome, execute
+from phalanx.launch.run.controller import Observer, RunOutcome, execute
 from phalanx.observe.events.event_types import Event, MachineSample
 from phalanx.observe.summary.summary import Summary
 from phalanx.plan.plan import Plan, PlannedMachine, Slot
@@ -124,7 +124,7 @@ class Recorder(Observer):
 
 def run(
     folder: Path, body: str, workers: int = 2, launcher: str = "local"
-) -> tuple[Outcome, Recorder, RunPaths]:
+) -> tuple[RunOutcome, Recorder, RunPaths]:
     paths = RunPaths(folder / "run").make()
     recorder = Recorder()
     outcome = execute(make_job(write_script(folder, body), workers, launcher), paths, recorder)

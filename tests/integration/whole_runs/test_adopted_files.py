@@ -91,7 +91,7 @@ except OSError:
 """
 
 
-@pytest.mark.parametrize(("rank", "mode"), [(0, "w"), (1, "r")])
+@pytest.mark.parametrize(("rank", "mode"), [pytest.param(0, "w", marks=pytest.mark.slow), (1, "r")])
 def test_a_traceback_is_the_scripts_own(tmp_path: Path, rank: int, mode: str) -> None:
     (tmp_path / "train.py").write_text(FAILS.format(rank=rank, mode=mode))
     ended = phalanx("run", "train.py", "--workers", "2", cwd=tmp_path)

@@ -70,7 +70,7 @@ def _weights(out: str) -> str:
         ("pairs", "not made up of those of its parts"),
         pytest.param("padded", "not made up of those of its parts", marks=pytest.mark.slow),
         pytest.param("hook", "not made up of those of its parts", marks=pytest.mark.slow),
-        ("sum", "--loss sum"),
+        pytest.param("sum", "--loss sum", marks=pytest.mark.slow),
     ],
 )
 def test_what_does_not_come_apart_is_refused(tmp_path: Path, kind: str, words: str) -> None:
@@ -80,7 +80,8 @@ def test_what_does_not_come_apart_is_refused(tmp_path: Path, kind: str, words: s
     assert words in " ".join(ended.stderr.split()), ended.stderr
 
 
-@pytest.mark.parametrize("kind", ["sharpness", pytest.param("clamped", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sharpness", "clamped"])
 def test_weights_that_the_script_moves_itself_are_those_of_one_process(
     tmp_path: Path, kind: str
 ) -> None:

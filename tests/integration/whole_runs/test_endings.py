@@ -110,7 +110,12 @@ phalanx.fit(m, optimizer=torch.optim.SGD(m.parameters(), lr=0.1), loss=torch.nn.
     ("text", "words", "message"),
     [
         (FIT.format(samples=2, batch=8), IN_PROCESS, "more than the 2 samples"),
-        (FIT.format(samples=20, batch=2), IN_PROCESS, "batch of 2 is smaller than the 3"),
+        pytest.param(
+            FIT.format(samples=20, batch=2),
+            IN_PROCESS,
+            "batch of 2 is smaller than the 3",
+            marks=pytest.mark.slow,
+        ),
         (
             "import phalanx\nif False: phalanx.fit()\n",
             [],

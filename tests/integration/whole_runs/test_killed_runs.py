@@ -142,7 +142,7 @@ def _go_on(folder: Path, undisturbed: Undisturbed) -> str:
     if ended.returncode == 2:
         told = [line for line in ended.stderr.splitlines() if line.startswith("error:")]
         assert len(told) == 1, ended.stderr
-        if told[0].endswith("is done"):
+        if told[0].endswith("has finished"):
             assert _model(folder) == undisturbed.model
             return OVER
         assert "has no checkpoint to resume from" in told[0]

@@ -33,13 +33,20 @@ IN_PROCESS = ("--launcher", "inprocess")
             0,
             "Not finite: 1 step was skipped, in epoch 1 (the loss of worker 1).",
         ),
-        (
+        pytest.param(
             "0.1",
             (*IN_PROCESS, "--on-nonfinite", "stop"),
             1,
             "a step was not finite, the last at step 4",
+            marks=pytest.mark.slow,
         ),
-        ("3e38", (), 1, "at the end of training the weights are not finite"),
+        pytest.param(
+            "3e38",
+            (),
+            1,
+            "at the end of training the weights are not finite",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_it_is_said_and_decides_the_exit_code(

@@ -48,7 +48,9 @@ def package(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("launcher", ["local", pytest.param("inprocess", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("words", [["-m", "pkg.train"], ["pkg/train.py"]])
+@pytest.mark.parametrize(
+    "words", [["-m", "pkg.train"], pytest.param(["pkg/train.py"], marks=pytest.mark.slow)]
+)
 def test_relative_imports_and_modules(package: Path, words: list[str], launcher: str) -> None:
     ended = phalanx("run", *words, "--workers", "1", "--launcher", launcher, "--json", cwd=package)
     assert ended.returncode == 0, ended.stderr

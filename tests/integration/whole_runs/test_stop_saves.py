@@ -43,7 +43,9 @@ def _stopped(folder: Path, text: str, *words: str, workers: int) -> RunPaths:
     return paths
 
 
-@pytest.mark.parametrize(("workers", "strategy"), [(1, "allreduce"), (2, "async")])
+@pytest.mark.parametrize(
+    ("workers", "strategy"), [pytest.param(1, "allreduce", marks=pytest.mark.slow), (2, "async")]
+)
 def test_a_stop_in_the_first_epoch_leaves_a_checkpoint(
     tmp_path: Path, workers: int, strategy: str
 ) -> None:

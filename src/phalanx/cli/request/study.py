@@ -21,7 +21,7 @@ from phalanx.core.settings import OURS
 if TYPE_CHECKING:
     from phalanx.cli.request.request import Request
     from phalanx.launch.launchers.launcher import Job
-    from phalanx.launch.run.controller import Outcome
+    from phalanx.launch.run.controller import RunOutcome
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class StudyRun:
         self._repeat = request.options.repeat
         self._script = str(request.script)
         self._command = request.command
-        self._outcomes: list[Outcome] = []
+        self._outcomes: list[RunOutcome] = []
 
     def names(self) -> list[str]:
         labels = [cell.label(self._batches, self._repeat) for cell in self._cells]
@@ -161,7 +161,7 @@ class StudyRun:
                 return True
         return False
 
-    def _run_one(self, study: Study, name: str, job: Job) -> Outcome:
+    def _run_one(self, study: Study, name: str, job: Job) -> RunOutcome:
         from phalanx.cli.request.systems import cannot_run, ready
         from phalanx.cli.show.progress import observe
         from phalanx.launch.run.controller import execute
@@ -216,7 +216,7 @@ MOST_AGAIN = 60.0
 """Seconds of training that are not worth repeating unasked."""
 
 
-def in_question(outcomes: Sequence[Outcome]) -> list[int]:
+def in_question(outcomes: Sequence[RunOutcome]) -> list[int]:
     """The fastest and ``single``, in this order, if one worker took implausibly long."""
     from phalanx.report.load import train_seconds
     from phalanx.report.noise import NOISE, SHORT_SECONDS

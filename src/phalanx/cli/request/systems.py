@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from phalanx.core.run_folder.run_paths import RunPaths
     from phalanx.launch.frameworks import Framework
     from phalanx.launch.launchers.launcher import Job
-    from phalanx.launch.run.controller import Outcome
+    from phalanx.launch.run.controller import RunOutcome
 
 
 @dataclass(frozen=True)
@@ -183,12 +183,12 @@ def ready(job: Job, out: Output) -> Job:
     return replace(job, framework=msgspec.structs.replace(job.framework, python=str(python)))
 
 
-def cannot_run(job: Job, paths: RunPaths, error: PhalanxError) -> Outcome:
+def cannot_run(job: Job, paths: RunPaths, error: PhalanxError) -> RunOutcome:
     """The outcome of a run that could not even be started: a row with its reason."""
-    from phalanx.launch.run.controller import Outcome
+    from phalanx.launch.run.controller import RunOutcome
 
     summary = Summary(run=paths.id, status="failed", strategy=job.settings.strategy)
     summary.system = job.framework.system if job.framework else OURS
     summary.workers, summary.batch = job.plan.workers, job.settings.batch
     write_whole(paths.summary, summary.to_json() + "\n")
-    return Outcome(summary, error, error.exit_code)
+    return RunOutcome(summary, error, error.exit_code)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from phalanx.cli.request.request import Request
     from phalanx.cli.request.tuning_specs import Specs
     from phalanx.launch.launchers.launcher import Job, Launch
-    from phalanx.launch.run.controller import Outcome
+    from phalanx.launch.run.controller import RunOutcome
     from phalanx.observe.events.event_types import Event, MachineSample
     from phalanx.observe.summary.summary import Summary
 
@@ -80,7 +80,7 @@ class Tuning:
                 return outcome.exit_code
         return DONE
 
-    def _run_one(self, study: Study, trial: SwitchTrial) -> Outcome:
+    def _run_one(self, study: Study, trial: SwitchTrial) -> RunOutcome:
         from phalanx.cli.show.progress import observe
         from phalanx.launch.run.controller import execute
 

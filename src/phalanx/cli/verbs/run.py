@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from phalanx.cli.request.request import Request
     from phalanx.core.run_folder.run_paths import RunPaths
     from phalanx.launch.launchers.launcher import Job
-    from phalanx.launch.run.controller import Outcome
+    from phalanx.launch.run.controller import RunOutcome
 
 
 @o.expanded("repeat", checkpoint_every="1")
@@ -115,7 +115,7 @@ def execute_and_tell(title: str, job: Job, out: Output) -> int:
     return tell_outcome(outcome, paths, out)
 
 
-def tell_outcome(outcome: Outcome, paths: RunPaths, out: Output) -> int:
+def tell_outcome(outcome: RunOutcome, paths: RunPaths, out: Output) -> int:
     """What came of a run, for people and for programs; the exit code."""
     from phalanx.cli.show.result_lines import beside_prediction, describe
     from phalanx.report.findings import findings
@@ -139,7 +139,7 @@ def tell_outcome(outcome: Outcome, paths: RunPaths, out: Output) -> int:
     return outcome.exit_code
 
 
-def _result(outcome: Outcome) -> dict[str, Any]:
+def _result(outcome: RunOutcome) -> dict[str, Any]:
     import msgspec
 
     result: dict[str, Any] = msgspec.to_builtins(outcome.summary)

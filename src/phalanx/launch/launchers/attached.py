@@ -16,14 +16,14 @@ from phalanx.launch.launchers.ssh import SshLauncher
 from phalanx.launch.machines.event_loop import EventLoop
 from phalanx.launch.machines.reconnect import reconnect_seconds
 from phalanx.launch.machines.recover_results import salvage
-from phalanx.launch.run.controller import Controller, Outcome
+from phalanx.launch.run.controller import Controller, RunOutcome
 from phalanx.launch.run.interrupts import Interrupts
 from phalanx.launch.run.observer import Observer
 from phalanx.launch.ssh.ssh_login import with_passwords
 from phalanx.observe.summary.summary import summarise
 
 
-def take_over(job: Job, paths: RunPaths, observer: Observer) -> Outcome:
+def take_over(job: Job, paths: RunPaths, observer: Observer) -> RunOutcome:
     """Be the controller of a run that was left alone, until its end."""
     launcher = AttachedLauncher()
     try:
@@ -43,7 +43,7 @@ def take_over(job: Job, paths: RunPaths, observer: Observer) -> Outcome:
         paths.detached.unlink(missing_ok=True)
         summary = summarise(paths)
         write_whole(paths.summary, summary.to_json() + "\n")
-        return Outcome(summary, error, error.exit_code)
+        return RunOutcome(summary, error, error.exit_code)
 
 
 class AttachedLauncher(SshLauncher):

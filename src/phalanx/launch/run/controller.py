@@ -51,7 +51,7 @@ _PATIENCE_FOR_FIRST = 300.0
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """How a run ended. ``error`` says why when it was not ``done``."""
 
     summary: Summary
@@ -66,7 +66,7 @@ class _Ending:
     error: PhalanxError | None = None
 
 
-def execute(job: Job, paths: RunPaths, observer: Observer) -> Outcome:
+def execute(job: Job, paths: RunPaths, observer: Observer) -> RunOutcome:
     """Run ``job`` in the folder ``paths`` to its end, whatever that is.
 
     Raises only what is wrong before anything is started. Call it from the main thread, which
@@ -122,7 +122,7 @@ class Controller:
         self._figures = figures_of(launch, paths)
         self._place = OpenRunFolder(paths.folder)
 
-    def run(self) -> Outcome:
+    def run(self) -> RunOutcome:
         ending = _Ending("failed", MACHINE_FAILED)
         with claim.hold(self._paths):
             try:
@@ -141,7 +141,7 @@ class Controller:
                 unwritten = self._write_down(summary) if ending.status != RUNNING else None
         self._observer.finished(summary)
         error = ending.error or unwritten
-        return Outcome(summary, error, ending.exit_code or (error.exit_code if error else DONE))
+        return RunOutcome(summary, error, ending.exit_code or (error.exit_code if error else DONE))
 
     def _supervise(self) -> _Ending:
         self._observer.started(self._launch)

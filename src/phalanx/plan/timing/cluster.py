@@ -15,8 +15,8 @@ class FreeCluster:
 
     A worker computes, sends its push, a part to each server; a server is busy with one part after
     another. When all parts are applied the worker's clock counts, and it waits until the rule
-    admits it; then the reply comes. Workers of one machine use its link together, but nothing
-    that stays on a machine uses a link.
+    admits it; then the reply comes. Workers of one machine use its link together, and where links
+    are limited its connections in turns; nothing that stays on a machine uses a link.
     """
 
     compute: Sequence[float]
@@ -49,8 +49,9 @@ class FreeCluster:
         """Links as queues, for clusters that are too large for flows.
 
         Returns the seconds for which the slowest server is busy with a push, its link included,
-        and the seconds that each worker's own link adds to a step. Where links are saturated the
-        throughput is that of fair shares; single steps are not.
+        and the seconds that each worker's own link adds to a step. Within a few percent of fair
+        shares, but up to a quarter too fast where the links of servers are saturated: fair shares
+        let pushes bunch, and then replies.
         """
         parts = len(self.servers)
         push, reply = self.push_bytes / parts, self.reply_bytes / parts

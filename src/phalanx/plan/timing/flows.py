@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter
+from collections import deque
 from enum import IntEnum
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from phalanx.plan.timing.cluster import FreeCluster
 from phalanx.plan.timing.gate import Gate
-from phalanx.plan.timing.outcome import Outcome, Trace, counted
+from phalanx.plan.timing.outcome import Outcome, Trace, histogram
 from phalanx.plan.timing.work import Floats, Ints, Work
 from phalanx.rules.admission import Free, Rule
 
@@ -78,7 +78,7 @@ class Flows:
         done = np.flatnonzero(self._ends <= now)
         self._settle(now)
         self._active[done], self._ends[done], self._rate[done] = False, NEVER, 0.0
-        return done.tolist()  # type: ignore[no-any-return]
+        return done.tolist()
 
     def _settle(self, now: float) -> None:
         """What was sent until ``now``, at the rates so far."""
@@ -97,7 +97,8 @@ class _Kind(IntEnum):
 
 
 def run_flows(work: Work, rule: Rule, cluster: FreeCluster, trace: Trace | None = None) -> Outcome:
-    """Parts are sent to one server after another, as ``sync.store.remote`` does."""
+    """As ``sync.store.remote`` does it: parts are sent to one server after another, and a machine
+    has one connection to each server, on which one request of its workers follows another."""
     return _Run(work, rule, cluster, trace).run()
 
 
@@ -115,12 +116,15 @@ class _Run:
         self._push = cluster.push_bytes / self._parts
         self._reply = cluster.reply_bytes / self._parts
         self._events: list[tuple[float, _Kind, int, int, float]] = []
+        self._connections: dict[tuple[int, int], deque[tuple[int, int, float]]] = {}
+        """Those in use, of a machine to a server, and who waits for them."""
         self._free, self._versions = [0.0] * self._parts, [0] * self._parts
         self._seen = [[0] * self._parts for _ in range(workers)]
         self._sent, self._applied, self._answered = [0] * workers, [0] * workers, [0] * workers
         self._started, self._base, self._late = [0.0] * workers, [0] * workers, [0] * workers
         self._goes_on = [True] * workers
-        self._waited, self._staleness = np.zeros(workers), Counter[int]()
+        self._waited = np.zeros(workers)
+        self._staleness: list[int] = []
         self._now, self._pushes, self._seconds = 0.0, 0, 0.0
 
     def run(self) -> Outcome:
@@ -128,7 +132,7 @@ class _Run:
             if self._work.more(rank, 0):
                 self._compute(rank, 0)
             else:
-                self._gate.leave(rank, 0.0)
+                self._gate.leave(rank)
         while True:
             event, flow = self._events[0][0] if self._events else NEVER, self._flows.next_end()
             if event == flow == NEVER:
@@ -139,7 +143,7 @@ class _Run:
                     self._arrive(place)
             else:
                 self._handle(*heapq.heappop(self._events)[1:])
-        return Outcome(self._seconds, self._pushes, self._waited, counted(self._staleness))
+        return Outcome(self._seconds, self._pushes, self._waited, histogram(self._staleness))
 
     def _at(self, when: float, kind: _Kind, rank: int, server: int = 0, queued: float = 0) -> None:
         heapq.heappush(self._events, (when, kind, rank, server, queued))
@@ -155,26 +159,44 @@ class _Run:
         elif kind is _Kind.APPLIED:
             self._apply(rank, server, queued)
         else:
-            self._answer(rank)
+            self._answer(rank, server)
 
     def _compute(self, rank: int, step: int) -> None:
         self._started[rank] = self._now
         self._at(self._now + self._work.draws.one(rank, step), _Kind.READY, rank)
 
     def _send_next(self, rank: int) -> None:
-        server = self._sent[rank]
-        if server < self._parts:
-            home, machine = self._cluster.homes[rank], self._cluster.servers[server]
-            self._transfer(rank, home, machine, self._push)
+        if (server := self._sent[rank]) < self._parts:
+            self._request(rank, server, rank)
 
-    def _send_reply(self, rank: int, server: int) -> None:
-        place = self._work.workers + rank * self._parts + server
-        home, machine = self._cluster.homes[rank], self._cluster.servers[server]
-        self._transfer(place, machine, home, self._reply)
+    def _place(self, rank: int, server: int) -> int:
+        """Of a reply; that of a push is the rank."""
+        return self._work.workers + rank * self._parts + server
 
-    def _transfer(self, place: int, source: int, target: int, size: float) -> None:
-        if size > 0 and self._flows.takes_time(source, target):
-            self._flows.begin(place, source, target, size, self._now)
+    def _request(self, rank: int, server: int, place: int) -> None:
+        """When the connection is free: of a push, or of a reply alone."""
+        waiting = self._connections.get((self._cluster.homes[rank], server))
+        if waiting is not None:
+            waiting.append((rank, place, self._now))
+            return
+        self._connections[self._cluster.homes[rank], server] = deque()
+        self._transfer(rank, server, place)
+
+    def _release(self, rank: int, server: int) -> None:
+        connection = self._cluster.homes[rank], server
+        if waiting := self._connections[connection]:
+            other, place, since = waiting.popleft()
+            self._waited[other] += self._now - since
+            self._transfer(other, server, place)
+        else:
+            del self._connections[connection]
+
+    def _transfer(self, rank: int, server: int, place: int) -> None:
+        ends, size = (self._cluster.homes[rank], self._cluster.servers[server]), self._push
+        if place != rank:
+            ends, size = ends[::-1], self._reply
+        if size > 0 and self._flows.takes_time(*ends):
+            self._flows.begin(place, *ends, size, self._now)
         else:
             self._arrive(place)
 
@@ -196,17 +218,19 @@ class _Run:
         self._applied[rank] += 1
         if self._at_once:
             self._seen[rank][server] = self._versions[server]
-            self._send_reply(rank, server)
+            self._transfer(rank, server, self._place(rank, server))
+        else:
+            self._release(rank, server)
         if self._applied[rank] < self._parts:
             return
-        self._staleness[self._late[rank]] += 1
+        self._staleness.append(self._late[rank])
         self._waited[rank] += queued
         self._applied[rank] = self._late[rank] = 0
         self._pushes += 1
         self._admit(self._gate.pushed(rank, self._now))
 
     def _admit(self, admitted: list[tuple[int, float]]) -> None:
-        for rank, since in admitted:  # grows while it is read: one that leaves releases others
+        for rank, since in admitted:
             self._waited[rank] += self._now - since
             step = self._gate.steps[rank]
             if self._trace is not None:
@@ -216,11 +240,12 @@ class _Run:
             if not self._at_once:
                 self._seen[rank] = list(self._versions)
                 for server in range(self._parts):
-                    self._send_reply(rank, server)
+                    self._request(rank, server, self._place(rank, server))
             if not self._goes_on[rank]:
-                admitted += self._gate.leave(rank, self._now)
+                self._gate.leave(rank)
 
-    def _answer(self, rank: int) -> None:
+    def _answer(self, rank: int, server: int) -> None:
+        self._release(rank, server)
         self._answered[rank] += 1
         if self._answered[rank] < self._parts:
             return

@@ -12,13 +12,13 @@ from phalanx.plan.timing.flows import run_flows
 from phalanx.plan.timing.heap import run_heap
 from phalanx.plan.timing.outcome import Outcome, Trace
 from phalanx.plan.timing.windows import run_windows
-from phalanx.plan.timing.work import Draws, Floats, Lost, Slow, Work
+from phalanx.plan.timing.work import Floats, Lost, Slow, StepDraws, Work
 from phalanx.rules.admission import Free, Rule, Stale
 
 MOST_FLOWS = 64
 """Workers up to which links are shared exactly; beyond, links are queues (``queued``)."""
 
-FULL_WINDOW, FULL_BOUNDED_WINDOW = 24.0, 80.0
+FULL_WINDOW, FULL_BOUNDED_WINDOW = 24.0, 56.0
 """Pushes in a window from which on windows are faster than events one by one, as measured."""
 
 
@@ -43,7 +43,7 @@ def run_free(
     update, extra, flowing = cluster.update, None, cluster.limited
     if flowing and len(cluster.compute) > MOST_FLOWS:
         (update, extra), flowing = cluster.queued(), False
-    drawn = Draws(cluster.compute, cluster.variation, seed, slow=slow, table=draws, extra=extra)
+    drawn = StepDraws(cluster.compute, cluster.variation, seed, slow=slow, table=draws, extra=extra)
     work = Work(drawn, steps, lost=lost, by_samples=by_samples)
     if flowing:
         return run_flows(work, rule, cluster, trace)
@@ -69,7 +69,7 @@ def run_groups(
     pushes as one worker would. ``cluster`` is that of the teams, but for ``compute``, which is
     that of all workers; ``trace`` gets the number of a team for a rank.
     """
-    single = Draws(cluster.compute, cluster.variation, seed, table=draws).block(0, steps).T
+    single = StepDraws(cluster.compute, cluster.variation, seed, table=draws).block(0, steps).T
     spent = np.stack([single[list(team)].max(axis=0) for team in teams])
     table = spent + np.asarray(exchange, np.float64)[:, None]
     grouped = replace(cluster, compute=table.mean(axis=1).tolist())

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+import numpy as np
+
 from phalanx.rules.admission import AWAY, Clocks, Free, Rule, Stale
+
+FEW = 48
+"""Workers up to which a rule sees all clocks."""
 
 
 class Gate:
@@ -15,17 +20,18 @@ class Gate:
     """
 
     def __init__(self, rule: Rule, workers: int) -> None:
-        self._rule = rule
-        self.bound = (
-            rule.bound if isinstance(rule, Stale) else AWAY if isinstance(rule, Free) else -1
-        )
+        self._rule, self.bound = rule, -1
         """How far ahead any worker may be; -1 where the rule has to be asked."""
+        if isinstance(rule, Free | Stale):
+            self.bound = rule.bound if isinstance(rule, Stale) else AWAY
         self.steps, self._times, self._intervals = [0] * workers, [0.0] * workers, [0.0] * workers
         self._grants, self._began, self.lowest = [0] * workers, [0.0] * workers, [0]
+        self._clocks = Clocks(self.steps, self._times, self._intervals, self._grants, 0)
+        self._pace = np.zeros((3, workers))
+        """Steps, when the next push is expected, and how long a step takes."""
         self.at = defaultdict(int, {0: workers})
         """How many workers have done so many steps."""
         self._waiting: dict[int, float] = {}
-        self._clocks = Clocks(self.steps, self._times, self._intervals, self._grants, 0)
 
     def pushed(self, rank: int, now: float) -> list[tuple[int, float]]:
         """Who goes on now, and since when it has waited."""
@@ -34,8 +40,7 @@ class Gate:
         self.at[step + 1] += 1
         rose = self._leave_level(step)
         if self.bound < 0:
-            self._times[rank], self._intervals[rank] = now, now - self._began[rank]
-            self._grants[rank] = self._rule.decide(rank, self._clocks, now)
+            self._decide(rank, now)
         admitted = []
         if self._admits(rank):
             self._began[rank] = now
@@ -46,10 +51,43 @@ class Gate:
             admitted += self._released(now)
         return admitted
 
-    def leave(self, rank: int, now: float) -> list[tuple[int, float]]:
-        """``rank`` rests for ever; returns who goes on because of it."""
+    def leave(self, rank: int) -> None:
+        """``rank``, which was admitted, rests for ever.
+
+        That releases no one: those who wait are one step too far ahead, so the push that let this
+        worker go has let them go too.
+        """
         step, self.steps[rank] = self.steps[rank], AWAY
-        return self._released(now) if self._leave_level(step) else []
+        self._pace[0, rank] = AWAY
+        self._leave_level(step)
+
+    def _decide(self, rank: int, now: float) -> None:
+        took = now - self._began[rank]
+        self._times[rank], self._intervals[rank] = now, took
+        self._pace[:, rank] = self.steps[rank], now + took, took
+        place, clocks = rank, self._clocks
+        if len(self.steps) > FEW and not self._rule.admits(rank, clocks):
+            place, clocks = self._without_the_early(rank, now)
+        self._grants[rank] = self._rule.decide(place, clocks, now)
+
+    def _without_the_early(self, rank: int, now: float) -> tuple[int, Clocks]:
+        """Clocks that give the same decision as all of them, and the place of ``rank`` in them.
+
+        A rule predicts when the last worker will have done so many steps. Of those with equal
+        clocks, one that is expected earlier than another and steps faster is never the last.
+        """
+        behind = np.flatnonzero(self._pace[0] < self.steps[rank])
+        levels, expected, took = self._pace[:, behind]
+        levels -= self.lowest[0]
+        order = np.lexsort((-took, -np.maximum(expected, now), levels))
+        slowest = np.maximum.accumulate((took + levels * 2 * took.max(initial=0.0))[order])
+        kept = np.diff(slowest, prepend=-1.0) > 0
+        if took.min(initial=1.0) <= 0.0:  # with an unknown pace, nothing is predicted
+            return rank, self._clocks
+        chosen = [rank, *behind[order[kept]].tolist()]
+        known = (self.steps, self._times, self._intervals, self._grants)
+        steps, times, intervals, grants = ([cells[i] for i in chosen] for cells in known)
+        return 0, Clocks(steps, times, intervals, grants, self.lowest[0])
 
     def _admits(self, rank: int) -> bool:
         if self.bound < 0:

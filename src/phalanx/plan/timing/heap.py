@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
 
 import numpy as np
 
 from phalanx.plan.timing.gate import Gate
-from phalanx.plan.timing.outcome import Outcome, Trace, counted
+from phalanx.plan.timing.outcome import Outcome, Trace, histogram
 from phalanx.plan.timing.work import Work
 from phalanx.rules.admission import Rule
 
@@ -23,10 +22,10 @@ def run_heap(
         if work.more(rank, 0):
             pushes.append((work.draws.one(rank, 0) + latency, rank))
         else:
-            gate.leave(rank, 0.0)
+            gate.leave(rank)
     heapq.heapify(pushes)
     started, waited, seen = [0.0] * workers, [0.0] * workers, [0] * workers
-    late: defaultdict[int, int] = defaultdict(int)
+    late: list[int] = []
     free = seconds = 0.0
     version = 0
     steps, at, lowest, quick = gate.steps, gate.at, gate.lowest, gate.bound if not trace else -1
@@ -38,7 +37,7 @@ def run_heap(
             free += update
         else:
             free = arrived + update
-        late[version - seen[rank]] += 1
+        late.append(version - seen[rank])
         version += 1
         step = steps[rank]
         if step - lowest[0] < quick and at[step] > 1 and more(rank, step + 1):
@@ -49,8 +48,7 @@ def run_heap(
             replace(pushes, (free + latency + draw(rank, step + 1) + latency, rank))
             continue
         heapq.heappop(pushes)
-        admitted = gate.pushed(rank, free)
-        for other, since in admitted:  # grows while it is read: one that leaves releases others
+        for other, since in gate.pushed(rank, free):
             waited[other] += free - since
             step = steps[other]
             if trace is not None:
@@ -60,5 +58,5 @@ def run_heap(
                 push(pushes, (started[other] + draw(other, step) + latency, other))
             else:
                 seconds = max(seconds, started[other])
-                admitted += gate.leave(other, free)
-    return Outcome(seconds, version, np.asarray(waited), counted(late))
+                gate.leave(other)
+    return Outcome(seconds, version, np.asarray(waited), histogram(late))

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.plan.timing.outcome import Outcome, Trace
-from phalanx.plan.timing.work import Draws, Floats, Lost, Slow
+from phalanx.plan.timing.work import Floats, Lost, Slow, StepDraws
 
 CHUNK = 1 << 17
 """Worker-steps that are computed at once: what fits a processor's cache."""
@@ -30,7 +30,7 @@ def run_lockstep(
     ``compute``: mean seconds of a step of each worker. The others do a lost worker's share: their
     steps take longer in proportion. ``draws`` replaces what is drawn, a row for each worker.
     """
-    drawn = Draws(compute, variation, seed, slow=slow, table=draws)
+    drawn = StepDraws(compute, variation, seed, slow=slow, table=draws)
     ends = np.full(drawn.workers, steps)
     for worker, step in lost:
         ends[worker] = min(ends[worker], step)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,21 +34,5 @@ class Outcome:
         return float(self.staleness @ np.arange(len(self.staleness))) / pushes
 
 
-class Histogram:
-    """Counts of small numbers."""
-
-    def __init__(self) -> None:
-        self.counts: NDArray[np.int64] = np.zeros(0, np.int64)
-
-    def add(self, numbers: NDArray[np.int64]) -> None:
-        found = np.bincount(numbers, minlength=len(self.counts))
-        found[: len(self.counts)] += self.counts
-        self.counts = found
-
-
-def counted(found: Mapping[int, int]) -> NDArray[Any]:
-    """A histogram as an array."""
-    counts = np.zeros(max(found, default=-1) + 1, np.int64)
-    for number, times in found.items():
-        counts[number] = times
-    return counts
+def histogram(numbers: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.bincount(np.asarray(numbers, np.int64))

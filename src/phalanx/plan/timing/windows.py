@@ -12,10 +12,10 @@ import math
 
 import numpy as np
 
-from phalanx.plan.timing.outcome import Histogram, Outcome
+from phalanx.plan.timing.outcome import Outcome
 from phalanx.plan.timing.work import Floats, Ints, Work
 
-NEVER = math.inf
+NEVER, NO_CLOCK = math.inf, np.iinfo(np.int64).max
 
 
 def run_windows(work: Work, bound: int | None, latency: float, update: float) -> Outcome:
@@ -35,7 +35,7 @@ class _Windows:
         self._arrive[~self._present] = NEVER
         self._ahead = work.draws.many(everyone, self._clock + 1)
         """Of the step after the one that is under way."""
-        self._late = Histogram()
+        self._staleness = np.zeros(0, np.int64)
         self._lowest, self._holders = 0, int(self._present.sum())
         """The lowest clock, and how many are at it."""
         self._version, self._free, self._seconds = 0, 0.0, 0.0
@@ -51,7 +51,7 @@ class _Windows:
             self._serve(who, arrived, begun)
             if self._holders == 0 and self._bound is not None:
                 self._release()
-        return Outcome(self._seconds, self._version, self._waited, self._late.counts)
+        return Outcome(self._seconds, self._version, self._waited, self._staleness)
 
     def _window(self) -> Ints | None:
         """Those who arrive before anyone can have returned, in their order."""
@@ -77,7 +77,9 @@ class _Windows:
         self._free = float(done[-1])
         versions = np.arange(self._version, self._version + count)
         self._version += count
-        self._late.add(versions - self._seen[who])
+        late = np.bincount(versions - self._seen[who], minlength=len(self._staleness))
+        late[: len(self._staleness)] += self._staleness
+        self._staleness = late
         self._waited[who] += begun - arrived
         self._clock[who] += 1
         versions += 1
@@ -103,15 +105,12 @@ class _Windows:
         self._ahead[who] = self._work.draws.many(who, clocks + 1)
 
     def _release(self) -> None:
-        """The lowest clock has risen: admit whom it admits, and so on if those leave."""
-        while self._present.any():
-            self._lowest = int(self._clock[self._present].min())
-            ready = (self._since < NEVER) & (self._clock - self._lowest <= (self._bound or 0))
-            who = np.flatnonzero(ready)
-            if len(who) == 0:
-                break
+        """The lowest clock has risen: all who waited were one step too far ahead, and go on."""
+        who = np.flatnonzero(self._since < NEVER)
+        if len(who):
             self._waited[who] += self._free - self._since[who]
             self._since[who] = NEVER
-            times, versions = np.full(len(who), self._free), np.full(len(who), self._version)
-            self._begin(who, times, versions)
-        self._holders = int((self._present & (self._clock == self._lowest)).sum())
+            self._begin(who, np.full(len(who), self._free), np.full(len(who), self._version))
+        clocks = self._clock[self._present]
+        self._lowest = int(clocks.min(initial=NO_CLOCK))
+        self._holders = int((clocks == self._lowest).sum())

@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-class Draws:
+class StepDraws:
     """Seconds of computing: a mean for each worker, times a lognormal factor of mean 1.
 
     A ``table`` (a row for each worker, a column for each step, used again when it is at its end)
@@ -111,7 +111,7 @@ class Draws:
 class Work:
     """Who does another step: each worker so many, or all together so many (``by_samples``)."""
 
-    def __init__(self, draws: Draws, steps: int, *, lost: Lost = (), by_samples: bool) -> None:
+    def __init__(self, draws: StepDraws, steps: int, *, lost: Lost = (), by_samples: bool) -> None:
         self.draws, self.workers = draws, draws.workers
         self._shared, self._unclaimed = by_samples, self.workers * steps
         self.ends = np.full(self.workers, np.iinfo(np.int64).max if by_samples else steps)

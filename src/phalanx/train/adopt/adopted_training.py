@@ -130,13 +130,12 @@ class AdoptedTraining:
         if self._pass is not None and (begun := self._pass()) is not None:
             begun.close()
 
-    def passed(self, *, whole: bool) -> None:
+    def passed(self) -> None:
         self._pass = None
         self._streams.leave_pass()
         if self._left is not None:
             self._left -= 1
-            if whole:
-                self.end_if_done()
+            self.end_if_done()
 
     @property
     def awaits_step(self) -> bool:
@@ -207,7 +206,7 @@ class AdoptedPass:
             if self._taken and self.untrained:
                 parts.steps.refused = _untrained()
                 raise parts.steps.refused from None
-            self._training.passed(whole=True)
+            self._training.passed()
             raise
         self._taken += 1
         return batch
@@ -223,11 +222,16 @@ class AdoptedPass:
         if not self._over:
             if self._taken > 1 and self.untrained:  # raised by what comes next
                 self._training.parts.steps.refused = _untrained()
-            self._over, self._taken = True, -1
+            # A loop that knows how many batches there are does not ask for one more.
+            lockstep = self._training.parts.trained.engine.lockstep
+            whole = self._taken > 0 and lockstep and self._training.in_last_batch
+            self._over, self._taken = True, 0 if whole else -1
             try:
+                if whole:
+                    next(self._batches, None)
                 self._batches.close()  # type: ignore[attr-defined]
             finally:
-                self._training.passed(whole=False)
+                self._training.passed()
 
     def __del__(self) -> None:
         with suppress(Exception):  # a fault of the team shows again at the next step

@@ -37,15 +37,28 @@ def passes_of(frame: FrameType | None) -> int | None:
     """
     total, found = 1, False
     while frame is not None:
-        for loop in loops_around(frame):
+        loops = list(loops_around(frame))
+        for loop in loops:
             if not found and is_head(loop, frame.f_lineno):
                 continue  # the pass itself
             count = _count(loop, frame)
             if count is None:
                 return None
             total, found = total * count, True
+        epochs = None if loops else _epochs_of_lightning(frame)
+        if epochs is not None:
+            total, found = total * epochs, True
         frame = frame.f_back
     return total if found else None
+
+
+def _epochs_of_lightning(frame: FrameType) -> int | None:
+    """Lightning's loops know how often they go round, and begin their first pass before that."""
+    loop = frame.f_locals.get("self")
+    if frame.f_code.co_name != "run" or type(loop).__name__ != "_FitLoop":
+        return None
+    most = getattr(loop, "__dict__", {}).get("max_epochs")
+    return most if isinstance(most, int) and most > 0 else None
 
 
 def is_head(loop: ast.For | ast.While, line: int) -> bool:
@@ -81,9 +94,8 @@ def body_of(frame: FrameType) -> list[ast.stmt]:
 
 
 def _count(loop: ast.For | ast.While, frame: FrameType) -> int | None:
-    if isinstance(loop, ast.While):  # Lightning's loops know how often they go round
-        most = getattr(frame.f_locals.get("self"), "__dict__", {}).get("max_epochs")
-        return most if isinstance(most, int) and most > 0 else None
+    if isinstance(loop, ast.While):
+        return _epochs_of_lightning(frame)
     try:
         return _length(loop.iter, frame)
     except (UnknownError, AttributeError, LookupError, TypeError, ValueError, OverflowError):

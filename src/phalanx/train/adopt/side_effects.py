@@ -178,19 +178,24 @@ class _Finder(MetaPathFinder):
 
     def __init__(self) -> None:
         self.waiting: set[str] = set()
+        self._asking = threading.local()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name not in self.waiting:
+        if name not in self.waiting or getattr(self._asking, "name", None) == name:
             return None
-        self.waiting.remove(name)
-        spec = importlib.util.find_spec(name)  # by all the others: nothing waits for it any more
+        self._asking.name = name
+        try:
+            spec = importlib.util.find_spec(name)  # by all the others
+        finally:
+            self._asking.name = None
         if spec is not None and spec.loader is not None:
             plain = spec.loader.exec_module
 
-            def exec_module(module: ModuleType) -> None:
+            def exec_module(module: ModuleType) -> None:  # who only asks for it does not import it
                 plain(module)
+                self.waiting.discard(name)
                 _put_hooks(module)
 
             setattr(spec.loader, "exec_module", exec_module)  # noqa: B010

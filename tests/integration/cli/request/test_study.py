@@ -21,7 +21,7 @@ from phalanx.cli.request.study import in_question, matrix
 from phalanx.cli.verbs.compare import rows
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.spec import parse_specs
-from phalanx.launch.run.controller import Outcome
+from phalanx.launch.run.controller import RunOutcome
 from phalanx.observe.summary.summary import Summary
 
 STRATEGIES = st.lists(st.sampled_from(["single", "allreduce", "async"]), min_size=1, unique=True)
@@ -172,10 +172,10 @@ def test_the_demo_ends_with_what_to_do_next(shell: Shell, monkeypatch: pytest.Mo
     assert shell("demo", "--json").out == "", "stdout ends with the JSON object of the study"
 
 
-def outcome(strategy: str, seconds: float, workers: int, code: int = 0) -> Outcome:
+def outcome(strategy: str, seconds: float, workers: int, code: int = 0) -> RunOutcome:
     summary = Summary(run="r", status="done", strategy=strategy, workers=workers)
     summary.phases.train = seconds
-    return Outcome(summary, None, code)
+    return RunOutcome(summary, None, code)
 
 
 def test_what_the_workers_do_not_explain_runs_again_in_reverse() -> None:

@@ -15,7 +15,7 @@ from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.frameworks import Framework, seat
 from phalanx.launch.launchers.local import free_ports
 from phalanx.launch.run import controller
-from phalanx.launch.run.controller import Outcome, execute
+from phalanx.launch.run.controller import RunOutcome, execute
 
 TORCH = Framework(name="torch", system="torch")
 SERVERS = Framework(name="tensorflow", system="tf-ps", python=sys.executable)
@@ -30,7 +30,7 @@ def keep(name, value):
 
 def run(
     folder: Path, body: str, framework: Framework, workers: int = 2
-) -> tuple[Outcome, Recorder, RunPaths]:
+) -> tuple[RunOutcome, Recorder, RunPaths]:
     script = folder / "an unmodified script.py"
     script.write_text(PRELUDE + body)
     paths, seen = RunPaths(folder / "run").make(), Recorder()

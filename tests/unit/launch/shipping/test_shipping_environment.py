@@ -271,7 +271,7 @@ def test_an_offline_machine_gets_wheels_from_here(
     monkeypatch.setattr("phalanx.launch.shipping.requirements.own_requirements", list)
     run = wheels._run
     from_index = ["--no-index", "--find-links", str(tmp_path / "index")]
-    monkeypatch.setattr(wheels, "_run", lambda words: run([*words, *from_index]))
+    monkeypatch.setattr(wheels, "_run", lambda words, folder: run([*words, *from_index], folder))
     notes: list[str] = []
 
     async def go() -> list[Inspection]:

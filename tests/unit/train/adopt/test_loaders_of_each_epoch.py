@@ -63,7 +63,12 @@ def _script(folder: Path, tensors: bool = False, odd: bool = False, training: bo
 
 
 @pytest.mark.parametrize(
-    ("tensors", "training", "workers"), [(False, True, 2), (True, True, 2), (False, False, 2)]
+    ("tensors", "training", "workers"),
+    [
+        (False, True, 2),
+        pytest.param(True, True, 2, marks=pytest.mark.slow),
+        pytest.param(False, False, 2, marks=pytest.mark.slow),
+    ],
 )
 def test_adopted(tmp_path: Path, tensors: bool, training: bool, workers: int) -> None:
     script = _script(tmp_path, tensors, training=training)

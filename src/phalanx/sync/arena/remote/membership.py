@@ -31,8 +31,9 @@ from phalanx.sync.connect.handshake import Introduction
 from phalanx.sync.connect.listener import Listener
 from phalanx.sync.store.remote.servers import Servers, Wish
 
-JOIN_SECONDS = 120.0
-"""For all processes to be there: the slowest machine may take long to import torch."""
+JOIN_SECONDS = 600.0
+"""For all processes to be there: the first one may prepare data, or download them, before it
+joins. Those that have died are noticed sooner, by the controller."""
 
 
 def host_id() -> str:
