@@ -20,6 +20,7 @@ import threading
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -88,7 +89,18 @@ _hooks: dict[Any, Any] = {}
 
 def keep_files_apart(rank: int, paths: RunPaths) -> None:
     """The calling worker is one of several."""
-    files = FirstFiles(paths) if rank == 0 else _private(paths)
+    _keep_apart(FirstFiles(paths) if rank == 0 else _private(paths))
+
+
+def keep_all_apart() -> None:
+    """Of a script that is only measured, nothing is real."""
+    paths = RunPaths(Path(os.environ[settings.RUN_FOLDER]))
+    files = _private(paths, inside=paths.folder)
+    files.noted = True
+    _keep_apart(files)
+
+
+def _keep_apart(files: ScriptFiles) -> None:
     if context.current() is None:
         _process[:] = [files]
     else:
@@ -104,8 +116,8 @@ def keep_files_apart(rank: int, paths: RunPaths) -> None:
         sys.meta_path.insert(0, _finder)
 
 
-def _private(paths: RunPaths) -> PrivateFiles:
-    root = tempfile.mkdtemp(prefix="phalanx-files-")
+def _private(paths: RunPaths, inside: Path | None = None) -> PrivateFiles:
+    root = tempfile.mkdtemp(prefix="phalanx-files-", dir=inside)
     if context.current() is None:
         os.environ.update({key: value.format(root=root) for key, value in _TRACKERS.items()})
     context.call_at_end(functools.partial(_remove, root, os.getpid()))

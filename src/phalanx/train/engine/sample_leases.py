@@ -151,9 +151,13 @@ class SharedSampleLeases(SampleLeases):
 
 
 def claims_for(arena: Arena, models: Sequence[nn.Module]) -> SharedLeases:
+    claims = SharedLeases(arena)
+    claims.least = least_samples(models)
+    return claims
+
+
+def least_samples(models: Sequence[nn.Module]) -> int:
     """Batch normalisation cannot train on a single sample, for want of a variance."""
     kind = nn.modules.batchnorm._BatchNorm
     normalise = any(isinstance(module, kind) for model in models for module in model.modules())
-    claims = SharedLeases(arena)
-    claims.least = 2 if normalise else 1
-    return claims
+    return 2 if normalise else 1

@@ -195,7 +195,8 @@ class Evaluator:
         training = model.training
         model.eval()
         try:
-            for at in range(start, end, reader.batch or BATCH):
+            places = range(start, end, reader.batch or BATCH)
+            for at in self.engine.some_of(places, len(places)):
                 indices = torch.arange(at, min(at + (reader.batch or BATCH), end))
                 batch = move(reader.fetch(indices, 0), self._device)
                 outputs, targets = asked.forward(model, formatted(batch, self._channels_last))

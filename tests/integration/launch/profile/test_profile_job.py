@@ -1,0 +1,164 @@
+"""``profile_job`` as the planner calls it: real steps of real scripts, and nothing is left."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from phalanx.core.errors import InputError, ScriptError
+from phalanx.launch.profile.profile_job import profile_job
+from phalanx.plan.job import JobProfile
+from phalanx.pool.here import this_machine
+
+EXAMPLES = Path(__file__).parents[4] / "examples"
+PLAIN = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+open("log.csv", "w").write("began")
+x, y = torch.randn(700, 64), torch.randint(0, 3, (700,))
+loader = DataLoader(TensorDataset(x, y), batch_size=40, shuffle=True)
+test = DataLoader(TensorDataset(x, y), batch_size=50)
+model = nn.Sequential(nn.Linear(64, 256), nn.BatchNorm1d(256), nn.ReLU(), nn.Linear(256, 3))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+loss = nn.CrossEntropyLoss()
+for epoch in range(3):
+    model.train()
+    for a, b in loader:
+        optimizer.zero_grad()
+        loss(model(a), b).backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        hits = sum(int((model(a).argmax(1) == b).sum()) for a, b in test)
+    torch.save(model.state_dict(), "model.pt")
+open("end.txt", "w").write("the end")
+"""
+ACCUMULATES = """
+import torch
+from torch import nn
+import phalanx
+
+model = nn.Linear(8, 2)
+x, y = torch.randn(640, 8), torch.randint(0, 2, (640,))
+phalanx.fit(model, optimizer=torch.optim.SGD(model.parameters(), lr=1e6),
+            loss=nn.CrossEntropyLoss(), train=(x, y), epochs=1, batch=16, accumulate=4)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A working folder, a cache and a place for temporary files that are this test's own."""
+    for name in ("work", "cache", "scratch"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.delenv("PHALANX_RUNS")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+
+def _profile(script: Path, seconds: float = 1.5, **options: bool) -> JobProfile:
+    pool = this_machine()
+    return profile_job(script, [], pool, pool.machines, seconds=seconds, **options)
+
+
+def _script(text: str) -> Path:
+    path = Path("train.py")
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _nothing_is_left(tmp_path: Path, files: set[str]) -> None:
+    assert {file.name for file in Path().iterdir()} == files
+    assert not list((tmp_path / "scratch").glob("phalanx-*"))
+
+
+def _is_sane(profile: JobProfile) -> None:
+    (costs,) = profile.costs.values()
+    work = costs.work
+    assert work.each > 0
+    assert work.fixed >= 0
+    assert work.seconds(profile.batch) > work.seconds(1)
+    assert (work.smallest, work.largest) == (profile.batch // 8, profile.batch)
+    assert not work.extrapolated
+    assert 0 < work.error <= 0.5
+    assert costs.update > 0
+    assert costs.start > 0
+    assert costs.memory is not None
+    assert costs.memory > 10_000_000
+    assert abs(sum(share for share, _ in profile.ready) - 1.0) < 1e-6
+
+
+def test_a_script_that_calls_fit(tmp_path: Path) -> None:
+    found = _profile(EXAMPLES / "digits.py")
+    _is_sane(found)
+    assert (found.batch, found.samples, found.epochs, found.elementwise) == (64, 1500, 8, True)
+    parameters = 16 * 9 + 16 + 256 * 64 + 64 + 64 * 10 + 10
+    assert found.gradient_bytes == 4 * parameters
+    assert found.state_bytes == 8 * parameters  # with momentum
+    assert found.costs["here"].evaluate > 0
+    _nothing_is_left(tmp_path, set())
+
+
+def test_a_loop_of_its_own_and_the_second_time_from_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = _profile(EXAMPLES / "own_loop.py")
+    _is_sane(found)
+    assert (found.batch, found.samples, found.epochs) == (64, 1500, 10)
+    _nothing_is_left(tmp_path, set())
+    (kept,) = (tmp_path / "cache" / "phalanx" / "profiles").iterdir()
+    with monkeypatch.context() as patch:
+        patch.delattr("phalanx.launch.profile.profile_job.execute")  # nothing is started
+        assert _profile(EXAMPLES / "own_loop.py") == found
+        assert _profile(EXAMPLES / "own_loop.py", quick=True) == found
+    kept.write_bytes(b"{")
+    again = _profile(EXAMPLES / "own_loop.py")
+    assert (again.key, again.batch) == (found.key, found.batch)
+    assert again != found
+
+
+def test_an_adopted_script_whose_files_are_not_touched(tmp_path: Path) -> None:
+    script = _script(PLAIN)
+    Path("model.pt").write_text("precious")
+    found = _profile(script)
+    _is_sane(found)
+    assert (found.batch, found.samples, found.epochs) == (40, 700, 3)
+    assert found.costs["here"].evaluate > 0
+    assert Path("model.pt").read_text() == "precious"
+    _nothing_is_left(tmp_path, {"train.py", "model.pt"})
+
+
+def test_batches_of_one_step_and_rates_beyond_reason(tmp_path: Path) -> None:
+    found = _profile(_script(ACCUMULATES), seconds=1.0)
+    assert (found.batch, found.epochs) == (64, 1)
+    assert found.costs["here"].work.smallest == 8
+    _nothing_is_left(tmp_path, {"train.py"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import torch\nprint(torch.ones(1))\n",
+        "import torch, phalanx\nmodel = torch.nn.Linear(1, 1)\n"
+        "phalanx.join(model, torch.optim.SGD(model.parameters(), lr=1))\n",
+    ],
+    ids=["adopted", "joins"],
+)
+def test_a_script_without_a_step(text: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as found:
+        _profile(_script(text))
+    assert found.value.cause == "the script ended without a step"
+    assert found.value.remedy
+    _nothing_is_left(tmp_path, {"train.py"})
+
+
+def test_a_script_that_fails(tmp_path: Path) -> None:
+    with pytest.raises(ScriptError) as found:
+        _profile(_script("import torch\nraise ValueError('not today')\n"))
+    assert found.value.cause == "worker 0 failed: ValueError: not today"
+    _nothing_is_left(tmp_path, {"train.py"})

@@ -1,0 +1,82 @@
+"""Which sizes are tried, in what order, and when it is enough; in seconds that are made up."""
+
+from __future__ import annotations
+
+from phalanx.core.settings import ProfileWish
+from phalanx.train.profile.curves import costs_of
+from phalanx.train.profile.trial import Trial
+
+
+def _run(trial: Trial, fixed: float, each: float, batches: int = 1) -> list[int]:
+    """The sizes, until it is over."""
+    now, sizes = 100.0, list[int]()
+    while not trial.over and len(sizes) < 100_000:
+        for _ in range(batches):
+            trial.begin(now)
+            size = trial.wanted
+            sizes.append(size)
+            trial.received(size, 0.0001)
+            now += 0.0001 + fixed + each * size
+        trial.updated(0.0005)
+        now += 0.0005
+        trial.end(now)
+    return sizes
+
+
+def _trial(seconds: float, batch: int = 64, samples: int = 1000, least: int = 1) -> Trial:
+    trial = Trial(ProfileWish(seconds=seconds))
+    trial.plan(batch, samples, least)
+    return trial
+
+
+def test_sizes_take_turns_in_short_blocks() -> None:
+    trial = _trial(10.0)
+    _run(trial, 0.005, 0.0001)
+    assert {block.samples for block in trial.blocks} == {8, 16, 32, 64}
+    turns = [block.samples for block in trial.blocks]
+    assert turns[:8] == [8, 16, 32, 64] * 2
+    assert len(turns) >= 16
+    found = costs_of(trial.found)
+    assert abs(found.work.fixed - 0.0051) < 1e-6
+    assert abs(found.work.each - 0.0001) < 1e-8
+    assert abs(found.update - 0.0005) < 1e-9
+    assert trial.largest == 64
+
+
+def test_sizes_differ_and_suit_the_model() -> None:
+    trial = _trial(1.0, batch=3, least=2)
+    _run(trial, 0.001, 0.001)
+    assert {block.samples for block in trial.blocks} == {2, 3}
+    alone = _trial(1.0, batch=1)
+    _run(alone, 0.001, 0.001)
+    assert {block.samples for block in alone.blocks} == {1}
+    assert len(alone.blocks) > 2
+
+
+def test_a_batch_is_not_larger_than_the_data() -> None:
+    trial = _trial(1.0, batch=512, samples=100)
+    assert max(_run(trial, 0.001, 0.00001)) == 100
+
+
+def test_a_step_may_have_several_batches() -> None:
+    trial = _trial(5.0)
+    _run(trial, 0.002, 0.0001, batches=4)
+    assert {block.samples for block in trial.blocks} == {32, 64, 128, 256}
+    assert trial.largest == 256
+
+
+def test_steps_that_are_too_long_for_all_sizes_end_all_the_same() -> None:
+    trial = _trial(5.0)
+    sizes = _run(trial, 2.0, 0.0)
+    assert len(sizes) <= 4
+    assert trial.found
+
+
+def test_what_is_in_hand_when_the_script_leaves_its_loop_is_no_step() -> None:
+    trial = _trial(5.0)
+    trial.begin(0.0)
+    trial.received(8, 0.1)
+    trial.updated(0.1)
+    trial.drop()
+    trial.end(50.0)
+    assert not trial.found
