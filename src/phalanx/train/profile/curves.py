@@ -28,7 +28,7 @@ class StepSeconds:
 
 
 @dataclass
-class Block:
+class StepBlock:
     """Steps of one size, one after another."""
 
     samples: int
@@ -46,7 +46,7 @@ class StepCosts:
     """Seconds per sample."""
 
 
-def costs_of(blocks: Sequence[Block]) -> StepCosts:
+def costs_of(blocks: Sequence[StepBlock]) -> StepCosts:
     """Of blocks that have at least a step each."""
     computing = _by_size(blocks, lambda step: step.compute)
     reading = fit_line({n: statistics.median(means) for n, means in _reading(blocks).items()})
@@ -84,7 +84,9 @@ def fit_line(points: Mapping[int, float]) -> tuple[float, float]:
     return (mean_t, 0.0) if each < 0 else (fixed, each)
 
 
-def _by_size(blocks: Sequence[Block], of: Callable[[StepSeconds], float]) -> dict[int, list[float]]:
+def _by_size(
+    blocks: Sequence[StepBlock], of: Callable[[StepSeconds], float]
+) -> dict[int, list[float]]:
     """The blocks' means. Of a block the mean, because some of what a script does comes with every
     tenth step; of several blocks the median, because another program may disturb one."""
     found: dict[int, list[float]] = defaultdict(list)
@@ -93,11 +95,11 @@ def _by_size(blocks: Sequence[Block], of: Callable[[StepSeconds], float]) -> dic
     return found
 
 
-def _reading(blocks: Sequence[Block]) -> dict[int, list[float]]:
+def _reading(blocks: Sequence[StepBlock]) -> dict[int, list[float]]:
     return _by_size(blocks, lambda step: step.input)
 
 
-def _variation(blocks: Sequence[Block]) -> float:
+def _variation(blocks: Sequence[StepBlock]) -> float:
     shares = []
     for block in blocks:
         mean = block.mean(lambda step: step.compute)
