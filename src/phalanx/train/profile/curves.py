@@ -50,7 +50,7 @@ def costs_of(blocks: Sequence[StepBlock]) -> StepCosts:
     """Of blocks that have at least a step each."""
     computing = _by_size(blocks, lambda step: step.compute)
     reading = fit_line({n: statistics.median(means) for n, means in _reading(blocks).items()})
-    points = {samples: statistics.median(means) for samples, means in computing.items()}
+    points = {samples: _undisturbed(means) for samples, means in computing.items()}
     fixed, each = fit_line(points)
     work = WorkCurve(
         # What reading takes however few the samples are is a part of every step as well.
@@ -87,8 +87,7 @@ def fit_line(points: Mapping[int, float]) -> tuple[float, float]:
 def _by_size(
     blocks: Sequence[StepBlock], of: Callable[[StepSeconds], float]
 ) -> dict[int, list[float]]:
-    """The blocks' means. Of a block the mean, because some of what a script does comes with every
-    tenth step; of several blocks the median, because another program may disturb one."""
+    """The blocks' means: some of what a script does comes with every tenth step only."""
     found: dict[int, list[float]] = defaultdict(list)
     for block in blocks:
         found[block.samples].append(block.mean(of))
@@ -97,6 +96,14 @@ def _by_size(
 
 def _reading(blocks: Sequence[StepBlock]) -> dict[int, list[float]]:
     return _by_size(blocks, lambda step: step.input)
+
+
+def _undisturbed(means: Sequence[float]) -> float:
+    """The lower quartile: other programs, and gaps that tensors of other sizes have left in memory,
+    make a block slower, and nothing makes it faster."""
+    if len(means) == 1:
+        return means[0]
+    return statistics.quantiles(means, n=4, method="inclusive")[0]
 
 
 def _variation(blocks: Sequence[StepBlock]) -> float:

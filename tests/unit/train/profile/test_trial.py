@@ -34,7 +34,7 @@ def test_sizes_take_turns_in_short_blocks() -> None:
     _run(trial, 0.005, 0.0001)
     assert {block.samples for block in trial.blocks} == {8, 16, 32, 64}
     turns = [block.samples for block in trial.blocks]
-    assert turns[:8] == [8, 16, 32, 64] * 2
+    assert turns[:8] == [64, 32, 16, 8] * 2
     assert len(turns) >= 16
     found = costs_of(trial.found)
     assert abs(found.work.fixed - 0.0051) < 1e-6
