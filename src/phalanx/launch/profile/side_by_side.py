@@ -12,6 +12,8 @@ from phalanx.core.errors import InputError, MachineError, PhalanxError, RunStopp
 from phalanx.launch.run.interrupts import Interrupts
 
 _TICK = 0.05
+_PATIENCE = 2.0
+"""Seconds after which those that no signal has reached yet are ended."""
 _KINDS = {kind.__name__: kind for kind in (InputError, MachineError, ScriptError)}
 
 
@@ -19,6 +21,7 @@ def side_by_side(works: Sequence[Callable[[], None]]) -> None:
     """All of them; when one fails the others are stopped, and its error is raised."""
     forking = multiprocessing.get_context("fork")
     error: PhalanxError | None = None
+    ended = False
     with Interrupts() as interrupts:
         running = []
         for work in works:
@@ -27,11 +30,14 @@ def side_by_side(works: Sequence[Callable[[], None]]) -> None:
             process.start()
             theirs.close()
             running.append((process, ours))
-        asked = False
+        since: float | None = None
         while any(process.is_alive() for process, _ in running):
             error = error or next((e for _, pipe in running if (e := _told(pipe))), None)
-            if (interrupts.asked() or error) and not asked:
-                asked = True
+            if interrupts.asked() and since is None:
+                since = time.monotonic()  # Ctrl-C has reached them all: once more means hurry
+            late = since is not None and time.monotonic() - since > _PATIENCE
+            if (late or error) and not ended:
+                ended = True
                 for process, _ in running:
                     process.terminate()
             time.sleep(_TICK)

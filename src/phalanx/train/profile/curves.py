@@ -28,7 +28,7 @@ class StepSeconds:
 
 
 @dataclass
-class Block:
+class StepBlock:
     """Steps of one size, one after another."""
 
     samples: int
@@ -46,11 +46,11 @@ class StepCosts:
     """Seconds per sample."""
 
 
-def costs_of(blocks: Sequence[Block]) -> StepCosts:
+def costs_of(blocks: Sequence[StepBlock]) -> StepCosts:
     """Of blocks that have at least a step each."""
     computing = _by_size(blocks, lambda step: step.compute)
     reading = fit_line({n: statistics.median(means) for n, means in _reading(blocks).items()})
-    points = {samples: statistics.median(means) for samples, means in computing.items()}
+    points = {samples: _undisturbed(means) for samples, means in computing.items()}
     fixed, each = fit_line(points)
     work = WorkCurve(
         # What reading takes however few the samples are is a part of every step as well.
@@ -84,20 +84,29 @@ def fit_line(points: Mapping[int, float]) -> tuple[float, float]:
     return (mean_t, 0.0) if each < 0 else (fixed, each)
 
 
-def _by_size(blocks: Sequence[Block], of: Callable[[StepSeconds], float]) -> dict[int, list[float]]:
-    """The blocks' means. Of a block the mean, because some of what a script does comes with every
-    tenth step; of several blocks the median, because another program may disturb one."""
+def _by_size(
+    blocks: Sequence[StepBlock], of: Callable[[StepSeconds], float]
+) -> dict[int, list[float]]:
+    """The blocks' means: some of what a script does comes with every tenth step only."""
     found: dict[int, list[float]] = defaultdict(list)
     for block in blocks:
         found[block.samples].append(block.mean(of))
     return found
 
 
-def _reading(blocks: Sequence[Block]) -> dict[int, list[float]]:
+def _reading(blocks: Sequence[StepBlock]) -> dict[int, list[float]]:
     return _by_size(blocks, lambda step: step.input)
 
 
-def _variation(blocks: Sequence[Block]) -> float:
+def _undisturbed(means: Sequence[float]) -> float:
+    """The lower quartile: other programs, and gaps that tensors of other sizes have left in memory,
+    make a block slower, and nothing makes it faster."""
+    if len(means) == 1:
+        return means[0]
+    return statistics.quantiles(means, n=4, method="inclusive")[0]
+
+
+def _variation(blocks: Sequence[StepBlock]) -> float:
     shares = []
     for block in blocks:
         mean = block.mean(lambda step: step.compute)

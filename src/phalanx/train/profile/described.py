@@ -37,7 +37,7 @@ def describe_job(
         key="",
         gradient_bytes=sum(p.numel() * p.element_size() for p in trained if p.requires_grad),
         state_bytes=sum(t.numel() * t.element_size() for t in (*held, *states)),
-        batch=trial.largest,
+        batch=trial.batch,
         samples=samples,
         epochs=epochs or 1,
         ready=ready,

@@ -6,6 +6,7 @@ writes down what it found, and ends the script. What the script writes meanwhile
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import threading
 from collections.abc import Iterable, Iterator
@@ -51,11 +52,13 @@ class Profiling:
         self._parts: WorkerParts | None = None
         self._readiness: Readiness | None = None
         self._saved: list[tuple[Tensor, Tensor]] = []
-        self._round = -1
+        self._round = self._size = -1
         self._first_step: float | None = None
         self._pass_ended: float | None = None
         self._not_evaluated = 0.0
         """Seconds that the batches of the evaluation which were left out would have taken."""
+        self._evaluating: tuple[float, int, int] | None = None
+        """The evaluation in hand: its beginning, and how many of its batches are done."""
         self._evaluation = 0.0
         self._samples = 0
 
@@ -84,10 +87,16 @@ class Profiling:
         self.trial.end(now)
         if self._first_step is None:
             self._first_step = now
-            self._set_alarm()
+            self._set_alarm(self._wish.seconds)
         if self._round != self.trial.round or self.trial.over:
             self._round = self.trial.round
             self._put_weights_back()
+        if self._size != self.trial.wanted:
+            self._size = self.trial.wanted
+            _give_memory_back()
+        if self.trial.over:
+            left = self._first_step + self._wish.seconds - now
+            self._set_alarm(max(left, 1.5 * EVALUATION_SHARE * self._wish.seconds))
 
     def has_batch(self) -> None:
         if self.trial.looks_at_gradients and self._readiness is not None:
@@ -125,6 +134,7 @@ class Profiling:
     def leave_pause(self, *, ends: bool = True) -> None:
         """What the script did since its pass over the data was an evaluation, if anything."""
         if self._pass_ended is not None:
+            self._leave_out()
             took = self.now() - self._pass_ended + self._not_evaluated
             self._evaluation, self._pass_ended = max(self._evaluation, took), None
         self._not_evaluated = 0.0
@@ -137,10 +147,19 @@ class Profiling:
         began = self.now()
         for done, batch in enumerate(batches, start=1):
             yield batch
+            self._evaluating = (began, done, count)
             took = self.now() - began
             if done >= _LEAST_BATCHES and took > EVALUATION_SHARE * self._wish.seconds:
-                self._not_evaluated += took * max(0.0, count / done - 1.0)
+                self._leave_out()
                 return
+        self._evaluating = None
+
+    def _leave_out(self) -> None:
+        """The batches of the evaluation in hand that were not evaluated: as long as the others."""
+        if self._evaluating is not None:
+            began, done, count = self._evaluating
+            self._not_evaluated += (self.now() - began) * max(0.0, count / done - 1.0)
+        self._evaluating = None
 
     # -- the end -----------------------------------------------------------------------------
 
@@ -161,20 +180,26 @@ class Profiling:
             write_whole(paths.profile, msgspec.json.encode(found))
         parts.lifecycle.end("done")
 
-    def _set_alarm(self) -> None:
+    def _set_alarm(self, seconds: float) -> None:
         """The script may do what no pass and no step belongs to, for as long as it likes."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGALRM, self._on_alarm)
-            signal.setitimer(signal.ITIMER_REAL, self._wish.seconds)
+            signal.setitimer(signal.ITIMER_REAL, seconds)
 
     def _on_alarm(self, _signal: int, _frame: FrameType | None) -> None:
         if self.trial.found:
             self.trial.over = True
             self.leave_pause()
         raise InputError(
-            f"no step of the script ended within {self._wish.seconds:g} seconds",
+            f"no step of an optimizer ended within {self._wish.seconds:g} seconds",
             "Give its profile more seconds, or use a smaller batch.",
         )
+
+
+def _give_memory_back() -> None:
+    """Tensors of another size leave gaps, in which a run that has one size would not work."""
+    with suppress(AttributeError):  # of glibc
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def signal_off() -> None:
@@ -215,11 +240,14 @@ class ProfilingLeases(SampleLeases):
         return self._some(segment, fixed)
 
     def _some(self, segment: Segment, fixed: bool) -> Iterator[Lease]:
-        """Without an end, except that where samples go on from each other a pass has one size."""
-        position, first = segment.start, self._trial.wanted
+        """Without an end, as long as the script takes steps. Where samples go on from each other a
+        pass has one size."""
+        position, first, updates = segment.start, self._trial.wanted, self._trial.updates
         while not self._trial.over and not (fixed and self._trial.wanted != first):
             size = min(self._trial.wanted, segment.end - segment.start)
             if position + size > segment.end:
+                if self._trial.updates == updates:
+                    return  # it only looks at the data
                 position = segment.start
             yield lease_of(position, 0, size, size, size)
             position += size

@@ -1,7 +1,8 @@
 """Which batch sizes a script is tried at, and for how long. Pure: seconds are given to it.
 
 Sizes take turns in short blocks, so that a machine that becomes slower does so for all of them. The
-first steps of a block are warm-up.
+first steps of a block are warm-up. The largest size comes first: in memory that tensors of other
+sizes have left gaps in, the same step may take a tenth longer.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phalanx.core.settings import ProfileWish
-from phalanx.train.profile.curves import Block, StepSeconds
+from phalanx.train.profile.curves import StepBlock, StepSeconds
 
 PARTS = (8, 4, 2, 1)
 """Of the script's batch: an eighth, …"""
 STEPS_SHARE = 0.7
 """Of the seconds; the rest is for an evaluation."""
-_ROUNDS = 6
+_ROUNDS = 4
 _LEAST_STEPS = 2
 _READY_STEPS = 3
 _FAST = 0.05
@@ -25,15 +26,16 @@ _FAST = 0.05
 class Trial:
     def __init__(self, wish: ProfileWish) -> None:
         self._wish, self._sizes = wish, list[int]()
-        self._turn = self._skipped = 0
-        self._block = Block(0)
-        self.blocks: list[Block] = []
+        self._turn = self._skipped = self._batch = 0
+        self._batches = 1
+        self._block = StepBlock(0)
+        self.blocks: list[StepBlock] = []
         self._warm_up: list[StepSeconds] = []
         self._started: float | None = None
         self._left = _READY_STEPS
         self.over = False
         """Whether the steps have been measured."""
-        self.round = 0
+        self.round = self.updates = 0
         self._forget()
 
     def _forget(self) -> None:
@@ -47,14 +49,15 @@ class Trial:
     def plan(self, batch: int, samples: int, least: int) -> None:
         """Of a pass in batches of ``batch``; a part of one has at least ``least`` samples."""
         if not self._sizes:
+            self._batch = min(batch, samples)
             given = self._wish.batches or [batch // part for part in PARTS]
-            most = min(batch, samples) if not self._wish.batches else samples
-            self._sizes = sorted({min(max(least, size, 1), most) for size in given})
+            most = samples if self._wish.batches else self._batch
+            self._sizes = sorted({min(max(least, size, 1), most) for size in given}, reverse=True)
 
     @property
     def wanted(self) -> int:
         """Samples of the next batch."""
-        return self._sizes[-1] if self.looks_at_gradients else self._sizes[self._turn]
+        return self._sizes[0] if self.looks_at_gradients else self._sizes[self._turn]
 
     @property
     def looks_at_gradients(self) -> bool:
@@ -77,6 +80,7 @@ class Trial:
     def updated(self, seconds: float) -> None:
         self._update += seconds
         self._updated = True
+        self.updates += 1
 
     def drop(self) -> None:
         """The script has left its loop: what is in hand is no whole step."""
@@ -87,6 +91,7 @@ class Trial:
         if not self._updated or self._began is None or self._started is None:
             return
         seconds, alike = now - self._began, len(set(self._parts)) == 1
+        self._batches = len(self._parts)
         compute = max(0.0, seconds - self._input - self._update)
         step = StepSeconds(sum(self._parts), self._input, compute, self._update)
         self._forget()
@@ -102,7 +107,7 @@ class Trial:
 
     def _note(self, step: StepSeconds, seconds: float) -> None:
         if step.samples != self._block.samples:
-            self._block, self._skipped = Block(step.samples), 0
+            self._block, self._skipped = StepBlock(step.samples), 0
         first = all(block.samples != step.samples for block in self.blocks)
         if not self._block.steps and self._skipped < _warm_up(seconds, first):
             self._skipped += 1
@@ -117,20 +122,20 @@ class Trial:
             self._turn = (self._turn + 1) % len(self._sizes)
             self.round += self._turn == 0
             if len(self._sizes) == 1:
-                self._block = Block(0)
+                self._block = StepBlock(0)
 
     @property
-    def found(self) -> Sequence[Block]:
+    def found(self) -> Sequence[StepBlock]:
         """What was measured; where that is nothing, the steps that were to be warm-up."""
         if self.blocks or not self._warm_up:
             return self.blocks
         last = self._warm_up[-1]
-        return [Block(last.samples, [last])]
+        return [StepBlock(last.samples, [last])]
 
     @property
-    def largest(self) -> int:
-        """Samples of a step of the script's own batch, as far as it was measured."""
-        return max(block.samples for block in self.found)
+    def batch(self) -> int:
+        """Samples of a step of the script, which may take several batches."""
+        return self._batch * self._batches
 
 
 def _warm_up(seconds: float, first: bool) -> int:

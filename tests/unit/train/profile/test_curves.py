@@ -6,17 +6,17 @@ import random
 
 import pytest
 
-from phalanx.train.profile.curves import Block, StepSeconds, costs_of, fit_line
+from phalanx.train.profile.curves import StepBlock, StepSeconds, costs_of, fit_line
 
 FIXED, EACH, UPDATE, INPUT = 0.004, 0.0002, 0.001, 0.00002
 
 
-def _blocks(noise: float, seed: int = 1, rounds: int = 6) -> list[Block]:
+def _blocks(noise: float, seed: int = 1, rounds: int = 6) -> list[StepBlock]:
     draw = random.Random(seed)
     found = []
     for number in range(rounds):
         for samples in (16, 32, 64, 128):
-            block = Block(samples)
+            block = StepBlock(samples)
             for _ in range(8):
                 off = 1.0 + noise * draw.uniform(-1.0, 1.0)
                 seconds = (FIXED + EACH * samples) * off
@@ -57,7 +57,7 @@ def test_neither_part_is_below_zero() -> None:
 
 def test_of_one_size_all_is_each_samples() -> None:
     assert fit_line({32: 0.64}) == (0.0, pytest.approx(0.02))
-    block = Block(32, [StepSeconds(32, 0.0, 0.64, 0.0)])
+    block = StepBlock(32, [StepSeconds(32, 0.0, 0.64, 0.0)])
     assert costs_of([block]).work.error >= 0.25
 
 

@@ -34,13 +34,13 @@ def test_sizes_take_turns_in_short_blocks() -> None:
     _run(trial, 0.005, 0.0001)
     assert {block.samples for block in trial.blocks} == {8, 16, 32, 64}
     turns = [block.samples for block in trial.blocks]
-    assert turns[:8] == [8, 16, 32, 64] * 2
+    assert turns[:8] == [64, 32, 16, 8] * 2
     assert len(turns) >= 16
     found = costs_of(trial.found)
     assert abs(found.work.fixed - 0.0051) < 1e-6
     assert abs(found.work.each - 0.0001) < 1e-8
     assert abs(found.update - 0.0005) < 1e-9
-    assert trial.largest == 64
+    assert trial.batch == 64
 
 
 def test_sizes_differ_and_suit_the_model() -> None:
@@ -62,7 +62,7 @@ def test_a_step_may_have_several_batches() -> None:
     trial = _trial(5.0)
     _run(trial, 0.002, 0.0001, batches=4)
     assert {block.samples for block in trial.blocks} == {32, 64, 128, 256}
-    assert trial.largest == 256
+    assert trial.batch == 256
 
 
 def test_steps_that_are_too_long_for_all_sizes_end_all_the_same() -> None:
