@@ -100,6 +100,7 @@ LONG = {
     "hosts-ahead": "benchmarks.hosts_ahead",
     "hosts-straggler": "benchmarks.hosts_straggler",
     "store-wire": "benchmarks.store_wire",
+    "virtual": "benchmarks.virtual",
 }
 
 

@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from phalanx.core import words
+from phalanx.core.virtual import VirtualCluster
 
 Precision = Literal["auto", "float32", "bfloat16"]
 PRECISIONS = ("auto", "float32", "bfloat16")
@@ -80,6 +81,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The script's name as a module, where it was asked for by ``-m``."""
     resume: str | None = None
     """The folder of the checkpoint to go on from."""
+    virtual: VirtualCluster | None = None
+    """Workers are threads in virtual time: the cluster that they stand for."""
 
     def to_json(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -101,4 +104,6 @@ def describe_emulation(chosen: RunSettings, machines: bool = False) -> str | Non
         found.append("speeds " + ", ".join(f"{speed:g}" for speed in chosen.slow))
     if chosen.rate is not None:
         found.append(words.rate(chosen.rate))
+    if chosen.virtual is not None and (cluster := chosen.virtual.describe()):
+        found.append(cluster)
     return "; ".join(found) or None

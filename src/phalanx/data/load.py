@@ -16,6 +16,7 @@ from phalanx.core.context import current
 from phalanx.core.registry import Registry
 from phalanx.core.script.datasets import data_home
 from phalanx.core.settings import DATASETS, SETTINGS, RunSettings
+from phalanx.data.shared_memory import once
 
 # A source takes the folder of its files and returns (train, test, checksums of the files);
 # train and test are (x, y): x float32 in [0, 1], NCHW; y int64.
@@ -71,7 +72,14 @@ def load(name: str, *, folder: Path | None = None) -> Loaded:
     """
     began = time.monotonic()
     source = SOURCES.get(name)
-    train, test, checksums = source(data_folder(name, folder))
+    place = data_folder(name, folder)
+
+    def read() -> tuple[list[Tensor], Mapping[str, str]]:
+        train, test, checksums = source(place)
+        return [*train, *test], checksums
+
+    tensors, checksums = once((name, str(place)), read)
+    train, test = tensors[:2], tensors[2:]
     loaded = Loaded(Samples(*train), Samples(*test))
     samples = len(loaded.train.y) + len(loaded.test.y)
     seconds = time.monotonic() - began

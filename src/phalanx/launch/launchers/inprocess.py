@@ -67,7 +67,9 @@ class InProcessLauncher(Launcher):
     def start(self, launch: Launch, paths: RunPaths) -> None:
         from phalanx.sync.arena.memory_arena import Hub, compute_with
 
-        self._hub = Hub(len(launch.workers), seed=launch.settings.seed)
+        chosen = launch.settings
+        lock = 0.0 if chosen.virtual else None
+        self._hub = Hub(len(launch.workers), seed=chosen.seed, lock_seconds=lock)
         # One worker computes at a time, and sums in one order.
         self._before = sys.argv, sys.path, compute_with(threads=1)
         sys.argv = [launch.script, *launch.arguments]

@@ -119,6 +119,11 @@ class DeterministicScheduler:
         if self.aborted:
             raise PeerLost(*LEFT)
 
+    def charge(self, rank: int, seconds: float) -> None:
+        """Let virtual time pass for this rank, which goes on: cheaper than ``sleep`` where nothing
+        that it reads or writes before it waits next depends on the order of the ranks."""
+        self._slots[rank].time += seconds
+
     def sleep(self, rank: int, seconds: float) -> None:
         """Let virtual time pass, and others run meanwhile."""
         self.check()

@@ -38,12 +38,17 @@ def compute_with(threads: int) -> int:
 class Hub:
     """What the threads of one run share; :meth:`arena` gives each rank its view."""
 
-    def __init__(self, workers: int, seed: int = 0) -> None:
+    def __init__(self, workers: int, seed: int = 0, lock_seconds: float | None = None) -> None:
         self.workers = workers
+        self._lock_seconds = LOCK_SECONDS if lock_seconds is None else lock_seconds
         self.scheduler = DeterministicScheduler(workers, seed)
         self._arrived: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
         self._regions: dict[int, torch.Tensor] = {}
         self._locks: dict[int, ThreadLock] = {}
+        self.busy_until: defaultdict[tuple[str, int], float] = defaultdict(float)
+        """In virtual time: links and servers of a cluster that is not there."""
+        self.kept: dict[object, object] = {}
+        """What one thread has read and the others need not read again."""
         self._arenas = [ThreadArena(self, rank, workers) for rank in range(workers)]
 
     def arena(self, rank: int) -> ThreadArena:
@@ -84,6 +89,8 @@ class Hub:
             return
         others = sorted(arrived)
         arrived.clear()
+        latest = max(map(self.scheduler.time, members))  # not the last to come, if time was charged
+        self.scheduler.charge(rank, latest - self.scheduler.time(rank))
         self.scheduler.resume(others)
         self.scheduler.sleep(rank, 0.0)
 
@@ -100,7 +107,7 @@ class Hub:
 
     def lock(self, index: int) -> ThreadLock:
         if index not in self._locks:
-            self._locks.setdefault(index, ThreadLock(self.scheduler, index))
+            self._locks.setdefault(index, ThreadLock(self.scheduler, index, self._lock_seconds))
         return self._locks[index]
 
 
@@ -110,6 +117,8 @@ class ThreadLock(Lock):
 
     scheduler: DeterministicScheduler
     index: int
+    seconds: float
+    """That taking it lasts, on average."""
     _taken: threading.Lock = field(default_factory=threading.Lock)
     _holder: int | None = None
     _waiting: list[int] = field(default_factory=list)
@@ -119,7 +128,7 @@ class ThreadLock(Lock):
         rank = self.scheduler.me()
         if rank is None:
             return self._acquire_for_real(blocking)
-        self.scheduler.sleep(rank, -math.log1p(-self.scheduler.chance()) * LOCK_SECONDS)
+        self.scheduler.sleep(rank, -math.log1p(-self.scheduler.chance()) * self.seconds)
         while not self._taken.acquire(blocking=False):
             if not blocking:
                 return False
@@ -228,6 +237,10 @@ class ThreadArena:
         else:
             self._scheduler.check()
             time.sleep(seconds)
+
+    def charge(self, seconds: float) -> None:
+        """As ``sleep``, without giving way: see the scheduler's."""
+        self._scheduler.charge(self.rank, seconds)
 
     def pause(self) -> None:
         self.sleep(PAUSE_SECONDS)

@@ -26,8 +26,10 @@ from phalanx.train.engine.exchange import SharedExchange
 from phalanx.train.engine.model_state import Captured, SharedModelState
 from phalanx.train.engine.sample_leases import EngineListener, SharedSampleLeases, claims_for
 from phalanx.train.engine.script_optimizers import SharedOptimizers, WrittenWeights
+from phalanx.train.engine.virtual_work import virtual_parts
 
 if TYPE_CHECKING:
+    from phalanx.sync.arena.memory_arena import ThreadArena
     from phalanx.sync.connect.channel import Channel
 
 
@@ -51,6 +53,7 @@ class SharedEngine(Engine):
         first: int,
         source: DirectiveSource,
         listener: EngineListener,
+        virtual: ThreadArena | None = None,
     ) -> None:
         self._arena, self.rank, self.workers = arena, arena.rank, arena.workers
         self.background, self.goes_ahead = not arena.scripted, arena.hosts is not None
@@ -61,14 +64,15 @@ class SharedEngine(Engine):
             arena, optimizers, claims, source, self._tell_shares, balance=chosen.balance == "auto"
         )
         encoding = Encoding(None, chosen.rate, arena.sleep, chosen.seed * 64 + self.rank)
+        toll, shards = virtual_parts(chosen, arena, list(spec.phases))
         parts = PhaseParts(
             arena, clock, self._control.rendezvous, chosen.divide_rate, encoding, machine,
-            chosen.private_weights,
+            chosen.private_weights, toll, shards,
         )  # fmt: skip
         self._phases = phases = PhaseSet(parts, optimizers)
         self.model = SharedModelState(arena, models, phases, buffers)
         self.leases = SharedSampleLeases(arena, claims, self._control, phases, listener)
-        emulation = emulation_of(chosen, arena.rank, arena)
+        emulation = emulation_of(chosen, arena.rank, arena, virtual)
         self._written = WrittenWeights(
             arena, self._control, phases, models, copies=chosen.private_weights
         )

@@ -19,7 +19,7 @@ from phalanx.adapters.torch_models import (
     move,
     move_state,
 )
-from phalanx.core import settings
+from phalanx.core import settings, words
 from phalanx.core.errors import InputError
 from phalanx.core.settings import describe_emulation
 from phalanx.core.spec import Spec, parse_spec
@@ -138,7 +138,7 @@ def _prepare(
     precision, note = _precision(environment, trial)
     move(found, environment.device, channels_last=precision == "bfloat16")
     move_state(opts)
-    notes = [n for n in (note, *_notes(environment, spec, precision, note)) if n]
+    notes = [n for n in (note, *_notes(environment, found, spec, precision, note)) if n]
     return _Script(environment, found, opts, spec, precision, notes, buffers, loss)
 
 
@@ -161,7 +161,7 @@ def _engine(
 ) -> Engine:
     environment, chosen, clock = script.environment, script.environment.settings, poller.clock
     if environment.arena is None:
-        emulation = emulation_of(chosen, 0, None)
+        emulation = emulation_of(chosen, 0, None, environment.virtual)
         return Engine(script.models, script.optimizers, clock, emulation, poller)
     if any(phase.name == "single" for phase in script.spec.phases):
         raise InputError("'single' has one worker", "Use --workers 1, or another strategy.")
@@ -169,7 +169,7 @@ def _engine(
         environment.arena, script.models, script.optimizers, script.spec, clock, chosen,
         script.buffers, environment.machine,
         resumed.start.phase if resumed and resumed.same_spec else 0,
-        poller, events,
+        poller, events, environment.virtual,
     )  # fmt: skip
 
 
@@ -217,7 +217,13 @@ def _precision(environment: Environment, trial: Trial | None) -> tuple[str, str 
     return chosen, note
 
 
-def _notes(environment: Environment, spec: Spec, precision: str, note: str | None) -> list[str]:
+def _notes(
+    environment: Environment,
+    models: Sequence[nn.Module],
+    spec: Spec,
+    precision: str,
+    note: str | None,
+) -> list[str]:
     notes = []
     if precision != "float32" and note is None:
         notes.append(f"precision: {precision}, channels_last")
@@ -230,6 +236,11 @@ def _notes(environment: Environment, spec: Spec, precision: str, note: str | Non
     free = any(not p.traits.lockstep for p in spec.phases)
     if free and environment.workers > 1 and not environment.thread:
         notes.append("asynchronous updates depend on timing: this run will not repeat exactly")
+    if environment.virtual is not None and environment.workers > 1:
+        from phalanx.train.start.virtual_memory import replicas_memory
+
+        taken = words.size(replicas_memory(models, environment.workers))
+        notes.append(f"simulated: {environment.workers} replicas take up to {taken} of memory here")
     if emulated := describe_emulation(environment.settings):
         notes.append(f"emulated: {emulated}")
     return notes

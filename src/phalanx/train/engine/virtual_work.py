@@ -1,0 +1,65 @@
+"""A worker of a cluster that is not there: its work takes as long as its curve says."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from phalanx.core.errors import MachineError
+from phalanx.core.settings import RunSettings
+from phalanx.core.spec import Phase
+from phalanx.core.virtual import VirtualCluster
+from phalanx.sync.arena.arena import Arena
+from phalanx.sync.arena.tolls import Toll, VirtualToll
+from phalanx.train.engine.emulation import SpeedEmulation
+
+if TYPE_CHECKING:
+    from phalanx.sync.arena.memory_arena import ThreadArena
+
+STORED = ("async", "bsp", "ssp", "dssp")
+"""Strategies of which each update goes through the servers, shard by shard."""
+
+
+class VirtualWork(SpeedEmulation):
+    """Time is charged where workers step together, and slept through where order matters."""
+
+    def __init__(
+        self, arena: ThreadArena, cluster: VirtualCluster, speed: float, seed: int, *, alone: bool
+    ) -> None:
+        super().__init__(speed, arena, random.Random(f"{seed} {arena.rank}"))
+        self.lockstep: Callable[[], bool] = lambda: True
+        self._time, self._me = arena, cluster.workers[arena.rank]
+        self._extra = self._me.update if alone else 0.0
+        self._spread = math.sqrt(math.log1p(cluster.variation**2))
+        self._fails_at, self._steps = cluster.failures.get(arena.rank), 0
+
+    def work(self, samples: int, seconds: float) -> float:
+        self._steps += 1
+        if self._steps == self._fails_at:
+            raise MachineError(
+                f"worker {self._time.rank} was lost at its step {self._steps}, as --fail asks",
+                "Without --fail it trains to the end; a real run goes on from its last checkpoint.",
+            )
+        taken = self._me.fixed + self._me.each * samples
+        if self._spread:  # of mean 1
+            taken *= self.noise.lognormvariate(-(self._spread**2) / 2, self._spread)
+        taken /= self.speed
+        (self._time.charge if self.lockstep() else self._time.sleep)(taken + self._extra)
+        return taken
+
+
+def virtual_parts(
+    chosen: RunSettings, arena: Arena, phases: list[Phase]
+) -> tuple[Toll, int | None]:
+    """What exchanges take, and the number of shards: one for each server where all strategies
+    have servers, since each update is one visit to each shard."""
+    if chosen.virtual is None or not arena.scripted:
+        return Toll(), None
+    from phalanx.sync.arena.memory_arena import ThreadArena
+
+    assert isinstance(arena, ThreadArena)
+    stored = all(phase.name in STORED for phase in phases)
+    shards = len(chosen.virtual.servers) if stored else None
+    return VirtualToll(arena, chosen.virtual, shards or arena.workers), shards
