@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import phalanx
 from phalanx.core.settings import RunSettings
-from phalanx.data.ledger import order
+from phalanx.data.reader import order
 
 SAMPLES, BATCH, EPOCHS, SEED = 48, 8, 2, 4
 

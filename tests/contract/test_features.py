@@ -16,7 +16,7 @@ import phalanx
 from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
-from phalanx.data.ledger import order
+from phalanx.data.reader import order
 from phalanx.observe.events.event_types import EpochDone, Joined, Logged, PhaseDone, read_events
 from phalanx.train.engine.engine import Engine
 from phalanx.train.loop.best_model import Best

@@ -26,12 +26,12 @@ import phalanx
 from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
-from phalanx.data.ledger import Applied, Segment
 from phalanx.observe.summary.summary import summarise
+from phalanx.rules.ledger import Applied, Segment
 from phalanx.sync.arena.memory_arena import ThreadArena
 from phalanx.sync.connect.channel import Channel
-from phalanx.sync.policy.leases import SharedLeases
-from phalanx.sync.policy.samples_in_hand import GivenOut
+from phalanx.train.engine.samples_in_hand import GivenOut
+from phalanx.train.engine.shared_leases import SharedLeases
 
 WORKERS, SAMPLES, BATCH, EPOCHS = 3, 120, 12, 3
 SPECS = ["async", "ssp:bound=2", "dssp", "async:overlap=yes"]

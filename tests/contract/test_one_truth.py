@@ -18,6 +18,7 @@ import torch
 from devices import DEVICE
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from phalanx.sync.store.admission import Dynamic, Free, Rule, Stale
 from scripted import scripted
 from torch import nn
 
@@ -32,7 +33,6 @@ from phalanx.sync.reduce.grouping import by_size
 from phalanx.sync.reduce.team import everyone, team_of
 from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.shared_state import SharedState
-from phalanx.sync.store.admission import Dynamic, Free, Rule, Stale
 from phalanx.sync.strategies.strategy import StrategyContext
 
 SIZE = 40  # numbers: a few for the shard of each of eight workers

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import phalanx
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
-from phalanx.data.ledger import order
+from phalanx.data.reader import order
 from phalanx.observe.summary.summary import summarise
 
 SAMPLES, BATCH, EPOCHS, OVERFLOWS = 50, 12, 3, 4

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 
 import phalanx
 from phalanx.core.errors import InputError
-from phalanx.data.ledger import order
+from phalanx.data.reader import order
 from phalanx.train.api.run import Run
 
 pytestmark = pytest.mark.skipif(AWAY, reason="held against torch on this processor, digit by digit")

@@ -20,7 +20,7 @@ from plain_worlds import as_workers
 from phalanx.core import context
 from phalanx.core.script.startup import run_startup
 from phalanx.core.script.weight_writes import may_write_weights
-from phalanx.data.ledger import Lease
+from phalanx.rules.ledger import Lease
 from phalanx.sync.arena import memory_arena
 from phalanx.sync.arena.deterministic_scheduler import DeterministicScheduler
 from phalanx.train.adopt import hooks

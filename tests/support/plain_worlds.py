@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import phalanx
 from phalanx.core.settings import RunSettings
-from phalanx.data.ledger import order
+from phalanx.data.reader import order
 from phalanx.train.api.run import Run
 
 

@@ -19,6 +19,8 @@ from phalanx.cli.machines.doctor import doctor
 from phalanx.cli.machines.lab import lab_app
 from phalanx.cli.machines.pool import pool_app
 from phalanx.cli.output import print_json, write_problem
+from phalanx.cli.planning.plan import plan
+from phalanx.cli.planning.tune_switch import tune_switch
 from phalanx.cli.usage import explain
 from phalanx.cli.verbs.attach import attach
 from phalanx.cli.verbs.compare import compare
@@ -31,7 +33,6 @@ from phalanx.cli.verbs.run import run
 from phalanx.cli.verbs.runs import runs
 from phalanx.cli.verbs.stop import stop
 from phalanx.cli.verbs.switch import switch
-from phalanx.cli.verbs.tune_switch import tune_switch
 from phalanx.cli.verbs.worker import worker
 from phalanx.core.errors import SCRIPT_FAILED, STOPPED, InputError, PhalanxError, RunStopped
 from phalanx.core.registry import did_you_mean
@@ -41,6 +42,7 @@ ORDER = (
     "demo",
     "run",
     "compare",
+    "plan",
     "tune-switch",
     "adapt",
     "pool",
@@ -115,6 +117,7 @@ for verb, example in (
     (demo, "phalanx demo"),
     (run, "phalanx run train.py --strategy allreduce --workers 2 -- --depth 20"),
     (compare, "phalanx compare train.py --strategies allreduce,async --workers 2 --repeat 3"),
+    (plan, "phalanx plan train.py --pool pool.yaml --deadline 30min"),
     (tune_switch, "phalanx tune-switch train.py --workers 2 --tolerance 0.3"),
     (adapt, "phalanx adapt train.py -- --epochs 1"),
     (worker, "phalanx worker train.py --strategy async --pool machines.yaml"),

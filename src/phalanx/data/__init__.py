@@ -1,4 +1,4 @@
-"""What workers read: sources, the ledger that gives each sample to one worker, prefetch."""
+"""What workers read: sources, readers, the order of a pass, prefetch."""
 
 from phalanx.data.augment import crop_and_flip
 from phalanx.data.load import Loaded, Samples, load

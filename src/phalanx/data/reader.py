@@ -108,6 +108,15 @@ class TensorReader:
             yield key, self.fetch(indices, epoch) if len(indices) else None
 
 
+def order(samples: int, seed: int, number: int, shuffle: bool = True) -> Tensor:
+    """The order of the samples in pass ``number``; the same on every worker."""
+    if not shuffle:
+        return torch.arange(samples)
+    mixed = np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0]
+    generator = torch.Generator().manual_seed(int(mixed >> np.uint64(1)))
+    return torch.randperm(samples, generator=generator)
+
+
 def as_reader(data: Any, *, seed: int = 0, augment: Augment | None = None) -> Reader:
     """A :class:`Reader` of ``data``, or an :class:`InputError` that says why there is none."""
     if isinstance(data, Reader) and augment is None:

@@ -54,7 +54,7 @@ class JobProfile(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
     """Of an epoch."""
     epochs: int
-    ready: list[tuple[float, float]] = [(1.0, 1.0)]
+    ready: list[tuple[float, float]] = msgspec.field(default_factory=lambda: [(1.0, 1.0)])
     """From first to last: a share of the gradient's bytes, and the share of a step's computing
     after which it is ready (for overlap)."""
     elementwise: bool = True

@@ -38,7 +38,8 @@ def _part(pool: Pool, word: str, text: str) -> list[Machine]:
         raise InputError(f"the selection '{text}' has an empty part", "For example: --machines all")
     if word == "auto":
         raise InputError(
-            "there is no selection 'auto' yet", f"Use {', '.join(GROUPS)}, fastest:N or names."
+            "the selection 'auto' goes with --strategy auto, alone",
+            f"Give both to 'phalanx run', or use {', '.join(GROUPS)}, fastest:N or names.",
         )
     if word in GROUPS:
         return _group(pool, word)

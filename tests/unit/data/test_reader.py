@@ -31,7 +31,7 @@ from phalanx.core.errors import InputError
 from phalanx.data.augment import Draws
 from phalanx.data.lazy import LazyReader
 from phalanx.data.prefetch import prefetch
-from phalanx.data.reader import Reader, TensorReader, as_reader
+from phalanx.data.reader import Reader, TensorReader, as_reader, order
 
 X = torch.arange(20.0).view(10, 2)
 Y = torch.arange(10)
@@ -256,3 +256,11 @@ def test_a_stream_that_is_left_early_ends_its_processes() -> None:
 def test_a_reader_is_a_reader() -> None:
     reader = as_reader((X, Y))
     assert as_reader(reader) is reader
+
+
+def test_the_order_is_the_same_for_everyone_and_new_in_each_pass() -> None:
+    assert order(50, 7, 3).tolist() == order(50, 7, 3).tolist()
+    assert order(50, 7, 3).tolist() != order(50, 7, 4).tolist()
+    assert order(50, 7, 3).tolist() != order(50, 8, 3).tolist()
+    assert sorted(order(50, 7, 3).tolist()) == list(range(50))
+    assert order(5, 7, 3, shuffle=False).tolist() == [0, 1, 2, 3, 4]

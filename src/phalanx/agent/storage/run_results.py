@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from phalanx.agent.agent import Agent
 
 FOLDERS = ("files", "checkpoints")
-FILES = ("model.safetensors", "best.safetensors")
+FILES = ("model.safetensors", "best.safetensors", "profile.json")
 HOME_MARKER = "results-are-home"
 NAMED = 200
 """New files that are named one by one."""

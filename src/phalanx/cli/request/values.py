@@ -74,6 +74,21 @@ def read_rate(text: str | None) -> float | None:
     return number * RATE_UNITS[unit]
 
 
+def read_duration(option: str, text: str | None) -> float | None:
+    """``90s``, ``30min`` or ``2h`` as seconds."""
+    if text is None:
+        return None
+    example = f"For example: {option} 90s, 30min or 2h"
+    number, unit = _split(option, text, example)
+    units = {"s": 1.0, **{name: 60.0 * minutes for name, minutes in MINUTES.items()}}
+    if unit not in units:
+        what = f"unknown unit '{unit}'" if unit else "a time needs its unit"
+        raise InputError(f"{option} {text}: {what}", example)
+    if not 0 < number < math.inf:
+        raise InputError(f"{option} {text}: the time must be above 0", example)
+    return number * units[unit]
+
+
 def read_checkpoints(text: str, keep: int) -> CheckpointTimes:
     """``1`` (epochs), ``10min``, or both with a comma between."""
     epochs: int | None = None

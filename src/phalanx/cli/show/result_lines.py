@@ -41,6 +41,26 @@ def tell_results(paths: RunPaths, out: Output) -> None:
     out.say()
 
 
+FAR_OFF = 0.3
+"""A prediction that is off by more than this share should be made anew."""
+
+
+def beside_prediction(summary: Summary) -> list[str]:
+    """What was predicted beside what happened, of a run that is done."""
+    predicted, took = summary.predicted, summary.seconds
+    expected, low, high = (predicted.get(n) for n in ("seconds", "seconds_low", "seconds_high"))
+    if summary.status != "done" or not expected or not low or not high or not took:
+        return []
+    said = [
+        f"predicted {seconds(expected)} ({seconds(low)} to {seconds(high)}), took {seconds(took)}"
+    ]
+    off = took / expected - 1.0
+    if abs(off) > FAR_OFF:
+        word = "longer" if off > 0 else "shorter"
+        said.append(f"{abs(off):.0%} {word} than predicted: measure again with phalanx pool probe")
+    return said
+
+
 def describe(summary: Summary) -> str:
     """How a run ended, in one line."""
     parts = [f"{summary.status}: {summary.strategy}"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
+from phalanx.core.errors import InputError
 
 if TYPE_CHECKING:
     from phalanx.cli.request.request import Request
@@ -33,12 +35,19 @@ def run(
     The first worker's output is shown here; that of the others is in the logs. Everything about
     the run is in its folder, runs/ID, whose path the last lines print.
     """
+    from phalanx.cli.planning.follow_plan import is_auto
     from phalanx.cli.request.explain_run import refuse_beside_explain
     from phalanx.cli.request.request import check, check_at_least
     from phalanx.cli.request.systems import framework_job, read_framework, ready
     from phalanx.cli.request.values import refuse_two_batches
     from phalanx.core.spec import parse_spec
 
+    if is_auto(strategy, options):
+        if explain or framework is not None:
+            raise InputError(
+                "--strategy auto does not go with --explain or --framework", "Name a strategy."
+            )
+        return _follow(ctx, script, module, options)
     spec = parse_spec(strategy)
     if explain:
         refuse_beside_explain(framework, options)
@@ -62,6 +71,18 @@ def run(
         return show([(title, job)], out)
     job = ready(job, out)
     return execute_and_tell(title, job, out)
+
+
+def _follow(ctx: typer.Context, script: Path, module: bool, options: o.RunOptions) -> int:
+    """As the planner chooses."""
+    from phalanx.cli.planning.follow_plan import follow_plan
+    from phalanx.cli.request.request import check, check_at_least
+    from phalanx.cli.request.systems import ready
+
+    check_at_least("--batch", options.batch, 1)
+    out = Output(options.json)
+    job, title = follow_plan(options, lambda o: check(o, script, ctx.obj, module=module), out)
+    return execute_and_tell(title, ready(job, out), out)
 
 
 def _explain(request: Request, out: Output) -> int:
@@ -94,7 +115,7 @@ def execute_and_tell(title: str, job: Job, out: Output) -> int:
 
 def tell_outcome(outcome: Outcome, paths: RunPaths, out: Output) -> int:
     """What came of a run, for people and for programs; the exit code."""
-    from phalanx.cli.show.result_lines import describe
+    from phalanx.cli.show.result_lines import beside_prediction, describe
     from phalanx.report.findings import findings
 
     if outcome.error:
@@ -106,7 +127,7 @@ def tell_outcome(outcome: Outcome, paths: RunPaths, out: Output) -> int:
         return outcome.exit_code
     style = "bold green" if outcome.summary.status == "done" else "bold red"
     out.say(describe(outcome.summary), style)
-    for sentence in findings(outcome.summary):
+    for sentence in (*beside_prediction(outcome.summary), *findings(outcome.summary)):
         out.say(sentence)
     out.say(f"run     {paths.folder}")
     out.say(f"report  phalanx report {paths.id}")

@@ -115,6 +115,11 @@ class RunPaths:
         return self.folder / "switch.json"
 
     @property
+    def profile(self) -> Path:
+        """What a run that only measures its script has found."""
+        return self.folder / "profile.json"
+
+    @property
     def study(self) -> Path:
         return self.folder / "study.json"
 

@@ -19,12 +19,15 @@ STARTUP = Registry(
 )
 
 ADOPTION = Registry("adoption step", {"hooks": "phalanx.train.adopt.hooks:adopt_this_worker"})
+PROFILE = Registry("profile step", {"files": "phalanx.train.adopt.side_effects:keep_all_apart"})
 
 _worker = threading.local()  # workers may be threads of one process
 
 
-def run_startup(*, adopt: bool = False) -> None:
+def run_startup(*, adopt: bool = False, profile: bool = False) -> None:
     """Take every step, in the order of their names; first what an adopted script needs."""
+    if profile:
+        PROFILE.get("files")()
     if adopt:
         ADOPTION.get("hooks")()
     for name in STARTUP.names():

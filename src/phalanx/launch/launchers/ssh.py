@@ -212,6 +212,7 @@ def _as_found(job: Job, machines: tuple[Machine, ...]) -> Job:
         selection=job.plan.selection,
         batch=job.plan.batch,
     )
+    plan = msgspec.structs.replace(plan, predicted=job.plan.predicted)
     slow = job.settings.slow
     if slow is not None:
         slow = [*slow, *[1.0] * plan.workers][: plan.workers]

@@ -8,8 +8,8 @@ from itertools import combinations
 from statistics import median
 
 from phalanx.pool.measured import CollectiveFigures
-from phalanx.sync.collective.choose import MOST_DIRECT
-from phalanx.sync.collective.cost import COSTS, MESSAGE_SECONDS, LinkSpeed
+from phalanx.rules.collective_choice import MOST_DIRECT
+from phalanx.rules.collective_cost import COSTS, MESSAGE_SECONDS, LinkSpeed
 
 SIZES = (64, 4 << 10, 64 << 10, 1 << 20, 16 << 20)
 """Bytes of the collectives that are timed."""

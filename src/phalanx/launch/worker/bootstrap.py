@@ -32,7 +32,7 @@ def main() -> int:
     tie()
     chosen = settings.RunSettings.from_json(os.environ.get(settings.SETTINGS, "{}"))
     try:
-        run_startup(adopt=chosen.adopt)
+        run_startup(adopt=chosen.adopt, profile=chosen.profile is not None)
     except ModuleNotFoundError as error:
         from phalanx.core.script.missing_packages import tell_missing
 

@@ -14,9 +14,9 @@ from statistics import fmean, median
 
 import msgspec
 
-from phalanx.core.fitting_shares import fitting_shares
 from phalanx.observe.events.step_intervals import Lap, RankWindow
 from phalanx.observe.events.strategy_phases import WaitRule
+from phalanx.rules.fitting_shares import fitting_shares
 
 PARTS = 4
 """An estimate is believed when it holds in each of so many stretches of the time."""

@@ -19,7 +19,7 @@ from phalanx.plan.timing.cluster import FreeCluster
 from phalanx.plan.timing.gate import Gate
 from phalanx.plan.timing.outcome import Outcome, Trace, counted
 from phalanx.plan.timing.work import Floats, Ints, Work
-from phalanx.sync.store.admission import Free, Rule
+from phalanx.rules.admission import Free, Rule
 
 NEVER = math.inf
 

@@ -13,7 +13,7 @@ from phalanx.plan.timing.heap import run_heap
 from phalanx.plan.timing.outcome import Outcome, Trace
 from phalanx.plan.timing.windows import run_windows
 from phalanx.plan.timing.work import Draws, Floats, Lost, Slow, Work
-from phalanx.sync.store.admission import Free, Rule, Stale
+from phalanx.rules.admission import Free, Rule, Stale
 
 MOST_FLOWS = 64
 """Workers up to which links are shared exactly; beyond, links are queues (``queued``)."""

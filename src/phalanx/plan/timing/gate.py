@@ -3,19 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
-from phalanx.sync.store.admission import AWAY, Clocks, Free, Rule, Stale
-
-
-@dataclass(frozen=True)
-class _Counted(Clocks):
-    """Clocks whose lowest is known without a look at all of them."""
-
-    lowest: list[int]
-
-    def lead(self, rank: int) -> int:
-        return self.steps[rank] - self.lowest[0]
+from phalanx.rules.admission import AWAY, Clocks, Free, Rule, Stale
 
 
 class Gate:
@@ -36,7 +25,7 @@ class Gate:
         self.at = defaultdict(int, {0: workers})
         """How many workers have done so many steps."""
         self._waiting: dict[int, float] = {}
-        self._clocks = _Counted(self.steps, self._times, self._intervals, self._grants, self.lowest)
+        self._clocks = Clocks(self.steps, self._times, self._intervals, self._grants, 0)
 
     def pushed(self, rank: int, now: float) -> list[tuple[int, float]]:
         """Who goes on now, and since when it has waited."""
@@ -75,7 +64,7 @@ class Gate:
         del self.at[step]
         if step != self.lowest[0]:
             return False
-        self.lowest[0] = min(self.at, default=AWAY)
+        self.lowest[0] = self._clocks.floor = min(self.at, default=AWAY)
         return True
 
     def _released(self, now: float) -> list[tuple[int, float]]:

@@ -10,7 +10,7 @@ import numpy as np
 from phalanx.plan.timing.gate import Gate
 from phalanx.plan.timing.outcome import Outcome, Trace, counted
 from phalanx.plan.timing.work import Work
-from phalanx.sync.store.admission import Rule
+from phalanx.rules.admission import Rule
 
 
 def run_heap(

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from phalanx.core.virtual import VirtualCluster
-from phalanx.sync.collective.choose import choose
-from phalanx.sync.collective.cost import COSTS, LinkSpeed
+from phalanx.rules.collective_choice import choose
+from phalanx.rules.collective_cost import COSTS, LinkSpeed
 
 if TYPE_CHECKING:
     from phalanx.sync.arena.memory_arena import ThreadArena

@@ -10,9 +10,9 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
+from phalanx.rules.collective_choice import choose
 from phalanx.sync.collective.algorithms import ahead, butterfly, direct, ring, tree
 from phalanx.sync.collective.algorithms.gather import all_gather
-from phalanx.sync.collective.choose import choose
 from phalanx.sync.collective.links import Links
 
 PACKED = 64 << 10

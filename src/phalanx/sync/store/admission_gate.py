@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from phalanx.rules.admission import AWAY, FEW, Clocks, Rule, rejoin
 from phalanx.sync.arena.arena import Arena, Locks
-from phalanx.sync.store.admission import AWAY, Clocks, Rule, rejoin
 
 
 class Party(Protocol):
@@ -67,8 +67,8 @@ class AdmissionGate:
         if not self.away:
             return False
         with self._arena.lock(Locks.GATE):
-            newest = int(self._newest[0])
-            self._own = rejoin(self._rank, self._present(self._steps).tolist(), self._own, newest)
+            floor = int(self._present(self._steps).min())  # of the others: this one is away
+            self._own = rejoin(self._own, floor, int(self._newest[0]))
             self._began = self._arena.pace.now()
             self._times[self._rank], self._intervals[self._rank] = self._began, 0.0
             # A grant stays: it may be what the distance at which this worker left was allowed by.
@@ -126,12 +126,12 @@ class AdmissionGate:
         return found
 
     def _clocks(self) -> Clocks:
-        return Clocks(
-            self._present(self._steps).tolist(),
-            self._times.tolist(),
-            self._intervals.tolist(),
-            self._grants.tolist(),
-        )
+        steps, times, intervals = self._present(self._steps), self._times, self._intervals
+        if len(steps) > FEW:
+            return Clocks(steps, times, intervals, self._grants, int(steps.min()))
+        known: list[int] = steps.tolist()
+        grants: list[int] = self._grants.tolist()
+        return Clocks(known, times.tolist(), intervals.tolist(), grants, min(known))
 
     def _all_pulled(self) -> bool:
         return bool(self._present(self._pulled).min() >= self._own)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from phalanx.data.ledger import Applied
+from phalanx.rules.ledger import Applied
 from phalanx.sync.state.replica import Masks
 from phalanx.sync.state.shared_state import State
 from phalanx.sync.store.push_thread import make_pusher

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
-from phalanx.data.ledger import Applied
+from phalanx.rules.ledger import Applied
 from phalanx.sync.arena.arena import Arena
 from phalanx.sync.arena.clock import Clock
 from phalanx.sync.arena.tolls import Toll

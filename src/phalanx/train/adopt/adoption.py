@@ -51,6 +51,11 @@ class Adoption:
         self._joining = self._rehearses = False
         self.streams = Streams()
 
+    @property
+    def profiles(self) -> bool:
+        """Whether the script is only measured."""
+        return self._chosen.profile is not None
+
     def made(self, optimizer: torch.optim.Optimizer) -> None:
         """The script has made an optimizer."""
         if not self._joining:
@@ -133,7 +138,7 @@ class Adoption:
         if is_ours(loader) or self._rehearses:
             return plain()
         if not self.trains_on(loader):
-            return self._whole(plain)
+            return self._whole(plain, loader)
         optimizers = self._optimizers()
         return self._train(loader, self._models(optimizers), optimizers)
 
@@ -167,7 +172,7 @@ class Adoption:
         """Whether the batch in hand is the last one of its pass, on this worker."""
         return self._training is not None and self._training.in_last_batch
 
-    def _whole(self, plain: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    def _whole(self, plain: Callable[[], Iterator[Any]], loader: DataLoader[Any]) -> Iterator[Any]:
         """All of the data, in the same order on every worker, and with the same noise."""
         training = self._training
         if training is None:
@@ -175,6 +180,8 @@ class Adoption:
         training.end_if_done(waits=False)
         if training.under_way and training.parts.trained.engine.lockstep:
             return self._in_common(plain)
+        if self._chosen.profile is not None:
+            return iter(training.parts.trained.engine.some_of(plain(), _batches_of(loader)))
         return plain()  # inside a pass of free-running workers they evaluate unequally often
 
     def _in_common(self, plain: Callable[[], Iterator[Any]]) -> Iterator[Any]:
@@ -248,8 +255,10 @@ class Adoption:
         )  # fmt: skip
         loop.adopt(self._chosen.epochs or passes)
         call_at_end(self._end)
+        # What a script does after its last pass is measured as well.
+        known = passes if self._chosen.profile is None else None
         return AdoptedTraining(
-            parts, loop, models, optimizers, passes, self._chosen.seed, self.streams
+            parts, loop, models, optimizers, known, self._chosen.seed, self.streams
         )
 
     def _end(self) -> None:
@@ -257,6 +266,14 @@ class Adoption:
         if self._training is not None:
             self._training.end()
             self._training = None
+
+
+def _batches_of(loader: DataLoader[Any]) -> int:
+    """0 where that is unknown."""
+    try:
+        return len(loader)
+    except TypeError:
+        return 0
 
 
 def _script_frame() -> FrameType | None:

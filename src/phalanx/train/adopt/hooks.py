@@ -82,7 +82,7 @@ def adopt_this_worker() -> None:
 
 def end_adoption() -> None:
     """The script joins by itself."""
-    if _current.adoption is not None:
+    if _current.adoption is not None and not _current.adoption.profiles:
         from phalanx.train.adopt.side_effects import stop_keeping
 
         stop_keeping()

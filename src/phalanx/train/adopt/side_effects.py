@@ -20,6 +20,7 @@ import threading
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -102,6 +103,11 @@ def keep_files_apart(rank: int, paths: RunPaths) -> None:
                 _finder.waiting.add(module)
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
+
+
+def keep_all_apart() -> None:
+    """Of a script that is only measured, nothing is real."""
+    keep_files_apart(1, RunPaths(Path(os.environ[settings.RUN_FOLDER])))
 
 
 def _private(paths: RunPaths) -> PrivateFiles:

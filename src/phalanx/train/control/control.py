@@ -13,9 +13,8 @@ from typing import Any
 import torch
 
 from phalanx.core.spec import Spec
+from phalanx.rules.balance import ShareChange
 from phalanx.sync.arena.arena import Arena
-from phalanx.sync.policy.balance import ShareChange
-from phalanx.sync.policy.leases import SharedLeases
 from phalanx.train.control.balancing import LOOK_EVERY, SpeedWatch
 from phalanx.train.control.directives import CommandCells, Directive, DirectiveSource, Stop
 from phalanx.train.control.rendezvous import (
@@ -29,6 +28,7 @@ from phalanx.train.control.rendezvous import (
     Rendezvous,
 )
 from phalanx.train.engine.active_phase import ActivePhase
+from phalanx.train.engine.shared_leases import SharedLeases
 
 
 class Control:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from phalanx.sync.connect.channel import Channel
 
 NEVER = 2**62
+T = TypeVar("T")
 
 
 class Engine:
@@ -37,6 +38,8 @@ class Engine:
     lockstep = True
     background = True
     """Whether other threads may read ahead for this worker."""
+    timed = False
+    """Whether a step waits for the device, so that computing can be told from updating."""
     goes_ahead = False
     """Whether gradients may be on their way before the step: then
     ``exchange.begin_batch`` is called."""
@@ -136,6 +139,10 @@ class Engine:
         """How far the data have been used, and the directive to carry out there, if any."""
         directive, self._directive = self._directive, None
         return lockstep_position, directive
+
+    def some_of(self, batches: Iterable[T], count: int) -> Iterable[T]:
+        """Of the ``count`` batches of an evaluation, those that are evaluated: all of them."""
+        return batches
 
     def end_pass(self) -> None:
         """A pass over the training data is over, for all workers that step together."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from phalanx.data.ledger import Lease
+from phalanx.rules.ledger import Lease
 from phalanx.sync.arena.arena import Arena
 from phalanx.sync.arena.clock import Clock
 from phalanx.sync.state.model_buffers import SharedBuffers

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from torch import nn
 
-from phalanx.data.ledger import Applied, Lease, Segment, SettledSamples, lockstep
+from phalanx.rules.balance import ShareChange
+from phalanx.rules.ledger import Applied, Lease, Segment, SettledSamples, lockstep
 from phalanx.sync.arena.arena import Arena, LostWorker
-from phalanx.sync.policy.balance import ShareChange
-from phalanx.sync.policy.leases import SharedLeases
 from phalanx.train.control.control import Control
 from phalanx.train.engine.active_phase import PhaseSet
+from phalanx.train.engine.shared_leases import SharedLeases
 
 
 class EngineListener:
@@ -151,9 +151,13 @@ class SharedSampleLeases(SampleLeases):
 
 
 def claims_for(arena: Arena, models: Sequence[nn.Module]) -> SharedLeases:
+    claims = SharedLeases(arena)
+    claims.least = least_samples(models)
+    return claims
+
+
+def least_samples(models: Sequence[nn.Module]) -> int:
     """Batch normalisation cannot train on a single sample, for want of a variance."""
     kind = nn.modules.batchnorm._BatchNorm
     normalise = any(isinstance(module, kind) for model in models for module in model.modules())
-    claims = SharedLeases(arena)
-    claims.least = 2 if normalise else 1
-    return claims
+    return 2 if normalise else 1

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from phalanx.core.errors import InputError
 from phalanx.sync.arena.arena import Arena
-from phalanx.sync.policy.leases import SharedLeases
 from phalanx.sync.state.replica import Replica
 from phalanx.train.control import rendezvous as intents
 from phalanx.train.control.control import Control
 from phalanx.train.engine.active_phase import PhaseSet
 from phalanx.train.engine.sample_leases import SharedSampleLeases
+from phalanx.train.engine.shared_leases import SharedLeases
 
 
 class ScriptOptimizers:

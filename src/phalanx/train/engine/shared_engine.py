@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from phalanx.core.settings import RunSettings
 from phalanx.core.spec import Phase, Spec
+from phalanx.rules.balance import ShareChange
 from phalanx.sync.arena.arena import Arena, Locks, LostWorker
 from phalanx.sync.arena.clock import Clock
-from phalanx.sync.policy.balance import ShareChange
 from phalanx.sync.reduce.encoding import Encoding
 from phalanx.sync.state.windows import Gathering
 from phalanx.train.control import rendezvous as intents

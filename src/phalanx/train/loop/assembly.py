@@ -51,6 +51,7 @@ from phalanx.train.start.seed import CommonSeed
 
 if TYPE_CHECKING:
     from phalanx.train.checkpoint.resuming import Resumed
+    from phalanx.train.profile.profiling import Profiling
 
 
 @dataclass(frozen=True)
@@ -85,14 +86,15 @@ def build_worker(
     paths = environment.paths
     writer = EventWriter(paths.events_of(environment.rank) if paths else None, environment.rank)
     lifecycle = Lifecycle(environment, writer, environment.clock)
-    stopwatch = Stopwatch(environment.clock, writer)
+    profiling = _profiling(environment, writer)
+    stopwatch = profiling.stopwatch if profiling else Stopwatch(environment.clock, writer)
     events = TrainingEvents(environment.rank, stopwatch, lifecycle.epochs_before)
     script = _prepare(environment, models, optimizers, trial, buffers, loss)
     resumed = _resumed(script, lifecycle.training)
     minutes = environment.settings.checkpoint_minutes
     timer = CheckpointTimer(minutes if saves_checkpoints(environment) else None)
     poller = CommandPoller(environment, environment.clock, timer, lifecycle)
-    engine = _engine(script, resumed, poller, events)
+    engine = _engine(script, resumed, poller, events, profiling)
     trained = _trained(script, engine, resumed, lifecycle)
     _warm_up(script)
     lifecycle.joined(
@@ -120,6 +122,8 @@ def build_worker(
     )  # fmt: skip
     if environment.workers > 1:
         seeds.own(environment.rank)
+    if profiling is not None:
+        profiling.watch(parts)
     return parts, TrainingLoop(parts)
 
 
@@ -156,12 +160,27 @@ def _resumed(script: _Script, training: int) -> Resumed | None:
     return resumed
 
 
+def _profiling(environment: Environment, writer: EventWriter) -> Profiling | None:
+    wish = environment.settings.profile
+    if wish is None or environment.arena is not None:
+        return None
+    from phalanx.train.profile.profiling import Profiling
+
+    return Profiling(environment, wish, writer)
+
+
 def _engine(
-    script: _Script, resumed: Resumed | None, poller: CommandPoller, events: TrainingEvents
+    script: _Script,
+    resumed: Resumed | None,
+    poller: CommandPoller,
+    events: TrainingEvents,
+    profiling: Profiling | None,
 ) -> Engine:
     environment, chosen, clock = script.environment, script.environment.settings, poller.clock
     if environment.arena is None:
         emulation = emulation_of(chosen, 0, None, environment.virtual)
+        if profiling is not None:
+            return profiling.engine(script.models, script.optimizers, clock, emulation, poller)
         return Engine(script.models, script.optimizers, clock, emulation, poller)
     if any(phase.name == "single" for phase in script.spec.phases):
         raise InputError("'single' has one worker", "Use --workers 1, or another strategy.")

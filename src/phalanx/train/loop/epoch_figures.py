@@ -104,6 +104,8 @@ class Figures:
 
     def watch(self, name: str, patience: int | None) -> None:
         """Keep the best weights by ``name``; those from before a run was resumed come along."""
+        if self._environment.settings.profile is not None:
+            return  # which saves nothing
         self.best.name, self.best.patience = name, patience
         paths, before = self._environment.paths, self.best.before
         if paths is None or self._environment.rank != 0 or before is None or before.name != name:

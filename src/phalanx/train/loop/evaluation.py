@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.core.errors import InputError
-from phalanx.data.ledger import split
 from phalanx.data.prefetch import move
 from phalanx.data.reader import Reader
 from phalanx.data.structure import joined, plain
+from phalanx.rules.ledger import split
 from phalanx.sync.arena.arena import Locks
 from phalanx.train.api.gathered_values import gather
 from phalanx.train.api.metrics import Metric, one_number
@@ -195,7 +195,8 @@ class Evaluator:
         training = model.training
         model.eval()
         try:
-            for at in range(start, end, reader.batch or BATCH):
+            places = range(start, end, reader.batch or BATCH)
+            for at in self.engine.some_of(places, len(places)):
                 indices = torch.arange(at, min(at + (reader.batch or BATCH), end))
                 batch = move(reader.fetch(indices, 0), self._device)
                 outputs, targets = asked.forward(model, formatted(batch, self._channels_last))

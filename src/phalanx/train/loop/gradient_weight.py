@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from phalanx.core.errors import InputError
-from phalanx.data.ledger import Lease
+from phalanx.rules.ledger import Lease
 from phalanx.sync.state.gradients import get_grad, set_grad
 from phalanx.train.engine.engine import Engine
 from phalanx.train.guards.loss_kind import Counted

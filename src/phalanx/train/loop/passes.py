@@ -11,10 +11,10 @@ from torch import Tensor
 
 from phalanx.core.errors import InputError
 from phalanx.core.settings import RunSettings
-from phalanx.data.ledger import Lease, order
 from phalanx.data.prefetch import move, pinned, prefetch, prefetch_to
-from phalanx.data.reader import Reader, TensorReader
+from phalanx.data.reader import Reader, TensorReader, order
 from phalanx.data.structure import map_tensors
+from phalanx.rules.ledger import Lease
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from phalanx.data.ledger import Lease
+from phalanx.rules.ledger import Lease
 from phalanx.train.engine.engine import Engine
 from phalanx.train.loop.passes import Pass
 

@@ -13,8 +13,8 @@ import torch
 
 from phalanx.core.errors import InputError
 from phalanx.core.spec import Spec, parse_spec
-from phalanx.data.ledger import Segment
-from phalanx.sync.policy.switch_points import boundaries, segments
+from phalanx.rules.ledger import Segment
+from phalanx.rules.switch_points import boundaries, segments
 from phalanx.sync.state.shard_optimizer import is_elementwise
 from phalanx.train.loop.passes import Pass
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from phalanx.core.errors import InputError
-from phalanx.data.ledger import Lease
+from phalanx.rules.ledger import Lease
 from phalanx.sync.state.gradients import get_grad, set_grad
 from phalanx.sync.strategies.strategy import Timing
 from phalanx.train.checkpoint.checkpointing import Trained
@@ -50,7 +50,8 @@ class Stepper:
         self.refused: InputError | None = None
         """A script may have caught it, and gone on."""
         """Whether gradients are there after a step, until the script zeroes them."""
-        self._device, self._waits_for_device = device, engine.workers > 1 and device.type == "cuda"
+        timed = engine.workers > 1 or engine.timed
+        self._device, self._waits_for_device = device, timed and device.type == "cuda"
         """A GPU's gradient is there when it has computed it, not when it was asked to: else its
         speed would look like that of the asking. The exchange would wait for it anyway."""
 

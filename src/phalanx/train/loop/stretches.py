@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from phalanx.core.errors import InputError, PeerLost, RunStopped
-from phalanx.data.ledger import Lease, Segment
+from phalanx.rules.ledger import Lease, Segment
 from phalanx.train.checkpoint.checkpointing import Checkpointer, Trained
 from phalanx.train.control.command_poller import say_refused
 from phalanx.train.control.directives import (

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from phalanx.data.ledger import SettledSamples
 from phalanx.observe.events import event_types as events
+from phalanx.rules.balance import ShareChange
+from phalanx.rules.ledger import SettledSamples
 from phalanx.sync.arena.arena import LostWorker
-from phalanx.sync.policy.balance import ShareChange
 from phalanx.train.engine.sample_leases import EngineListener
 from phalanx.train.loop.stopwatch import Stopwatch
 

@@ -237,6 +237,8 @@ class TrainingLoop:
         parts.readers.checks = False
         parts.evaluator.snapshot = None
         parts.checkpointer.finish()
+        if lifecycle.over:
+            return  # it was a profile, of which nothing is kept
         sent, paths = parts.stopwatch.bytes_sent, parts.environment.paths
         try:
             self._check_weights("at the end of training")

@@ -18,7 +18,7 @@ from phalanx.launch.pool.probe_plan import (
     pair_seconds,
 )
 from phalanx.pool.measured import CollectiveFigures
-from phalanx.sync.collective.cost import COSTS
+from phalanx.rules.collective_cost import COSTS
 
 latencies = st.floats(1e-6, 0.3)
 bandwidths = st.floats(1e3, 1e10)

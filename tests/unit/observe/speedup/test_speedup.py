@@ -11,7 +11,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from phalanx.core.fitting_shares import fitting_shares
 from phalanx.observe.events.event_types import Joined, WorkerLost
 from phalanx.observe.events.step_intervals import Lap, RankWindow, _laps, windows_of
 from phalanx.observe.events.strategy_phases import PhaseSteps, WaitRule
@@ -197,22 +196,6 @@ def test_what_holds_only_now_and_then_is_not_advised() -> None:
         for rank in first
     }
     assert advise(judged(ranks)) is None
-
-
-@settings(max_examples=25)
-@given(
-    st.lists(st.tuples(st.floats(0, 0.1), st.floats(1e-5, 0.1)), min_size=1, max_size=8),
-    st.floats(1, 1e4),
-)
-def test_fitting_shares_sum_up_and_end_together(
-    costs: list[tuple[float, float]], batch: float
-) -> None:
-    found = fitting_shares(costs, batch)
-    assert sum(found) == pytest.approx(batch)
-    ends = [
-        fixed + each * n for (fixed, each), n in zip(costs, found, strict=True) if n > 1e-6 * batch
-    ]
-    assert max(ends) == pytest.approx(min(ends), rel=1e-3)
 
 
 def step(

@@ -17,7 +17,7 @@ from phalanx.plan.timing.heap import run_heap
 from phalanx.plan.timing.outcome import Outcome
 from phalanx.plan.timing.windows import run_windows
 from phalanx.plan.timing.work import Draws, Work
-from phalanx.sync.store.admission import Dynamic, Free, Rule, Stale
+from phalanx.rules.admission import Dynamic, Free, Rule, Stale
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from phalanx.data.ledger import Applied
+from phalanx.rules.ledger import Applied
 from phalanx.sync.arena.arena import shard_lock
 from phalanx.sync.reduce.encoding import Sender
 from phalanx.sync.reduce.reducer import Reducer

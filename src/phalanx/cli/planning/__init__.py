@@ -1,0 +1,1 @@
+"""Verbs that answer before time is spent: what to train on, and how."""

@@ -1,0 +1,79 @@
+"""``phalanx plan``: which machines, which strategy, and whether it is worth it at all."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from phalanx.cli.output import Output
+from phalanx.cli.request import options as o
+from phalanx.core.errors import InputError
+
+NOT_HERE = (
+    "batch_per_worker", "repeat", "balance", "on_nonfinite", "slow", "rate", "keep", "detach",
+    "name", "dry_run", "launcher",
+)  # fmt: skip
+
+
+@o.expanded(*NOT_HERE, checkpoint_every="1")
+def plan(
+    ctx: typer.Context,
+    script: o.Script,
+    module: o.Module = False,
+    objective: Annotated[
+        str, typer.Option(metavar="WHAT", help="What should be small: time, energy or cost.")
+    ] = "time",
+    deadline: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Longest run, such as 90s, 30min or 2h.")
+    ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(metavar="N", help="Highest price, in the unit of price_per_hour."),
+    ] = None,
+    max_accuracy_loss: Annotated[
+        float,
+        typer.Option(
+            metavar="POINTS",
+            help="Accepted decline, in percentage points, of strategies that past runs tried.",
+        ),
+    ] = 0.0,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Measure on this machine only, and scale by the probe.")
+    ] = False,
+    *,
+    options: o.RunOptions,
+) -> int:
+    """Choose machines and strategy for SCRIPT, with the expected time.
+
+    Trains a few steps on each kind of machine (kept for the next time), predicts all selections
+    and strategies, and ranks them. Only what computes the same as one process is chosen; what is
+    faster and changes the result is listed apart.
+    """
+    import msgspec
+
+    from phalanx.cli.planning.make_choice import make_choice
+    from phalanx.cli.planning.plan_words import show_choice
+    from phalanx.cli.request.request import check, check_at_least
+    from phalanx.cli.request.values import read_duration
+    from phalanx.plan.choice.wishes import Wishes
+
+    if budget is not None and not 0 < budget < float("inf"):
+        raise InputError(f"--budget must be above 0, not {budget:g}", "For example: --budget 2.50")
+    if not 0 <= max_accuracy_loss <= 100:
+        raise InputError(
+            f"--max-accuracy-loss must be from 0 to 100, not {max_accuracy_loss:g}",
+            "For example: --max-accuracy-loss 0.3",
+        )
+    wishes = Wishes(
+        objective, read_duration("--deadline", deadline), budget, max_accuracy_loss / 100
+    )
+    check_at_least("--batch", options.batch, 1)
+    request = check(options, script, ctx.obj, module=module)
+    out = Output(options.json)
+    for warning in request.warnings:
+        out.note(f"warning: {warning}")
+    planned = make_choice(request, wishes, out, quick=quick)
+    show_choice(planned.choice, wishes, out)
+    out.result(msgspec.to_builtins(planned.choice))
+    return 0

@@ -1,0 +1,96 @@
+"""A choice on the terminal: the ranked table, and the reasons."""
+
+from __future__ import annotations
+
+from textwrap import fill
+from typing import TYPE_CHECKING
+
+from phalanx.core.words import clock, count, seconds
+from phalanx.plan.choice.wishes import COST, ENERGY, TIME, Wishes, joules
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
+    from phalanx.cli.output import Output
+    from phalanx.plan.choice.decide import Choice
+    from phalanx.plan.prediction import Interval, Prediction
+
+MARK = "►"
+WIDTH = 80
+MOST_MACHINES = 4
+CLOCK_FROM = 100.0
+"""Seconds from which on ranges are hours and minutes."""
+
+
+def show_choice(choice: Choice, wishes: Wishes, out: Output) -> None:
+    rows = [(p, MARK if p == choice.chosen else "") for p in choice.ranked]
+    out.human.print(_table(rows, wishes), soft_wrap=False, width=WIDTH)
+    if choice.unknown:
+        word = "faster" if wishes.objective == TIME else "better"
+        out.say()
+        out.say(f"{word}, accuracy unknown", "bold")
+        rows = [(p, "?") for p in choice.unknown]
+        out.human.print(_table(rows, wishes), soft_wrap=False, width=WIDTH)
+    out.say()
+    for reason in choice.reasons:
+        out.say(fill(reason, WIDTH, initial_indent="- ", subsequent_indent="  "))
+
+
+def _table(rows: Sequence[tuple[Prediction, str]], wishes: Wishes) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("")
+    table.add_column("machines", overflow="fold", min_width=8, max_width=18)
+    table.add_column("strategy", overflow="fold", min_width=10, max_width=18)
+    table.add_column("samples/s", justify="right", no_wrap=True)
+    table.add_column("total", justify="right", no_wrap=True)
+    extra = {ENERGY: "energy", COST: "price"}.get(wishes.objective)
+    if extra:
+        table.add_column(extra, justify="right", no_wrap=True)
+    table.add_column("limited by", overflow="fold", min_width=10)
+    for found, mark in rows:
+        cells = [
+            mark,
+            _machines(found),
+            found.strategy.replace("+", "\n+"),
+            _rate(found.samples_per_second),
+        ]
+        cells.append(_time(found.seconds))
+        if extra:
+            cells.append(_energy(wishes.value(found)) if extra == "energy" else _price(found))
+        table.add_row(*cells, found.limit, style="bold" if mark == MARK else None)
+    return table
+
+
+# Each cell has its value, and below it what that lies between.
+
+
+def _rate(value: Interval) -> str:
+    return f"{count(value.value)}\n{count(value.low)}–{count(value.high)}"
+
+
+def _time(value: Interval) -> str:
+    if value.high < CLOCK_FROM:
+        return f"{seconds(value.value)}\n{value.low:.3g}–{value.high:.3g} s"
+    return f"{seconds(value.value)}\n{clock(value.low)}–{clock(value.high)}"
+
+
+def _energy(value: Interval) -> str:
+    number, _, unit = joules(value.high).partition(" ")
+    low = value.low / value.high * float(number)
+    return f"{joules(value.value)}\n{low:.3g}–{number} {unit}"
+
+
+def _price(found: Prediction) -> str:
+    price = found.price
+    return f"{price.value:.3g}\n{price.low:.3g}–{price.high:.3g}" if price else "0"
+
+
+def _machines(found: Prediction) -> str:
+    names = found.machines
+    if len(names) <= MOST_MACHINES:
+        return ", ".join(names)
+    return f"{', '.join(names[:2])} and {len(names) - 2} more"

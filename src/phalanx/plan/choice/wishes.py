@@ -1,0 +1,58 @@
+"""What the user wants of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from phalanx.core.errors import InputError
+from phalanx.core.registry import did_you_mean
+from phalanx.core.words import seconds
+from phalanx.plan.prediction import Interval, Prediction
+
+TIME, ENERGY, COST = "time", "energy", "cost"
+OBJECTIVES = (TIME, ENERGY, COST)
+
+
+@dataclass(frozen=True)
+class Wishes:
+    objective: str = TIME
+    deadline: float | None = None
+    """Seconds of the whole run."""
+    budget: float | None = None
+    """Money, in the unit of ``price_per_hour``."""
+    max_accuracy_loss: float = 0.0
+    """A share of one, for strategies that change the mathematics."""
+
+    def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            remedy = did_you_mean(self.objective, OBJECTIVES)
+            raise InputError(f"unknown objective '{self.objective}'", remedy)
+
+    def value(self, found: Prediction) -> Interval:
+        """What is to be small."""
+        if self.objective == ENERGY and found.joules is not None:
+            return found.joules
+        if self.objective == COST:
+            return found.price or Interval(0.0, 0.0, 0.0)
+        return found.seconds
+
+    def allows(self, found: Prediction) -> bool:
+        if self.deadline is not None and found.seconds.value > self.deadline:
+            return False
+        price = found.price.value if found.price else 0.0
+        return self.budget is None or price <= self.budget
+
+
+def joules(value: float) -> str:
+    """``3.2 kJ``"""
+    for unit, size in (("MJ", 1e6), ("kJ", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.3g} J"
+
+
+def shown(wishes: Wishes, value: float) -> str:
+    """A value of the objective, with its unit."""
+    if wishes.objective == ENERGY:
+        return joules(value)
+    return f"{value:.3g}" if wishes.objective == COST else seconds(value)

@@ -1,0 +1,50 @@
+"""Energy and money of a run, by what its machines draw and cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from phalanx.plan.prediction import Interval
+from phalanx.pool.machine import Machine
+from phalanx.pool.measured import Probe
+
+MEASURED, BLUEPRINT, ESTIMATE = "measured", "blueprint", "estimate"
+BASE_WATTS = 10.0
+CORE_WATTS = 8.0
+GPU_WATTS = 250.0
+"""Guesses for machines of which nothing is known; what they give is called an estimate."""
+ERRORS = {MEASURED: 0.1, BLUEPRINT: 0.3, ESTIMATE: 0.6}
+_WORST = (MEASURED, BLUEPRINT, ESTIMATE)
+
+
+def watts_of(machine: Machine, probe: Probe | None) -> tuple[float, str]:
+    """Under load, and how that is known."""
+    rates = probe.rates_of(machine.name) if probe else None
+    counted = [d.watts * d.count for d in rates.devices if d.watts is not None] if rates else []
+    if counted:
+        return sum(counted), MEASURED
+    if machine.watts is not None:
+        return machine.watts, BLUEPRINT
+    return BASE_WATTS + CORE_WATTS * (machine.cores or 1) + GPU_WATTS * machine.gpus, ESTIMATE
+
+
+def joules_of(
+    machines: Sequence[Machine], busy: Mapping[str, float], error: float, probe: Probe | None
+) -> tuple[Interval, str]:
+    """``busy``: seconds by machine, each with an ``error`` as a share."""
+    joules, sources = 0.0, {MEASURED}
+    for machine in machines:
+        watts, source = watts_of(machine, probe)
+        joules += watts * busy[machine.name]
+        sources.add(source)
+    worst = max(sources, key=_WORST.index)
+    return Interval.around(joules, error + ERRORS[worst]), worst
+
+
+def price_of(machines: Sequence[Machine], seconds: Interval) -> Interval | None:
+    """Of machines that are held for the whole run; those without a price cost nothing."""
+    prices = [m.price_per_hour for m in machines if m.price_per_hour is not None]
+    if not prices:
+        return None
+    each = sum(prices) / 3600
+    return Interval(seconds.low * each, seconds.value * each, seconds.high * each)

@@ -1,0 +1,96 @@
+"""The workers of a selection: where they are, what they compute, how a batch is shared out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import log2
+
+from phalanx.core.errors import InputError
+from phalanx.plan.job import JobProfile, MachineCosts
+from phalanx.plan.placement import natural_workers, share_out
+from phalanx.pool.machine import Machine
+from phalanx.rules.fitting_shares import fitting_shares
+
+SCALED_ERROR = 0.25
+"""Of a curve that was scaled from another machine's."""
+BEYOND_ERROR = 0.04
+"""For each doubling beyond the batches that were measured."""
+MOST_BEYOND = 0.4
+
+
+@dataclass(frozen=True)
+class Member:
+    """One worker."""
+
+    machine: str
+    costs: MachineCosts
+    crowding: float = 1.0
+    """How many workers share what one of them was measured with."""
+
+    @property
+    def curve(self) -> tuple[float, float]:
+        work = self.costs.work
+        each = work.each + self.costs.input
+        return work.fixed * self.crowding, each * self.crowding
+
+    def seconds(self, samples: float) -> float:
+        fixed, each = self.curve
+        return fixed + each * samples
+
+    def error(self, samples: float) -> float:
+        """Of the seconds of that many samples, as a share."""
+        work = self.costs.work
+        beyond = max(samples / max(work.largest, 1), work.smallest / max(samples, 1.0), 1.0)
+        found = work.error + min(MOST_BEYOND, BEYOND_ERROR * log2(beyond))
+        return found + (SCALED_ERROR if work.extrapolated or self.crowding > 1.0 else 0.0)
+
+
+@dataclass(frozen=True)
+class Team:
+    """All workers, by rank."""
+
+    members: tuple[Member, ...]
+    hosts: tuple[str, ...]
+    """Those that have memory of their own, which is what messages go between."""
+    per_host: Mapping[str, int]
+    batch: int
+
+    @property
+    def variation(self) -> float:
+        return max(member.costs.work.variation for member in self.members)
+
+    def host_of(self, member: Member) -> str:
+        return member.machine if len(self.hosts) > 1 else self.hosts[0]
+
+    @cached_property
+    def samples(self) -> list[float]:
+        """Of each worker, so that all are done at once; everybody has one at least."""
+        parts = fitting_shares([member.curve for member in self.members], self.batch)
+        few = [max(1.0, part) for part in parts]
+        spare, above = self.batch - sum(few), sum(few) - len(few)
+        if spare == 0.0 or above <= 0.0:
+            return few
+        return [1.0 + (part - 1.0) * (above + spare) / above for part in few]
+
+
+def form_team(job: JobProfile, machines: Sequence[Machine], workers: int | None = None) -> Team:
+    """Workers as they are placed: one per GPU, one per machine without, if no number is asked."""
+    for machine in machines:
+        if machine.name not in job.costs:
+            raise InputError(
+                f"the job was not measured on {machine.name}", "Plan again without --quick."
+            )
+    count = natural_workers(machines) if workers is None else workers
+    shares = share_out(machines, count)
+    used = [m for m, share in zip(machines, shares, strict=True) if share]
+    members: list[Member] = []
+    for machine, share in zip(machines, shares, strict=True):
+        crowding = max(1.0, share / natural_workers([machine]))
+        members += [Member(machine.name, job.costs[machine.name], crowding)] * share
+    if len(used) == 1 or all(machine.is_here for machine in used):  # one memory
+        first = used[0].name
+        return Team(tuple(members), (first,), {first: count}, job.batch)
+    counts = {m.name: share for m, share in zip(machines, shares, strict=True) if share}
+    return Team(tuple(members), tuple(counts), counts, job.batch)

@@ -1,0 +1,249 @@
+"""Batch shares that fit what the workers cost: proposed on evidence, tried, kept where they pay.
+
+Pure: figures in, shares out; every worker that is given the same figures comes to the same shares.
+
+A step of ``n`` samples takes ``a + b * n`` seconds of a worker. Others on the same cores make both
+vary, so one measurement proves nothing, and a small share must not make its worker look slow:
+
+- Proposed are shares with which all would be ready together, from the quartiles of a window of
+  steps: as far as these overlap, workers count as equally fast.
+- Tried: old and new shares take turns in short blocks, in the same minutes on the same machines.
+- Kept only where the steps of all were shorter with them, and by more than the blocks differ among
+  themselves. So shares can only move to where the whole is measured to be faster: no estimate can
+  feed on itself. What is refused, or undoes what was kept, makes the next trial wait longer.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from phalanx.rules.share_proposal import (
+    Proposal,
+    Tick,
+    faster,
+    fixed_cost,
+    propose,
+    quartiles,
+)
+
+WORTH_KEEPING = 1.02
+FEWEST, WINDOW = 6, 12
+"""Ticks that a proposal is made from."""
+LOOK_EVERY = 2
+BLOCK, ROUNDS = 4, 6
+"""Ticks of a block with the same shares; blocks of either kind in the longest trial."""
+SURE, LIKELY = 0.95, 0.70
+"""How often a tick with new shares is faster than one with old: after a round, after all."""
+CLEAR = 1.25
+"""Where even the slowest tick with new shares beats the fastest before by this, old shares need not
+be tried again."""
+FIRST_PAUSE, LONGEST_PAUSE = 16, 1024
+"""Ticks without a trial after one that failed; doubled each time."""
+LASTING = 8
+"""A change that held for so many times the pause was worth following."""
+
+
+class SpeedMeter:
+    """The speed of one worker: the median of its last steps, which ignores a hiccup."""
+
+    def __init__(self, window: int = 10) -> None:
+        self._rates: deque[float] = deque(maxlen=window)
+
+    def add(self, samples: float, seconds: float) -> None:
+        """A step. One without samples or without a duration says nothing about speed."""
+        if samples > 0.0 and seconds > 0.0:
+            self._rates.append(samples / seconds)
+
+    @property
+    def value(self) -> float:
+        """Samples per second; 0 is unknown."""
+        return statistics.median(self._rates) if self._rates else 0.0
+
+
+@dataclass(frozen=True)
+class ShareChange:
+    """The shares from now on, and, where that is decided, what was found out about them."""
+
+    shares: list[float]
+    decided: bool = False
+    tried: list[float] = field(default_factory=list)
+    before: float = 0.0
+    after: float = 0.0
+    """Samples a second of all with the old shares, and with those that were tried."""
+
+
+class ShareTrial:
+    """Old and new shares in turn, the new ones first."""
+
+    def __init__(
+        self, proposal: Proposal, old: Sequence[float], before: Sequence[Tick] = ()
+    ) -> None:
+        self.proposal, self.old = proposal, list(old)
+        self._before = list(before)
+        self.ticks: tuple[list[Tick], list[Tick]] = ([], [])
+        self._rounds, self.on_new = 0, True
+
+    @property
+    def shares(self) -> list[float]:
+        """To be used now."""
+        return self.proposal.shares if self.on_new else self.old
+
+    def add(self, tick: Tick) -> bool:
+        """Whether a block has ended, and the other one begins."""
+        block = self.ticks[0 if self.on_new else 1]
+        block.append(tick)
+        if len(block) < BLOCK * (self._rounds + 1):
+            return False
+        self._rounds += not self.on_new
+        self.on_new = not self.on_new
+        return True
+
+    def verdict(self) -> bool | None:
+        """Whether the new ones are better, after a round of both; ``None``: not clear yet."""
+        if not self.on_new:
+            return self._is_clear() or None
+        new, old = ([tick.pace for tick in ticks] for ticks in self.ticks)
+        often, gain = faster(new, old), statistics.median(old) / statistics.median(new)
+        # The more ticks there are, the less often chance alone makes so many of them faster.
+        enough = SURE - (SURE - LIKELY) * (self._rounds - 1) / (ROUNDS - 1)
+        if gain >= WORTH_KEEPING and often >= enough:
+            return True
+        hopeless = gain < 1.0 and (self._rounds > 1 or often <= 1.0 - LIKELY)
+        return False if hopeless or self._rounds == ROUNDS else None
+
+    def _is_clear(self) -> bool:
+        """Already after the first block: then the ticks before it stand for the old shares."""
+        if self.ticks[1] or not self._before:
+            return False
+        slowest = max(tick.pace for tick in self.ticks[0])
+        if CLEAR * slowest > min(tick.pace for tick in self._before):
+            return False
+        self.ticks[1].extend(self._before)
+        return True
+
+    def fixed(self, before: Sequence[float]) -> list[float]:
+        """What a step costs each worker at any size, now that it had two; else as ``before``."""
+        found = []
+        for rank, known in enumerate(before):
+            cost = fixed_cost(*sorted(_typical(ticks, rank) for ticks in self.ticks))
+            found.append(known if cost is None else cost)
+        return found
+
+    def change(self, shares: Sequence[float]) -> ShareChange:
+        new, old = (1.0 / statistics.median(t.pace for t in ticks) for ticks in self.ticks)
+        return ShareChange(list(shares), True, self.proposal.shares, old, new)
+
+
+def _typical(ticks: Sequence[Tick], rank: int) -> tuple[float, float, float]:
+    """A worker's samples in a step, and the quartiles of what they took."""
+    size = statistics.median(tick.sizes[rank] for tick in ticks)
+    return (size, *quartiles([tick.busy[rank] for tick in ticks]))
+
+
+class _Patience:
+    """How long to leave shares alone: longer each time that trying others was in vain."""
+
+    def __init__(self) -> None:
+        self._pause, self._wait, self._gain = FIRST_PAUSE, 0, 1.0
+
+    def tick(self) -> None:
+        self._wait = max(0, self._wait - 1)
+
+    def allows(self, found: Proposal) -> bool:
+        """Much more than what was tried in vain is something new."""
+        return not self._wait or found.gain - 1.0 >= 2.0 * (self._gain - 1.0)
+
+    def lose(self, found: Proposal) -> None:
+        self._wait, self._gain = self._pause, found.gain
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+
+    def lasted(self, ticks: int) -> bool:
+        return ticks > LASTING * self._pause
+
+    def forget(self) -> None:
+        self._pause = FIRST_PAUSE
+
+
+class Balancer:
+    """Ticks in, changes out. ``settling`` ticks after each change say nothing yet."""
+
+    def __init__(
+        self, workers: int, shares: Sequence[float] | None = None, *, settling: int = 1
+    ) -> None:
+        self.shares = list(shares) if shares is not None else [1.0 / workers] * workers
+        """In use now."""
+        self._settling = self._skip = settling
+        self._window: deque[Tick] = deque(maxlen=WINDOW)
+        self._fixed = [0.0] * workers
+        self._trial: ShareTrial | None = None
+        self._age = 0
+        """Ticks since the last change that was kept."""
+        # Unequal shares have to be worth it, so going back is never held up by going astray.
+        self._patience = {True: _Patience(), False: _Patience()}
+
+    def observe(self, tick: Tick) -> ShareChange | None:
+        """Other shares from now on, or ``None`` to go on as before."""
+        self._age += 1
+        if self._skip:
+            self._skip -= 1
+            return None
+        if self._trial is not None:
+            return self._try(self._trial, tick)
+        self._window.append(tick)
+        for patience in self._patience.values():
+            patience.tick()
+        if len(self._window) < FEWEST or self._age % LOOK_EVERY:
+            return None
+        found = propose(self._window, self.shares, self._fixed)
+        found = self._not_past_equal(found) if found else None
+        if found is None or not self._patience[self._evens_out(found)].allows(found):
+            return None
+        self._trial = ShareTrial(found, self.shares, self._window)
+        return self._use(ShareChange(self._trial.shares))
+
+    def _use(self, change: ShareChange) -> ShareChange:
+        if change.shares != self.shares:
+            self._skip = self._settling
+            self._window.clear()
+        self.shares = list(change.shares)
+        return change
+
+    def _not_past_equal(self, found: Proposal) -> Proposal:
+        """Where it is now another that is slow, equal shares come first: it may go on changing."""
+        equal = 1.0 / len(self.shares)
+        rows = zip(found.shares, self.shares, strict=True)
+        past = sum((then - equal) * (equal - now) for then, now in rows) > 0.0
+        return Proposal([equal] * len(self.shares), found.gain) if past else found
+
+    def _evens_out(self, found: Proposal) -> bool:
+        return _unevenness(found.shares) < _unevenness(self.shares)
+
+    def _try(self, trial: ShareTrial, tick: Tick) -> ShareChange | None:
+        if not trial.add(tick):
+            return None
+        verdict = trial.verdict()
+        if verdict is None:
+            return self._use(ShareChange(trial.shares))
+        self._trial, self._fixed = None, trial.fixed(self._fixed)
+        evens_out = self._evens_out(trial.proposal)
+        if not verdict:
+            self._patience[evens_out].lose(trial.proposal)
+            return self._use(trial.change(trial.old))
+        if evens_out:  # what comes and goes is not worth following closely
+            away = self._patience[False]
+            if away.lasted(self._age):
+                away.forget()
+            else:
+                away.lose(trial.proposal)
+        self._patience[True].forget()
+        self._age = 0
+        change = self._use(trial.change(trial.proposal.shares))
+        self._window.extend(trial.ticks[0][-BLOCK:])
+        return change
+
+
+def _unevenness(shares: Sequence[float]) -> float:
+    return sum(abs(share - 1.0 / len(shares)) for share in shares)

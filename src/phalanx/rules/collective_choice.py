@@ -1,0 +1,36 @@
+"""Which all-reduce: the one the user named, or the cheapest by the cost formulas."""
+
+from __future__ import annotations
+
+from phalanx.core.errors import InputError
+from phalanx.rules.collective_cost import ALL_REDUCE, LinkSpeed
+
+USUAL_LATENCY = 100e-6
+USUAL_BANDWIDTH = 125e6
+"""Those of an ordinary wired network of 1 Gbit/s, where nothing was measured."""
+
+MOST_DIRECT = 8
+"""More participants than this, all sending to one port at once, overrun the buffers of ordinary
+switches (Phanishayee et al., "Measurement and analysis of TCP throughput collapse in cluster-based
+storage systems", 2008)."""
+
+
+def choose(
+    topology: str | None,
+    size: int,
+    bytes: int,
+    latency: float | None = None,
+    bandwidth: float | None = None,
+) -> str:
+    """The name of an algorithm; everybody who gives the same numbers gets the same one."""
+    if topology is not None:
+        if topology not in ALL_REDUCE:
+            raise InputError(
+                f"unknown topology '{topology}'", f"Choose one of {', '.join(ALL_REDUCE)}."
+            )
+        return topology
+    if size <= 2:
+        return "direct"
+    link = LinkSpeed(latency or USUAL_LATENCY, bandwidth or USUAL_BANDWIDTH)
+    names = [name for name in ALL_REDUCE if name != "direct" or size <= MOST_DIRECT]
+    return min(names, key=lambda name: ALL_REDUCE[name](size, bytes).seconds(link))

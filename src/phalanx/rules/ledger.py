@@ -1,0 +1,219 @@
+"""Who reads which samples: each exactly once per pass, whatever the workers' speeds.
+
+Pure functions and values. In lockstep every global batch is cut into shares, one per worker; a
+free-running worker instead takes the next chunk from a counter that all workers share. Either
+way a *pass* over the data is a stretch of positions ``0 … n`` in an order that all workers
+derive from the seed, and every position is given out once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Positions ``start … end`` of a pass.
+
+    ``share`` is how much of a whole batch they are. A last batch may have fewer samples than there
+    are workers: one that has no part of it reads all of it, and its gradient counts nothing. So
+    every worker goes through the script's loop equally often. The batch of all workers that step
+    together ends at ``batch_end``, and there may be where a round of training apart ends.
+    """
+
+    start: int
+    end: int
+    share: float
+    batch_end: int = 0
+    ends_round: bool = False
+    emphasis: float = 1.0
+    """How much more than an equal share the whole chunk is, of which this is the worker's part."""
+    whole: int = 0
+    """Samples of the batch that this is a part of, over all workers that step together."""
+    full: float = 1.0
+    """That batch, as a share of a whole one; below 1 for a shorter last one."""
+    total: int = 0
+    """Samples that its worker has been given up to the end of this lease, where that is counted."""
+
+    @property
+    def samples(self) -> int:
+        """Those that count as this worker's."""
+        return self.end - self.start if self.share else 0
+
+    @property
+    def wanted(self) -> int:
+        """Samples of a full batch, as it was wanted when this one was claimed."""
+        return round(self.whole / self.full)
+
+    @property
+    def part(self) -> float:
+        """Of its batch; the parts of all workers that step together add up to 1."""
+        return self.samples / self.whole if self.whole else 1.0
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of a pass that is trained under one phase of the strategy."""
+
+    start: int
+    end: int
+    phase: int
+
+
+def split(total: int, shares: Sequence[float]) -> list[int]:
+    """Cut ``total`` samples in proportion to ``shares``; returns the ends, the last is ``total``.
+
+    Rounding the running sum loses and repeats nothing.
+    """
+    whole, running, ends = sum(shares), 0.0, []
+    for share in shares:
+        running += share
+        ends.append(round(total * running / whole))
+    ends[-1] = total
+    return ends
+
+
+def split_among_all(total: int, shares: Sequence[float], least: int = 1) -> list[int]:
+    """Like :func:`split`, but no part is smaller than ``least`` where there are enough.
+
+    Who has none is never measured again, and would stay without. Where there are too few for all,
+    no part is smaller than ``least``, except of a batch that is.
+    """
+    ends, workers = split(total, shares), len(shares)
+    if total < workers * least:
+        active = max(1, total // least)  # the first ones get an equal part each, which is enough
+        return [*split(total, [1.0] * active), *[total] * (workers - active)]
+    if all(b - a >= least for a, b in itertools.pairwise([0, *ends])):
+        return ends
+    return [end + least * (i + 1) for i, end in enumerate(split(total - workers * least, shares))]
+
+
+def lease_of(
+    start: int, first: int, last: int, whole: int, want: int, *, ends_round: bool = False
+) -> Lease:
+    """Samples ``first … last`` of a batch of ``whole`` at ``start``, where ``want`` were wanted."""
+    begin, end = (first, last) if first < last else (0, whole)
+    share, over = (last - first) / want, start + whole
+    return Lease(start + begin, start + end, share, over, ends_round, 1.0, whole, whole / want)
+
+
+def lockstep(
+    segment: Segment,
+    batch: int,
+    rank: int,
+    shares: Sequence[float],
+    every: int = 0,
+    *,
+    least: int = 1,
+    fixed: bool = False,
+) -> Iterator[Lease]:
+    """This worker's share of each global batch.
+
+    A round is ``every`` batches; the last one of a segment may be shorter. ``least``: what a share
+    has at least, if anything. ``fixed``: the same columns also of a last batch that is not full.
+    """
+    for number, start in enumerate(range(segment.start, segment.end, batch), 1):
+        total = min(batch, segment.end - start)
+        parts = split_among_all(batch if fixed else total, shares, least)
+        ends = [0, *(min(end, total) for end in parts)]
+        over = start + total
+        round_over = bool(every) and (number % every == 0 or over == segment.end)
+        first, last = ends[rank], ends[rank + 1]
+        yield lease_of(start, first, last, total, batch, ends_round=round_over)
+
+
+@dataclass(frozen=True)
+class Counter:
+    """How far a free-running segment (``ticket``, which ends at ``end``) has been given out.
+
+    ``cut`` is the ticket of which no more is given out, although there is some left.
+    """
+
+    ticket: int
+    position: int
+    end: int = 0
+    cut: int = -1
+
+
+def claim(
+    counter: Counter, ticket: int, segment: Segment, want: int, least: int = 1
+) -> tuple[Counter, Lease | None]:
+    """Take the next ``want`` samples of ``segment``; ``None`` when they are all given out.
+
+    No part has fewer than ``least``, if there are as many.
+
+    Tickets grow from segment to segment, and a worker enters one only after the one before has
+    been given out completely: so one counter is enough, and an old ticket means "finished".
+    """
+    if counter.ticket > ticket or counter.cut == ticket:
+        return counter, None
+    start = segment.start if counter.ticket < ticket else counter.position
+    if start >= segment.end:
+        return Counter(ticket, start, segment.end, counter.cut), None
+    end = min(start + max(want, least), segment.end)
+    if segment.end - end < least:  # too few to be left for another
+        end = segment.end
+    lease = lease_of(start, 0, end - start, end - start, want)
+    return Counter(ticket, end, segment.end, counter.cut), lease
+
+
+@dataclass(frozen=True)
+class Given:
+    """A lease as it was written down: ``total`` is what its worker had been given by its end."""
+
+    start: int
+    end: int
+    want: int
+    total: int
+
+    @property
+    def samples(self) -> int:
+        return self.end - self.start
+
+    def again(self, total: int) -> Lease:
+        """The same samples for another worker, which has been given ``total`` before."""
+        lease = lease_of(self.start, 0, self.samples, self.samples, self.want)
+        return replace(lease, total=total + self.samples)
+
+
+@dataclass(frozen=True)
+class Applied:
+    """How far the updates of a worker that is lost have come, counted as ``Given.total`` is.
+
+    Up to ``whole`` they are in all parts of the store; up to ``begun`` in some.
+    """
+
+    whole: int
+    begun: int
+
+
+def untrained(given: Sequence[Given], applied: Applied) -> tuple[int, int]:
+    """Of what a lost worker was ``given``, oldest first: how many leases at the end of it others
+    have to train, and how many samples cannot be, because they are in a part of the store."""
+    back = sum(one.total > applied.begun for one in given)
+    in_part = sum(one.samples for one in given if applied.whole < one.total <= applied.begun)
+    return back, in_part
+
+
+def cut(counter: Counter) -> Counter | None:
+    """Give out no more of the segment under way; ``None`` when there is nothing left to keep."""
+    if counter.ticket < 0 or counter.position >= counter.end:
+        return None
+    return Counter(counter.ticket, counter.position, counter.end, counter.ticket)
+
+
+@dataclass(frozen=True)
+class SettledSamples:
+    """What became of the samples that a lost worker was given."""
+
+    worker: int
+    trained: int
+    """Samples that its updates hold, of all that it was given in this training."""
+    of_pass: int
+    """The same, of the pass under way."""
+    back: int
+    """Samples that go to the others."""
+    lost: int
+    """Samples that do not: part of an update, or gradients that waited for their step."""

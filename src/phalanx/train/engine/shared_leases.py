@@ -1,0 +1,157 @@
+"""The ledger's counter in shared memory: free-running teams claim their next chunk here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from phalanx.rules.ledger import Counter, Lease, Segment, claim, cut, lease_of, split_among_all
+from phalanx.sync.arena.arena import Arena, Locks
+
+if TYPE_CHECKING:
+    from phalanx.train.engine.samples_in_hand import GivenOut
+
+RING = 64
+"""Chunks of a team that its fastest member may be ahead of its slowest."""
+AHEAD = 4
+"""Chunks that a worker claims at once, where others are on other machines."""
+_TICKET, _NUMBER, _START, _WANT, _WHOLE, _FIRST_SHARE = range(6)
+_NUMBERS = 1 << 32  # that one ticket may use
+
+
+class SharedLeases:
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self.least = 1
+        """Samples that a part has at least, if there are as many."""
+        self._cells = arena.region("claims", 4, torch.int64).numpy()
+        # Per worker, a ring of what it claimed for its team, each with the members' parts of it.
+        width = _FIRST_SHARE + 2 * arena.workers
+        rings = arena.region("team claims", arena.workers * RING * width, torch.int64)
+        self._rings = rings.view(arena.workers, RING, width).numpy()
+        self._taken = arena.region("team taken", arena.workers, torch.int64).numpy()
+        self.given: GivenOut | None = None
+        """Where a worker can be lost and the others go on: what each has in hand."""
+        if arena.hosts is not None:
+            from phalanx.train.engine.samples_in_hand import GivenOut
+
+            self.given = GivenOut(arena)
+        if arena.rank == 0:
+            self._cells[:] = (-1, 0, 0, -1)
+            self._rings[:] = -1
+        arena.barrier()
+
+    def begin_teams(self) -> None:
+        """Teams may have changed: nothing that they claimed before counts. Collective."""
+        self._arena.barrier()
+        self._taken[self._arena.rank] = 0
+        if self._arena.rank == 0:
+            self._rings[:] = -1
+        self._arena.barrier()
+
+    def next(self, ticket: int, segment: Segment, want: int) -> Lease | None:
+        with self._arena.lock(Locks.CLAIMS):
+            return self._claim(ticket, segment, want)
+
+    def next_few(self, ticket: int, segment: Segment, want: int) -> list[Lease]:
+        """Several chunks for one way to the counter; none when all are given out.
+
+        Between machines that way takes a good part of a step. Towards the end of the segment it
+        is one at a time, so that no worker has several left while the others wait.
+        """
+        found: list[Lease] = []
+        assert self.given is not None
+        with self._arena.lock(Locks.CLAIMS):
+            while len(found) < AHEAD:
+                lease = self._claim(ticket, segment, want)
+                if lease is None:
+                    # One at a time, for the same reason: what a lost worker had in hand.
+                    if not found and (back := self.given.take_back(ticket)):
+                        found.append(self.given.record(ticket, back.again(0), back.want))
+                    break
+                found.append(self.given.record(ticket, lease, want))
+                if segment.end - lease.end < 2 * AHEAD * self._arena.workers * want:
+                    break
+        return found
+
+    def _claim(self, ticket: int, segment: Segment, want: int) -> Lease | None:
+        counter, lease = claim(self._counter(), ticket, segment, want, self.least)
+        self._store(counter)
+        return lease
+
+    def next_of_team(
+        self,
+        ticket: int,
+        segment: Segment,
+        want: int,
+        members: Sequence[int],
+        shares: Sequence[float],
+        gone: Callable[[], bool] | None = None,
+    ) -> Lease | None:
+        """This member's part of the team's next chunk, which the first member to come claims.
+
+        What the others make of it is what that one has written down.
+        """
+        rank, first = self._arena.rank, members[0]
+        if self._taken[rank] // _NUMBERS != ticket:
+            self._taken[rank] = ticket * _NUMBERS
+            self._arena.wake()
+        taken = int(self._taken[rank])
+        self._arena.await_(self._together(taken, members), gone)
+        number = taken % _NUMBERS
+        with self._arena.lock(Locks.CLAIMS):
+            cell = self._rings[first, number % RING]
+            if cell[_NUMBER] != number or cell[_TICKET] != ticket:
+                lease = self._claim(ticket, segment, want)
+                cell[_TICKET], cell[_NUMBER], cell[_WANT] = ticket, number, want
+                cell[_START] = lease.start if lease else -1
+                whole = cell[_WHOLE] = lease.samples if lease else 0
+                ends = [0, *split_among_all(max(1, whole), shares, self.least)]
+                for i in range(len(members)):
+                    cell[_FIRST_SHARE + 2 * i : _FIRST_SHARE + 2 * i + 2] = ends[i : i + 2]
+            found = [int(v) for v in cell]
+            self._taken[rank] = taken + 1
+        self._arena.wake()
+        return _part(found, list(members).index(rank))
+
+    def _together(self, taken: int, members: Sequence[int]) -> Callable[[], bool]:
+        """All members have come to this ticket, and none is a whole ring behind."""
+        chosen, ticket = list(members), taken // _NUMBERS
+
+        def ready() -> bool:
+            others = self._taken[chosen]
+            here = bool((others // _NUMBERS >= ticket).all())
+            return here and taken - int(others.min()) < RING
+
+        return ready
+
+    def cut(self) -> bool:
+        """Give out no more of what is under way; false when it is all given out already."""
+        with self._arena.lock(Locks.CLAIMS):
+            counter = cut(self._counter())
+            if counter is not None:
+                self._store(counter)
+            return counter is not None
+
+    def is_cut(self, ticket: int) -> bool:
+        with self._arena.lock(Locks.CLAIMS):
+            return self._counter().cut == ticket
+
+    @property
+    def position(self) -> int:
+        return int(self._cells[1])
+
+    def _counter(self) -> Counter:
+        return Counter(*(int(value) for value in self._cells))
+
+    def _store(self, counter: Counter) -> None:
+        self._cells[:] = (counter.ticket, counter.position, counter.end, counter.cut)
+
+
+def _part(cell: list[int], index: int) -> Lease | None:
+    if cell[_START] < 0:
+        return None
+    first, last = cell[_FIRST_SHARE + 2 * index :][:2]
+    return lease_of(cell[_START], first, last, cell[_WHOLE], cell[_WANT])

@@ -1,0 +1,66 @@
+"""What past runs say to who plans the next one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from made_runs import write_run
+
+from phalanx.observe.summary.past_runs import outcomes_of, pairs_of, past_runs
+from phalanx.observe.summary.summary import summarise
+
+SCRIPT = "print('training')\n"
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def _past(home: Path, name: str, source: str = SCRIPT, **changes: Any) -> None:
+    predicted = changes.pop("predicted", None)
+    paths = write_run(home, name, **changes)
+    paths.source.mkdir()
+    (paths.source / "train.py").write_text(source)
+    summary = summarise(paths, status="done")
+    if predicted:
+        summary.predicted = predicted
+    paths.summary.write_bytes(msgspec.json.encode(summary))
+
+
+def test_runs_with_the_same_seed_are_pairs(tmp_path: Path, script: Path) -> None:
+    home = tmp_path / "runs"
+    for seed in (1, 2):
+        _past(home, f"1-base-{seed}", strategy="allreduce", seed=seed, accuracy=0.97)
+        _past(home, f"2-async-{seed}", strategy="async", seed=seed, accuracy=0.96)
+    _past(home, "3-alone", strategy="async", seed=9)
+    _past(home, "4-longer", strategy="async", seed=1, epochs=5, accuracy=0.5)
+    _past(home, "5-other", source="print()\n", strategy="async", seed=1, accuracy=0.1)
+    pairs = pairs_of(past_runs(home), script, [])
+    assert [(p.strategy, p.workers, p.seed) for p in pairs] == [("async", 2, 1), ("async", 2, 2)]
+    assert all(p.loss > 0 for p in pairs)
+    assert pairs_of(past_runs(home), script, ["--depth", "3"]) == []
+
+
+def test_predicted_runs_are_outcomes(tmp_path: Path) -> None:
+    home = tmp_path / "runs"
+    _past(home, "1-plain")
+    _past(home, "2-told", predicted={"samples_per_second": 2000.0, "factor": 1.1, "seconds": 1.0})
+    (only,) = outcomes_of(past_runs(home))
+    told = next(r.summary for r in past_runs(home) if r.summary.predicted["seconds"])
+    assert only.strategy == "allreduce"
+    assert only.machines == ("here",)
+    assert only.ratio == pytest.approx(2200.0 / (told.samples_per_second or 0.0))
+
+
+def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+    home = tmp_path / "runs"
+    (home / "broken").mkdir(parents=True)
+    (home / "broken" / "summary.json").write_text("{")
+    assert past_runs(home) == []
+    assert past_runs(tmp_path / "nowhere") == []

@@ -1,0 +1,152 @@
+"""The rules of choice, on pools made for them."""
+
+from __future__ import annotations
+
+import pytest
+from made_plans import FAST, MBIT, costs, job, machines, probe
+
+from phalanx.core.errors import InputError
+from phalanx.plan.choice.decide import Choice, choose_plan
+from phalanx.plan.choice.evidence import Evidence, Outcome, Pair, learn_factors
+from phalanx.plan.choice.wishes import Wishes
+from phalanx.plan.cost.model import CostModel
+from phalanx.plan.job import JobProfile
+from phalanx.pool.machine import Machine
+from phalanx.pool.measured import Probe
+
+
+def _choose(
+    work: JobProfile,
+    pool: list[Machine],
+    links: Probe | None,
+    evidence: Evidence | None = None,
+    **wishes: object,
+) -> Choice:
+    model = CostModel(work, links)
+    return choose_plan(model, pool, Wishes(**wishes), evidence)  # type: ignore[arg-type]
+
+
+EQUAL = job({"a": 0.01, "b": 0.01})
+
+
+def test_two_equal_machines_on_a_fast_link_are_both_taken() -> None:
+    found = _choose(EQUAL, machines("ab"), probe("ab", FAST))
+    assert found.chosen.machines == ["a", "b"]
+    assert found.chosen.strategy == "allreduce"
+    assert found.reasons[0].startswith("a and b with allreduce")
+
+
+def test_a_slow_link_is_a_reason_not_to_distribute() -> None:
+    found = _choose(EQUAL, machines("ab"), probe("ab", 1 * MBIT))
+    assert found.chosen.strategy == "single"
+    assert len(found.chosen.machines) == 1
+    assert found.reasons[0].startswith("do not distribute this")
+    assert "the links" in found.reasons[0]
+
+
+def test_a_gain_that_is_not_certain_goes_to_fewer() -> None:
+    """Twice as fast by the figures, but the link is a guess."""
+    near = job({"a": 0.01, "b": 0.01}, gradient_bytes=30_000_000)
+    assert len(_choose(near, machines("ab"), None).chosen.machines) == 1
+    assert len(_choose(near, machines("ab"), probe("ab", 125e6)).chosen.machines) == 1
+    assert len(_choose(near, machines("ab"), probe("ab", 1250e6)).chosen.machines) == 2
+
+
+def test_a_fourfold_slower_machine_is_balanced_or_left_out() -> None:
+    work = job({"a": 0.01, "b": 0.04})
+    taken = _choose(work, machines("ab"), probe("ab", FAST)).chosen
+    assert taken.shares == pytest.approx([0.8, 0.2], rel=0.01)
+    left = _choose(work, machines("ab"), probe("ab", 400 * MBIT)).chosen
+    assert left.machines == ["a"]
+    three = job({"a": 0.01, "b": 0.01, "c": 0.5})
+    found = _choose(three, machines("abc"), probe("abc", FAST))
+    assert found.chosen.machines == ["a", "b"]
+    assert any(reason.startswith("left out: c") for reason in found.reasons)
+
+
+def test_compression_is_faster_with_unknown_accuracy_on_a_slow_link() -> None:
+    large = job({"a": 0.5, "b": 0.5}, gradient_bytes=100_000_000)
+    found = _choose(large, machines("ab"), probe("ab", 50 * MBIT))
+    coded = [p for p in found.unknown if p.strategy == "allreduce+int8"]
+    assert coded
+    assert not coded[0].same_mathematics
+    assert any("accuracy unknown" in reason for reason in found.reasons)
+
+
+def test_compression_is_not_worth_it_for_a_small_model_on_a_fast_link() -> None:
+    small = job({"a": 0.01, "b": 0.01}, gradient_bytes=1_000_000)
+    found = _choose(small, machines("ab"), probe("ab", 1000 * MBIT))
+    assert found.chosen.strategy == "allreduce"
+    assert not [p for p in found.unknown if "+" in p.strategy]
+
+
+def _pairs(loss: float, count: int) -> Evidence:
+    return Evidence(
+        tuple(Pair("allreduce+int8", 2, seed, 0.95, 0.95 - loss) for seed in range(count))
+    )
+
+
+@pytest.mark.parametrize(
+    ("evidence", "taken"),
+    [(_pairs(0.001, 3), True), (_pairs(0.001, 2), False), (_pairs(0.02, 5), False), (None, False)],
+)
+def test_three_pairs_of_runs_are_evidence(evidence: Evidence | None, taken: bool) -> None:
+    large = job({"a": 1.0, "b": 1.0}, gradient_bytes=100_000_000)
+    found = _choose(
+        large, machines("ab"), probe("ab", 50 * MBIT), evidence, max_accuracy_loss=0.003
+    )
+    assert (found.chosen.strategy == "allreduce+int8") == taken
+
+
+def test_pairs_with_the_same_seed_are_one() -> None:
+    same = tuple(Pair("async", 2, 0, 0.9, 0.9) for _ in range(5))
+    assert not Evidence(same).approves(0.0)("async", 2)
+
+
+def test_the_energy_objective_takes_the_frugal_machine_and_says_what_time_that_costs() -> None:
+    pool = [*machines("a", watts=200.0), *machines("b", watts=10.0)]
+    work, links = job({"a": 0.01, "b": 0.02}), probe("ab", FAST)
+    quick = _choose(work, pool, links)
+    frugal = _choose(work, pool, links, objective="energy")
+    assert quick.chosen.machines == ["a", "b"]
+    assert frugal.chosen.machines == ["b"]
+    assert any("costs time" in reason and "times as long" in reason for reason in frugal.reasons)
+
+
+def test_the_cost_objective_takes_the_cheap_machine() -> None:
+    pool = [*machines("a", price_per_hour=9.0), *machines("b", price_per_hour=1.0)]
+    work, links = job({"a": 0.01, "b": 0.02}), probe("ab", FAST)
+    assert _choose(work, pool, links, objective="cost").chosen.machines == ["b"]
+    with_deadline = _choose(work, pool, links, objective="cost", deadline=100.0)
+    assert "a" in with_deadline.chosen.machines
+
+
+def test_impossible_wishes_say_what_is_possible() -> None:
+    priced = machines("ab", price_per_hour=3600.0)
+    with pytest.raises(InputError, match="no plan meets the deadline") as refused:
+        _choose(EQUAL, priced, probe("ab", FAST), deadline=1.0)
+    assert "The best possible is 3" in str(refused.value.remedy)
+    with pytest.raises(InputError, match="within the budget"):
+        _choose(EQUAL, priced, probe("ab", FAST), budget=1.0)
+    with pytest.raises(InputError, match="needs prices"):
+        _choose(EQUAL, machines("ab"), None, objective="cost")
+    with pytest.raises(InputError, match="no machine"):
+        _choose(EQUAL, [], None)
+    with pytest.raises(InputError, match="unknown objective"):
+        Wishes("speed")
+
+
+def test_a_large_pool_is_searched_by_its_quickest_machines() -> None:
+    names = [f"m{i}" for i in range(12)]
+    work = job({n: costs(0.01 * (1 + i)) for i, n in enumerate(names)})
+    found = _choose(work, machines(names), probe(names, FAST))
+    assert found.chosen.machines == names[: len(found.chosen.machines)]
+    assert len(found.chosen.machines) > 2
+
+
+def test_factors_are_shrunken_towards_one() -> None:
+    off = [Outcome(("a", "b"), "allreduce", 1.2)] * 3
+    factors = learn_factors([*off, Outcome(("a",), "single", 40.0)])
+    assert factors["a", "allreduce"] == pytest.approx(1.2**0.5)
+    assert ("a", "single") not in factors
+    assert learn_factors([]) == {}

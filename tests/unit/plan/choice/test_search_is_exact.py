@@ -1,0 +1,94 @@
+"""The search against brute force, under the same model, on random pools."""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations
+
+import pytest
+from made_plans import FAST, MBIT, costs, job, machines, probe
+
+from phalanx.plan.choice.decide import decide
+from phalanx.plan.choice.evidence import never
+from phalanx.plan.choice.search import best_by_size, choosable
+from phalanx.plan.choice.wishes import OBJECTIVES, Wishes
+from phalanx.plan.cost.model import CostModel
+from phalanx.plan.prediction import Prediction
+from phalanx.pool.machine import Machine
+
+NAMES = [f"m{i}" for i in range(8)]
+
+
+def _pool(luck: random.Random) -> tuple[CostModel, list[Machine]]:
+    names = NAMES[: luck.randint(1, 8)]
+    speeds = {
+        name: costs(
+            10 ** luck.uniform(-5, -1),
+            fixed=10 ** luck.uniform(-4, -2),
+            update=10 ** luck.uniform(-4, -2),
+            start=luck.uniform(1, 10),
+        )
+        for name in names
+    }
+    work = job(
+        speeds,
+        gradient_bytes=int(10 ** luck.uniform(4, 8.5)),
+        batch=luck.choice([16, 64, 256, 1024]),
+        samples=luck.choice([1000, 60_000]),
+        epochs=luck.choice([1, 10]),
+    )
+    rates = {name: luck.choice([10, 100, 1000, 10_000]) * MBIT for name in names}
+    pool = [
+        Machine(
+            name=name,
+            host=f"{name}.test",
+            cores=4,
+            gpus=luck.choice([0, 0, 0, 2]),
+            watts=luck.uniform(5, 500),
+            price_per_hour=luck.uniform(0.1, 5),
+        )
+        for name in names
+    ]
+    return CostModel(work, probe(names, rates)), pool
+
+
+def _brute(model: CostModel, pool: list[Machine], wishes: Wishes) -> Prediction:
+    best: dict[int, Prediction] = {}
+    for size in range(1, len(pool) + 1):
+        every = [p for s in combinations(pool, size) for p in choosable(model, s, never)]
+        best[size] = min(every, key=lambda p: wishes.value(p).value)
+    return decide(best, wishes)
+
+
+def _hold(seeds: range) -> None:
+    for seed in seeds:
+        luck = random.Random(seed)
+        model, pool = _pool(luck)
+        wishes = Wishes(luck.choice(OBJECTIVES))
+        chosen = wishes.value(decide(best_by_size(model, pool, wishes, never), wishes)).value
+        assert chosen <= 1.02 * wishes.value(_brute(model, pool, wishes)).value, f"seed {seed}"
+
+
+def test_the_choice_is_that_of_brute_force() -> None:
+    _hold(range(100))
+
+
+@pytest.mark.slow
+def test_the_choice_is_that_of_brute_force_on_a_thousand_pools() -> None:
+    _hold(range(1000))
+
+
+def test_floors_leave_most_selections_out() -> None:
+    """Where computing is what counts, hundreds of predictions are not made."""
+    asked = 0
+
+    class Counting(CostModel):
+        def predict(self, machines: object, strategy: str, *, exact: bool = True) -> Prediction:
+            nonlocal asked
+            asked += 1
+            return super().predict(machines, strategy, exact=exact)  # type: ignore[arg-type]
+
+    work = job({name: costs(0.001 * (1 + i)) for i, name in enumerate(NAMES)})
+    model = Counting(work, probe(NAMES, FAST))
+    best_by_size(model, machines(NAMES), Wishes(), never)
+    assert asked < 60  # of 255 selections, most with two strategies

@@ -1,0 +1,216 @@
+"""Predictions whose closed form is known."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from made_plans import FAST, MBIT, costs, job, machines, probe
+
+from phalanx.core.errors import InputError
+from phalanx.plan.cost.model import CostModel, predict
+from phalanx.plan.job import MachineCosts, WorkCurve
+from phalanx.plan.prediction import Prediction
+from phalanx.pool.machine import HERE, Machine
+from phalanx.pool.measured import CollectiveFigures, DeviceRates, MachineRates
+
+EQUAL = job({"a": 0.01, "b": 0.01})
+
+
+def _steps(found: Prediction) -> float:
+    return found.step.value
+
+
+def test_two_equal_machines_without_a_limit_are_twice_as_fast() -> None:
+    alone = predict(EQUAL, machines("ab"), None, "single")
+    both = predict(EQUAL, machines("ab"), probe("ab", FAST), "allreduce")
+    assert _steps(alone) == pytest.approx(0.64)
+    assert _steps(both) == pytest.approx(0.32, rel=0.01)
+    assert both.shares == pytest.approx([0.5, 0.5])
+    assert both.limit in ("computing on a", "computing on b")
+
+
+def test_the_exchange_is_as_long_as_the_bytes_are_on_the_link() -> None:
+    both = predict(EQUAL, machines("ab"), probe("ab", 4e6), "allreduce")  # a second of 4 MB
+    assert _steps(both) == pytest.approx(1.32, rel=0.01)
+    assert both.limit == "the links"
+
+
+def test_gradients_that_are_ready_early_are_hidden_behind_computing() -> None:
+    early = job({"a": 0.01, "b": 0.01}, ready=[(0.5, 0.2), (0.5, 1.0)])
+    late, soon = (
+        predict(j, machines("ab"), probe("ab", 40e6), "allreduce") for j in (EQUAL, early)
+    )
+    # 0.1 s of sending: the half that is ready after 0.064 s is away at 0.114 s, of 0.32.
+    assert _steps(late) - _steps(soon) == pytest.approx(0.85 * 0.05, rel=0.02)
+
+
+def test_of_three_machines_only_the_way_there_can_be_hidden() -> None:
+    three = dict.fromkeys("abc", 0.01)
+    early = job(three, ready=[(0.9, 0.0), (0.1, 1.0)])
+    late, soon = (
+        predict(j, machines("abc"), probe("abc", 100e6), "allreduce:topology=direct")
+        for j in (job(three), early)
+    )
+    whole = 2 * 4e6 * 2 / 3 / 100e6
+    assert _steps(late) - _steps(soon) == pytest.approx(0.85 * 0.9 * whole / 2, rel=0.05)
+
+
+def test_a_fourfold_slower_machine_gets_a_fifth_of_the_batch() -> None:
+    both = predict(job({"a": 0.01, "b": 0.04}), machines("ab"), probe("ab", FAST), "allreduce")
+    assert both.shares == pytest.approx([0.8, 0.2], rel=0.01)
+    assert _steps(both) == pytest.approx(0.64 * 0.8, rel=0.01)
+
+
+def test_single_takes_the_quickest_machine() -> None:
+    assert predict(job({"a": 0.02, "b": 0.01}), machines("ab"), None, "single").machines == ["b"]
+
+
+def test_workers_of_this_machine_share_memory_and_need_no_link() -> None:
+    here = [Machine(name="here", host=HERE, cores=4, gpus=2)]
+    found = predict(job({"here": 0.01}), here, None, "allreduce")
+    assert found.workers == 2
+    assert _steps(found) == pytest.approx(0.32, rel=0.02)
+    assert found.seconds.high < 1.1 * found.seconds.value
+
+
+def test_without_a_probe_the_interval_is_wide() -> None:
+    guessed = predict(EQUAL, machines("ab"), None, "allreduce")
+    known = predict(EQUAL, machines("ab"), probe("ab", 125e6), "allreduce")
+    assert _steps(guessed) == pytest.approx(_steps(known), rel=0.01)
+    widths = [p.seconds.high / p.seconds.value for p in (guessed, known)]
+    assert widths[0] > widths[1]
+
+
+def test_curves_that_were_scaled_or_left_behind_widen_the_interval() -> None:
+    def error(**other: object) -> float:
+        work = WorkCurve(fixed=0.0, each=0.01, error=0.02, **other)  # type: ignore[arg-type]
+        found = predict(
+            job({"a": MachineCosts(work=work, update=0.0)}), machines("a"), None, "single"
+        )
+        return found.step.high / found.step.value
+
+    measured = error(smallest=16, largest=64)
+    assert measured == pytest.approx(1.02)
+    assert error(smallest=16, largest=64, extrapolated=True) > measured
+    assert error(smallest=4, largest=8) > measured
+
+
+def test_measured_collectives_correct_the_formula() -> None:
+    bare = probe("ab", 4e6)
+    figures = [
+        CollectiveFigures("all_reduce.direct", size, 1.2 * size / 4e6, size / 4e6, 5)
+        for size in (1_000_000, 16_000_000)
+    ]
+    corrected = msgspec.structs.replace(bare, collectives=figures)
+    found = [predict(EQUAL, machines("ab"), p, "allreduce") for p in (bare, corrected)]
+    assert _steps(found[1]) - _steps(found[0]) == pytest.approx(0.2, rel=0.05)
+    assert found[1].step.high / found[1].step.value < found[0].step.high / found[0].step.value
+
+
+def test_a_codec_shrinks_what_is_sent_and_costs_time() -> None:
+    slow, fast = probe("ab", 50 * MBIT), probe("ab", FAST)
+    plain, coded = (
+        predict(EQUAL, machines("ab"), slow, s) for s in ("allreduce", "allreduce+int8")
+    )
+    assert _steps(plain) - 0.32 == pytest.approx(4e6 / (50 * MBIT), rel=0.02)
+    assert _steps(coded) - 0.32 == pytest.approx(0.254 * 4e6 / (50 * MBIT), rel=0.1)
+    assert not coded.same_mathematics
+    assert plain.same_mathematics
+    plain, coded = (
+        predict(EQUAL, machines("ab"), fast, s) for s in ("allreduce", "allreduce+int8")
+    )
+    assert _steps(coded) > _steps(plain)
+
+
+def test_through_the_store_a_gradient_goes_there_and_parameters_come_back() -> None:
+    found = predict(EQUAL, machines("ab"), probe("ab", 4e6), "bsp")
+    assert found.servers == ["a"]
+    assert _steps(found) == pytest.approx(0.32 + 2.0, rel=0.01)
+    two = predict(EQUAL, machines("ab"), probe("ab", 4e6), "bsp:servers=2")
+    assert _steps(two) == pytest.approx(0.32 + 1.0, rel=0.01)
+
+
+def test_meeting_every_eighth_batch_costs_an_eighth() -> None:
+    found = predict(EQUAL, machines("ab"), probe("ab", 4e6), "localsgd:every=8")
+    assert _steps(found) == pytest.approx(0.32 + 1.0 / 8, rel=0.01)
+
+
+def test_free_workers_go_at_their_own_pace() -> None:
+    uneven = job({"a": 0.01, "b": 0.03})
+    found = predict(uneven, machines("ab"), probe("ab", FAST), "async")
+    # Chunks of 32: 3.125 and 1.04 a second.
+    assert found.samples_per_second.value == pytest.approx(32 / 0.32 + 32 / 0.96, rel=0.01)
+    bound = predict(uneven, machines("ab"), probe("ab", FAST), "ssp:bound=3")
+    assert bound.samples_per_second.value == pytest.approx(100 * 4 / 3, rel=0.01)
+
+
+def test_the_link_of_a_server_can_be_full() -> None:
+    four = job(dict.fromkeys("abcd", 1e-5))
+    model = CostModel(four, probe("abcd", 4e6))
+    found = model.predict(machines("abcd"), "ssp:bound=3:servers=1")
+    # Three of four push 4 MB each over one link of 4 MB a second; alike, they also wait together
+    # for what comes back. At best both directions would be busy all the time.
+    assert found.limit == "the links"
+    assert found.step.value == pytest.approx(6.0, rel=0.01)
+    floor = model.predict(machines("abcd"), "ssp:bound=3:servers=1", exact=False)
+    assert floor.step.value == pytest.approx(3.0, rel=0.01)
+
+
+def test_the_worker_beside_a_server_crosses_no_link() -> None:
+    found = predict(EQUAL, machines("ab"), probe("ab", 4e3), "async")  # 2000 s there and back
+    assert found.step.value == pytest.approx(0.64, rel=0.01)
+
+
+def test_phases_add_up() -> None:
+    parts = [
+        predict(EQUAL, machines("ab"), probe("ab", 4e6), s).step.value
+        for s in ("allreduce", "localsgd:every=8", "allreduce@0.25/localsgd:every=8")
+    ]
+    assert parts[2] == pytest.approx(0.25 * parts[0] + 0.75 * parts[1])
+
+
+def test_the_total_has_start_evaluation_and_checkpoints() -> None:
+    one = MachineCosts(work=costs(0.01).work, update=0.0, start=5.0, evaluate=2.0)
+    whole = job({"a": one}, epochs=3)
+    found = CostModel(whole, None, checkpoints=0).predict(machines("a"), "single")
+    assert found.seconds.value == pytest.approx(3 * 64 + 5 + 3 * 2)
+
+
+def test_jitter_makes_lockstep_wait_for_the_latest() -> None:
+    def step(variation: float, strategy: str) -> float:
+        work = WorkCurve(fixed=0.0, each=0.01, variation=variation, largest=64)
+        shaky = MachineCosts(work=work, update=0.0)
+        ground = job(dict.fromkeys("abcd", shaky))
+        return predict(ground, machines("abcd"), probe("abcd", FAST), strategy).step.value
+
+    assert step(0.1, "allreduce") / step(0.0, "allreduce") == pytest.approx(1.103, abs=0.01)
+    assert step(0.1, "localsgd:every=16") < step(0.1, "allreduce")
+
+
+def test_energy_is_measured_or_from_the_blueprint_or_an_estimate() -> None:
+    rates = MachineRates("a", 4, None, [], [DeviceRates("CPU", 1, 1.0, None, None, watts=50.0)])
+    bare = probe("a", FAST)
+    known = msgspec.structs.replace(bare, rates=[rates])
+    work = job({"a": 0.01})
+    found = predict(work, machines("a"), known, "single")
+    assert found.energy_source == "measured"
+    assert found.joules is not None
+    assert found.joules.value == pytest.approx(50 * 64)
+    assert predict(work, machines("a", watts=9.0), None, "single").energy_source == "blueprint"
+    assert predict(work, machines("a"), None, "single").energy_source == "estimate"
+
+
+def test_price_is_for_the_whole_run() -> None:
+    found = predict(job({"a": 0.01}), machines("a", price_per_hour=36.0), None, "single")
+    assert found.price is not None
+    assert found.price.value == pytest.approx(0.64)
+
+
+def test_learnt_factors_are_applied() -> None:
+    model = CostModel(job({"a": 0.01}), None, factors={("a", "single"): 1.1})
+    assert model.predict(machines("a"), "single").step.value == pytest.approx(0.704)
+
+
+def test_a_machine_without_a_curve_is_refused() -> None:
+    with pytest.raises(InputError, match="not measured on b"):
+        predict(job({"a": 0.01}), machines("ab"), None, "allreduce")
