@@ -108,11 +108,25 @@ def smaller_is_better(name: str) -> bool:
     return any(word in name.lower() for word in ("loss", "error", "perplexity"))
 
 
+VIRTUAL_TIME = "virtual time"
+MOST_SPEEDS = 16
+"""Of workers, that are listed one by one."""
+
+
+def mark(emulated: str | None) -> str | None:
+    """``simulated`` or ``emulated``, as :func:`describe_emulation` describes it."""
+    if emulated is None:
+        return None
+    return "simulated" if emulated.startswith(VIRTUAL_TIME) else "emulated"
+
+
 def describe_emulation(chosen: RunSettings, machines: bool = False) -> str | None:
     """``speeds 1, 1, 0.25; 100 Mbit/s``, or ``None`` where all is as it is."""
-    found = ["lab machines"] if machines else []
+    found = [VIRTUAL_TIME] if chosen.virtual else ["lab machines"] if machines else []
     if chosen.slow and any(speed != 1.0 for speed in chosen.slow):
-        found.append("speeds " + ", ".join(f"{speed:g}" for speed in chosen.slow))
+        few = len(chosen.slow) <= MOST_SPEEDS
+        ends = f"{min(chosen.slow):g} to {max(chosen.slow):g}"
+        found.append("speeds " + (", ".join(f"{s:g}" for s in chosen.slow) if few else ends))
     if chosen.rate is not None:
         found.append(words.rate(chosen.rate))
     if chosen.virtual is not None and (cluster := chosen.virtual.describe()):

@@ -41,6 +41,7 @@ from phalanx.launch.worker.script_runner import (
     main_module,
     run_script,
 )
+from phalanx.observe.machines.monitor import MachineSamples
 from phalanx.plan.plan import PlannedMachine, Slot
 
 if TYPE_CHECKING:
@@ -108,6 +109,10 @@ class InProcessLauncher(Launcher):
 
     def processes(self) -> list[int]:
         return [os.getpid()] if self._running() else []
+
+    def samples(self, launch: Launch, paths: RunPaths) -> list[MachineSamples]:
+        # What this machine does says nothing about machines that are not there.
+        return [] if launch.settings.virtual else super().samples(launch, paths)
 
     def _work(self, worker: WorkerCommand, launch: Launch, paths: RunPaths, hub: Hub) -> None:
         """The life of one thread."""

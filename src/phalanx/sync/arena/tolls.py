@@ -59,6 +59,8 @@ class VirtualToll(Toll):
         self._me, self._home = cluster.workers[arena.rank], cluster.home(arena.rank)
         self._servers = [cluster.servers[s * len(cluster.servers) // shards] for s in range(shards)]
         """Of each shard: a worker on whose machine it is."""
+        self._several = max(1.0, len(cluster.servers) / shards)
+        """Servers of a shard: their links and processors work side by side."""
         self._slowest = LinkSpeed(cluster.latency, cluster.slowest_link or FAST)
         self._known: dict[tuple[str, Members, float], float] = {}
         self._sending = False
@@ -106,7 +108,7 @@ class VirtualToll(Toll):
     def _serve(self, server: int, came: float, update: float) -> tuple[float, float]:
         """When the server begins, and how long it takes."""
         begin = max(came, self._busy["update", server])
-        seconds = update * self._cluster.workers[server].update
+        seconds = update * self._cluster.workers[server].update / self._several
         self._done = self._busy["update", server] = begin + seconds
         return begin, seconds
 
@@ -130,6 +132,7 @@ class VirtualToll(Toll):
         link, machine = self._cluster.workers[server].bandwidth, self._cluster.home(server)
         if link is None or self._me.bandwidth is None or machine == self._home:
             return earliest
-        busy = max(earliest, self._busy[way, machine]) + count / min(link, self._me.bandwidth)
+        rate = min(link * self._several, self._me.bandwidth)
+        busy = max(earliest, self._busy[way, machine]) + count / rate
         self._busy[way, machine] = busy
         return busy

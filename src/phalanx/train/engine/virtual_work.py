@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 STORED = ("async", "bsp", "ssp", "dssp")
 """Strategies of which each update goes through the servers, shard by shard."""
 
+MOST_SHARDS = 8
+"""Each is a visit in every update; more servers than that are several to a shard."""
+
 
 class VirtualWork(SpeedEmulation):
     """Time is charged where workers step together, and slept through where order matters."""
@@ -61,5 +64,5 @@ def virtual_parts(
 
     assert isinstance(arena, ThreadArena)
     stored = all(phase.name in STORED for phase in phases)
-    shards = len(chosen.virtual.servers) if stored else None
+    shards = min(len(chosen.virtual.servers), MOST_SHARDS) if stored else None
     return VirtualToll(arena, chosen.virtual, shards or arena.workers), shards

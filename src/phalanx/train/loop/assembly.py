@@ -21,7 +21,7 @@ from phalanx.adapters.torch_models import (
 )
 from phalanx.core import settings, words
 from phalanx.core.errors import InputError
-from phalanx.core.settings import describe_emulation
+from phalanx.core.settings import describe_emulation, mark
 from phalanx.core.spec import Spec, parse_spec
 from phalanx.observe.events.emit import EventWriter
 from phalanx.train.api.precision import Trial, choose
@@ -259,9 +259,9 @@ def _notes(
         from phalanx.train.start.virtual_memory import replicas_memory
 
         taken = words.size(replicas_memory(models, environment.workers))
-        notes.append(f"simulated: {environment.workers} replicas take up to {taken} of memory here")
+        notes.append(f"{environment.workers} replicas take up to {taken} of memory here")
     if emulated := describe_emulation(environment.settings):
-        notes.append(f"emulated: {emulated}")
+        notes.append(f"{mark(emulated)}: {emulated}")
     return notes
 
 
