@@ -18,7 +18,6 @@ import torch
 from devices import DEVICE
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from phalanx.sync.store.admission import Dynamic, Free, Rule, Stale
 from scripted import scripted
 from torch import nn
 
@@ -26,6 +25,7 @@ from phalanx.core.spec import STRATEGIES, parse_spec
 from phalanx.plan.timing.cluster import FreeCluster
 from phalanx.plan.timing.free import run_free, run_groups
 from phalanx.plan.timing.lockstep import run_lockstep
+from phalanx.rules.admission import Dynamic, Free, Rule, Stale
 from phalanx.sync.arena import memory_arena
 from phalanx.sync.arena.arena import Arena
 from phalanx.sync.arena.clock import MonotonicClock

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from phalanx.core import settings
 from phalanx.core.context import WorkerContext, enter
-from phalanx.core.errors import SCRIPT_FAILED, PeerLost, RunStopped
+from phalanx.core.errors import SCRIPT_FAILED, MachineError, PeerLost, RunStopped
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.script.startup import run_startup
 from phalanx.launch.launchers.launcher import (
@@ -89,6 +89,10 @@ class InProcessLauncher(Launcher):
 
     def poll(self) -> dict[int, int]:
         return dict(self._codes)
+
+    def lost(self) -> dict[int, MachineError]:
+        found = self._hub.lost if self._hub is not None else {}
+        return {rank: MachineError(words) for rank, words in found.items()}
 
     def stop(self, grace: float, hurry: Callable[[], bool] = never) -> None:
         if self._hub is not None and self._running():

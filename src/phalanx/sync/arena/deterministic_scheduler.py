@@ -106,6 +106,11 @@ class DeterministicScheduler:
             self._give_up_in_vain()
             self._hand_over()
 
+    def lose(self, rank: int) -> None:
+        """This rank is gone, and says nothing to anybody: it waits here until the run ends."""
+        self.leave(rank)
+        self._wait(self._slots[rank])
+
     def _forget(self) -> None:
         self._threads.pop(threading.get_ident(), None)
 

@@ -47,6 +47,8 @@ class Hub:
         self._locks: dict[int, ThreadLock] = {}
         self.busy_until: defaultdict[tuple[str, int], float] = defaultdict(float)
         """In virtual time: links and servers of a cluster that is not there."""
+        self.lost: dict[int, str] = {}
+        """Workers that are gone, without whom the others go on, and when that was, in words."""
         self.kept: dict[object, object] = {}
         """What one thread has read and the others need not read again."""
         self._arenas = [ThreadArena(self, rank, workers) for rank in range(workers)]
@@ -84,15 +86,33 @@ class Hub:
         if self.scheduler.me() != rank:
             raise RuntimeError(f"only rank {rank} itself can wait here, inside Hub.turn({rank})")
         arrived = self._arrived[members]
-        if len(arrived) + 1 < len(members):
+        present = [member for member in members if member not in self.lost]
+        if len(arrived) + 1 < len(present):
             self.scheduler.block(rank, arrived, words, gone)
             return
+        latest = max(map(self.scheduler.time, present))  # not the last to come, if time was charged
+        self.scheduler.charge(rank, latest - self.scheduler.time(rank))
+        self._go_on(arrived)
+        self.scheduler.sleep(rank, 0.0)
+
+    def _go_on(self, arrived: list[int]) -> None:
         others = sorted(arrived)
         arrived.clear()
-        latest = max(map(self.scheduler.time, members))  # not the last to come, if time was charged
-        self.scheduler.charge(rank, latest - self.scheduler.time(rank))
         self.scheduler.resume(others)
-        self.scheduler.sleep(rank, 0.0)
+
+    def lose(self, rank: int, words: str) -> None:
+        """Of the calling thread: returns only if the others cannot go on without it."""
+        lost = LostWorker(rank, f"worker {rank}", "simulated")
+        others = [arena for arena in self._arenas if arena.rank not in (rank, *self.lost)]
+        # The first worker makes plans and files for all.
+        if rank == 0 or not all(arena.survives(lost) for arena in others):
+            return
+        self.lost[rank] = words
+        for members, arrived in self._arrived.items():
+            if arrived and len(arrived) == sum(member not in self.lost for member in members):
+                self._go_on(arrived)
+        self.scheduler.wake()
+        self.scheduler.lose(rank)
 
     def region(self, number: int, count: int, dtype: torch.dtype) -> torch.Tensor:
         if number not in self._regions:
@@ -183,10 +203,10 @@ class ThreadArena:
     scripted = True
     hosts = None
     in_step = False
-    lost = ()
 
     def __init__(self, hub: Hub, rank: int, workers: int) -> None:
-        self.host = self
+        self.host, self.lost = self, hub.lost.keys()
+        self.survives: Callable[[LostWorker], bool] = lambda _lost: False
         self.hub, self.rank, self.workers = hub, rank, workers
         self.pace = VirtualClock(hub.scheduler, rank)
         self._scheduler, self._everyone = hub.scheduler, tuple(range(workers))
@@ -204,7 +224,8 @@ class ThreadArena:
         self.barrier()
 
     def watch_losses(self, survives: Callable[[LostWorker], bool]) -> None:
-        """A thread that fails ends them all."""
+        """Of a worker that a simulation loses; a thread that fails ends them all."""
+        self.survives = survives
 
     def barrier(self, gone: Gone | None = None) -> None:
         self.hub.meet(self.rank, self._everyone, "in a barrier", gone)

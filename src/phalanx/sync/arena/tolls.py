@@ -95,9 +95,12 @@ class VirtualToll(Toll):
         # What follows the first part goes at once.
         came = now + (self._latency(server) if first else 0.0)
         came = self._carry("in", server, came, count)
+        if came > now:  # another may be there before, and is served before
+            self._arena.sleep(came - now)
         begin, seconds = self._serve(server, came, update)
         self._updates += seconds
-        self._arena.sleep(begin - now)
+        if begin > came:
+            self._arena.sleep(begin - came)
         return came - now
 
     def serve(self, shard: int, update: float) -> None:

@@ -166,7 +166,8 @@ class SharedEngine(Engine):
     def _survives(self, lost: LostWorker) -> bool:
         """Where workers do not wait for each other they go on, unless they share its memory."""
         hosts, active = self._arena.hosts, self._phases.current
-        if active.lockstep or active.grouped or hosts is None or lost.rank in hosts.here:
+        beside = not self._arena.scripted if hosts is None else lost.rank in hosts.here
+        if active.lockstep or active.grouped or beside:
             return False
         for strategy in active.strategies:
             strategy.lose(lost.rank)

@@ -41,9 +41,12 @@ class VirtualWork(SpeedEmulation):
     def work(self, samples: int, seconds: float) -> float:
         self._steps += 1
         if self._steps == self._fails_at:
+            words = f"worker {self._time.rank} was lost at its step {self._steps}, as --fail asks"
+            self._time.hub.lose(self._time.rank, words)
             raise MachineError(
-                f"worker {self._time.rank} was lost at its step {self._steps}, as --fail asks",
-                "Without --fail it trains to the end; a real run goes on from its last checkpoint.",
+                words,
+                "Under async, ssp and dssp the others go on without any but worker 0; a real run "
+                "of another strategy goes on from its last checkpoint.",
             )
         taken = self._me.fixed + self._me.each * samples
         if self._spread:  # of mean 1
