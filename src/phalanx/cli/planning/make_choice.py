@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlanMade:
     choice: Choice
     job: JobProfile
     factor: float
@@ -35,7 +35,7 @@ class Planned:
         }
 
 
-def make_choice(request: Request, wishes: Wishes, out: Output, *, quick: bool = False) -> Planned:
+def make_choice(request: Request, wishes: Wishes, out: Output, *, quick: bool = False) -> PlanMade:
     """What to do with the machines of ``request``."""
     from phalanx.core.run_folder.run_paths import runs_home
     from phalanx.launch.profile.profile_job import profile_job
@@ -62,7 +62,7 @@ def make_choice(request: Request, wishes: Wishes, out: Output, *, quick: bool = 
     evidence = Evidence(tuple(pairs_of(runs, request.script, request.words)))
     choice = choose_plan(model, request.machines, wishes, evidence)
     chosen = [m for m in request.machines if m.name in choice.chosen.machines]
-    return Planned(choice, job, model.factor(chosen, choice.chosen.strategy))
+    return PlanMade(choice, job, model.factor(chosen, choice.chosen.strategy))
 
 
 def _probe(request: Request) -> Probe | None:

@@ -11,7 +11,8 @@ from phalanx.cli.planning.virtual_values import ClusterWishes
 from phalanx.cli.request import options as o
 
 NOT_HERE = (
-    "launcher", "repeat", "slow", "rate", "keep", "detach", "ship_limit", "follow_links", "dry_run",
+    "launcher", "repeat", "loss", "slow", "rate", "keep", "detach", "ship_limit", "follow_links",
+    "dry_run",
 )  # fmt: skip
 
 

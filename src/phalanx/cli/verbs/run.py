@@ -34,6 +34,8 @@ def run(
 
     The first worker's output is shown here; that of the others is in the logs. Everything about
     the run is in its folder, runs/ID, whose path the last lines print.
+
+    With --machines auto --strategy auto it runs what 'phalanx plan' would choose.
     """
     from phalanx.cli.planning.follow_plan import is_auto
     from phalanx.cli.request.explain_run import refuse_beside_explain

@@ -13,7 +13,7 @@ from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.spec import parse_spec
 from phalanx.observe.summary.run_records import LaunchRecord, read_record
 from phalanx.observe.summary.summary_fields import Summary
-from phalanx.plan.choice.evidence import Outcome, Pair
+from phalanx.plan.choice.evidence import Pair, PredictedRun
 from phalanx.plan.cost.model import is_same_mathematics
 
 MOST_RUNS = 300
@@ -88,7 +88,7 @@ def _paired(
             yield Pair(summary.strategy, workers, seed, before, after)
 
 
-def outcomes_of(runs: Sequence[PastRun]) -> list[Outcome]:
+def outcomes_of(runs: Sequence[PastRun]) -> list[PredictedRun]:
     """Runs that were predicted, with what became of it."""
     found = []
     for run in runs:
@@ -97,7 +97,7 @@ def outcomes_of(runs: Sequence[PastRun]) -> list[Outcome]:
         if rate and expected and summary.strategy:
             raw = expected * (predicted.get("factor") or 1.0)
             names = tuple(machine.name for machine in summary.machines)
-            found.append(Outcome(names, _name(summary.strategy), raw / rate))
+            found.append(PredictedRun(names, _name(summary.strategy), raw / rate))
     return found
 
 

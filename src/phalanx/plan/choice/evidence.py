@@ -56,7 +56,7 @@ def never(strategy: str, workers: int) -> bool:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PredictedRun:
     """A run that was predicted."""
 
     machines: tuple[str, ...]
@@ -66,7 +66,7 @@ class Outcome:
     """Seconds of a step by those that were predicted without any factor."""
 
 
-def learn_factors(outcomes: Iterable[Outcome]) -> Mapping[tuple[str, str], float]:
+def learn_factors(outcomes: Iterable[PredictedRun]) -> Mapping[tuple[str, str], float]:
     """By machine and strategy, shrunken towards 1: n runs count as n / (n + 3) of what they say."""
     found: dict[tuple[str, str], list[float]] = {}
     for outcome in outcomes:

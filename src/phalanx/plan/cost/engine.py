@@ -9,7 +9,7 @@ import numpy as np
 from phalanx.core.spec import Phase
 from phalanx.plan.cost.free import ASKING_SECONDS, traffic_of
 from phalanx.plan.cost.network import Network
-from phalanx.plan.cost.team import Team
+from phalanx.plan.cost.selected_workers import SelectedWorkers
 from phalanx.plan.job import JobProfile
 from phalanx.plan.timing.cluster import FreeCluster
 from phalanx.plan.timing.free import run_free
@@ -20,7 +20,9 @@ ROUNDS = 60
 EDGE = 0.15
 
 
-def seconds_by_events(job: JobProfile, team: Team, network: Network, phase: Phase) -> float:
+def seconds_by_events(
+    job: JobProfile, team: SelectedWorkers, network: Network, phase: Phase
+) -> float:
     """Of one global batch."""
     traffic = traffic_of(job, team, network, phase)
     apart = len(team.hosts) > 1

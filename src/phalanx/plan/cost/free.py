@@ -8,8 +8,8 @@ from phalanx.core.spec import Phase
 from phalanx.plan.cost.codec_costs import codec_cost
 from phalanx.plan.cost.lockstep import link_words, servers_of
 from phalanx.plan.cost.network import UNKNOWN_ERROR, Network
+from phalanx.plan.cost.selected_workers import Member, SelectedWorkers
 from phalanx.plan.cost.step_cost import BARRIER_SECONDS, MEMORY_SPEED, StepCost, combined, lateness
-from phalanx.plan.cost.team import Member, Team
 from phalanx.plan.job import JobProfile
 
 ASKING_SECONDS = 0.5e-3
@@ -33,7 +33,7 @@ class Crew:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class StoreTraffic:
     """What the crews and the servers do to each other."""
 
     crews: list[Crew]
@@ -49,7 +49,9 @@ class Traffic:
     """Steps that a crew may be ahead of the slowest; ``None``: any."""
 
 
-def traffic_of(job: JobProfile, team: Team, network: Network, phase: Phase) -> Traffic:
+def traffic_of(
+    job: JobProfile, team: SelectedWorkers, network: Network, phase: Phase
+) -> StoreTraffic:
     codec = codec_cost(phase.codec)
     crews = _crews(job, team, network, phase)
     servers = servers_of(team, network, phase) if len(team.hosts) > 1 else (team.hosts[0],)
@@ -57,7 +59,7 @@ def traffic_of(job: JobProfile, team: Team, network: Network, phase: Phase) -> T
     updates = {m.machine: m.costs.update for m in team.members}
     slowest = max(updates.get(name, 0.0) for name in servers)
     bound = {"ssp": int(phase.options.get("bound", 3)), "dssp": int(phase.options.get("high", 8))}
-    return Traffic(
+    return StoreTraffic(
         crews=crews,
         servers=servers,
         push=size * codec.ratio,
@@ -69,7 +71,11 @@ def traffic_of(job: JobProfile, team: Team, network: Network, phase: Phase) -> T
 
 
 def free_cost(
-    job: JobProfile, team: Team, network: Network, phase: Phase, seconds: float | None = None
+    job: JobProfile,
+    team: SelectedWorkers,
+    network: Network,
+    phase: Phase,
+    seconds: float | None = None,
 ) -> StepCost:
     """``seconds``: of a global batch, from the engine; else the closed form."""
     traffic = traffic_of(job, team, network, phase)
@@ -96,7 +102,9 @@ def free_cost(
     )
 
 
-def fluid_seconds(job: JobProfile, team: Team, network: Network, traffic: Traffic) -> float:
+def fluid_seconds(
+    job: JobProfile, team: SelectedWorkers, network: Network, traffic: StoreTraffic
+) -> float:
     """Seconds of a global batch: crews at their own pace, slowed where a server's link is full."""
     alone = [_cycle(crew, team, network, traffic) for crew in traffic.crews]
     if traffic.bound is not None:
@@ -112,14 +120,14 @@ def fluid_seconds(job: JobProfile, team: Team, network: Network, traffic: Traffi
     return job.batch / throughput
 
 
-def load_bound(team: Team, traffic: Traffic) -> set[str]:
+def load_bound(team: SelectedWorkers, traffic: StoreTraffic) -> set[str]:
     """Homes whose pushes cross a link."""
     if len(team.hosts) == 1:
         return {team.hosts[0]}
     return {c.home for c in traffic.crews if set(traffic.servers) != {c.home}}
 
 
-def _cycle(crew: Crew, team: Team, network: Network, traffic: Traffic) -> float:
+def _cycle(crew: Crew, team: SelectedWorkers, network: Network, traffic: StoreTraffic) -> float:
     """One step of a crew that meets nobody."""
     busy = crew.computing + traffic.coding + traffic.update * len(traffic.servers)
     if len(team.hosts) == 1:
@@ -132,7 +140,9 @@ def _cycle(crew: Crew, team: Team, network: Network, traffic: Traffic) -> float:
     return busy + moving + 2.0 * latency * (away > 0) + ASKING_SECONDS
 
 
-def _load(rates: list[float], team: Team, network: Network, traffic: Traffic) -> float:
+def _load(
+    rates: list[float], team: SelectedWorkers, network: Network, traffic: StoreTraffic
+) -> float:
     """How much more the busiest server is asked for than it can do; 1 if it can."""
     worst, count = 1.0, len(traffic.servers)
     for name in set(traffic.servers):
@@ -150,7 +160,7 @@ def _load(rates: list[float], team: Team, network: Network, traffic: Traffic) ->
 
 
 def _error(
-    team: Team, network: Network, traffic: Traffic, seconds: float, *, closed: bool
+    team: SelectedWorkers, network: Network, traffic: StoreTraffic, seconds: float, *, closed: bool
 ) -> float:
     computing = max(
         team.members[rank].error(crew.samples / len(crew.members))
@@ -165,7 +175,7 @@ def _error(
     return combined([(part, computing), (1.0 - part, moving)]) + (moving * part * 0.5)
 
 
-def _crews(job: JobProfile, team: Team, network: Network, phase: Phase) -> list[Crew]:
+def _crews(job: JobProfile, team: SelectedWorkers, network: Network, phase: Phase) -> list[Crew]:
     count = len(team.members)
     equal = [job.batch / count] * count
     samples = team.samples if phase.traits.balanced else equal
@@ -174,7 +184,11 @@ def _crews(job: JobProfile, team: Team, network: Network, phase: Phase) -> list[
 
 
 def _crew(
-    job: JobProfile, team: Team, network: Network, ranks: tuple[int, ...], samples: list[float]
+    job: JobProfile,
+    team: SelectedWorkers,
+    network: Network,
+    ranks: tuple[int, ...],
+    samples: list[float],
 ) -> Crew:
     works = [team.members[rank].seconds(samples[rank]) for rank in ranks]
     hosts = tuple(dict.fromkeys(team.host_of(team.members[rank]) for rank in ranks))
@@ -185,7 +199,7 @@ def _crew(
     return Crew(ranks, hosts[0], sum(samples[rank] for rank in ranks), computing)
 
 
-def _groups(team: Team, phase: Phase) -> list[tuple[int, ...]]:
+def _groups(team: SelectedWorkers, phase: Phase) -> list[tuple[int, ...]]:
     size, by = int(phase.options.get("size", GROUP_SIZE)), phase.options.get("by", "rank")
     ranks = list(range(len(team.members)))
     if by == "machine":

@@ -7,7 +7,8 @@ from math import sqrt
 from phalanx.core.spec import Phase
 from phalanx.plan.cost.codec_costs import ERROR as CODEC_ERROR
 from phalanx.plan.cost.codec_costs import CodecCost, codec_cost
-from phalanx.plan.cost.network import Exchange, Network
+from phalanx.plan.cost.network import ExchangeCost, Network
+from phalanx.plan.cost.selected_workers import SelectedWorkers
 from phalanx.plan.cost.step_cost import (
     BARRIER_SECONDS,
     MEETING_SECONDS,
@@ -16,7 +17,6 @@ from phalanx.plan.cost.step_cost import (
     combined,
     lateness,
 )
-from phalanx.plan.cost.team import Team
 from phalanx.plan.job import JobProfile
 from phalanx.plan.servers import Host, place_servers
 
@@ -29,7 +29,7 @@ OVERLAPPED = 0.85
 STORE_ERROR = 0.1
 
 
-def alone_cost(job: JobProfile, team: Team) -> StepCost:
+def alone_cost(job: JobProfile, team: SelectedWorkers) -> StepCost:
     """One worker with the whole batch."""
     (member,) = team.members
     work = member.seconds(job.batch) + member.costs.update
@@ -37,7 +37,9 @@ def alone_cost(job: JobProfile, team: Team) -> StepCost:
     return StepCost(work, error, work, 0.0, [float(job.batch)], [work], member.machine)
 
 
-def lockstep_cost(job: JobProfile, team: Team, network: Network, phase: Phase) -> StepCost:
+def lockstep_cost(
+    job: JobProfile, team: SelectedWorkers, network: Network, phase: Phase
+) -> StepCost:
     """``allreduce``, ``bsp``, ``localsgd`` and ``diloco``."""
     samples = team.samples
     works = [m.seconds(n) for m, n in zip(team.members, samples, strict=True)]
@@ -73,7 +75,7 @@ def lockstep_cost(job: JobProfile, team: Team, network: Network, phase: Phase) -
     )
 
 
-def link_words(team: Team, network: Network) -> str:
+def link_words(team: SelectedWorkers, network: Network) -> str:
     """The slowest link, as people say it."""
     if len(team.hosts) < 2:
         return "memory"
@@ -85,8 +87,8 @@ def link_words(team: Team, network: Network) -> str:
 
 
 def _exchange(
-    job: JobProfile, team: Team, network: Network, phase: Phase, computing: float
-) -> tuple[Exchange, tuple[str, ...]]:
+    job: JobProfile, team: SelectedWorkers, network: Network, phase: Phase, computing: float
+) -> tuple[ExchangeCost, tuple[str, ...]]:
     """What a meeting of all takes beside computing."""
     codec = codec_cost(phase.codec)
     most = max(team.per_host.values())
@@ -94,26 +96,31 @@ def _exchange(
     inside = BARRIER_SECONDS + size / MEMORY_SPEED if most > 1 else 0.0
     if len(team.hosts) == 1:
         coded = size * (codec.encode + codec.decode)
-        return Exchange(inside + coded, 0.5), ()
+        return ExchangeCost(inside + coded, 0.5), ()
     if phase.name == "bsp":
         found, servers = _through_store(job, team, network, phase, codec)
     else:
         found, servers = _collective(job, team, network, phase, codec, computing), ()
     extra = inside + MEETING_SECONDS + 2.0 * network.link(team.hosts)[0].latency
     error = combined([(found.seconds, found.error), (extra, 0.5)])
-    return Exchange(found.seconds + extra, error), servers
+    return ExchangeCost(found.seconds + extra, error), servers
 
 
 def _collective(
-    job: JobProfile, team: Team, network: Network, phase: Phase, codec: CodecCost, computing: float
-) -> Exchange:
+    job: JobProfile,
+    team: SelectedWorkers,
+    network: Network,
+    phase: Phase,
+    codec: CodecCost,
+    computing: float,
+) -> ExchangeCost:
     size, hosts = job.gradient_bytes, team.hosts
     if phase.codec is not None:
         sent = network.all_gather(hosts, size * codec.ratio)
         coding = size * (codec.encode + len(hosts) * codec.decode)
         unsure = CODEC_ERROR if codec.certain else 2 * CODEC_ERROR
         error = combined([(sent.seconds, sent.error), (coding, unsure)])
-        return Exchange(sent.seconds + coding, error)
+        return ExchangeCost(sent.seconds + coding, error)
     topology = phase.options.get("topology")
     found = network.all_reduce(hosts, size, str(topology) if topology else None)
     goes_ahead = (
@@ -128,7 +135,7 @@ def _collective(
     # Of two hosts each sends all at once; of more, what comes back goes after the sum.
     early = found.seconds if len(hosts) == 2 else found.seconds / 2
     hidden = OVERLAPPED * (early - _left_after(job, early, computing))
-    return Exchange(found.seconds - hidden, found.error + 0.1 * hidden / found.seconds)
+    return ExchangeCost(found.seconds - hidden, found.error + 0.1 * hidden / found.seconds)
 
 
 def _left_after(job: JobProfile, sending: float, computing: float) -> float:
@@ -140,8 +147,8 @@ def _left_after(job: JobProfile, sending: float, computing: float) -> float:
 
 
 def _through_store(
-    job: JobProfile, team: Team, network: Network, phase: Phase, codec: CodecCost
-) -> tuple[Exchange, tuple[str, ...]]:
+    job: JobProfile, team: SelectedWorkers, network: Network, phase: Phase, codec: CodecCost
+) -> tuple[ExchangeCost, tuple[str, ...]]:
     """All push at once, the servers update, all get the parameters back."""
     servers = servers_of(team, network, phase)
     part = 1.0 / len(servers)
@@ -164,10 +171,10 @@ def _through_store(
     link, known = network.link(team.hosts)
     seconds = pushing + replying + update + coding + 2.0 * link.latency
     error = STORE_ERROR if known else 1.5
-    return Exchange(seconds, error), servers
+    return ExchangeCost(seconds, error), servers
 
 
-def servers_of(team: Team, network: Network, phase: Phase) -> tuple[str, ...]:
+def servers_of(team: SelectedWorkers, network: Network, phase: Phase) -> tuple[str, ...]:
     """Where the parameters are, as the run will place them."""
     known = network.measured(team.hosts)
     hosts = [

@@ -12,8 +12,8 @@ from phalanx.plan.cost.energy import joules_of, price_of
 from phalanx.plan.cost.free import free_cost
 from phalanx.plan.cost.lockstep import alone_cost, lockstep_cost
 from phalanx.plan.cost.network import Network
+from phalanx.plan.cost.selected_workers import SelectedWorkers, form_team
 from phalanx.plan.cost.step_cost import StepCost, combined
-from phalanx.plan.cost.team import Team, form_team
 from phalanx.plan.job import JobProfile
 from phalanx.plan.placement import natural_workers
 from phalanx.plan.prediction import Interval, Prediction
@@ -44,7 +44,7 @@ class CostModel:
     ) -> None:
         self.job, self.probe, self.network = job, probe, Network(probe)
         self._workers, self._factors = workers, factors or {}
-        self._teams: dict[tuple[tuple[str, ...], int | None], Team] = {}
+        self._teams: dict[tuple[tuple[str, ...], int | None], SelectedWorkers] = {}
         self._checkpoints = job.epochs if checkpoints is None else checkpoints
 
     def predict(
@@ -92,13 +92,13 @@ class CostModel:
             found[member.machine] = max(found[member.machine], work)
         return found
 
-    def _team(self, machines: Sequence[Machine], workers: int | None) -> Team:
+    def _team(self, machines: Sequence[Machine], workers: int | None) -> SelectedWorkers:
         key = (tuple(machine.name for machine in machines), workers)
         if key not in self._teams:
             self._teams[key] = form_team(self.job, machines, workers)
         return self._teams[key]
 
-    def _phase(self, team: Team, phase: Phase, exact: bool) -> StepCost:
+    def _phase(self, team: SelectedWorkers, phase: Phase, exact: bool) -> StepCost:
         if phase.name == "single" or len(team.members) == 1:
             return alone_cost(self.job, team)
         if phase.traits.lockstep:
@@ -134,7 +134,7 @@ class CostModel:
     def _assembled(
         self,
         spec: Spec,
-        team: Team,
+        team: SelectedWorkers,
         machines: Sequence[Machine],
         phases: Sequence[tuple[StepCost, float]],
     ) -> Prediction:
@@ -171,11 +171,11 @@ class CostModel:
             same_mathematics=is_same_mathematics(spec),
         )
 
-    def _start(self, team: Team) -> float:
+    def _start(self, team: SelectedWorkers) -> float:
         own = max(member.costs.start for member in team.members)
         return own + (REMOTE_START if len(team.hosts) > 1 else 0.0)
 
-    def _besides(self, team: Team, spec: Spec) -> tuple[float, float, float]:
+    def _besides(self, team: SelectedWorkers, spec: Spec) -> tuple[float, float, float]:
         """Start-up, evaluations and checkpoints of the whole run."""
         job, members = self.job, team.members
         start = self._start(team)

@@ -22,7 +22,7 @@ UNKNOWN_ERROR = 1.5
 
 
 @dataclass(frozen=True)
-class Exchange:
+class ExchangeCost:
     """Seconds, and the share of them by which they may be wrong."""
 
     seconds: float
@@ -73,34 +73,34 @@ class Network:
             )  # fmt: skip
         return self._slowest[key]
 
-    def all_reduce(self, names: Sequence[str], count: float, topology: str | None) -> Exchange:
+    def all_reduce(self, names: Sequence[str], count: float, topology: str | None) -> ExchangeCost:
         """Of ``count`` bytes among the first workers of these machines, as training does it."""
         if len(names) < 2:
-            return Exchange(0.0, 0.0)
+            return ExchangeCost(0.0, 0.0)
         link, _ = self.link(names)
         # Training measures the latency itself, and takes the bandwidth for the usual one.
         chosen = choose(topology, len(names), int(count), link.latency)
         return self.collective(f"all_reduce.{chosen}", names, count)
 
-    def all_gather(self, names: Sequence[str], count: float) -> Exchange:
+    def all_gather(self, names: Sequence[str], count: float) -> ExchangeCost:
         """Of messages of ``count`` bytes each."""
         if len(names) < 2:
-            return Exchange(0.0, 0.0)
+            return ExchangeCost(0.0, 0.0)
         ring = len(names) > MOST_DIRECT
         return self.collective("all_gather.ring" if ring else "all_gather", names, count)
 
-    def collective(self, name: str, names: Sequence[str], count: float) -> Exchange:
+    def collective(self, name: str, names: Sequence[str], count: float) -> ExchangeCost:
         link, known = self.link(names)
         seconds = COSTS[name](len(names), count).seconds(link)
         if not known:
-            return Exchange(seconds, UNKNOWN_ERROR, name)
+            return ExchangeCost(seconds, UNKNOWN_ERROR, name)
         ratio, distance = self._ratio(name, count)
         if ratio is None:
-            return Exchange(seconds, BARE_ERROR, name)
+            return ExchangeCost(seconds, BARE_ERROR, name)
         assert self._probe is not None
         same = set(names) == set(self._probe.participants)
         error = (MEASURED_ERROR if same else FORMULA_ERROR) + 0.05 * distance
-        return Exchange(seconds * ratio, min(error, BARE_ERROR), name)
+        return ExchangeCost(seconds * ratio, min(error, BARE_ERROR), name)
 
     def _ratio(self, name: str, count: float) -> tuple[float | None, float]:
         """Measured by predicted at that size, and how far the next measured size is (in tens)."""

@@ -7,7 +7,7 @@ from made_plans import FAST, MBIT, costs, job, machines, probe
 
 from phalanx.core.errors import InputError
 from phalanx.plan.choice.decide import Choice, choose_plan
-from phalanx.plan.choice.evidence import Evidence, Outcome, Pair, learn_factors
+from phalanx.plan.choice.evidence import Evidence, Pair, PredictedRun, learn_factors
 from phalanx.plan.choice.wishes import Wishes
 from phalanx.plan.cost.model import CostModel
 from phalanx.plan.job import JobProfile
@@ -145,8 +145,8 @@ def test_a_large_pool_is_searched_by_its_quickest_machines() -> None:
 
 
 def test_factors_are_shrunken_towards_one() -> None:
-    off = [Outcome(("a", "b"), "allreduce", 1.2)] * 3
-    factors = learn_factors([*off, Outcome(("a",), "single", 40.0)])
+    off = [PredictedRun(("a", "b"), "allreduce", 1.2)] * 3
+    factors = learn_factors([*off, PredictedRun(("a",), "single", 40.0)])
     assert factors["a", "allreduce"] == pytest.approx(1.2**0.5)
     assert ("a", "single") not in factors
     assert learn_factors([]) == {}

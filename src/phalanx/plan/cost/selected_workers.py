@@ -48,7 +48,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Team:
+class SelectedWorkers:
     """All workers, by rank."""
 
     members: tuple[Member, ...]
@@ -75,7 +75,9 @@ class Team:
         return [1.0 + (part - 1.0) * (above + spare) / above for part in few]
 
 
-def form_team(job: JobProfile, machines: Sequence[Machine], workers: int | None = None) -> Team:
+def form_team(
+    job: JobProfile, machines: Sequence[Machine], workers: int | None = None
+) -> SelectedWorkers:
     """Workers as they are placed: one per GPU, one per machine without, if no number is asked."""
     for machine in machines:
         if machine.name not in job.costs:
@@ -91,6 +93,6 @@ def form_team(job: JobProfile, machines: Sequence[Machine], workers: int | None 
         members += [Member(machine.name, job.costs[machine.name], crowding)] * share
     if len(used) == 1 or all(machine.is_here for machine in used):  # one memory
         first = used[0].name
-        return Team(tuple(members), (first,), {first: count}, job.batch)
+        return SelectedWorkers(tuple(members), (first,), {first: count}, job.batch)
     counts = {m.name: share for m, share in zip(machines, shares, strict=True) if share}
-    return Team(tuple(members), tuple(counts), counts, job.batch)
+    return SelectedWorkers(tuple(members), tuple(counts), counts, job.batch)
