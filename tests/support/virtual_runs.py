@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.core.settings import RunSettings
-from phalanx.core.virtual import VirtualCluster, VirtualWorker
+from phalanx.core.settings import RunSettings, VirtualCluster, VirtualWorker
 from phalanx.launch.launchers.launcher import Job
 from phalanx.launch.run.controller import Observer, execute
 from phalanx.observe.summary.summary import Summary

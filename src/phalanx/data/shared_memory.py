@@ -65,8 +65,13 @@ def once(key: Hashable, read: Callable[[], tuple[Sequence[Tensor], Any]]) -> tup
     return [one.view() if isinstance(one, _Kept) else one.clone() for one in kept], about
 
 
-def share(data: Any) -> None:
+def share(*sets: Any) -> None:
     """Let tensors that another worker has too lie in the same pages; nothing else changes."""
+    for data in sets:
+        _share(data)
+
+
+def _share(data: Any) -> None:
     context = current()
     if context is None or not POSSIBLE:
         return

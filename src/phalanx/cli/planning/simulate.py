@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from phalanx.cli.output import Output
+from phalanx.cli.planning import simulate_options as so
 from phalanx.cli.planning.virtual_values import ClusterWishes
 from phalanx.cli.request import options as o
 
@@ -22,44 +21,16 @@ def simulate(
     script: o.Script,
     module: o.Module = False,
     strategy: o.Strategy = "allreduce",
-    speeds: Annotated[
-        str | None, typer.Option(metavar="F,F,…", help="Speeds of the workers, such as 1,1,0.25.")
-    ] = None,
-    rate: Annotated[
-        str | None, typer.Option(metavar="RATE", help="Rate of each link, such as 1gbit.")
-    ] = None,
-    latency: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Latency of a message, such as 0.1ms.")
-    ] = None,
-    jitter: Annotated[
-        float | None,
-        typer.Option(metavar="SHARE", help="Standard deviation of a step's time, such as 0.1."),
-    ] = None,
-    straggler: Annotated[
-        list[str] | None,
-        typer.Option(metavar="RANK:FACTOR", help="This worker takes FACTOR times as long."),
-    ] = None,
-    fail: Annotated[
-        list[str] | None,
-        typer.Option(metavar="RANK@STEP", help="This worker is lost at its step STEP."),
-    ] = None,
-    step_seconds: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME[+TIME]",
-            help="A worker's step, and what each sample adds, such as 10ms+0.2ms.",
-        ),
-    ] = None,
-    time_only: Annotated[
-        bool, typer.Option("--time-only", help="Compute no gradients; up to 10000 workers.")
-    ] = False,
-    steps: Annotated[
-        int | None, typer.Option(metavar="N", help="With --time-only: steps of each worker.")
-    ] = None,
-    gradient: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="With --time-only: bytes of a gradient, such as 3.4MB."),
-    ] = None,
+    speeds: so.Speeds = None,
+    rate: so.LinkRate = None,
+    latency: so.Latency = None,
+    jitter: so.Jitter = None,
+    straggler: so.Straggler = None,
+    fail: so.Fail = None,
+    step_seconds: so.StepSeconds = None,
+    time_only: so.TimeOnly = False,
+    steps: so.Steps = None,
+    gradient: so.GradientSize = None,
     *,
     options: o.RunOptions,
 ) -> int:

@@ -18,7 +18,7 @@ from phalanx.cli.planning.virtual_cluster import (
 from phalanx.cli.planning.virtual_values import ClusterWishes
 from phalanx.core import words
 from phalanx.core.errors import InputError
-from phalanx.core.virtual import VirtualCluster
+from phalanx.core.settings import VirtualCluster
 from phalanx.plan.timing.cluster import FreeCluster
 from phalanx.plan.timing.free import run_free, run_groups
 from phalanx.plan.timing.lockstep import run_lockstep
@@ -82,8 +82,8 @@ def run_timed(task: Task) -> Outcome:
         size, workers = int(phase.options.get("size", 2)), len(cluster.workers)
         teams = [tuple(range(i, min(i + size, workers))) for i in range(0, workers, size)]
         free = replace(free, homes=[free.homes[team[0]] for team in teams])
-        exchange = [_all_reduce(task, len({cluster.home(r) for r in team})) for team in teams]
-        return run_groups(free, teams, exchange, task.steps, seed=task.seed, by_samples=True)
+        meeting = [_all_reduce(task, len({cluster.home(r) for r in team})) for team in teams]
+        return run_groups(free, teams, meeting, task.steps, seed=task.seed, by_samples=True)
     return run_free(
         free, _rule(phase), task.steps, seed=task.seed, by_samples=phase.name != "bsp",
         lost=task.lost,
@@ -105,7 +105,8 @@ def _all_reduce(task: Task, hosts: int) -> float:
 
 
 def _free(task: Task, update: float) -> FreeCluster:
-    cluster, homes = task.cluster, {}
+    cluster = task.cluster
+    homes: dict[int, tuple[int, float | None]] = {}
     for rank in range(len(cluster.workers)):
         homes.setdefault(cluster.home(rank), (len(homes), cluster.workers[rank].bandwidth))
     rates = [bandwidth or float("inf") for _, bandwidth in homes.values()]

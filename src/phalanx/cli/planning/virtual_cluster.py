@@ -19,8 +19,8 @@ from phalanx.cli.planning.virtual_values import (
 from phalanx.cli.request.request import speeds_of
 from phalanx.cli.request.values import read_rate, read_slow
 from phalanx.core.errors import InputError
+from phalanx.core.settings import VirtualCluster, VirtualWorker
 from phalanx.core.spec import parse_spec
-from phalanx.core.virtual import VirtualCluster, VirtualWorker
 from phalanx.rules.collective_choice import USUAL_LATENCY
 
 if TYPE_CHECKING:

@@ -45,11 +45,10 @@ def read_step(text: str | None) -> tuple[float, float] | None:
     if text is None:
         return None
     fixed, _, each = text.partition("+")
-    found = read_short("--step-seconds", fixed), read_short("--step-seconds", each or "0s")
-    assert found[0] is not None and found[1] is not None
-    if sum(found) <= 0.0:
+    first, more = (read_short("--step-seconds", part) or 0.0 for part in (fixed, each or "0s"))
+    if first + more <= 0.0:
         raise InputError("--step-seconds must be above 0", "For example: --step-seconds 10ms+0.2ms")
-    return found[0], found[1]
+    return first, more
 
 
 def read_jitter(value: float | None) -> float | None:

@@ -8,47 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from phalanx.core.virtual import VirtualCluster
-from phalanx.rules.collective_choice import choose
-from phalanx.rules.collective_cost import COSTS, LinkSpeed
+from phalanx.core.settings import VirtualCluster
+from phalanx.sync.arena.clock import Members, Toll
 
+# The formulas are imported where they are called: real time has no use for them.
 if TYPE_CHECKING:
+    from phalanx.rules.collective_cost import LinkSpeed
     from phalanx.sync.arena.memory_arena import ThreadArena
 
-Members = tuple[int, ...]
 FAST = 1e15
 """Bytes per second of a link that takes no time."""
-
-
-class Toll:
-    """Of one worker. This one is of real time: nothing is charged."""
-
-    apart = False
-    """Whether what a worker has may be older than what the store has by then."""
-
-    def all_reduce(self, members: Members, count: float, topology: str | None = None) -> None:
-        """All of ``members`` have met, and sum ``count`` bytes."""
-
-    def all_gather(self, members: Members, count: float) -> None:
-        """All of ``members`` have met, and send each other what a codec made: ``count`` bytes."""
-
-    def update(self) -> None:
-        """The optimizer's step on all parameters, here."""
-
-    def request(self, shard: int, count: float, update: float = 0.0) -> float:
-        """``count`` bytes go to the server of ``shard``, whose optimizer then takes the share
-        ``update`` of a whole step. Returns when the server begins with it: seconds on links."""
-        return 0.0
-
-    def serve(self, shard: int, update: float) -> None:
-        """The server of ``shard`` takes the share ``update`` of a step, with what all have sent."""
-
-    def reply(self, shard: int, count: float) -> None:
-        """The server of ``shard`` has done it and answers with ``count`` bytes."""
-
-    def settle(self) -> float:
-        """All answers are here; returns the seconds of servers' updates among the wait."""
-        return 0.0
 
 
 class VirtualToll(Toll):
@@ -61,7 +30,7 @@ class VirtualToll(Toll):
         """Of each shard: a worker on whose machine it is."""
         self._several = max(1.0, len(cluster.servers) / shards)
         """Servers of a shard: their links and processors work side by side."""
-        self._slowest = LinkSpeed(cluster.latency, cluster.slowest_link or FAST)
+        self._slowest = _link(cluster)
         self._known: dict[tuple[str, Members, float], float] = {}
         self._sending = False
         self._done = self._back = self._arrives = self._updates = 0.0
@@ -79,6 +48,9 @@ class VirtualToll(Toll):
         key = (name, members, count)
         if key not in self._known:
             hosts, link = len({self._cluster.home(rank) for rank in members}), self._slowest
+            from phalanx.rules.collective_choice import choose
+            from phalanx.rules.collective_cost import COSTS
+
             if name != "all_gather":
                 asked = None if name == "all_reduce" else name
                 chosen = choose(asked, hosts, int(count), link.latency or None, link.bandwidth)
@@ -139,3 +111,10 @@ class VirtualToll(Toll):
         busy = max(earliest, self._busy[way, machine]) + count / rate
         self._busy[way, machine] = busy
         return busy
+
+
+def _link(cluster: VirtualCluster) -> LinkSpeed:
+    """What all have to wait for in a collective."""
+    from phalanx.rules.collective_cost import LinkSpeed
+
+    return LinkSpeed(cluster.latency, cluster.slowest_link or FAST)

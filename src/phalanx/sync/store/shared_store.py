@@ -50,7 +50,7 @@ class SharedStore:
         self.order = [(first + i) % self._shards for i in range(self._shards)]
         """Workers begin with different shards, so as not to meet."""
         self._seen = [0] * self._shards
-        self._bytes = [
+        self._bytes: list[int] = [
             sum((high - low) * n.dtype.itemsize for n, (low, high) in zip(layouts, b, strict=True))
             for b in zip(*self._bounds, strict=True)
         ]

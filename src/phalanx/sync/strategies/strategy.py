@@ -16,8 +16,7 @@ from torch import Tensor
 
 from phalanx.rules.ledger import Applied
 from phalanx.sync.arena.arena import Arena
-from phalanx.sync.arena.clock import Clock
-from phalanx.sync.arena.tolls import Toll
+from phalanx.sync.arena.clock import Clock, Toll
 from phalanx.sync.reduce.encoding import Encoding
 from phalanx.sync.reduce.team import Team
 from phalanx.sync.state.replica import Replica

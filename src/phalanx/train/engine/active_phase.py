@@ -12,8 +12,7 @@ import torch
 
 from phalanx.core.spec import STRATEGIES, Phase
 from phalanx.sync.arena.arena import Arena
-from phalanx.sync.arena.clock import Clock
-from phalanx.sync.arena.tolls import Toll
+from phalanx.sync.arena.clock import Clock, Toll
 from phalanx.sync.reduce.encoding import Encoding
 from phalanx.sync.reduce.team import Team, everyone, team_of
 from phalanx.sync.state.replica import Replica

@@ -20,13 +20,12 @@ from phalanx.train.control import rendezvous as intents
 from phalanx.train.control.control import Control
 from phalanx.train.control.directives import Directive, DirectiveSource
 from phalanx.train.engine.active_phase import ActivePhase, PhaseParts, PhaseSet
-from phalanx.train.engine.emulation import emulation_of
+from phalanx.train.engine.emulation import emulation_of, virtual_parts
 from phalanx.train.engine.engine import Engine
 from phalanx.train.engine.exchange import SharedExchange
 from phalanx.train.engine.model_state import Captured, SharedModelState
 from phalanx.train.engine.sample_leases import EngineListener, SharedSampleLeases, claims_for
 from phalanx.train.engine.script_optimizers import SharedOptimizers, WrittenWeights
-from phalanx.train.engine.virtual_work import virtual_parts
 
 if TYPE_CHECKING:
     from phalanx.sync.arena.memory_arena import ThreadArena
@@ -64,7 +63,7 @@ class SharedEngine(Engine):
             arena, optimizers, claims, source, self._tell_shares, balance=chosen.balance == "auto"
         )
         encoding = Encoding(None, chosen.rate, arena.sleep, chosen.seed * 64 + self.rank)
-        toll, shards = virtual_parts(chosen, arena, list(spec.phases))
+        toll, shards = virtual_parts(chosen, virtual, spec.phases)
         parts = PhaseParts(
             arena, clock, self._control.rendezvous, chosen.divide_rate, encoding, machine,
             chosen.private_weights, toll, shards,

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from phalanx.core.errors import MachineError
-from phalanx.core.settings import RunSettings
+from phalanx.core.settings import RunSettings, VirtualCluster
 from phalanx.core.spec import Phase
-from phalanx.core.virtual import VirtualCluster
-from phalanx.sync.arena.arena import Arena
-from phalanx.sync.arena.tolls import Toll, VirtualToll
+from phalanx.sync.arena.clock import Toll
+from phalanx.sync.arena.tolls import VirtualToll
 from phalanx.train.engine.emulation import SpeedEmulation
 
 if TYPE_CHECKING:
@@ -56,16 +55,12 @@ class VirtualWork(SpeedEmulation):
         return taken
 
 
-def virtual_parts(
-    chosen: RunSettings, arena: Arena, phases: list[Phase]
+def virtual_exchange(
+    chosen: RunSettings, arena: ThreadArena, phases: Sequence[Phase]
 ) -> tuple[Toll, int | None]:
     """What exchanges take, and the number of shards: one for each server where all strategies
     have servers, since each update is one visit to each shard."""
-    if chosen.virtual is None or not arena.scripted:
-        return Toll(), None
-    from phalanx.sync.arena.memory_arena import ThreadArena
-
-    assert isinstance(arena, ThreadArena)
+    assert chosen.virtual is not None
     stored = all(phase.name in STORED for phase in phases)
     shards = min(len(chosen.virtual.servers), MOST_SHARDS) if stored else None
     return VirtualToll(arena, chosen.virtual, shards or arena.workers), shards

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scripted import as_threads
 
-from phalanx.core.virtual import VirtualCluster, VirtualWorker
+from phalanx.core.settings import VirtualCluster, VirtualWorker
 from phalanx.rules.collective_cost import COSTS, LinkSpeed
 from phalanx.sync.arena.memory_arena import Hub
 from phalanx.sync.arena.tolls import VirtualToll
