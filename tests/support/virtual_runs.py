@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings, VirtualCluster, VirtualWorker
@@ -13,6 +14,8 @@ from phalanx.launch.run.controller import Observer, execute
 from phalanx.observe.summary.summary import Summary
 from phalanx.plan.plan import make_plan
 from phalanx.pool.here import this_machine
+from phalanx.train.start.light_optimizers import without_compiler
+from phalanx.train.start.seed import seed_this_worker
 
 SCRIPT = """
 import torch, phalanx
@@ -36,6 +39,12 @@ def cluster(workers: int, **fields: Any) -> VirtualCluster:
     return VirtualCluster(workers=[VirtualWorker(**own)] * workers, **common)
 
 
+def _start(**_: object) -> None:
+    """As workers do; tests without torch may have taken these steps out of this process."""
+    without_compiler()
+    seed_this_worker()
+
+
 def train_virtually(
     folder: Path,
     strategy: str,
@@ -57,7 +66,8 @@ def train_virtually(
     )
     paths = RunPaths(folder / "run")
     paths.make()
-    outcome = execute(job, paths, Observer())
+    with mock.patch("phalanx.launch.launchers.inprocess.run_startup", _start):
+        outcome = execute(job, paths, Observer())
     if outcome.error:
         raise outcome.error
     return outcome.summary, (paths.folder / "model.safetensors").read_bytes()
