@@ -28,9 +28,9 @@ from phalanx.pool.here import this_machine
 Clocks = tuple[float, float]
 SHAPES = {"resnet": (3, 32, 32), "cnn": (1, 28, 28)}
 CASES = [  # model, workers, batch per worker, global steps of an epoch, bar
-    ("resnet", 5, 25, 6, 1.15),
-    ("resnet", 16, 8, 4, 1.15),
-    ("cnn", 64, 64, 4, 1.6),
+    ("resnet", 5, 25, 3, 1.15),
+    ("resnet", 16, 8, 2, 1.15),
+    ("cnn", 64, 64, 1, 1.6),
 ]
 SCRIPT = Path(__file__).parent / "scripts" / "virtual_training.py"
 

@@ -61,7 +61,7 @@ def test_allreduce_takes_as_long_as_the_formulas_say(tmp_path: Path) -> None:
     given = cluster(4, fixed=0.01, each=2e-3, update=0.003, bandwidth=1e5, latency=1e-3)
     summary, _ = train_virtually(tmp_path / "run", "allreduce", given, slow=[1, 1, 1, 0.5])
     link = LinkSpeed(1e-3, 1e5)
-    chosen = choose(None, 4, GRADIENT, link.latency, link.bandwidth)
+    chosen = choose(None, 4, GRADIENT, link.latency)
     exchange = COSTS[f"all_reduce.{chosen}"](4, GRADIENT).seconds(link)
     step = (0.01 + 2e-3 * 6) / 0.5 + exchange + 0.003
     assert summary.seconds == pytest.approx(STEPS * step)

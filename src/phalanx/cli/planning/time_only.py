@@ -170,6 +170,11 @@ def show_time(
     profile = known.profile
     batch = options.batch or (profile.batch if profile else None)
     samples = options.batch_per_worker or (batch / workers if batch else BATCH)
+    if samples < 1:
+        raise InputError(
+            f"a batch of {batch} is too small for {workers} workers",
+            f"Give a larger one: --batch {BATCH * workers}, or --batch-per-worker {BATCH}",
+        )
     size = bytes_given if bytes_given is not None else profile.gradient_bytes if profile else 0
     task = Task(
         spec.phases[0], cluster, speeds_for(wishes, workers) or [1.0] * workers, samples,

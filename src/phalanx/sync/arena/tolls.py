@@ -48,13 +48,14 @@ class VirtualToll(Toll):
         key = (name, members, count)
         if key not in self._known:
             hosts, link = len({self._cluster.home(rank) for rank in members}), self._slowest
-            from phalanx.rules.collective_choice import choose
+            from phalanx.rules.collective_choice import MOST_DIRECT, choose
             from phalanx.rules.collective_cost import COSTS
 
-            if name != "all_gather":
+            if name == "all_gather":
+                name = "all_gather.ring" if hosts > MOST_DIRECT else name
+            else:  # as training chooses, which knows the latency alone
                 asked = None if name == "all_reduce" else name
-                chosen = choose(asked, hosts, int(count), link.latency or None, link.bandwidth)
-                name = f"all_reduce.{chosen}"
+                name = f"all_reduce.{choose(asked, hosts, int(count), link.latency or None)}"
             self._known[key] = COSTS[name](hosts, count).seconds(link) if hosts > 1 else 0.0
         return self._known[key]
 

@@ -34,6 +34,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         (("--speeds", "1,1,1,1,1"), "--speeds has 5 speeds for 4 workers"),
         (("--speeds", "fast"), "--speeds must be a list of speeds"),
         (("--strategy", "switch:at=0.5"), "--time-only cannot time 'switch:at=0.5'"),
+        (("--batch", "3"), "a batch of 3 is too small for 4 workers"),
         (("--workers", "20000"), "--workers 20000 is too many"),
         (("--rate", "1gbit"), "nothing is known about the size of this script's gradient"),
     ],
