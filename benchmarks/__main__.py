@@ -102,6 +102,7 @@ LONG = {
     "predictions": "benchmarks.predictions",
     "store-wire": "benchmarks.store_wire",
     "timing": "benchmarks.timing",
+    "virtual": "benchmarks.virtual",
 }
 
 

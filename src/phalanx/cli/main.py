@@ -20,6 +20,7 @@ from phalanx.cli.machines.lab import lab_app
 from phalanx.cli.machines.pool import pool_app
 from phalanx.cli.output import print_json, write_problem
 from phalanx.cli.planning.plan import plan
+from phalanx.cli.planning.simulate import simulate
 from phalanx.cli.planning.tune_switch import tune_switch
 from phalanx.cli.usage import explain
 from phalanx.cli.verbs.attach import attach
@@ -43,6 +44,7 @@ ORDER = (
     "run",
     "compare",
     "plan",
+    "simulate",
     "tune-switch",
     "adapt",
     "pool",
@@ -118,6 +120,7 @@ for verb, example in (
     (run, "phalanx run train.py --strategy allreduce --workers 2 -- --depth 20"),
     (compare, "phalanx compare train.py --strategies allreduce,async --workers 2 --repeat 3"),
     (plan, "phalanx plan train.py --pool pool.yaml --deadline 30min"),
+    (simulate, "phalanx simulate train.py --workers 64 --strategy async --rate 1gbit"),
     (tune_switch, "phalanx tune-switch train.py --workers 2 --tolerance 0.3"),
     (adapt, "phalanx adapt train.py -- --epochs 1"),
     (worker, "phalanx worker train.py --strategy async --pool machines.yaml"),

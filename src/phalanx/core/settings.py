@@ -42,6 +42,66 @@ HASHING = "PYTHONHASHSEED"  # Python's variable: the order of sets depends on it
 GRACE = "PHALANX_GRACE"  # seconds between SIGTERM and being killed
 
 
+class VirtualWorker(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker: a step of ``n`` samples takes ``fixed + each * n`` seconds."""
+
+    fixed: float
+    each: float
+    update: float = 0.0
+    """Seconds of the optimizer's step on all parameters."""
+    evaluate: float = 0.0
+    """Seconds of the evaluation after an epoch, by this worker alone."""
+    bandwidth: float | None = None
+    """Of its machine's link, bytes per second in each direction; ``None``: bytes take no time."""
+    home: int | None = None
+    """The number of its machine; ``None``: it is alone on one. Nothing that stays on a machine
+    uses a link."""
+
+
+class VirtualCluster(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a run in virtual time; all gradients are real."""
+
+    workers: list[VirtualWorker]
+    variation: float = 0.0
+    """Standard deviation of a step's computing, as a share of its mean; lognormal."""
+    latency: float = 0.0
+    """Seconds of a message to the other side."""
+    servers: tuple[int, ...] = (0,)
+    """That keep the parameters, where a strategy has servers: on the machines of these workers."""
+    failures: dict[int, int] = {}
+    """Workers that are lost, and the step at which that happens, counted from 1."""
+
+    def home(self, rank: int) -> int:
+        """The machine of a worker."""
+        own = self.workers[rank].home
+        return -1 - rank if own is None else own
+
+    @property
+    def slowest_link(self) -> float | None:
+        """Bytes per second."""
+        found = [w.bandwidth for w in self.workers if w.bandwidth is not None]
+        return min(found, default=None)
+
+    @property
+    def has_links(self) -> bool:
+        """Whether exchanges take time."""
+        return self.latency > 0.0 or self.slowest_link is not None
+
+    def describe(self) -> str:
+        """``links of 100 Mbit/s, 0.1 ms``."""
+        parts = []
+        rates = sorted({w.bandwidth for w in self.workers if w.bandwidth is not None})
+        if rates:
+            ends = [words.rate(rate * 8) for rate in (rates[0], rates[-1])]
+            parts.append("links of " + (ends[0] if len(rates) == 1 else " to ".join(ends)))
+        if self.latency:
+            parts.append(words.seconds(self.latency))
+        if self.variation:
+            parts.append(f"jitter {words.rough_share(self.variation)}")
+        lost = ", ".join(f"worker {r} at step {step}" for r, step in self.failures.items())
+        return ", ".join([*parts, *([f"lost: {lost}"] if lost else [])])
+
+
 class ProfileWish(msgspec.Struct, frozen=True, kw_only=True):
     """A worker is to measure what the script's steps cost, and to end then."""
 
@@ -91,6 +151,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The script's name as a module, where it was asked for by ``-m``."""
     resume: str | None = None
     """The folder of the checkpoint to go on from."""
+    virtual: VirtualCluster | None = None
+    """Workers are threads in virtual time: the cluster that they stand for."""
 
     def to_json(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -105,11 +167,27 @@ def smaller_is_better(name: str) -> bool:
     return any(word in name.lower() for word in ("loss", "error", "perplexity"))
 
 
+VIRTUAL_TIME = "virtual time"
+MOST_SPEEDS = 16
+"""Of workers, that are listed one by one."""
+
+
+def mark(emulated: str | None) -> str | None:
+    """``simulated`` or ``emulated``, as :func:`describe_emulation` describes it."""
+    if emulated is None:
+        return None
+    return "simulated" if emulated.startswith(VIRTUAL_TIME) else "emulated"
+
+
 def describe_emulation(chosen: RunSettings, machines: bool = False) -> str | None:
     """``speeds 1, 1, 0.25; 100 Mbit/s``, or ``None`` where all is as it is."""
-    found = ["lab machines"] if machines else []
+    found = [VIRTUAL_TIME] if chosen.virtual else ["lab machines"] if machines else []
     if chosen.slow and any(speed != 1.0 for speed in chosen.slow):
-        found.append("speeds " + ", ".join(f"{speed:g}" for speed in chosen.slow))
+        few = len(chosen.slow) <= MOST_SPEEDS
+        ends = f"{min(chosen.slow):g} to {max(chosen.slow):g}"
+        found.append("speeds " + (", ".join(f"{s:g}" for s in chosen.slow) if few else ends))
     if chosen.rate is not None:
         found.append(words.rate(chosen.rate))
+    if chosen.virtual is not None and (cluster := chosen.virtual.describe()):
+        found.append(cluster)
     return "; ".join(found) or None

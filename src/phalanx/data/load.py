@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -71,12 +71,38 @@ def load(name: str, *, folder: Path | None = None) -> Loaded:
     """
     began = time.monotonic()
     source = SOURCES.get(name)
-    train, test, checksums = source(data_folder(name, folder))
+    place = data_folder(name, folder)
+
+    def read() -> tuple[list[Tensor], Mapping[str, str]]:
+        train, test, checksums = source(place)
+        return [*train, *test], checksums
+
+    tensors, checksums = _once((name, str(place)), read)
+    train, test = tensors[:2], tensors[2:]
     loaded = Loaded(Samples(*train), Samples(*test))
     samples = len(loaded.train.y) + len(loaded.test.y)
     seconds = time.monotonic() - began
     LOADED.append(LoadRecord(name, samples, checksums, seconds, began, threading.get_ident()))
     return loaded
+
+
+def _once(
+    key: tuple[str, str], read: Callable[[], tuple[list[Tensor], Mapping[str, str]]]
+) -> tuple[list[Tensor], Mapping[str, str]]:
+    """Threads of one process read it once."""
+    if current() is None:
+        return read()
+    from phalanx.data.shared_memory import once
+
+    return once(key, read)
+
+
+def share(*sets: Any) -> None:
+    """Threads of one process keep equal data once."""
+    if current() is not None:
+        from phalanx.data.shared_memory import share
+
+        share(*sets)
 
 
 def data_folder(name: str, folder: Path | None = None) -> Path:

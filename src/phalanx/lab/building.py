@@ -14,13 +14,17 @@ from phalanx.lab.state import LabState, MachineState
 
 
 def plan(
-    name: str, quotas: Sequence[float | None], rate: float | None, memory: int | None
+    name: str,
+    quotas: Sequence[float | None],
+    rate: float | None,
+    rates: Sequence[float | None],
+    memory: int | None,
 ) -> LabState:
     """Claim the name and a network; nothing but the lab's folder and its bridge is made."""
     with states.alone():
         states.claim(name)
         try:
-            state = _named(name, quotas, rate, memory)
+            state = _named(name, quotas, rate, rates, memory)
         except BaseException:
             states.forget(name)
             raise
@@ -36,7 +40,11 @@ def plan(
 
 
 def _named(
-    name: str, quotas: Sequence[float | None], rate: float | None, memory: int | None
+    name: str,
+    quotas: Sequence[float | None],
+    rate: float | None,
+    rates: Sequence[float | None],
+    memory: int | None,
 ) -> LabState:
     subnet = network.choose_subnet()
     bridge = network.choose_bridge()
@@ -49,8 +57,9 @@ def _named(
             interface=f"{bridge}p{number}",
             cgroups=tuple(str(folder / machine) for folder in parents),
             cpu=quota,
+            rate=own,
         )
-        for number, quota in enumerate(quotas, start=1)
+        for number, (quota, own) in enumerate(zip(quotas, rates, strict=True), start=1)
     ]
     return LabState(
         name=name,

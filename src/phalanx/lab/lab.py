@@ -37,6 +37,8 @@ class LabMachine:
     status: str
     """``up``, ``slow``, ``cut``, ``killed`` or ``lost``."""
     host_key: str
+    rate: float | None = None
+    """Bits per second of its link; ``None`` without a limit."""
 
 
 class Lab:
@@ -59,7 +61,8 @@ class Lab:
     ) -> Lab:
         """Start ``count`` machines, or leave nothing behind.
 
-        ``cpu`` is percent of one core for each, ``rate`` bits per second or ``"1gbit"``, ``memory``
+        ``cpu`` is percent of one core for each, ``rate`` bits per second, ``"1gbit"`` or
+        ``"m3=100mbit,1gbit"``, ``memory``
         bytes or ``"4GiB"``. Each machine has its own /tmp, /run and /dev/shm; ``share`` are folders
         below them that the machines see all the same. ``password`` opens root's account besides
         the key; it is kept nowhere but, hashed, in the machines.
@@ -73,8 +76,8 @@ class Lab:
             )
         quotas = limits.read_quotas(cpu, count)
         limits.check_sum(quotas, measure().cores)
-        speed, size = limits.read_rate(rate), limits.read_memory(memory)
-        state = plan(name, quotas, speed, size)
+        common, rates = limits.read_rates(rate, count)
+        state = plan(name, quotas, common, rates, limits.read_memory(memory))
         try:
             build(state, starting.shared_folders(share), password)
         except BaseException:
@@ -244,6 +247,7 @@ def _machine(state: MachineState) -> LabMachine:
         interface=state.interface,
         cpu=state.slowed or state.cpu,
         status=_status(state),
+        rate=state.rate,
         host_key=state.host_key,
     )
 

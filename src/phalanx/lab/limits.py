@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from phalanx.core.errors import InputError
+from phalanx.core.registry import did_you_mean
 from phalanx.pool.machine import read_size
 
 RATES = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
@@ -29,6 +30,28 @@ def read_rate(value: float | str | None) -> float | None:
             f"'{value}' is not a link rate", "Give one of 100kbit or more: 100mbit, 1gbit, 2.5gbit."
         )
     return float(value)
+
+
+def read_rates(value: float | str | None, count: int) -> tuple[float | None, list[float | None]]:
+    """``m3=100mbit,1gbit``: the rate of links without one of their own, and that of each link."""
+    words = [w.strip() for w in value.split(",")] if isinstance(value, str) else [value]
+    plain = [word for word in words if not isinstance(word, str) or "=" not in word]
+    if len(plain) > 1:
+        raise InputError(
+            f"--rate {value} has {len(plain)} rates without a machine",
+            "Give one for all, and others by name: --rate m3=100mbit,1gbit",
+        )
+    common = read_rate(plain[0]) if plain else None
+    rates, names = [common] * count, [f"m{number}" for number in range(1, count + 1)]
+    for word in words:
+        if isinstance(word, str) and "=" in word:
+            name, _, rate = (part.strip() for part in word.partition("="))
+            if name not in names:
+                raise InputError(
+                    f"--rate {word}: there is no machine '{name}'", did_you_mean(name, names)
+                )
+            rates[names.index(name)] = read_rate(rate)
+    return common, rates
 
 
 def read_memory(value: int | str | None) -> int | None:

@@ -71,7 +71,7 @@ def make_bridge(state: LabState) -> None:
 def make_link(state: LabState, machine: MachineState) -> None:
     """A cable from the bridge to ``eth0`` of the machine, whose first process is running."""
     ours, pid = machine.interface, str(machine.pid)
-    small = f"gso_max_size {LARGEST_SEGMENT}" if state.rate else ""
+    small = f"gso_max_size {LARGEST_SEGMENT}" if machine.rate else ""
     _batch(
         f"link add {ours} mtu {MTU} type veth peer name eth0 mtu {MTU} netns {pid}",
         f"link set {ours} master {state.bridge} addrgenmode none {small}",
@@ -85,9 +85,9 @@ def make_link(state: LabState, machine: MachineState) -> None:
         "link set eth0 up",
         pid=pid,
     )
-    if state.rate:
-        shape(ours, state.rate)
-        shape("eth0", state.rate, pid=pid)
+    if machine.rate:
+        shape(ours, machine.rate)
+        shape("eth0", machine.rate, pid=pid)
 
 
 def shape(interface: str, rate: float, pid: str | None = None) -> None:

@@ -44,6 +44,8 @@ class MachineState(msgspec.Struct):
     """When the kernel started that process, so that another one of that number is spared."""
     cut: bool = False
     killed: bool = False
+    rate: float | None = None
+    """Bits per second of its link."""
 
 
 class LabState(msgspec.Struct):
@@ -55,6 +57,7 @@ class LabState(msgspec.Struct):
     """The folders that hold those of the machines."""
     machines: list[MachineState]
     rate: float | None = None
+    """Of links that were given none of their own."""
     memory: int | None = None
     ready: bool = False
     blueprint: str | None = None

@@ -15,6 +15,7 @@ from phalanx.core import words
 from phalanx.core.errors import InputError
 from phalanx.core.files import write_whole
 from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.core.settings import mark
 from phalanx.report.load import StudyData, load_study
 from phalanx.report.sections import Plot, Section, make_sections
 from phalanx.report.study_verdict import verdict_on
@@ -82,7 +83,7 @@ def render(study: StudyData, sections: Sequence[Section], drawn: dict[str, Drawn
         started=_moment(study.started_wall),
         sections=sections,
         drawn=drawn,
-        emulated="emulated: " + " / ".join(emulated) if emulated else "",
+        emulated=" / ".join(f"{mark(kind)}: {kind}" for kind in emulated),
         resumes=study.runs[0].summary.resumes if len(study.runs) == 1 else None,
         many=len(study.runs) != 1,
         version=__version__,

@@ -8,6 +8,7 @@ from functools import cached_property
 from statistics import median
 
 from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.core.settings import mark
 from phalanx.observe.summary.run_records import (
     LaunchRecord,
     RunFiles,
@@ -191,6 +192,6 @@ def _labels(keys: Sequence[Key], systems: Mapping[Key, str]) -> dict[Key, str]:
         if len({other[4] for other in alike}) > 1 and names:
             parts.append(f"on {', '.join(names)}")
         several = len({other[3] for other in alike if other[3]}) > 1
-        note = f" (emulated{': ' + emulated if several else ''})" if emulated else ""
+        note = f" ({mark(emulated)}{': ' + emulated if several else ''})" if emulated else ""
         labels[key] = ", ".join(parts) + note
     return labels

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from phalanx.core import words
+from phalanx.core.settings import mark
 from phalanx.observe.summary.run_status import DONE
 from phalanx.observe.summary.summary import Summary
 from phalanx.report import agreement
@@ -31,7 +32,7 @@ def verdict_on(study: StudyData) -> ComparisonVerdict:
 def outcome_of(summary: Summary, quality: Quality) -> str:
     """One run, in one sentence."""
     many = f" with {summary.workers} workers" if (summary.workers or 0) > 1 else ""
-    emulated = " (emulated)" if summary.emulated else ""
+    emulated = f" ({mark(summary.emulated)})" if summary.emulated else ""
     who = f"{summary.strategy or 'The run'}{emulated}{many}"
     seconds, score = train_seconds(summary), quality.get(summary)
     reached = f" and reached {quality.say(score)}" if score is not None else ""
@@ -69,14 +70,20 @@ def gone_on(summary: Summary) -> list[str]:
     return [f"Resumed from {summary.resumes}{told}."]
 
 
+_EMULATED = "Emulated: {}. The times are those of slowed workers and links, not of this machine."
+_SIMULATED = (
+    "Simulated: all times are virtual, those of a cluster that was not there. Losses and "
+    "accuracies are real."
+)
+
+
 def conditions(study: StudyData) -> list[str]:
     """What was not as on an undisturbed machine: emulation, scripted time, other work."""
     kinds = dict.fromkeys(g.emulated for g in study.groups if g.emulated)
-    told = [
-        f"Emulated: {kind}. The times are those of slowed workers and links, not of this machine."
-        for kind in kinds
-    ]
-    if any(run.launch.launcher == "inprocess" for run in study.runs):
+    told = [_SIMULATED if mark(k) == "simulated" else _EMULATED.format(k) for k in kinds]
+    told = list(dict.fromkeys(told))
+    inprocess = [run for run in study.runs if run.launch.launcher == "inprocess"]
+    if any(not run.summary.simulated for run in inprocess):
         told.append("The workers were threads that took turns: the times say nothing about speed.")
     return [*told, *_busy(study)]
 

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from phalanx.core import words
+from phalanx.core.settings import mark
 from phalanx.core.terminal import printable
 from phalanx.observe.summary.summary import Summary
 from phalanx.report.agreement import Agreement, agreements, are_systems, reference_of
@@ -118,7 +119,8 @@ def _settings(study: StudyData) -> Iterator[TableRow]:
     yield TableRow("global batch", tuple(TableCell(words.count(group.batch)) for group in groups))
     yield _line("epochs", groups, lambda s: s.epochs, words.count)
     if any(group.emulated for group in groups):
-        yield TableRow("emulated", tuple(TableCell(group.emulated or "no") for group in groups))
+        name = next(mark(g.emulated) for g in groups if g.emulated) or ""
+        yield TableRow(name, tuple(TableCell(group.emulated or "no") for group in groups))
 
 
 def _status(group: RunGroup) -> str:

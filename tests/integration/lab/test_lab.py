@@ -181,6 +181,15 @@ class _serving:  # noqa: N801  (used as a statement)
         self.process.communicate(timeout=10)
 
 
+def test_a_link_may_have_a_rate_of_its_own(lab: MakeLab) -> None:
+    unequal = lab(3, rate="m3=10mbit,m2=200mbit")
+    assert [machine.rate for machine in unequal.machines] == [None, 2e8, 1e7]
+    shown = [run_in(unequal, m, ["tc", "qdisc", "show", "dev", "eth0"]) for m in ("m1", "m2", "m3")]
+    assert "rate" not in shown[0]
+    assert "rate 200Mbit" in shown[1]
+    assert "rate 10Mbit" in shown[2]
+
+
 def test_a_cut_link_carries_nothing_until_it_is_healed(pair: Lab) -> None:
     with _serving(pair, "m2"), socket.create_connection((pair.machine("m2").address, 5000)) as peer:
         peer.settimeout(0.5)

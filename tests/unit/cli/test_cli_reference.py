@@ -22,8 +22,9 @@ def test_every_verb_and_option_is_on_the_page() -> None:
 
 def test_the_verbs_are_those_that_are_built() -> None:
     assert {name for name, _ in verbs()} == {
-        "demo", "run", "compare", "plan", "tune-switch", "adapt", "pool init", "pool trust",
-        "pool check", "pool probe", "runs", "attach",
+        "demo", "run", "compare", "plan", "simulate", "tune-switch", "adapt", "pool init",
+        "pool trust", "pool check",
+        "pool probe", "runs", "attach",
         "report", "logs", "switch",
         "stop", "resume", "export", "doctor", "worker",
         "lab up", "lab down", "lab status", "lab slow", "lab cut", "lab heal", "lab kill",

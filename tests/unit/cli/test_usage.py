@@ -25,7 +25,7 @@ WRONG = [
     (["run", "train.py", "--worker", "2"], "no option '--worker'", "'--workers'"),
     (["run", "train.py", "7"], "'7'", "after --"),
     (["run", "train.py", "--depth", "7"], "no option '--depth'", "SCRIPT -- --depth"),
-    (["runs", "--", "7"], "no arguments after --", "run, compare, plan, tune-switch"),
+    (["runs", "--", "7"], "no arguments after --", "run, compare, plan, simulate, tune-switch"),
     (
         ["run", "train.py", "--epochs", "abc"],
         "--epochs must be a whole number, not 'abc'",

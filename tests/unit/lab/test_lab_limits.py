@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from phalanx.core.errors import InputError
 from phalanx.lab.blueprint import cores_of
 from phalanx.lab.cgroups import quota_of
-from phalanx.lab.limits import check_sum, read_memory, read_quotas, read_rate
+from phalanx.lab.limits import check_sum, read_memory, read_quotas, read_rate, read_rates
 
 
 @pytest.mark.parametrize(
@@ -78,3 +78,25 @@ def test_a_machine_has_cores_for_its_quota(percent: float, host: int) -> None:
     cores = cores_of(percent, host)
     assert 1 <= cores <= host
     assert cores == host or 100 * (cores - 1) < percent <= 100 * cores
+
+
+def test_links_have_a_common_rate_and_rates_of_their_own() -> None:
+    assert read_rates(None, 2) == (None, [None, None])
+    assert read_rates(1e6, 2) == (1e6, [1e6, 1e6])
+    assert read_rates("1gbit", 2) == (1e9, [1e9, 1e9])
+    assert read_rates("m3=100mbit", 3) == (None, [None, None, 1e8])
+    assert read_rates("m3=100mbit, 1gbit,m1=10mbit", 3) == (1e9, [1e7, 1e9, 1e8])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("m4=100mbit", "no machine 'm4'"),
+        ("1gbit,100mbit", "2 rates without a machine"),
+        ("m1=fast", "not a link rate"),
+        ("m1=", "not a link rate"),
+    ],
+)
+def test_other_lists_of_rates_are_refused(text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        read_rates(text, 3)

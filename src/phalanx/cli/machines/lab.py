@@ -55,7 +55,8 @@ def up(
         ),
     ] = None,
     rate: Annotated[
-        str | None, typer.Option(metavar="RATE", help="Rate of each link, such as 1gbit.")
+        str | None,
+        typer.Option(metavar="RATE", help="Rate of each link, such as 1gbit, or m3=100mbit,1gbit."),
     ] = None,
     memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory of each machine, such as 4GiB.")
@@ -230,6 +231,7 @@ def _as_json(found: Lab) -> dict[str, Any]:
             "address": machine.address,
             "status": machine.status,
             "cpu_percent": machine.cpu,
+            "rate": machine.rate,
             "pid": machine.pid,
         }
         for machine in found.machines
@@ -243,10 +245,11 @@ def _show(found: Lab, output: Output) -> None:
     from phalanx.cli.show.check_words import plain_table
     from phalanx.core import words
 
+    own = [f"{m.name} {_rate(m.rate)}" for m in found.machines if m.rate != found.rate]
     parts = [
         f"lab '{found.name}'",
         f"this host is {found.gateway}",
-        f"links {'unshaped' if found.rate is None else words.rate(found.rate)}",
+        f"links {', '.join([_rate(found.rate), *own])}",
         *([f"memory {words.size(found.memory, binary=True)}"] if found.memory else []),
     ]
     output.say(" · ".join(parts), style="bold")
@@ -256,6 +259,12 @@ def _show(found: Lab, output: Output) -> None:
     for machine in found.machines:
         table.add_row(*_row(found, machine))
     output.human.print(table, soft_wrap=False)
+
+
+def _rate(rate: float | None) -> str:
+    from phalanx.core import words
+
+    return "unshaped" if rate is None else words.rate(rate)
 
 
 def _row(lab: Lab, machine: LabMachine) -> list[str | Text]:

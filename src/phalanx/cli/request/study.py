@@ -226,6 +226,8 @@ def in_question(outcomes: Sequence[RunOutcome]) -> list[int]:
         for i, outcome in enumerate(outcomes)
         if outcome.exit_code == DONE and (seconds := train_seconds(outcome.summary))
     }
+    if any(outcome.summary.simulated for outcome in outcomes):
+        return []  # it would come to the same
     alone = [i for i in taken if outcomes[i].summary.strategy == "single"]
     others = [i for i in taken if i not in alone]
     if not alone or not others or not SHORT_SECONDS <= taken[alone[0]] <= MOST_AGAIN:

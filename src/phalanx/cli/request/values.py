@@ -43,21 +43,21 @@ def read_size(option: str, text: str | None) -> int | None:
         ) from None
 
 
-def read_slow(text: str | None) -> tuple[float, ...]:
+def read_slow(text: str | None, option: str = "--slow") -> tuple[float, ...]:
     """``1,1,0.25`` as speeds, one per worker from the first on."""
     if text is None:
         return ()
-    return tuple(_speed(part.strip()) for part in text.split(","))
+    return tuple(_speed(part.strip(), option) for part in text.split(","))
 
 
-def _speed(text: str) -> float:
-    example = "For example: --slow 1,1,0.25"
+def _speed(text: str, option: str) -> float:
+    example = f"For example: {option} 1,1,0.25"
     try:
         speed = float(text)
     except ValueError:
-        raise InputError(f"--slow must be a list of speeds, not '{text}'", example) from None
+        raise InputError(f"{option} must be a list of speeds, not '{text}'", example) from None
     if not SLOWEST <= speed <= 1:
-        raise InputError(f"--slow {text}: each speed must be from {SLOWEST:g} to 1", example)
+        raise InputError(f"{option} {text}: each speed must be from {SLOWEST:g} to 1", example)
     return speed
 
 

@@ -56,10 +56,11 @@ class _Progress(Observer):
         self._worth: LiveWorth | None = None
         self._told_on = told_on
         self._noted = False
-        self._changes = ChangeLines()
+        self._changes, self._mark = ChangeLines(), ""
 
     def started(self, launch: Launch) -> None:
         self.state.epochs = launch.settings.epochs
+        self._mark = "simulated  " if launch.settings.virtual else ""
         self.state.before = _trained_before(launch)
         # Workers that take turns in one process say nothing about machines.
         if self._says_worth and launch.launcher != "inprocess":
@@ -103,7 +104,7 @@ class PlainProgress(_Progress):
 
     def _tell(self, *, ended: bool) -> None:
         for line in self.state.finished_epochs(ended=ended):
-            self._told_on.print(epoch_line(line, self.state.epochs))
+            self._told_on.print(self._mark + epoch_line(line, self.state.epochs))
 
 
 class LiveProgress(_Progress):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.core.settings import mark
 from phalanx.core.terminal import printable
 from phalanx.core.words import count, loss, seconds, share
 
@@ -65,7 +66,7 @@ def describe(summary: Summary) -> str:
     """How a run ended, in one line."""
     parts = [f"{summary.status}: {summary.strategy}"]
     if summary.emulated:
-        parts.append(f"emulated ({summary.emulated})")
+        parts.append(f"{mark(summary.emulated)} ({summary.emulated})")
     if summary.test_accuracy is not None:
         parts.append(f"test accuracy {share(summary.test_accuracy)}")
     elif summary.train_loss is not None:

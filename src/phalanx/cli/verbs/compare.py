@@ -10,6 +10,9 @@ from phalanx.cli.request import options as o
 from phalanx.core.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from phalanx.cli.output import Output
     from phalanx.cli.request.request import Request
     from phalanx.cli.request.study import StudyCell
     from phalanx.cli.request.systems import Wanted
@@ -31,6 +34,10 @@ def compare(
     single: Annotated[
         bool, typer.Option(help="Also train with one process, as the baseline.")
     ] = True,
+    simulate: Annotated[
+        bool,
+        typer.Option("--simulate", help="In virtual time, on a cluster that is not there."),
+    ] = False,
     *,
     options: o.RunOptions,
     batch: o.Batches = None,
@@ -52,9 +59,12 @@ def compare(
     batches = read_batches(batch)
     refuse_two_batches(batch, options.batch_per_worker)
     request = check(options, script, ctx.obj, module=module)
+    if simulate and (wanted is not None or options.launcher not in ("auto", "inprocess")):
+        given = "--systems" if wanted is not None else f"--launcher {options.launcher}"
+        raise InputError(f"--simulate cannot be used with {given}", "Leave one of the two out.")
     if wanted is not None:
         return compare_systems(request, wanted, batches)
-    return compare_checked(request, specs, batches)
+    return compare_checked(request, specs, batches, simulate=simulate)
 
 
 def rows(specs: list[Spec], single: bool) -> list[str]:
@@ -68,7 +78,9 @@ def rows(specs: list[Spec], single: bool) -> list[str]:
     return texts
 
 
-def compare_checked(request: Request, strategies: list[str], batches: list[int | None]) -> int:
+def compare_checked(
+    request: Request, strategies: list[str], batches: list[int | None], *, simulate: bool = False
+) -> int:
     """Everything after the options: also what ``demo`` does."""
     from phalanx.cli.request.study import StudyRun, matrix, show_or_execute, start_of
 
@@ -76,7 +88,25 @@ def compare_checked(request: Request, strategies: list[str], batches: list[int |
     if request.workers == 1 and strategies != ["single"]:
         out.note("note: with one worker there is nothing to synchronise; compare with --workers 2")
     cells = matrix(strategies, batches, request.options.repeat)
-    return show_or_execute(StudyRun(request, cells, out), out, request.options.dry_run)
+    make_job = _simulated(request, out) if simulate else None
+    return show_or_execute(StudyRun(request, cells, out, make_job), out, request.options.dry_run)
+
+
+def _simulated(request: Request, out: Output) -> Callable[[StudyCell], Job]:
+    """The same runs in virtual time: --slow and --rate are those of the cluster."""
+    from phalanx.cli.planning.virtual_cluster import UNKNOWN, simulated, what_is_known
+    from phalanx.cli.planning.virtual_values import ClusterWishes
+
+    options, known = request.options, what_is_known(request)
+    if known.profile is None:
+        out.note(UNKNOWN)
+
+    def make_job(cell: StudyCell) -> Job:
+        job = request.job(cell.strategy, cell.batch, repeat=cell.repeat)
+        speeds = None if job.plan.workers == 1 else options.slow
+        return simulated(request, job, ClusterWishes(speeds, options.rate), known)
+
+    return make_job
 
 
 def compare_systems(request: Request, wanted: Wanted, batches: list[int | None]) -> int:

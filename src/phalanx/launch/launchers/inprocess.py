@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from phalanx.core import settings
 from phalanx.core.context import WorkerContext, enter
-from phalanx.core.errors import SCRIPT_FAILED, PeerLost, RunStopped
+from phalanx.core.errors import SCRIPT_FAILED, MachineError, PeerLost, RunStopped
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.script.startup import run_startup
 from phalanx.launch.launchers.launcher import (
@@ -41,6 +41,7 @@ from phalanx.launch.worker.script_runner import (
     main_module,
     run_script,
 )
+from phalanx.observe.machines.monitor import MachineSamples
 from phalanx.plan.plan import PlannedMachine, Slot
 
 if TYPE_CHECKING:
@@ -67,7 +68,9 @@ class InProcessLauncher(Launcher):
     def start(self, launch: Launch, paths: RunPaths) -> None:
         from phalanx.sync.arena.memory_arena import Hub, compute_with
 
-        self._hub = Hub(len(launch.workers), seed=launch.settings.seed)
+        chosen = launch.settings
+        lock = 0.0 if chosen.virtual else None
+        self._hub = Hub(len(launch.workers), seed=chosen.seed, lock_seconds=lock)
         # One worker computes at a time, and sums in one order.
         self._before = sys.argv, sys.path, compute_with(threads=1)
         sys.argv = [launch.script, *launch.arguments]
@@ -86,6 +89,10 @@ class InProcessLauncher(Launcher):
 
     def poll(self) -> dict[int, int]:
         return dict(self._codes)
+
+    def lost(self) -> dict[int, MachineError]:
+        found = self._hub.lost if self._hub is not None else {}
+        return {rank: MachineError(words) for rank, words in found.items()}
 
     def stop(self, grace: float, hurry: Callable[[], bool] = never) -> None:
         if self._hub is not None and self._running():
@@ -106,6 +113,10 @@ class InProcessLauncher(Launcher):
 
     def processes(self) -> list[int]:
         return [os.getpid()] if self._running() else []
+
+    def samples(self, launch: Launch, paths: RunPaths) -> list[MachineSamples]:
+        # What this machine does says nothing about machines that are not there.
+        return [] if launch.settings.virtual else super().samples(launch, paths)
 
     def _work(self, worker: WorkerCommand, launch: Launch, paths: RunPaths, hub: Hub) -> None:
         """The life of one thread."""

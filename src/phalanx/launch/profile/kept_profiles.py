@@ -29,7 +29,7 @@ class KeptProfile(msgspec.Struct, frozen=True):
 def job_key(script: Path, arguments: Sequence[str], chosen: RunSettings) -> str:
     """A digest of what a job's costs depend on, besides the machine."""
     digest = hashlib.sha256()
-    plain = msgspec.structs.replace(chosen, profile=None, seed=0, strategy="single")
+    plain = msgspec.structs.replace(chosen, profile=None, virtual=None, seed=0, strategy="single")
     for file in script_files(script):
         digest.update(hashlib.sha256(file.read_bytes()).digest())
     rest = [str(script.resolve()), *arguments, plain.to_json(), __version__]

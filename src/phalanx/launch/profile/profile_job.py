@@ -70,7 +70,7 @@ def profile_job(
     chosen = settings or RunSettings(adopt=is_adopted(script))
     work = _Work(
         script, list(args), chosen, fleet or Fleet(pool=blueprint, tls=pool.tls), seconds, say,
-        job_key(script, args, _plain(chosen)), kinds,
+        job_key(script, args, plain_settings(chosen)), kinds,
     )  # fmt: skip
     if quick:
         source = next((m for m in (*machines, *pool.machines) if m.is_here), None)
@@ -89,7 +89,7 @@ def _only(profile: JobProfile) -> MachineCosts:
     return next(iter(profile.costs.values()))
 
 
-def _plain(chosen: RunSettings, wish: ProfileWish | None = None) -> RunSettings:
+def plain_settings(chosen: RunSettings, wish: ProfileWish | None = None) -> RunSettings:
     """The settings of a run that only measures."""
     return msgspec.structs.replace(
         chosen, strategy="single", profile=wish, slow=None, rate=None, checkpoint_epochs=0,
@@ -151,7 +151,7 @@ class _Work:
         return Job(
             script=self.script,
             arguments=self.arguments,
-            settings=msgspec.structs.replace(_plain(self.chosen, wish), data=data),
+            settings=msgspec.structs.replace(plain_settings(self.chosen, wish), data=data),
             plan=plan,
             launcher="local" if machine.is_here else "ssh",
             command=sys.argv,

@@ -96,6 +96,7 @@ def _add_settings(summary: Summary, run: RunFiles) -> None:
             summary.batch = settings.batch_per_worker * summary.workers
         machines = any(machine.emulated for machine in run.plan.machines)
         summary.emulated = describe_emulation(settings, machines)
+        summary.simulated = settings.virtual is not None
     planned = next((log.plans[-1] for log in run.ranks if log.plans), None)
     if planned:
         summary.batch = planned.batch
@@ -220,6 +221,8 @@ def _elapsed(run: RunFiles) -> float | None:
         return None
     first = min(run.joined, key=lambda joined: joined.time)
     began = first.time
+    if run.settings is not None and run.settings.virtual is not None:
+        return max(ends) - began  # stamps are virtual, the launch was not
     if run.launch.started_wall is not None:
         began = min(began, first.time - (first.wall - run.launch.started_wall))
     return max(ends) - began

@@ -155,6 +155,8 @@ class Summary(msgspec.Struct, kw_only=True):
     bytes_sent: int | None = None
     emulated: str | None = None
     """What is not real about it: slowed workers and wires, in words."""
+    simulated: bool = False
+    """All times are virtual: the cluster was not there. Losses and accuracies are real."""
     shares: list[float] | None = None
     """The workers' last parts of a global batch; null where they never changed."""
     checkpoints: int = 0

@@ -12,7 +12,11 @@ def section(study: StudyData) -> Section | None:
     """One row per strategy, the best marked where the difference is more than noise."""
     # The kind of emulation stands above the page, unless there are several.
     several_kinds = len({group.emulated for group in study.groups if group.emulated}) > 1
-    lines = [line for line in table_lines(study) if line.name != "emulated" or several_kinds]
+    lines = [
+        line
+        for line in table_lines(study)
+        if line.name not in ("emulated", "simulated") or several_kinds
+    ]
     if not lines:
         return None
     rows: tuple[tuple[str | TableCell, ...], ...] = tuple(

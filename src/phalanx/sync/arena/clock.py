@@ -28,3 +28,37 @@ class ShiftedClock:
 
     def now(self) -> float:
         return time.monotonic() + self.ahead
+
+
+Members = tuple[int, ...]
+
+
+class Toll:
+    """Of one worker. This one is of real time: nothing is charged."""
+
+    apart = False
+    """Whether what a worker has may be older than what the store has by then."""
+
+    def all_reduce(self, members: Members, count: float, topology: str | None = None) -> None:
+        """All of ``members`` have met, and sum ``count`` bytes."""
+
+    def all_gather(self, members: Members, count: float) -> None:
+        """All of ``members`` have met, and send each other what a codec made: ``count`` bytes."""
+
+    def update(self) -> None:
+        """The optimizer's step on all parameters, here."""
+
+    def request(self, shard: int, count: float, update: float = 0.0) -> float:
+        """``count`` bytes go to the server of ``shard``, whose optimizer then takes the share
+        ``update`` of a whole step. Returns when the server begins with it: seconds on links."""
+        return 0.0
+
+    def serve(self, shard: int, update: float) -> None:
+        """The server of ``shard`` takes the share ``update`` of a step, with what all have sent."""
+
+    def reply(self, shard: int, count: float) -> None:
+        """The server of ``shard`` has done it and answers with ``count`` bytes."""
+
+    def settle(self) -> float:
+        """All answers are here; returns the seconds of servers' updates among the wait."""
+        return 0.0

@@ -38,12 +38,19 @@ def compute_with(threads: int) -> int:
 class Hub:
     """What the threads of one run share; :meth:`arena` gives each rank its view."""
 
-    def __init__(self, workers: int, seed: int = 0) -> None:
+    def __init__(self, workers: int, seed: int = 0, lock_seconds: float | None = None) -> None:
         self.workers = workers
+        self._lock_seconds = LOCK_SECONDS if lock_seconds is None else lock_seconds
         self.scheduler = DeterministicScheduler(workers, seed)
         self._arrived: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
         self._regions: dict[int, torch.Tensor] = {}
         self._locks: dict[int, ThreadLock] = {}
+        self.busy_until: defaultdict[tuple[str, int], float] = defaultdict(float)
+        """In virtual time: links and servers of a cluster that is not there."""
+        self.lost: dict[int, str] = {}
+        """Workers that are gone, without whom the others go on, and when that was, in words."""
+        self.kept: dict[object, object] = {}
+        """What one thread has read and the others need not read again."""
         self._arenas = [ThreadArena(self, rank, workers) for rank in range(workers)]
 
     def arena(self, rank: int) -> ThreadArena:
@@ -79,13 +86,33 @@ class Hub:
         if self.scheduler.me() != rank:
             raise RuntimeError(f"only rank {rank} itself can wait here, inside Hub.turn({rank})")
         arrived = self._arrived[members]
-        if len(arrived) + 1 < len(members):
+        present = [member for member in members if member not in self.lost]
+        if len(arrived) + 1 < len(present):
             self.scheduler.block(rank, arrived, words, gone)
             return
+        latest = max(map(self.scheduler.time, present))  # not the last to come, if time was charged
+        self.scheduler.charge(rank, latest - self.scheduler.time(rank))
+        self._go_on(arrived)
+        self.scheduler.sleep(rank, 0.0)
+
+    def _go_on(self, arrived: list[int]) -> None:
         others = sorted(arrived)
         arrived.clear()
         self.scheduler.resume(others)
-        self.scheduler.sleep(rank, 0.0)
+
+    def lose(self, rank: int, words: str) -> None:
+        """Of the calling thread: returns only if the others cannot go on without it."""
+        lost = LostWorker(rank, f"worker {rank}", "simulated")
+        others = [arena for arena in self._arenas if arena.rank not in (rank, *self.lost)]
+        # The first worker makes plans and files for all.
+        if rank == 0 or not all(arena.survives(lost) for arena in others):
+            return
+        self.lost[rank] = words
+        for members, arrived in self._arrived.items():
+            if arrived and len(arrived) == sum(member not in self.lost for member in members):
+                self._go_on(arrived)
+        self.scheduler.wake()
+        self.scheduler.lose(rank)
 
     def region(self, number: int, count: int, dtype: torch.dtype) -> torch.Tensor:
         if number not in self._regions:
@@ -100,7 +127,7 @@ class Hub:
 
     def lock(self, index: int) -> ThreadLock:
         if index not in self._locks:
-            self._locks.setdefault(index, ThreadLock(self.scheduler, index))
+            self._locks.setdefault(index, ThreadLock(self.scheduler, index, self._lock_seconds))
         return self._locks[index]
 
 
@@ -110,6 +137,8 @@ class ThreadLock(Lock):
 
     scheduler: DeterministicScheduler
     index: int
+    seconds: float
+    """That taking it lasts, on average."""
     _taken: threading.Lock = field(default_factory=threading.Lock)
     _holder: int | None = None
     _waiting: list[int] = field(default_factory=list)
@@ -119,7 +148,7 @@ class ThreadLock(Lock):
         rank = self.scheduler.me()
         if rank is None:
             return self._acquire_for_real(blocking)
-        self.scheduler.sleep(rank, -math.log1p(-self.scheduler.chance()) * LOCK_SECONDS)
+        self.scheduler.sleep(rank, -math.log1p(-self.scheduler.chance()) * self.seconds)
         while not self._taken.acquire(blocking=False):
             if not blocking:
                 return False
@@ -174,10 +203,10 @@ class ThreadArena:
     scripted = True
     hosts = None
     in_step = False
-    lost = ()
 
     def __init__(self, hub: Hub, rank: int, workers: int) -> None:
-        self.host = self
+        self.host, self.lost = self, hub.lost.keys()
+        self.survives: Callable[[LostWorker], bool] = lambda _lost: False
         self.hub, self.rank, self.workers = hub, rank, workers
         self.pace = VirtualClock(hub.scheduler, rank)
         self._scheduler, self._everyone = hub.scheduler, tuple(range(workers))
@@ -195,7 +224,8 @@ class ThreadArena:
         self.barrier()
 
     def watch_losses(self, survives: Callable[[LostWorker], bool]) -> None:
-        """A thread that fails ends them all."""
+        """Of a worker that a simulation loses; a thread that fails ends them all."""
+        self.survives = survives
 
     def barrier(self, gone: Gone | None = None) -> None:
         self.hub.meet(self.rank, self._everyone, "in a barrier", gone)
@@ -228,6 +258,10 @@ class ThreadArena:
         else:
             self._scheduler.check()
             time.sleep(seconds)
+
+    def charge(self, seconds: float) -> None:
+        """As ``sleep``, without giving way: see the scheduler's."""
+        self._scheduler.charge(self.rank, seconds)
 
     def pause(self) -> None:
         self.sleep(PAUSE_SECONDS)

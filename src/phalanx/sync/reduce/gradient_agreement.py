@@ -28,6 +28,7 @@ class GradientAgreement:
         reducer.offer(weight)
         self._team.barrier()
         masks = reducer.reduce(checked=False)  # a script sees what there is
+        reducer.take_time()
         if not reducer.apart:
             reducer.show_reduced()
         self._team.barrier()

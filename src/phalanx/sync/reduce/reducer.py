@@ -76,6 +76,7 @@ class Reducer:
         self._coded = context.encoding.codec is not None
         self._looks_first = self._coded or not across
         """A codec would remember what is not finite; and what others sum, others have to check."""
+        self._toll, self._bytes = context.toll, sum(n.size * n.dtype.itemsize for n in layouts)
         self._flats: list[Tensor] | None = None
         self.refused: tuple[int, ...] | None = None
         """Whose gradients were not finite, if what was reduced is not: see ``Timing``."""
@@ -246,6 +247,14 @@ class Reducer:
         self._shared.spoilt[self._rank] = not are_finite(own)
         self._team.barrier()
         return tuple(member for member in self._team.members if self._shared.spoilt[member])
+
+    def take_time(self, topology: str | None = None) -> None:
+        """In virtual time: as between hosts, where each has one member of the team."""
+        members, size = self._team.members, self._team.size
+        if self._coded and size > 1:  # bytes of all slices but this member's own
+            self._toll.all_gather(members, self.bytes_sent * size / (size - 1))
+        else:
+            self._toll.all_reduce(members, self._bytes, topology)
 
     def show_reduced(self) -> None:
         """This member's slices, where all can see the whole sum. Each writes what it alone read."""

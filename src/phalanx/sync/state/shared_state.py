@@ -78,7 +78,7 @@ class SharedState:
         self.norms = host.region(f"{tag}.norms", host.workers, torch.float64).numpy()
         self.totals = host.region(f"{tag}.totals", host.workers, torch.float64).numpy()
         """Of what each worker has summed: finite if all of it is."""
-        self.versions = host.region(f"{tag}.versions", host.workers, torch.int64).numpy()
+        self.versions = host.region(f"{tag}.versions", len(layouts[0].shards), torch.int64).numpy()
         self._used = [
             arena.region(f"{tag}.used.{i}", arena.workers * len(n.places), torch.uint8)
             .view(arena.workers, len(n.places))

@@ -16,8 +16,9 @@ class SharedRound:
     def __init__(self, context: StrategyContext) -> None:
         self._replica, self._shared = context.replica, context.shared
         self._arena, self._clock = context.arena, context.clock
-        self._store = SharedStore(context)
-        layouts, shards = self._replica.layouts, self._arena.workers
+        self._store, self._toll = SharedStore(context), context.toll
+        layouts = self._replica.layouts
+        shards = self._shards = len(layouts[0].shards)
         self._rows = [  # [layout][shard][rank]
             [[g[slice(*n.bounds(s))] for g in gradients] for s in range(shards)]
             for n, gradients in zip(layouts, self._shared.gradients, strict=True)
@@ -65,19 +66,27 @@ class SharedRound:
             return Timing(refused=refused)
         self._step += 1
         for shard in self._store.order:
-            asked = now()
+            asked, share = now(), self._store.share_of(shard)
+            sent = self._toll.request(shard, self.bytes_sent * share)
+            timing.send += sent
             with self._arena.lock(shard_lock(shard)):
-                timing.wait += now() - asked
+                timing.wait += now() - asked - sent
                 self._arrived[shard] += 1
                 if self._arrived[shard] == self._arena.workers:
                     self._arrived[shard] = 0
+                    self._toll.serve(shard, share)
                     self._complete(shard, timing)
         asked = now()
         self._arena.await_(lambda: bool((self._done >= self._step).all()), self._gone)
         for shard in self._store.order:  # its lock also makes the update visible here
             with self._arena.lock(shard_lock(shard)):
                 pass
-        timing.wait += now() - asked
+        updated = now()
+        timing.wait += updated - asked
+        for shard in self._store.order:
+            self._toll.reply(shard, self._store.bytes_of(shard))
+        self._toll.settle()
+        timing.reduce += now() - updated
         return timing
 
     def _complete(self, shard: int, timing: Timing) -> None:
@@ -97,11 +106,11 @@ class SharedRound:
             return
         with self._arena.lock(Locks.GATE):
             self._arrived[-1] += 1
-            last = self._arrived[-1] == self._arena.workers
+            last = self._arrived[-1] == self._shards
         if last:
             self._arrived[-1] = 0
             self._clip(clip)
-            self._update(range(self._arena.workers), timing)
+            self._update(range(self._shards), timing)
 
     def _clip(self, limit: float) -> None:
         sums = [out for layout in self._sums for out in layout]

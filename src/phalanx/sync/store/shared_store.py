@@ -39,7 +39,8 @@ class SharedStore:
         self._arena, self._shared, self._clock = context.arena, context.shared, context.clock
         self._staging = context.replica.staging
         self._replica, self._encoding = context.replica, context.encoding
-        layouts, self._shards = context.replica.layouts, context.arena.workers
+        layouts, self._toll = context.replica.layouts, context.toll
+        self._shards = len(layouts[0].shards)
         self._bounds = [[n.bounds(shard) for shard in range(self._shards)] for n in layouts]
         self._optimizers = [
             [self._shared.optimizer_of(i, shard) for shard in range(self._shards)]
@@ -49,6 +50,11 @@ class SharedStore:
         self.order = [(first + i) % self._shards for i in range(self._shards)]
         """Workers begin with different shards, so as not to meet."""
         self._seen = [0] * self._shards
+        self._bytes: list[int] = [
+            sum((high - low) * n.dtype.itemsize for n, (low, high) in zip(layouts, b, strict=True))
+            for b in zip(*self._bounds, strict=True)
+        ]
+        self._all_bytes, self._coded = sum(self._bytes), 1.0
 
     def make_buffers(self) -> PushBuffers:
         """Memory for gradients to push."""
@@ -57,7 +63,16 @@ class SharedStore:
     def encode(self, buffers: PushBuffers) -> int:
         """What is pushed next becomes what the store sees; returns its bytes, if none are sent
         for real."""
-        return buffers.sender.send()
+        sent = buffers.sender.send()
+        self._coded = sent / self._all_bytes
+        return sent
+
+    def bytes_of(self, shard: int) -> int:
+        return self._bytes[shard]
+
+    def share_of(self, shard: int) -> float:
+        """Of all parameters."""
+        return self._bytes[shard] / self._all_bytes
 
     def begin(self) -> None:
         """From here on the store has the newest parameters. Collective.
@@ -111,7 +126,10 @@ class SharedStore:
         """Update ``shards`` (all), taking any that is free; copy each into ``pull`` at once."""
         waiting = list(self.order if shards is None else shards)
         while waiting:
-            asked = self._clock.now()
+            asked, coded = self._clock.now(), self._coded if shards is None else 1.0
+            shard = waiting[0]
+            sent = self._toll.request(shard, self._bytes[shard] * coded, self.share_of(shard))
+            timing.send, timing.wait = timing.send + sent, timing.wait - sent
             shard = self._enter_one(waiting)
             waiting.remove(shard)
             try:
@@ -119,6 +137,11 @@ class SharedStore:
                 self._copy(shard, pull)
             finally:
                 self._arena.lock(shard_lock(shard)).release()
+            self._toll.reply(shard, self._bytes[shard] if pull else 0.0)
+        given = self._clock.now()
+        updates = self._toll.settle()
+        timing.update += updates
+        timing.reduce += self._clock.now() - given - updates
 
     def _enter_one(self, waiting: list[int]) -> int:
         """Lock a shard that is free; only when none is, wait for one."""
@@ -174,9 +197,12 @@ class SharedStore:
     def pull(self, into: Sequence[Tensor]) -> None:
         """Copy the newest parameters, no shard while it is being updated."""
         for shard in self.order:
+            self._toll.request(shard, 0.0)
             with self._arena.lock(shard_lock(shard)):
                 self._seen[shard] = int(self._shared.versions[shard])
                 self._copy(shard, into)
+            self._toll.reply(shard, self._bytes[shard])
+        self._toll.settle()
 
     def _copy(self, shard: int, into: Sequence[Tensor]) -> None:
         if not into:

@@ -26,6 +26,7 @@ class AllReduce(TeamStrategy):
         self, context: StrategyContext, topology: str | None = None, through: str | None = None
     ) -> None:
         super().__init__(context)
+        self._topology = topology
         chosen = Topology(topology, through, self._replica.device)
         self._reducer = Reducer(context, topology=chosen)
         if self._shared.elementwise:
@@ -53,6 +54,7 @@ class AllReduce(TeamStrategy):
     def follow(self) -> Timing:
         met = self._clock.now()
         masks = self._reducer.reduce()
+        self._reducer.take_time(self._topology)
         self._replica.drop_gradients()
         return self._take(masks, met)
 
@@ -73,6 +75,7 @@ class AllReduce(TeamStrategy):
         now, reduced, refused = self._clock.now, self._clock.now(), self._reducer.refused
         if refused is None:
             (self._update if self._shared.elementwise else self._update_whole)(masks)
+        self._toll.update()
         updated = now()
         self._host.barrier()
         self.refresh()

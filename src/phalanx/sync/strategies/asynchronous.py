@@ -25,6 +25,7 @@ class Asynchronous(SharedStrategy):
     def __init__(
         self, context: StrategyContext, overlap: str = "no", servers: int | None = None
     ) -> None:
+        self.own_copy = self.own_copy or context.toll.apart
         super().__init__(context)
         self._store = make_store(context, servers)
         self._rate_factor, self._emphasis = 1.0 / context.rate_divisor, 1.0

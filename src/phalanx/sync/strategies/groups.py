@@ -26,6 +26,7 @@ class Groups(TeamStrategy):
         by: str | None = None,
         servers: int | None = None,
     ) -> None:
+        self.own_copy = self.own_copy or context.toll.apart
         super().__init__(context)
         self._store = make_store(context, servers)
         self._reducer = Reducer(context)
@@ -50,6 +51,7 @@ class Groups(TeamStrategy):
     def follow(self) -> Timing:
         now, timing, began = self._clock.now, Timing(), self._clock.now()
         masks = self._reducer.reduce()
+        self._reducer.take_time()
         self._replica.drop_gradients()
         timing.refused = self._reducer.refused
         timing.reduce = now() - began

@@ -44,7 +44,9 @@ class Local(SharedStrategy):
 
     def exchange(self, weight: float, clip: float | None = None) -> Timing:
         self._apart[self._arena.rank] = 1
-        timing = self._alone.exchange(self._replica.scale.value, clip)
+        timing, stepped = self._alone.exchange(self._replica.scale.value, clip), self._clock.now()
+        self._toll.update()
+        timing.update += self._clock.now() - stepped
         if timing.refused is None:
             self._weight += weight
         else:
@@ -69,6 +71,7 @@ class Local(SharedStrategy):
         meet()
         met = now()
         self._reducer.reduce()
+        self._reducer.take_time()
         if self._reducer.refused is None:
             for i, shard in enumerate(self._own_slices()):
                 self._move(i, shard, self._reducer.reduced[i][0])

@@ -21,7 +21,7 @@ class SharedStrategy(Strategy):
     def __init__(self, context: StrategyContext) -> None:
         self._replica, self._shared = context.replica, context.shared
         self._arena, self._clock, self._team = context.arena, context.clock, context.team
-        self._host = context.arena.host
+        self._host, self._toll = context.arena.host, context.toll
         in_place = not self._replica.private and not self.own_copy
         self._staged: list[torch.Tensor] = [] if in_place else self._replica.private_flats()
 
@@ -41,7 +41,7 @@ class SharedStrategy(Strategy):
             self._replica.staging.fetch(copies)
 
     def snapshot(self, flats: list[torch.Tensor]) -> None:
-        for shard in range(self._host.workers):
+        for shard in range(len(self._replica.layouts[0].shards)):
             with self._host.lock(shard_lock(shard)):  # no shard is read while it is updated
                 for flat, values, layout in zip(
                     flats, self._shared.parameters, self._replica.layouts, strict=True

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from phalanx.rules.ledger import Applied
 from phalanx.sync.arena.arena import Arena
-from phalanx.sync.arena.clock import Clock
+from phalanx.sync.arena.clock import Clock, Toll
 from phalanx.sync.reduce.encoding import Encoding
 from phalanx.sync.reduce.team import Team
 from phalanx.sync.state.replica import Replica
@@ -71,6 +71,8 @@ class StrategyContext:
     """One for all optimizers of a stage."""
     gone: Callable[[], bool] | None = None
     """Whether a worker has left for good, so that it is waited for in vain. Takes no lock."""
+    toll: Toll = field(default_factory=Toll)
+    """What exchanges take of virtual time."""
 
 
 class Strategy(Protocol):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset
 
 from phalanx.core.errors import InputError
+from phalanx.data.load import share
 from phalanx.data.reader import tensors_of
 from phalanx.data.structure import map_tensors
 from phalanx.train.api.join import join_with
@@ -102,6 +103,7 @@ def fit(
     _check(batch, accumulate, clip, patience, metrics or {})
     batch = batch or getattr(train, "batch_size", None) or 128
     train, held = _hold_out(train, validation)
+    share(train, held, test)
     kind = "sum" if getattr(loss, "reduction", "mean") == "sum" else "mean"
     trial = trial_step(model, loss, train, batch, forward)
     run = join_with(model, optimizer, trial=trial, loss=kind)

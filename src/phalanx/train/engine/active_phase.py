@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 
 from phalanx.core.spec import STRATEGIES, Phase
 from phalanx.sync.arena.arena import Arena
-from phalanx.sync.arena.clock import Clock
+from phalanx.sync.arena.clock import Clock, Toll
 from phalanx.sync.reduce.encoding import Encoding
 from phalanx.sync.reduce.team import Team, everyone, team_of
 from phalanx.sync.state.replica import Replica
@@ -65,6 +65,9 @@ class PhaseParts:
     machine: str
     private: bool = False
     """Each worker trains a copy of the weights."""
+    toll: Toll = field(default_factory=Toll)
+    shards: int | None = None
+    """That the parameters are cut into; ``None``: one for each worker of this host."""
 
 
 class PhaseSet:
@@ -87,8 +90,8 @@ class PhaseSet:
         """Memory for what the optimizers train now. Collective."""
         arena = self._parts.arena
         self._laid_out += 1
-        workers, private = arena.host.workers, self._parts.private
-        self.replicas = [Replica(o, workers, private=private) for o in self._optimizers]
+        shards, private = self._parts.shards or arena.host.workers, self._parts.private
+        self.replicas = [Replica(o, shards, private=private) for o in self._optimizers]
         self.shared = [
             SharedState(arena, replica, f"optimizer{i}.{self._laid_out}")
             for i, replica in enumerate(self.replicas)
@@ -146,7 +149,7 @@ class PhaseSet:
         contexts = [
             StrategyContext(
                 replica, shared, arena, parts.clock, team, divisor, encoding, f"{number}.{i}",
-                gates, gone,
+                gates, gone, parts.toll,
             )
             for i, (replica, shared) in enumerate(zip(self.replicas, self.shared, strict=True))
         ]  # fmt: skip

@@ -9,10 +9,17 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from phalanx.core.settings import RunSettings
+from phalanx.core.spec import Phase
 from phalanx.sync.arena.arena import Arena
+from phalanx.sync.arena.clock import Toll
+
+if TYPE_CHECKING:
+    from phalanx.sync.arena.memory_arena import ThreadArena
 
 SCRIPTED_SECONDS_PER_SAMPLE = 1e-3
 SCRIPTED_NOISE = 0.1
@@ -25,6 +32,8 @@ class SpeedEmulation:
     speed: float
     arena: Arena | None
     noise: random.Random
+    lockstep: Callable[[], bool] = lambda: False
+    """Whether the workers step together now."""
 
     def work(self, samples: int, seconds: float) -> float:
         """This worker computed for ``seconds``; returns how long it shall have taken."""
@@ -44,7 +53,24 @@ class SpeedEmulation:
         return seconds
 
 
-def emulation_of(chosen: RunSettings, rank: int, arena: Arena | None) -> SpeedEmulation:
+def emulation_of(
+    chosen: RunSettings, rank: int, arena: Arena | None, virtual: ThreadArena | None = None
+) -> SpeedEmulation:
     speeds = chosen.slow or []
     speed = speeds[rank] if rank < len(speeds) else 1.0
+    if virtual is not None and chosen.virtual is not None:
+        from phalanx.train.engine.virtual_work import VirtualWork
+
+        return VirtualWork(virtual, chosen.virtual, speed, chosen.seed, alone=arena is None)
     return SpeedEmulation(speed, arena, random.Random(f"{chosen.seed} {rank}"))
+
+
+def virtual_parts(
+    chosen: RunSettings, virtual: ThreadArena | None, phases: Sequence[Phase]
+) -> tuple[Toll, int | None]:
+    """What exchanges take of virtual time, and the number of shards if it is not the usual one."""
+    if virtual is None or chosen.virtual is None:
+        return Toll(), None
+    from phalanx.train.engine.virtual_work import virtual_exchange
+
+    return virtual_exchange(chosen, virtual, phases)

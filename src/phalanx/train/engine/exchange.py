@@ -72,6 +72,7 @@ class SharedExchange(Exchange):
         written: WrittenWeights,
     ) -> None:
         self._arena, self._clock, self._work = arena, clock, emulation.work
+        emulation.lockstep = lambda: phases.current.lockstep
         self._control, self._phases = control, phases
         self._leases, self._buffers, self._written = leases, buffers, written
 

@@ -20,7 +20,7 @@ from phalanx.train.control import rendezvous as intents
 from phalanx.train.control.control import Control
 from phalanx.train.control.directives import Directive, DirectiveSource
 from phalanx.train.engine.active_phase import ActivePhase, PhaseParts, PhaseSet
-from phalanx.train.engine.emulation import emulation_of
+from phalanx.train.engine.emulation import emulation_of, virtual_parts
 from phalanx.train.engine.engine import Engine
 from phalanx.train.engine.exchange import SharedExchange
 from phalanx.train.engine.model_state import Captured, SharedModelState
@@ -28,6 +28,7 @@ from phalanx.train.engine.sample_leases import EngineListener, SharedSampleLease
 from phalanx.train.engine.script_optimizers import SharedOptimizers, WrittenWeights
 
 if TYPE_CHECKING:
+    from phalanx.sync.arena.memory_arena import ThreadArena
     from phalanx.sync.connect.channel import Channel
 
 
@@ -51,6 +52,7 @@ class SharedEngine(Engine):
         first: int,
         source: DirectiveSource,
         listener: EngineListener,
+        virtual: ThreadArena | None = None,
     ) -> None:
         self._arena, self.rank, self.workers = arena, arena.rank, arena.workers
         self.background, self.goes_ahead = not arena.scripted, arena.hosts is not None
@@ -61,14 +63,15 @@ class SharedEngine(Engine):
             arena, optimizers, claims, source, self._tell_shares, balance=chosen.balance == "auto"
         )
         encoding = Encoding(None, chosen.rate, arena.sleep, chosen.seed * 64 + self.rank)
+        toll, shards = virtual_parts(chosen, virtual, spec.phases)
         parts = PhaseParts(
             arena, clock, self._control.rendezvous, chosen.divide_rate, encoding, machine,
-            chosen.private_weights,
+            chosen.private_weights, toll, shards,
         )  # fmt: skip
         self._phases = phases = PhaseSet(parts, optimizers)
         self.model = SharedModelState(arena, models, phases, buffers)
         self.leases = SharedSampleLeases(arena, claims, self._control, phases, listener)
-        emulation = emulation_of(chosen, arena.rank, arena)
+        emulation = emulation_of(chosen, arena.rank, arena, virtual)
         self._written = WrittenWeights(
             arena, self._control, phases, models, copies=chosen.private_weights
         )
@@ -162,7 +165,8 @@ class SharedEngine(Engine):
     def _survives(self, lost: LostWorker) -> bool:
         """Where workers do not wait for each other they go on, unless they share its memory."""
         hosts, active = self._arena.hosts, self._phases.current
-        if active.lockstep or active.grouped or hosts is None or lost.rank in hosts.here:
+        beside = not self._arena.scripted if hosts is None else lost.rank in hosts.here
+        if active.lockstep or active.grouped or beside:
             return False
         for strategy in active.strategies:
             strategy.lose(lost.rank)

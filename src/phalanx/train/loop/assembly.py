@@ -19,9 +19,9 @@ from phalanx.adapters.torch_models import (
     move,
     move_state,
 )
-from phalanx.core import settings
+from phalanx.core import settings, words
 from phalanx.core.errors import InputError
-from phalanx.core.settings import describe_emulation
+from phalanx.core.settings import describe_emulation, mark
 from phalanx.core.spec import Spec, parse_spec
 from phalanx.observe.events.emit import EventWriter
 from phalanx.train.api.precision import Trial, choose
@@ -142,7 +142,7 @@ def _prepare(
     precision, note = _precision(environment, trial)
     move(found, environment.device, channels_last=precision == "bfloat16")
     move_state(opts)
-    notes = [n for n in (note, *_notes(environment, spec, precision, note)) if n]
+    notes = [n for n in (note, *_notes(environment, found, spec, precision, note)) if n]
     return _Script(environment, found, opts, spec, precision, notes, buffers, loss)
 
 
@@ -178,7 +178,7 @@ def _engine(
 ) -> Engine:
     environment, chosen, clock = script.environment, script.environment.settings, poller.clock
     if environment.arena is None:
-        emulation = emulation_of(chosen, 0, None)
+        emulation = emulation_of(chosen, 0, None, environment.virtual)
         if profiling is not None:
             return profiling.engine(script.models, script.optimizers, clock, emulation, poller)
         return Engine(script.models, script.optimizers, clock, emulation, poller)
@@ -188,7 +188,7 @@ def _engine(
         environment.arena, script.models, script.optimizers, script.spec, clock, chosen,
         script.buffers, environment.machine,
         resumed.start.phase if resumed and resumed.same_spec else 0,
-        poller, events,
+        poller, events, environment.virtual,
     )  # fmt: skip
 
 
@@ -236,7 +236,13 @@ def _precision(environment: Environment, trial: Trial | None) -> tuple[str, str 
     return chosen, note
 
 
-def _notes(environment: Environment, spec: Spec, precision: str, note: str | None) -> list[str]:
+def _notes(
+    environment: Environment,
+    models: Sequence[nn.Module],
+    spec: Spec,
+    precision: str,
+    note: str | None,
+) -> list[str]:
     notes = []
     if precision != "float32" and note is None:
         notes.append(f"precision: {precision}, channels_last")
@@ -249,8 +255,13 @@ def _notes(environment: Environment, spec: Spec, precision: str, note: str | Non
     free = any(not p.traits.lockstep for p in spec.phases)
     if free and environment.workers > 1 and not environment.thread:
         notes.append("asynchronous updates depend on timing: this run will not repeat exactly")
+    if environment.virtual is not None and environment.workers > 1:
+        from phalanx.train.start.virtual_memory import replicas_memory
+
+        taken = words.size(replicas_memory(models, environment.workers))
+        notes.append(f"{environment.workers} replicas take up to {taken} of memory here")
     if emulated := describe_emulation(environment.settings):
-        notes.append(f"emulated: {emulated}")
+        notes.append(f"{mark(emulated)}: {emulated}")
     return notes
 
 

@@ -43,6 +43,7 @@ class Figures:
         self._evaluator, self._checkpointer = evaluator, checkpointer
         self._planned, self._best_before = False, best_before
         self._said: set[str] = set()
+        self._taken = -1
 
     def say_once(self, line: str) -> None:
         """What changes the mathematics, where the first worker's output is seen."""
@@ -68,8 +69,20 @@ class Figures:
             values: list[float] | None = self._evaluator.alone(asked)
         else:
             values = self._evaluator.run(self.epoch, asked, wait=wait)
+        self._take_time()
         self._lifecycle.evaluated(clock.now() - began)
         return values
+
+    def _take_time(self) -> None:
+        """In virtual time: once an epoch, by who evaluates it."""
+        virtual, chosen = self._environment.virtual, self._environment.settings.virtual
+        if virtual is None or chosen is None or self._taken == self.epoch:
+            return
+        engine = self._evaluator.engine
+        if engine.lockstep or self._evaluator.mine(self.epoch):
+            self._taken = self.epoch
+            seconds = chosen.workers[virtual.rank].evaluate
+            virtual.sleep(seconds / engine.workers if engine.lockstep else seconds)
 
     def judge(self, outputs: Any, targets: Any) -> None:
         if is_classification(outputs, targets):

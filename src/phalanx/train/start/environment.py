@@ -21,7 +21,7 @@ from phalanx.sync.arena.clock import Clock, MonotonicClock
 from phalanx.sync.arena.shm_arena import ShmArena
 
 if TYPE_CHECKING:
-    from phalanx.sync.arena.memory_arena import Hub
+    from phalanx.sync.arena.memory_arena import Hub, ThreadArena
     from phalanx.sync.arena.remote.remote_arena import RemoteArena
     from phalanx.train.start.launcher_env import Seat
 
@@ -50,6 +50,8 @@ class Environment:
     """Where the data are on this machine, if somebody said so."""
     skew: float = 0.0
     """Seconds that this machine's wall clock is ahead of the controller's."""
+    virtual: ThreadArena | None = None
+    """Whose time is virtual: this worker's, where the cluster is not there."""
     stop_seconds: float = 2.0
     """How long a worker that is asked to stop waits for a place where that can be done in order."""
 
@@ -76,6 +78,7 @@ def detect() -> Environment:
     if workers > 1 and inside is None and settings.ARENA not in variables:
         return _across_machines(variables)
     started, chosen = variables.get(settings.STARTED), _settings(variables)
+    virtual: ThreadArena | None = inside.hub.arena(rank) if inside and chosen.virtual else None
     return Environment(
         rank=rank,
         workers=workers,
@@ -83,7 +86,9 @@ def detect() -> Environment:
         device=_device(variables.get(settings.DEVICE, "cpu")),
         paths=RunPaths(Path(variables[settings.RUN_FOLDER])),
         settings=chosen,
-        started=float(started) if started else None,
+        started=float(started) if started and virtual is None else None,
+        clock=virtual.pace if virtual else MonotonicClock(),
+        virtual=virtual,
         arena=_arena(inside.hub if inside else None, variables, rank, workers),
         thread=inside is not None,
         data=_data(variables, chosen),

@@ -69,11 +69,13 @@ class Lifecycle:
         _told.reads = known + len(mine)
         for record in mine:
             name, count, sums = record.name, record.samples, dict(record.checksums)
+            began = record.began if environment.virtual is None else now
             self._writer.emit(
-                Data(time=record.began, rank=self._rank, name=name, samples=count, checksums=sums)
+                Data(time=began, rank=self._rank, name=name, samples=count, checksums=sums)
             )
-        self._phase("read", sum(r.seconds for r in mine))
-        if not getattr(_told, "started", False):
+        if environment.virtual is None:  # nothing before the first step takes virtual time
+            self._phase("read", sum(r.seconds for r in mine))
+        if not getattr(_told, "started", False) and environment.virtual is None:
             _told.started = True
             read = sum(r.seconds for r in LOADED if r.thread == threading.get_ident())
             launched = environment.started or self._began

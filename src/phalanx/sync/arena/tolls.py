@@ -1,0 +1,121 @@
+"""What exchanges take of virtual time in a cluster that is not there: links and servers.
+
+Links and servers serve what comes first, one after the other. The scheduler runs workers in the
+order of their times, so that a worker that asks is never earlier than one that asked before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from phalanx.core.settings import VirtualCluster
+from phalanx.sync.arena.clock import Members, Toll
+
+# The formulas are imported where they are called: real time has no use for them.
+if TYPE_CHECKING:
+    from phalanx.rules.collective_cost import LinkSpeed
+    from phalanx.sync.arena.memory_arena import ThreadArena
+
+FAST = 1e15
+"""Bytes per second of a link that takes no time."""
+
+
+class VirtualToll(Toll):
+    """``shards`` are dealt to the servers one after the other."""
+
+    def __init__(self, arena: ThreadArena, cluster: VirtualCluster, shards: int) -> None:
+        self._arena, self._cluster, self._busy = arena, cluster, arena.hub.busy_until
+        self._me, self._home = cluster.workers[arena.rank], cluster.home(arena.rank)
+        self._servers = [cluster.servers[s * len(cluster.servers) // shards] for s in range(shards)]
+        """Of each shard: a worker on whose machine it is."""
+        self._several = max(1.0, len(cluster.servers) / shards)
+        """Servers of a shard: their links and processors work side by side."""
+        self._slowest = _link(cluster)
+        self._known: dict[tuple[str, Members, float], float] = {}
+        self._sending = False
+        self._done = self._back = self._arrives = self._updates = 0.0
+        self.apart = cluster.has_links
+
+    def all_reduce(self, members: Members, count: float, topology: str | None = None) -> None:
+        if self.apart:
+            self._arena.charge(self._seconds(topology or "all_reduce", members, count))
+
+    def all_gather(self, members: Members, count: float) -> None:
+        if self.apart:
+            self._arena.charge(self._seconds("all_gather", members, count))
+
+    def _seconds(self, name: str, members: Members, count: float) -> float:
+        key = (name, members, count)
+        if key not in self._known:
+            hosts, link = len({self._cluster.home(rank) for rank in members}), self._slowest
+            from phalanx.rules.collective_choice import MOST_DIRECT, choose
+            from phalanx.rules.collective_cost import COSTS
+
+            if name == "all_gather":
+                name = "all_gather.ring" if hosts > MOST_DIRECT else name
+            else:  # as training chooses, which knows the latency alone
+                asked = None if name == "all_reduce" else name
+                name = f"all_reduce.{choose(asked, hosts, int(count), link.latency or None)}"
+            self._known[key] = COSTS[name](hosts, count).seconds(link) if hosts > 1 else 0.0
+        return self._known[key]
+
+    def update(self) -> None:
+        self._arena.charge(self._me.update)
+
+    def request(self, shard: int, count: float, update: float = 0.0) -> float:
+        server, now = self._servers[shard], self._arena.pace.now()
+        first, self._sending = not self._sending, True
+        # What follows the first part goes at once.
+        came = now + (self._latency(server) if first else 0.0)
+        came = self._carry("in", server, came, count)
+        if came > now:  # another may be there before, and is served before
+            self._arena.sleep(came - now)
+        begin, seconds = self._serve(server, came, update)
+        self._updates += seconds
+        if begin > came:
+            self._arena.sleep(begin - came)
+        return came - now
+
+    def serve(self, shard: int, update: float) -> None:
+        now = self._arena.pace.now()
+        begin, seconds = self._serve(self._servers[shard], now, update)
+        self._arena.sleep(begin + seconds - now)
+
+    def _serve(self, server: int, came: float, update: float) -> tuple[float, float]:
+        """When the server begins, and how long it takes."""
+        begin = max(came, self._busy["update", server])
+        seconds = update * self._cluster.workers[server].update / self._several
+        self._done = self._busy["update", server] = begin + seconds
+        return begin, seconds
+
+    def reply(self, shard: int, count: float) -> None:
+        # Answers share this worker's own link, which they go through one after the other.
+        server, earliest = self._servers[shard], max(self._arena.pace.now(), self._done, self._back)
+        self._back = self._carry("out", server, earliest, count)
+        self._arrives = max(self._arrives, self._back + self._latency(server))
+
+    def settle(self) -> float:
+        updates, self._updates, self._sending = self._updates, 0.0, False
+        seconds = max(0.0, self._arrives - self._arena.pace.now())
+        self._arena.sleep(seconds)
+        return min(updates, seconds)
+
+    def _latency(self, server: int) -> float:
+        return 0.0 if self._cluster.home(server) == self._home else self._cluster.latency
+
+    def _carry(self, way: str, server: int, earliest: float, count: float) -> float:
+        """When ``count`` bytes are through the link of the server."""
+        link, machine = self._cluster.workers[server].bandwidth, self._cluster.home(server)
+        if link is None or self._me.bandwidth is None or machine == self._home:
+            return earliest
+        rate = min(link * self._several, self._me.bandwidth)
+        busy = max(earliest, self._busy[way, machine]) + count / rate
+        self._busy[way, machine] = busy
+        return busy
+
+
+def _link(cluster: VirtualCluster) -> LinkSpeed:
+    """What all have to wait for in a collective."""
+    from phalanx.rules.collective_cost import LinkSpeed
+
+    return LinkSpeed(cluster.latency, cluster.slowest_link or FAST)

@@ -1,0 +1,82 @@
+"""``phalanx simulate``: what it is told, what it refuses, and time alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_support import TRAINING
+
+from phalanx.cli.main import invoke
+
+ONE = ("--workers", "4", "--step-seconds", "10ms+1ms", "--time-only")
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    Path("train.py").write_text(TRAINING)
+    return "train.py"
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        (("--fail", "7@3"), "there is no worker 7 among 4"),
+        (("--fail", "1"), "--fail 1 is not a worker and a step"),
+        (("--straggler", "9:2"), "there is no worker 9 among 4"),
+        (("--straggler", "1:x"), "--straggler 1:x is not a worker and a factor"),
+        (("--straggler", "1:0.5"), "the factor must be from 1 to 1000"),
+        (("--latency", "5"), "--latency 5 is not a time"),
+        (("--jitter", "-1"), "--jitter must be from 0 to 10"),
+        (("--speeds", "1,1,1,1,1"), "--speeds has 5 speeds for 4 workers"),
+        (("--speeds", "fast"), "--speeds must be a list of speeds"),
+        (("--strategy", "switch:at=0.5"), "--time-only cannot time 'switch:at=0.5'"),
+        (("--batch", "3"), "a batch of 3 is too small for 4 workers"),
+        (("--workers", "20000"), "--workers 20000 is too many"),
+        (("--rate", "1gbit"), "nothing is known about the size of this script's gradient"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused_in_a_line(
+    script: str, words: tuple[str, ...], cause: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["simulate", script, *ONE, *words]) == 2
+    problem = capsys.readouterr().err
+    assert cause in " ".join(problem.split())
+    assert "hint:" in problem
+
+
+def test_nothing_is_timed_that_nothing_is_known_of(
+    script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["simulate", script, "--workers", "4", "--time-only"]) == 2
+    assert "nothing is known about the time" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        (("--strategy", "allreduce"), 0.020),
+        (("--strategy", "allreduce", "--straggler", "3:4"), 0.080),
+        (("--strategy", "ssp", "--speeds", "0.5"), None),
+        (("--strategy", "groups:size=2"), 0.020),
+        (("--strategy", "localsgd:every=4"), 0.020),
+    ],
+)
+def test_time_alone(
+    script: str,
+    words: tuple[str, ...],
+    seconds: float | None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    more = ("--batch-per-worker", "10", "--steps", "50", "--json")
+    assert invoke(["simulate", script, *ONE, *words, *more]) == 0
+    told = capsys.readouterr()
+    found = json.loads(told.out.splitlines()[-1])
+    assert found["simulated"]
+    assert found["workers"] == 4
+    assert "simulated, time only" in told.err
+    if seconds is not None:
+        assert found["seconds"] == pytest.approx(50 * seconds, rel=0.01)
