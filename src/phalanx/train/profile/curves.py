@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from phalanx.plan.job import WorkCurve
 
-LEAST_ERROR = 0.02
+LEAST_ERROR = 0.05
 """No machine repeats itself more closely from one hour to the next."""
 MOST_ERROR = 0.5
 _ONE_SIZE = 0.25
