@@ -28,7 +28,7 @@ from phalanx.pool.blueprint import read_blueprint
 from phalanx.pool.machine import Pool
 from phalanx.pool.measured import read_probe
 
-RATES = "m3=500mbit,m4=200mbit,m5=100mbit,1gbit"
+RATES = "m3=500mbit,m4=300mbit,m5=200mbit,1gbit"
 SPEEDS = {"m1": 1.0, "m2": 1.0, "m3": 0.5, "m4": 1.0, "m5": 0.5}
 SELECTIONS = ("m1,m2", "m1,m3,m4", "m1,m2,m3,m4,m5")
 STRATEGIES = ("allreduce", "bsp", "async", "ssp:bound=3", "dssp", "localsgd:every=8")

@@ -32,8 +32,8 @@ def main() -> None:
     folder, samples, epochs = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     torch.manual_seed(1)
     model = nn.Linear(WIDTH, WIDTH, bias=False)
-    run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=1e-4))
     x = torch.randn(samples, WIDTH)
+    run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=1e-4))
     noted: list[tuple[int, int, int]] = []
     for epoch in run.epochs(epochs):
         for batch, target in run.batches((x, x.flip(1)), batch=BATCH):

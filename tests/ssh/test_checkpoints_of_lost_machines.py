@@ -70,5 +70,5 @@ def test_a_machine_that_cannot_be_asked_is_named(bench: Bench) -> None:
         ended = bench.do("resume", limit=240.0)
     print(f"\n{ended.text}")
     assert ended.code == 2
-    assert "none came home, and m1 could not be reached" in ended.words
+    assert "none was fetched yet, and m1 could not be reached" in ended.words
     assert "ended before it wrote one" not in ended.words

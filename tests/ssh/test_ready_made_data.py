@@ -57,7 +57,7 @@ def test_what_is_cached_here_is_sent_once(bench: Bench, cache: Path) -> None:
     ended = bench.do(*words(bench, "loads.py"), **here)
     assert ended.code == 0, ended.text
     for machine in ("m1", "m2"):
-        assert f"{machine}: sending mnist (3.9 MB) from {cache}" in ended.words
+        assert f"{machine}: sending mnist (3.93 MB) from {cache}" in ended.words
     for rank in (0, 1):
         assert "loaded 4000 1000" in (bench.latest() / "logs" / f"rank-{rank}.log").read_text()
     before = [bench.lab.counters(machine)[0] for machine in ("m1", "m2")]

@@ -22,8 +22,8 @@ from torch import nn
 import phalanx
 
 model = nn.Linear(4, 2)
-run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
 x, y = torch.randn(64, 4), torch.randint(2, (64,))
+run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
 for epoch in run.epochs(60):
     for a, b in run.batches((x, y), batch=32):
         run.backward(nn.functional.cross_entropy(model(a), b))
