@@ -141,7 +141,7 @@ def test_wrong_key(bench: Bench, tmp_path: Path) -> None:
 def test_no_key_file(bench: Bench) -> None:
     check, run = both(bench, bench.blueprint(m2={"key": "/no/such/key"}))
     for ended in (check, run):
-        assert "the key of m2 is not there: /no/such/key" in ended.words
+        assert "the key of m2 does not exist: /no/such/key" in ended.words
         assert "Correct 'key' in the blueprint" in ended.words
     assert (check.code, run.code) == (3, 2)
 
@@ -166,7 +166,7 @@ def test_python_too_old(bench: Bench, needed: str) -> None:
     found = [python for version in OLD_PYTHONS[needed] for python in pythons(version)]
     if not found:
         pytest.skip("there is no old Python here")
-    line, remedy = rf"m2.*{re.escape(needed)} or newer", "set 'python'"
+    line, remedy = rf"m2.*{re.escape(needed)} or newer", "Set 'python'"
     refused(bench, line, remedy, python=str(found[0]))
 
 
