@@ -166,7 +166,7 @@ def test_python_too_old(bench: Bench, needed: str) -> None:
     found = [python for version in OLD_PYTHONS[needed] for python in pythons(version)]
     if not found:
         pytest.skip("there is no old Python here")
-    line, remedy = rf"m2.*{re.escape(needed)} or newer", "Set 'python'"
+    line, remedy = rf"m2.*{re.escape(needed)} or newer", "et 'python'"
     refused(bench, line, remedy, python=str(found[0]))
 
 
