@@ -26,10 +26,10 @@ from phalanx.plan.timing.cluster import FreeCluster
 from phalanx.plan.timing.free import run_free, run_groups
 from phalanx.plan.timing.lockstep import run_lockstep
 from phalanx.rules.admission import Dynamic, Free, Rule, Stale
+from phalanx.rules.grouping import by_size
 from phalanx.sync.arena import memory_arena
 from phalanx.sync.arena.arena import Arena
 from phalanx.sync.arena.clock import MonotonicClock
-from phalanx.sync.reduce.grouping import by_size
 from phalanx.sync.reduce.team import everyone, team_of
 from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.shared_state import SharedState
@@ -103,9 +103,9 @@ def predicted(case: Case, run: Callable[..., object], *words: Any, **options: An
     return sorted(found)
 
 
-def cluster(workers: int, teams: int | None = None) -> FreeCluster:
-    alone, pushing = [float("inf")], [0] * (teams or workers)
-    return FreeCluster([1.0] * workers, 0.0, pushing, [0], 1.0, 1.0, alone, alone, 0.0, 0.0)
+def cluster(workers: int) -> FreeCluster:
+    alone, here = [float("inf")], [0] * workers
+    return FreeCluster([1.0] * workers, 0.0, here, [0], 1.0, 1.0, alone, alone, 0.0, 0.0)
 
 
 def assert_same(real: list[Step], engine: list[Step]) -> None:
@@ -186,7 +186,7 @@ def test_those_who_meet_every_few_steps(case: Case) -> None:
 @given(cases(st.integers(1, 4).map(lambda size: f"groups:size={size}"), equal=True))
 def test_those_who_meet_in_groups(case: Case) -> None:
     teams = by_size(case.workers, case.options["size"])
-    words = cluster(case.workers, len(teams)), teams, [0.0] * len(teams), case.table.shape[1]
+    words = cluster(case.workers), teams, [0.0] * len(teams), case.table.shape[1]
     found = predicted(case, run_groups, *words)
     engine = [(rank, *step[1:]) for step in found for rank in teams[step[0]]]
     assert_same(case.trained(), sorted(engine))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf, isfinite
 
 import numpy as np
-from numpy.typing import NDArray
+
+from phalanx.plan.timing.work import Floats
 
 
 @dataclass(frozen=True)
@@ -42,27 +44,27 @@ class FreeCluster:
     def limited(self) -> bool:
         """Whether anything that is sent takes longer because of its size."""
         used = {*self.homes, *self.servers}
-        limited = any(np.isfinite([self.sending[m], self.receiving[m]]).any() for m in used)
+        limited = any(isfinite(self.sending[m]) or isfinite(self.receiving[m]) for m in used)
         return limited and len(used) > 1 and self.push_bytes + self.reply_bytes > 0
 
-    def queued(self) -> tuple[float, NDArray[np.float64]]:
-        """Links as queues, for clusters that are too large for flows.
+    def queued(self) -> FreeCluster:
+        """The same without a limit, where links are queues: each worker's own link makes its steps
+        longer, and the slowest link of a server is busy with each push, as the server is.
 
-        Returns the seconds for which the slowest server is busy with a push, its link included,
-        and the seconds that each worker's own link adds to a step. Within a few percent of fair
-        shares, but up to a quarter too fast where the links of servers are saturated: fair shares
-        let pushes bunch, and then replies.
+        Within a few percent of fair shares, but up to a quarter too fast where the links of servers
+        are saturated: fair shares let pushes bunch, and then replies.
         """
-        parts = len(self.servers)
-        push, reply = self.push_bytes / parts, self.reply_bytes / parts
-        away = [sum(home != server for home in self.homes) for server in self.servers]
-        share = [count / max(1, len(self.homes)) for count in away]
-        busy = max(
-            max(part * push / self.receiving[m], part * reply / self.sending[m])
-            for part, m in zip(share, self.servers, strict=True)
+        push, reply = self.push_bytes / len(self.servers), self.reply_bytes / len(self.servers)
+        sending, receiving = np.array(self.sending), np.array(self.receiving)
+        homes, servers = np.array(self.homes), np.array(self.servers)
+        away = homes[:, None] != servers
+        busy = away.mean(axis=0) * np.maximum(push / receiving[servers], reply / sending[servers])
+        own: Floats = away.sum(axis=1) * (push / sending[homes] + reply / receiving[homes])
+        no_limit = [inf] * len(sending)
+        return replace(
+            self,
+            compute=np.asarray(self.compute) + own,
+            update=max(self.update, float(busy.max())),
+            sending=no_limit,
+            receiving=no_limit,
         )
-        own = [
-            sum(push / self.sending[h] + reply / self.receiving[h] for s in self.servers if s != h)
-            for h in self.homes
-        ]
-        return max(self.update, busy), np.asarray(own, np.float64)

@@ -10,15 +10,13 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.plan.timing.cluster import FreeCluster
 from phalanx.plan.timing.gate import Gate
-from phalanx.plan.timing.outcome import Outcome, Trace, histogram
-from phalanx.plan.timing.work import Floats, Ints, Work
+from phalanx.plan.timing.work import Floats, Ints, Outcome, Trace, Work
 from phalanx.rules.admission import Free, Rule
 
 NEVER = math.inf
@@ -89,11 +87,8 @@ class Flows:
         self._stale = True
 
 
-class _Kind(IntEnum):
-    APPLIED = 0
-    ARRIVED = 1
-    ANSWERED = 2
-    READY = 3
+APPLIED, ARRIVED, ANSWERED, READY = range(4)
+"""Kinds of events; at the same moment they come in this order."""
 
 
 def run_flows(work: Work, rule: Rule, cluster: FreeCluster, trace: Trace | None = None) -> Outcome:
@@ -115,7 +110,7 @@ class _Run:
         )
         self._push = cluster.push_bytes / self._parts
         self._reply = cluster.reply_bytes / self._parts
-        self._events: list[tuple[float, _Kind, int, int, float]] = []
+        self._events: list[tuple[float, int, int, int, float]] = []
         self._connections: dict[tuple[int, int], deque[tuple[int, int, float]]] = {}
         """Those in use, of a machine to a server, and who waits for them."""
         self._free, self._versions = [0.0] * self._parts, [0] * self._parts
@@ -128,6 +123,7 @@ class _Run:
         self._now, self._pushes, self._seconds = 0.0, 0, 0.0
 
     def run(self) -> Outcome:
+        handlers = self._apply, self._reach, self._answer, self._ready
         for rank in range(self._work.workers):
             if self._work.more(rank, 0):
                 self._compute(rank, 0)
@@ -142,28 +138,25 @@ class _Run:
                 for place in self._flows.ended(flow):
                     self._arrive(place)
             else:
-                self._handle(*heapq.heappop(self._events)[1:])
-        return Outcome(self._seconds, self._pushes, self._waited, histogram(self._staleness))
+                _, kind, *words = heapq.heappop(self._events)
+                handlers[kind](*words)
+        return Outcome(self._seconds, self._pushes, self._waited, np.bincount(self._staleness))
 
-    def _at(self, when: float, kind: _Kind, rank: int, server: int = 0, queued: float = 0) -> None:
+    def _at(self, when: float, kind: int, rank: int, server: int = 0, queued: float = 0) -> None:
         heapq.heappush(self._events, (when, kind, rank, server, queued))
 
-    def _handle(self, kind: _Kind, rank: int, server: int, queued: float) -> None:
-        if kind is _Kind.READY:
-            self._sent[rank] = 0
-            self._send_next(rank)
-        elif kind is _Kind.ARRIVED:
-            begun = max(self._now, self._free[server])
-            self._free[server] = begun + self._cluster.update
-            self._at(self._free[server], _Kind.APPLIED, rank, server, begun - self._now)
-        elif kind is _Kind.APPLIED:
-            self._apply(rank, server, queued)
-        else:
-            self._answer(rank, server)
+    def _ready(self, rank: int, server: int, queued: float) -> None:
+        self._sent[rank] = 0
+        self._send_next(rank)
+
+    def _reach(self, rank: int, server: int, queued: float) -> None:
+        begun = max(self._now, self._free[server])
+        self._free[server] = begun + self._cluster.update
+        self._at(self._free[server], APPLIED, rank, server, begun - self._now)
 
     def _compute(self, rank: int, step: int) -> None:
         self._started[rank] = self._now
-        self._at(self._now + self._work.draws.one(rank, step), _Kind.READY, rank)
+        self._at(self._now + self._work.draws.one(rank, step), READY, rank)
 
     def _send_next(self, rank: int) -> None:
         if (server := self._sent[rank]) < self._parts:
@@ -205,9 +198,9 @@ class _Run:
         there, workers = self._now + self._cluster.latency, self._work.workers
         if place >= workers:
             rank, server = divmod(place - workers, self._parts)
-            self._at(there, _Kind.ANSWERED, rank, server)
+            self._at(there, ANSWERED, rank, server)
             return
-        self._at(there, _Kind.ARRIVED, place, self._sent[place])
+        self._at(there, ARRIVED, place, self._sent[place])
         self._sent[place] += 1
         self._send_next(place)
 
@@ -244,7 +237,7 @@ class _Run:
             if not self._goes_on[rank]:
                 self._gate.leave(rank)
 
-    def _answer(self, rank: int, server: int) -> None:
+    def _answer(self, rank: int, server: int, queued: float) -> None:
         self._release(rank, server)
         self._answered[rank] += 1
         if self._answered[rank] < self._parts:

@@ -12,8 +12,7 @@ import math
 
 import numpy as np
 
-from phalanx.plan.timing.outcome import Outcome
-from phalanx.plan.timing.work import Floats, Ints, Work
+from phalanx.plan.timing.work import Floats, Ints, Outcome, Work
 
 NEVER, NO_CLOCK = math.inf, np.iinfo(np.int64).max
 

@@ -34,11 +34,6 @@ def test_variation_makes_the_slowest_slower_and_seldom_meeting_evens_it_out() ->
     assert seldom.waited.sum() < often.waited.sum()
 
 
-def test_a_worker_can_be_slow_for_a_while() -> None:
-    found = run_lockstep(SPEEDS, 0.0, 0.0, 10, seed=0, slow=[(0, 2, 4, 10.0)])
-    assert found.seconds == pytest.approx(7 * 0.4 + 3 * 1.0)
-
-
 def test_the_others_do_the_share_of_a_lost_worker() -> None:
     found = run_lockstep(SPEEDS, 0.0, 0.0, 10, seed=0, lost=[(2, 6)])
     assert found.seconds == pytest.approx(6 * 0.4 + 4 * 0.2 * 3 / 2)
