@@ -61,8 +61,8 @@ def make_choice(request: Request, wishes: Wishes, out: Output, *, quick: bool = 
     )
     evidence = Evidence(tuple(pairs_of(runs, request.script, request.words)))
     choice = choose_plan(model, request.machines, wishes, evidence)
-    chosen = [m for m in request.machines if m.name in choice.chosen.machines]
-    return PlanMade(choice, job, model.factor(chosen, choice.chosen.strategy))
+    chosen = choice.chosen
+    return PlanMade(choice, job, model.factor(chosen.machines, chosen.strategy))
 
 
 def _probe(request: Request) -> Probe | None:

@@ -22,7 +22,7 @@ from phalanx.core.settings import VirtualCluster
 from phalanx.plan.timing.cluster import FreeCluster
 from phalanx.plan.timing.free import run_free, run_groups
 from phalanx.plan.timing.lockstep import run_lockstep
-from phalanx.plan.timing.outcome import Outcome
+from phalanx.plan.timing.work import Outcome
 from phalanx.rules.admission import Dynamic, Free, Rule, Stale
 from phalanx.rules.collective_choice import choose
 from phalanx.rules.collective_cost import COSTS, LinkSpeed

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from math import exp, log
 from statistics import fmean
 
-from phalanx.plan.choice.search import Approved
-
 LEAST_PAIRS = 3
 SHRINKING = 3.0
 """So many runs have to agree before half of what they say is believed."""
@@ -23,36 +21,23 @@ class Pair:
     strategy: str
     workers: int
     seed: int
-    baseline: float
-    """The accuracy with the same mathematics,"""
-    value: float
-    """and with the strategy."""
-
-    @property
-    def loss(self) -> float:
-        return self.baseline - self.value
+    loss: float
+    """Of accuracy, against the same mathematics."""
 
 
 @dataclass(frozen=True)
 class Evidence:
     pairs: tuple[Pair, ...] = ()
 
-    def pairs_of(self, strategy: str, workers: int) -> list[Pair]:
+    def losses(self, strategy: str, workers: int) -> list[float]:
         """One for each seed: the newest."""
-        found = {p.seed: p for p in self.pairs if (p.strategy, p.workers) == (strategy, workers)}
-        return list(found.values())
+        ours = [p for p in self.pairs if (p.strategy, p.workers) == (strategy, workers)]
+        return list({p.seed: p.loss for p in ours}.values())
 
-    def approves(self, max_loss: float) -> Approved:
-        def approved(strategy: str, workers: int) -> bool:
-            pairs = self.pairs_of(strategy, workers)
-            # Accuracies are shares of a test set: half a rounding error must not decide.
-            return len(pairs) >= LEAST_PAIRS and fmean(p.loss for p in pairs) <= max_loss + 1e-9
-
-        return approved
-
-
-def never(strategy: str, workers: int) -> bool:
-    return False
+    def approves(self, strategy: str, workers: int, max_loss: float) -> bool:
+        losses = self.losses(strategy, workers)
+        # Accuracies are shares of a test set: half a rounding error must not decide.
+        return len(losses) >= LEAST_PAIRS and fmean(losses) <= max_loss + 1e-9
 
 
 @dataclass(frozen=True)
@@ -73,6 +58,4 @@ def learn_factors(outcomes: Iterable[PredictedRun]) -> Mapping[tuple[str, str], 
         if 1 / MOST_FACTOR <= outcome.ratio <= MOST_FACTOR:
             for machine in outcome.machines:
                 found.setdefault((machine, outcome.strategy), []).append(log(outcome.ratio))
-    return {
-        key: exp(fmean(logs) * len(logs) / (len(logs) + SHRINKING)) for key, logs in found.items()
-    }
+    return {key: exp(sum(logs) / (len(logs) + SHRINKING)) for key, logs in found.items()}

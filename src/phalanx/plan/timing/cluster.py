@@ -21,7 +21,7 @@ class FreeCluster:
     are limited its connections in turns; nothing that stays on a machine uses a link.
     """
 
-    compute: Sequence[float]
+    compute: Sequence[float] | Floats
     """Mean seconds of a step of each worker."""
     variation: float
     """Standard deviation of a step's seconds, as a share of their mean."""

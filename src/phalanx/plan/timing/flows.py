@@ -138,8 +138,8 @@ class _Run:
                 for place in self._flows.ended(flow):
                     self._arrive(place)
             else:
-                _, kind, *words = heapq.heappop(self._events)
-                handlers[kind](*words)
+                _, kind, rank, server, queued = heapq.heappop(self._events)
+                handlers[kind](rank, server, queued)
         return Outcome(self._seconds, self._pushes, self._waited, np.bincount(self._staleness))
 
     def _at(self, when: float, kind: int, rank: int, server: int = 0, queued: float = 0) -> None:

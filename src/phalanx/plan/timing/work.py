@@ -81,7 +81,7 @@ class StepDraws:
         """``count`` steps (rows) of all workers (columns)."""
         if self._table is not None:
             return self._table.T[np.arange(first, first + count) % self._table.shape[1]]
-        drawn = self._fresh(count * self.workers).reshape(count, self.workers)
+        drawn: Floats = self._fresh(count * self.workers).reshape(count, self.workers)
         drawn *= self._compute
         return drawn
 

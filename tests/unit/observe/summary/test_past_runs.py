@@ -41,10 +41,10 @@ def test_runs_with_the_same_seed_are_pairs(tmp_path: Path, script: Path) -> None
     _past(home, "3-alone", strategy="async", seed=9)
     _past(home, "4-longer", strategy="async", seed=1, epochs=5, accuracy=0.5)
     _past(home, "5-other", source="print()\n", strategy="async", seed=1, accuracy=0.1)
-    pairs = pairs_of(past_runs(home), script, [])
+    pairs = list(pairs_of(past_runs(home), script, []))
     assert [(p.strategy, p.workers, p.seed) for p in pairs] == [("async", 2, 1), ("async", 2, 2)]
     assert all(p.loss > 0 for p in pairs)
-    assert pairs_of(past_runs(home), script, ["--depth", "3"]) == []
+    assert not list(pairs_of(past_runs(home), script, ["--depth", "3"]))
 
 
 def test_predicted_runs_are_outcomes(tmp_path: Path) -> None:

@@ -81,9 +81,7 @@ def test_compression_is_not_worth_it_for_a_small_model_on_a_fast_link() -> None:
 
 
 def _pairs(loss: float, count: int) -> Evidence:
-    return Evidence(
-        tuple(Pair("allreduce+int8", 2, seed, 0.95, 0.95 - loss) for seed in range(count))
-    )
+    return Evidence(tuple(Pair("allreduce+int8", 2, seed, loss) for seed in range(count)))
 
 
 @pytest.mark.parametrize(
@@ -99,8 +97,8 @@ def test_three_pairs_of_runs_are_evidence(evidence: Evidence | None, taken: bool
 
 
 def test_pairs_with_the_same_seed_are_one() -> None:
-    same = tuple(Pair("async", 2, 0, 0.9, 0.9) for _ in range(5))
-    assert not Evidence(same).approves(0.0)("async", 2)
+    same = tuple(Pair("async", 2, 0, 0.0) for _ in range(5))
+    assert not Evidence(same).approves("async", 2, 0.0)
 
 
 def test_the_energy_objective_takes_the_frugal_machine_and_says_what_time_that_costs() -> None:
