@@ -48,21 +48,12 @@ def follow_plan(
     import msgspec
 
     from phalanx.cli.planning.make_choice import make_choice
-    from phalanx.cli.planning.plan_words import show_choice
     from phalanx.plan.choice.wishes import Wishes
 
-    everywhere = replace(options, machines="all") if options.machines == AUTO else options
-    request = checked(everywhere)
-    for warning in request.warnings:
-        out.note(f"warning: {warning}")
-    wishes = Wishes()
-    planned = make_choice(request, wishes, out)
-    show_choice(planned.choice, wishes, out)
-    chosen = planned.choice.chosen
-    narrowed = checked(replace(options, machines=",".join(chosen.machines)))
-    job = narrowed.job(chosen.strategy, options.batch)
-    reasons = [*job.plan.reasons, *planned.choice.reasons]
-    plan = msgspec.structs.replace(
-        job.plan, predicted=planned.predicted, reasons=reasons, selection=AUTO
-    )
-    return replace(job, plan=plan), f"{request.name}-{chosen.strategy}"
+    request = checked(replace(options, machines="all") if options.machines == AUTO else options)
+    choice, predicted = make_choice(request, Wishes(), out)
+    narrowed = checked(replace(options, machines=",".join(choice.chosen.machines)))
+    job = narrowed.job(choice.chosen.strategy, options.batch)
+    reasons = [*job.plan.reasons, *choice.reasons]
+    plan = msgspec.structs.replace(job.plan, predicted=predicted, reasons=reasons, selection=AUTO)
+    return replace(job, plan=plan), f"{request.name}-{choice.chosen.strategy}"

@@ -53,7 +53,6 @@ def plan(
     import msgspec
 
     from phalanx.cli.planning.make_choice import make_choice
-    from phalanx.cli.planning.plan_words import show_choice
     from phalanx.cli.request.request import check, check_at_least
     from phalanx.cli.request.values import read_duration
     from phalanx.plan.choice.wishes import Wishes
@@ -71,9 +70,6 @@ def plan(
     check_at_least("--batch", options.batch, 1)
     request = check(options, script, ctx.obj, module=module)
     out = Output(options.json)
-    for warning in request.warnings:
-        out.note(f"warning: {warning}")
-    planned = make_choice(request, wishes, out, quick=quick)
-    show_choice(planned.choice, wishes, out)
-    out.result(msgspec.to_builtins(planned.choice))
+    choice, _ = make_choice(request, wishes, out, quick=quick)
+    out.result(msgspec.to_builtins(choice))
     return 0

@@ -80,7 +80,8 @@ class StepDraws:
     def block(self, first: int, count: int) -> Floats:
         """``count`` steps (rows) of all workers (columns)."""
         if self._table is not None:
-            return self._table.T[np.arange(first, first + count) % self._table.shape[1]]
+            columns = np.arange(first, first + count) % self._table.shape[1]
+            return np.asarray(self._table.T[columns])
         drawn: Floats = self._fresh(count * self.workers).reshape(count, self.workers)
         drawn *= self._compute
         return drawn
