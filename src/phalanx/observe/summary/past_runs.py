@@ -13,7 +13,7 @@ from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.spec import parse_spec
 from phalanx.observe.summary.run_records import LaunchRecord, read_record
 from phalanx.observe.summary.summary_fields import Summary
-from phalanx.plan.choice.evidence import Pair, PredictedRun
+from phalanx.plan.choice.evidence import Losses
 from phalanx.plan.cost.model import is_same_mathematics
 
 MOST_RUNS = 300
@@ -71,25 +71,28 @@ def _read(paths: RunPaths) -> PastRun | None:
     return PastRun(digest_of(paths.source / Path(launch.script).name), ground, summary)
 
 
-def pairs_of(runs: Sequence[PastRun], script: Path, arguments: Sequence[str]) -> Iterator[Pair]:
-    """Runs of the same script, data and seed, one with the mathematics of one process."""
+def losses_of(runs: Sequence[PastRun], script: Path, arguments: Sequence[str]) -> Losses:
+    """Of pairs of runs of the same script, data and seed; of equal ones the newest."""
     digest = digest_of(script)
     ours = [r for r in runs if digest and r.script == digest and r.ground[0] == tuple(arguments)]
     known = [(r, r.summary, r.accuracy) for r in ours if r.accuracy is not None]
     baselines = {(r.ground, found.seed): value for r, found, value in known if r.is_plain}
+    losses: dict[tuple[str, int], dict[int, float]] = {}
     for run, found, value in known:
         baseline = baselines.get((run.ground, found.seed))
         if found.strategy and baseline is not None and not run.is_plain:
-            yield Pair(found.strategy, found.workers or 1, found.seed or 0, baseline - value)
+            by_seed = losses.setdefault((found.strategy, found.workers or 1), {})
+            by_seed[found.seed or 0] = baseline - value
+    return losses
 
 
-def outcomes_of(runs: Sequence[PastRun]) -> Iterator[PredictedRun]:
-    """Runs that were predicted, with what became of it."""
+def outcomes_of(runs: Sequence[PastRun]) -> Iterator[tuple[list[str], str, float]]:
+    """Of those that were predicted: machines, strategy, seconds of a step by predicted ones."""
     for run in runs:
         summary, predicted = run.summary, run.summary.predicted
         rate, expected = summary.samples_per_second, predicted.get("samples_per_second")
         if rate and expected and summary.strategy:
             raw = expected * (predicted.get("factor") or 1.0)
-            names = tuple(machine.name for machine in summary.machines)
+            names = [machine.name for machine in summary.machines]
             name = summary.strategy.partition(":")[0].partition("+")[0].partition("@")[0]
-            yield PredictedRun(names, name, raw / rate)
+            yield names, name, raw / rate

@@ -9,7 +9,7 @@ import msgspec
 
 from phalanx.core.errors import InputError
 from phalanx.core.words import seconds
-from phalanx.plan.choice.evidence import Evidence
+from phalanx.plan.choice.evidence import Losses, keeps_accuracy
 from phalanx.plan.choice.reasons import Reasons
 from phalanx.plan.choice.search import best_by_size, choosable, others, selections
 from phalanx.plan.choice.wishes import COST, Wishes
@@ -35,7 +35,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choose_plan(
-    model: CostModel, machines: Sequence[Machine], wishes: Wishes, evidence: Evidence | None = None
+    model: CostModel, machines: Sequence[Machine], wishes: Wishes, losses: Losses | None = None
 ) -> Choice:
     """The machines and the strategy for a job."""
     if not machines:
@@ -45,10 +45,11 @@ def choose_plan(
             "--objective cost needs prices, and no machine has one",
             "Add price_per_hour to the machines of the blueprint.",
         )
-    known = evidence or Evidence()
+    losses = losses or {}
 
     def approved(strategy: str, workers: int) -> bool:
-        return known.approves(strategy, workers, wishes.max_accuracy_loss)
+        found = losses.get((strategy, workers), {})
+        return keeps_accuracy(found.values(), wishes.max_accuracy_loss)
 
     found = [p for s in selections(model, machines) for p in choosable(model, s, approved)]
     best = best_by_size(found, wishes)
@@ -64,7 +65,7 @@ def choose_plan(
     ]
     quickest = decide(best_by_size(found, Wishes()), Wishes())
     names = [machine.name for machine in machines]
-    reasons = Reasons(model, names, wishes, chosen, quickest, best, unknown, known).all()
+    reasons = Reasons(model, names, wishes, chosen, quickest, best, unknown, losses).all()
     return Choice(chosen=chosen, ranked=ranked, unknown=unknown, reasons=reasons)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from math import exp, log
 from statistics import fmean
 
@@ -13,49 +12,28 @@ SHRINKING = 3.0
 MOST_FACTOR = 3.0
 """A run that took longer than this many times its prediction met something else."""
 
-
-@dataclass(frozen=True)
-class Pair:
-    """Two runs of one script on the same data with the same seed."""
-
-    strategy: str
-    workers: int
-    seed: int
-    loss: float
-    """Of accuracy, against the same mathematics."""
+Losses = Mapping[tuple[str, int], Mapping[int, float]]
+"""Of accuracy, by strategy and workers, then by seed: of pairs of runs of one script on the same
+data with the same seed, one of them with the same mathematics as one process."""
 
 
-@dataclass(frozen=True)
-class Evidence:
-    pairs: tuple[Pair, ...] = ()
-
-    def losses(self, strategy: str, workers: int) -> list[float]:
-        """One for each seed: the newest."""
-        ours = [p for p in self.pairs if (p.strategy, p.workers) == (strategy, workers)]
-        return list({p.seed: p.loss for p in ours}.values())
-
-    def approves(self, strategy: str, workers: int, max_loss: float) -> bool:
-        losses = self.losses(strategy, workers)
-        # Accuracies are shares of a test set: half a rounding error must not decide.
-        return len(losses) >= LEAST_PAIRS and fmean(losses) <= max_loss + 1e-9
+def keeps_accuracy(losses: Iterable[float], max_loss: float) -> bool:
+    found = list(losses)
+    # Accuracies are shares of a test set: half a rounding error must not decide.
+    return len(found) >= LEAST_PAIRS and fmean(found) <= max_loss + 1e-9
 
 
-@dataclass(frozen=True)
-class PredictedRun:
-    """A run that was predicted."""
+def learn_factors(
+    outcomes: Iterable[tuple[Sequence[str], str, float]],
+) -> Mapping[tuple[str, str], float]:
+    """By machine and strategy, shrunken towards 1: n runs count as n / (n + 3) of what they say.
 
-    machines: tuple[str, ...]
-    strategy: str
-    """Its name, without options."""
-    ratio: float
-    """Seconds of a step by those that were predicted without any factor."""
-
-
-def learn_factors(outcomes: Iterable[PredictedRun]) -> Mapping[tuple[str, str], float]:
-    """By machine and strategy, shrunken towards 1: n runs count as n / (n + 3) of what they say."""
+    ``outcomes``: machines, strategy without options, and the seconds of a step by those that were
+    predicted without any factor.
+    """
     found: dict[tuple[str, str], list[float]] = {}
-    for outcome in outcomes:
-        if 1 / MOST_FACTOR <= outcome.ratio <= MOST_FACTOR:
-            for machine in outcome.machines:
-                found.setdefault((machine, outcome.strategy), []).append(log(outcome.ratio))
+    for machines, strategy, ratio in outcomes:
+        if 1 / MOST_FACTOR <= ratio <= MOST_FACTOR:
+            for machine in machines:
+                found.setdefault((machine, strategy), []).append(log(ratio))
     return {key: exp(sum(logs) / (len(logs) + SHRINKING)) for key, logs in found.items()}

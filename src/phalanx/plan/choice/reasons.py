@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from phalanx.core.words import seconds
-from phalanx.plan.choice.evidence import LEAST_PAIRS, Evidence
+from phalanx.plan.choice.evidence import LEAST_PAIRS, Losses
 from phalanx.plan.choice.wishes import ENERGY, TIME, Wishes
 from phalanx.plan.cost.model import CostModel
 from phalanx.plan.prediction import Prediction
@@ -25,7 +25,7 @@ class Reasons:
     best: Mapping[int, Prediction]
     """By number of machines."""
     unknown: Sequence[Prediction]
-    evidence: Evidence
+    losses: Losses
 
     def all(self) -> list[str]:
         distribution = self._several() if len(self.chosen.machines) > 1 else self._alone()
@@ -88,7 +88,7 @@ class Reasons:
             better = self._value(self.chosen) / max(self._value(first), 1e-12)
             word = "faster" if self.wishes.objective == TIME else "better"
             words = f"{first.strategy} on {_names(first)} would be {better:.2f} times {word}"
-            losses = self.evidence.losses(first.strategy, first.workers)
+            losses = self.losses.get((first.strategy, first.workers), {}).values()
             if len(losses) >= LEAST_PAIRS:
                 mean = 100 * fmean(losses)
                 yield f"{words}, but {len(losses)} pairs of runs lost {mean:.2f} points of accuracy"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from phalanx.plan.timing.work import Floats, Ints, Lost, Outcome, StepDraws, Trace, Work
+from phalanx.plan.timing.work import Floats, Lost, Outcome, StepDraws, Work
 
 CHUNK = 1 << 17
 """Worker-steps that are computed at once: what fits a processor's cache."""
@@ -22,7 +22,6 @@ def run_lockstep(
     every: int = 1,
     lost: Lost = (),
     draws: Floats | None = None,
-    trace: Trace | None = None,
 ) -> Outcome:
     """``steps`` of each worker, with a meeting of ``exchange`` seconds after every few of them.
 
@@ -45,36 +44,9 @@ def run_lockstep(
         if every > 1:
             own = np.add.reduceat(spent, np.arange(0, count, every), axis=0)
         longest = own.max(axis=1)
-        if trace is not None:
-            _tell(trace, spent, first, every, seconds, longest + exchange, exchange, ends)
         idle = longest[:, None] - own
         if lost:  # a worker that is gone does not wait
             idle *= present[np.minimum(np.arange(1, len(own) + 1) * every, count) - 1]
         waited += idle.sum(axis=0)
         seconds += float(longest.sum()) + len(own) * exchange
     return Outcome(seconds, done, waited, np.zeros(0, np.int64))
-
-
-def _tell(
-    trace: Trace,
-    spent: Floats,
-    first: int,
-    every: int,
-    began: float,
-    rounds: Floats,
-    exchange: float,
-    ends: Ints,
-) -> None:
-    """Updates are meetings here, so a step's number says how many there have been."""
-    met = began + np.cumsum(rounds)
-    for row, seconds in enumerate(spent):
-        number, place = divmod(row, every)
-        if place == 0:
-            starts = np.full(len(seconds), met[number] - rounds[number])
-        after = starts + seconds
-        last = place + 1 == every or row + 1 == len(spent)
-        admitted = np.full(len(seconds), met[number] - exchange) if last else after
-        step = first + row
-        for rank in np.flatnonzero(step < ends).tolist():
-            trace(rank, step, float(starts[rank]), float(admitted[rank]), step // every)
-        starts = after
