@@ -10,10 +10,9 @@ from phalanx.core import words
 from phalanx.core.errors import InputError
 from phalanx.core.settings import VirtualCluster
 from phalanx.plan.cost.lockstep import steps_between_meetings
-from phalanx.plan.timing.cluster import FreeCluster
 from phalanx.plan.timing.free import run_free, run_groups
 from phalanx.plan.timing.lockstep import run_lockstep
-from phalanx.plan.timing.work import Floats, Outcome
+from phalanx.plan.timing.work import Floats, FreeCluster, Outcome
 from phalanx.rules.admission import rule_of
 from phalanx.rules.collective_choice import choose
 from phalanx.rules.collective_cost import COSTS, LinkSpeed

@@ -48,13 +48,6 @@ class ClusterWishes:
             raise InputError(f"{option} must be above 0", f"For example: {option} {example}")
         return (found[0], sum(found[1:])) if found else None
 
-    def variation(self) -> float | None:
-        if self.jitter is not None and not 0 <= self.jitter <= 10:
-            raise InputError(
-                f"--jitter must be from 0 to 10, not {self.jitter:g}", "Try --jitter 0.1."
-            )
-        return self.jitter
-
     def speeds_of(self, workers: int) -> list[float] | None:
         given = read_slow(self.speeds, "--speeds")
         if len(given) > workers:
@@ -152,7 +145,10 @@ class VirtualMachines:
         wishes, rate = self.wishes, read_rate(self.wishes.rate)
         linked = self._pool is not None or rate is not None
         latency = read_duration("--latency", wishes.latency, "0.1ms", zero=True)
-        variation = wishes.variation()
+        variation = wishes.jitter
+        if variation is not None and not 0 <= variation <= 10:
+            cause = f"--jitter must be from 0 to 10, not {variation:g}"
+            raise InputError(cause, "Try --jitter 0.1.")
         if latency is None:
             known = self._network.link(names)[0].latency if self._pool else USUAL_LATENCY
             latency = known if linked else 0.0

@@ -16,8 +16,8 @@ from phalanx.plan.cost.step_cost import (
     combined,
     lateness,
 )
-from phalanx.plan.timing.cluster import FreeCluster
 from phalanx.plan.timing.free import run_free
+from phalanx.plan.timing.work import FreeCluster
 from phalanx.rules.admission import Free, Rule, rule_of
 from phalanx.rules.grouping import Team, teams_of
 

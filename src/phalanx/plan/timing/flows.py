@@ -15,9 +15,8 @@ from collections.abc import Generator
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.plan.timing.cluster import FreeCluster
 from phalanx.plan.timing.gate import Gate
-from phalanx.plan.timing.work import Floats, Ints, Outcome, Trace, Work
+from phalanx.plan.timing.work import Floats, FreeCluster, Ints, Outcome, Trace, Work
 from phalanx.rules.admission import Free, Rule
 
 NEVER = math.inf

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from phalanx.plan.timing.cluster import FreeCluster
 from phalanx.plan.timing.flows import run_flows
 from phalanx.plan.timing.heap import run_heap
 from phalanx.plan.timing.windows import run_windows
-from phalanx.plan.timing.work import Floats, Lost, Outcome, StepDraws, Trace, Work
+from phalanx.plan.timing.work import Floats, FreeCluster, Lost, Outcome, StepDraws, Trace, Work
 from phalanx.rules.admission import Free, Rule, Stale
 
 MOST_FLOWS = 64

@@ -13,11 +13,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from phalanx.plan.timing import gate
-from phalanx.plan.timing.cluster import FreeCluster
 from phalanx.plan.timing.flows import run_flows
 from phalanx.plan.timing.heap import run_heap
 from phalanx.plan.timing.windows import run_windows
-from phalanx.plan.timing.work import Outcome, StepDraws, Work
+from phalanx.plan.timing.work import FreeCluster, Outcome, StepDraws, Work
 from phalanx.rules.admission import Dynamic, Free, Rule, Stale
 
 

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from phalanx.plan.timing import free
-from phalanx.plan.timing.cluster import FreeCluster
 from phalanx.plan.timing.flows import fair_rates
 from phalanx.plan.timing.free import run_free, run_groups
-from phalanx.plan.timing.work import Outcome
+from phalanx.plan.timing.work import FreeCluster, Outcome
 from phalanx.rules.admission import Dynamic, Free, Rule, Stale
 
 NO_LIMIT = FreeCluster(
