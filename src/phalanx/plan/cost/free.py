@@ -8,14 +8,7 @@ from math import inf
 import numpy as np
 
 from phalanx.plan.cost.network import UNKNOWN_ERROR
-from phalanx.plan.cost.step_cost import (
-    BARRIER_SECONDS,
-    MEMORY_SPEED,
-    Setup,
-    StepCost,
-    combined,
-    lateness,
-)
+from phalanx.plan.cost.step_cost import Setup, StepCost, combined, lateness
 from phalanx.plan.timing.free import run_free
 from phalanx.plan.timing.work import FreeCluster
 from phalanx.rules.admission import Free, Rule, rule_of
@@ -67,12 +60,11 @@ def free_cost(setup: Setup, *, exact: bool) -> StepCost:
 
 def _computing(setup: Setup, crew: Team, samples: Sequence[float]) -> float:
     """Of the latest, with what it takes to sum inside a group."""
-    members, size = [setup.team.members[rank] for rank in crew], setup.job.gradient_bytes
+    members = [setup.team.members[rank] for rank in crew]
     longest = max(m.seconds(samples[rank]) for rank, m in zip(crew, members, strict=True))
     hosts = tuple(dict.fromkeys(member.host for member in members))
-    inside = setup.network.all_reduce(hosts, size, None).seconds
-    if len(crew) > len(hosts):
-        inside += BARRIER_SECONDS + size / MEMORY_SPEED
+    inside = setup.network.all_reduce(hosts, setup.job.gradient_bytes, None).seconds
+    inside += setup.sum_in_memory if len(crew) > len(hosts) else 0.0
     return longest * (1.0 + setup.team.variation * lateness(len(crew))) + inside
 
 

@@ -6,14 +6,7 @@ from math import sqrt
 
 from phalanx.core.spec import Phase
 from phalanx.plan.cost.network import UNKNOWN_ERROR, ExchangeCost
-from phalanx.plan.cost.step_cost import (
-    BARRIER_SECONDS,
-    MEMORY_SPEED,
-    Setup,
-    StepCost,
-    combined,
-    lateness,
-)
+from phalanx.plan.cost.step_cost import Setup, StepCost, combined, lateness
 from phalanx.plan.job import JobProfile
 
 MEETING_SECONDS = 0.6e-3
@@ -66,7 +59,7 @@ def lockstep_cost(setup: Setup) -> StepCost:
 def _exchange(setup: Setup, computing: float) -> ExchangeCost:
     """What a meeting of all takes beside computing."""
     size, several = setup.job.gradient_bytes, max(setup.team.per_host.values()) > 1
-    inside = BARRIER_SECONDS + size / MEMORY_SPEED if several else 0.0
+    inside = setup.sum_in_memory if several else 0.0
     if not setup.apart:
         return ExchangeCost(inside + size * 2 * setup.codec.coding, UNSURE)
     if setup.phase.name == "bsp":

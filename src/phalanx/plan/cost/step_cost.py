@@ -48,6 +48,11 @@ class Setup:
         return tuple(place_servers(places, int(wish) if wish is not None else None))
 
     @property
+    def sum_in_memory(self) -> float:
+        """Seconds that workers of one host take to add up their gradients."""
+        return BARRIER_SECONDS + self.job.gradient_bytes / MEMORY_SPEED
+
+    @property
     def link_words(self) -> str:
         """The slowest link, as people say it."""
         if not self.apart:
