@@ -136,7 +136,7 @@ class _Run:
                     self._go_on(self._moving.pop(place))
             else:
                 self._go_on(heapq.heappop(self._events)[-1])
-        return Outcome(self._seconds, self._pushes, self._waited, np.bincount(self._staleness))
+        return Outcome(self._seconds, self._work.done, self._waited, np.bincount(self._staleness))
 
     def _go_on(self, process: Process) -> None:
         waits_for = next(process, None)

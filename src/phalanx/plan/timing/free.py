@@ -75,11 +75,11 @@ def run_groups(
     found = run_free(
         grouped, Free(), steps, seed=seed, by_samples=by_samples, draws=table, trace=trace
     )
-    waited = np.zeros(len(single))
+    waited, done = np.zeros(len(single)), np.zeros(len(single), np.int64)
     for number, team in enumerate(teams):
         idle = (spent[number] - single[list(team)]).sum(axis=1)
-        waited[list(team)] = found.waited[number] + idle
-    return replace(found, waited=waited)
+        waited[list(team)], done[list(team)] = found.waited[number] + idle, found.done[number]
+    return replace(found, waited=waited, done=done)
 
 
 def _crowd(cluster: FreeCluster) -> float:

@@ -62,4 +62,4 @@ def run_heap(
             else:
                 seconds = max(seconds, started[other])
                 gate.leave(other)
-    return Outcome(seconds, version, np.asarray(waited), np.bincount(late))
+    return Outcome(seconds, work.done, np.asarray(waited), np.bincount(late))

@@ -30,16 +30,14 @@ def run_lockstep(
     """
     drawn = StepDraws(compute, variation, seed, draws)
     ends = Work(drawn, steps, lost=lost, by_samples=False).ends
-    waited, seconds, done = np.zeros(drawn.workers), 0.0, 0
+    waited, seconds = np.zeros(drawn.workers), 0.0
     rounds = max(1, CHUNK // (drawn.workers * every))
     for first in range(0, steps, rounds * every):
         count = min(rounds * every, steps - first)
         spent = drawn.block(first, count)
-        done += spent.size
         if lost:  # those who are present do everything
             present = np.arange(first, first + count)[:, None] < ends
             spent = spent * present * (drawn.workers / np.maximum(1, present.sum(1)))[:, None]
-            done += int(present.sum()) - spent.size
         own = spent
         if every > 1:
             own = np.add.reduceat(spent, np.arange(0, count, every), axis=0)
@@ -49,4 +47,4 @@ def run_lockstep(
             idle *= present[np.minimum(np.arange(1, len(own) + 1) * every, count) - 1]
         waited += idle.sum(axis=0)
         seconds += float(longest.sum()) + len(own) * exchange
-    return Outcome(seconds, done, waited, np.zeros(0, np.int64))
+    return Outcome(seconds, ends, waited, np.zeros(0, np.int64))

@@ -52,7 +52,7 @@ class _Windows:
             self._serve(who, arrived, begun)
             if self._holders == 0 and self._bound is not None:
                 self._release()
-        return Outcome(self._seconds, self._version, self._waited, self._staleness)
+        return Outcome(self._seconds, self._work.done, self._waited, self._staleness)
 
     def _window(self) -> Ints | None:
         """Those who arrive before anyone can have returned, in their order."""

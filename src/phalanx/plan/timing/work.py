@@ -29,12 +29,17 @@ class Outcome:
 
     seconds: float
     """Virtual time at the end."""
-    steps: int
-    """Worker-steps done."""
+    done: Ints
+    """Steps of each worker."""
     waited: Floats
     """Seconds that each worker waited for others: at barriers, gates, and servers."""
     staleness: Ints
     """How often so many updates of others were in between; empty in lockstep."""
+
+    @property
+    def steps(self) -> int:
+        """Of all workers."""
+        return int(self.done.sum())
 
     @property
     def mean_staleness(self) -> float:
@@ -170,10 +175,13 @@ class Work:
         for worker, step in lost:
             self.ends[worker] = min(self.ends[worker], step)
         self._ends: list[int] = self.ends.tolist()
+        self.done = np.zeros(self.workers, np.int64)
+        """Steps of those that begin no other."""
 
     def more(self, worker: int, done: int) -> bool:
         """Whether ``worker``, which has done so many steps, begins another."""
         if done >= self._ends[worker] or self._unclaimed == 0:
+            self.done[worker] = done
             return False
         self._unclaimed -= self._shared
         return True
@@ -184,4 +192,5 @@ class Work:
         if self._shared:
             more &= np.cumsum(more) <= self._unclaimed
             self._unclaimed -= int(more.sum())
+        self.done[workers[~more]] = done[~more]
         return more

@@ -83,3 +83,4 @@ def test_time_alone(
     assert "simulated, time only" in told.err
     if seconds is not None:
         assert found["seconds"] == pytest.approx(50 * seconds, rel=0.01)
+        assert found["samples_per_second"] == pytest.approx(4 * 10 / seconds, rel=0.01)

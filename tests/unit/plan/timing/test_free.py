@@ -111,7 +111,7 @@ def test_by_samples_fast_workers_do_more() -> None:
 
 def _engine(monkeypatch: pytest.MonkeyPatch, cluster: FreeCluster, rule: Rule) -> str:
     asked: list[str] = []
-    nothing = Outcome(0.0, 0, np.zeros(0), np.zeros(0, np.int64))
+    nothing = Outcome(0.0, np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64))
     for name in ("run_heap", "run_windows", "run_flows"):
         monkeypatch.setattr(free, name, lambda *_, name=name: asked.append(name) or nothing)
     run_free(cluster, rule, 3, seed=0)
@@ -152,4 +152,4 @@ def test_groups_wait_inside_and_not_between() -> None:
     cluster = replace(NO_LIMIT, compute=[0.1, 0.2, 0.4, 0.5], homes=[0, 0, 1, 1], latency=0.0)
     found = run_groups(cluster, [(0, 1), (2, 3)], [0.05, 0.1], 10, seed=0)
     assert found.waited == pytest.approx([1.0, 0.0, 1.0, 0.0])
-    assert found.seconds == pytest.approx(10 * 0.6) and found.steps == 20
+    assert found.seconds == pytest.approx(10 * 0.6) and found.steps == 40
