@@ -18,26 +18,25 @@ import torch
 from devices import DEVICE
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from meeting_steps import Step, meeting_steps
 from scripted import scripted
 from torch import nn
 
 from phalanx.core.spec import STRATEGIES, parse_spec
-from phalanx.plan.timing.cluster import FreeCluster
 from phalanx.plan.timing.free import run_free, run_groups
 from phalanx.plan.timing.lockstep import run_lockstep
+from phalanx.plan.timing.work import FreeCluster
 from phalanx.rules.admission import Dynamic, Free, Rule, Stale
+from phalanx.rules.grouping import by_size
 from phalanx.sync.arena import memory_arena
 from phalanx.sync.arena.arena import Arena
 from phalanx.sync.arena.clock import MonotonicClock
-from phalanx.sync.reduce.grouping import by_size
 from phalanx.sync.reduce.team import everyone, team_of
 from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.shared_state import SharedState
 from phalanx.sync.strategies.strategy import StrategyContext
 
 SIZE = 40  # numbers: a few for the shard of each of eight workers
-Step = tuple[int, int, float, float, int]
-"""Rank, step, when it began, when it was admitted to go on, updates in its parameters."""
 
 
 @dataclass(frozen=True)
@@ -103,9 +102,23 @@ def predicted(case: Case, run: Callable[..., object], *words: Any, **options: An
     return sorted(found)
 
 
-def cluster(workers: int, teams: int | None = None) -> FreeCluster:
-    alone, pushing = [float("inf")], [0] * (teams or workers)
-    return FreeCluster([1.0] * workers, 0.0, pushing, [0], 1.0, 1.0, alone, alone, 0.0, 0.0)
+def met(case: Case, every: int = 1) -> list[Step]:
+    """The steps, whose sums are what the engine of those who meet answers."""
+    steps = meeting_steps(case.table, every)
+    found = run_lockstep(
+        np.ones(case.workers), 0.0, 0.0, case.table.shape[1], seed=0, every=every, draws=case.table
+    )
+    assert found.seconds == pytest.approx(max(step[3] for step in steps), rel=1e-9)
+    waited = np.zeros(case.workers)
+    for rank, step, began, admitted, _ in steps:
+        waited[rank] += admitted - began - case.table[rank, step]
+    assert found.waited == pytest.approx(waited, rel=1e-9, abs=1e-9)
+    return steps
+
+
+def cluster(workers: int) -> FreeCluster:
+    alone, here = [float("inf")], [0] * workers
+    return FreeCluster([1.0] * workers, 0.0, here, [0], 1.0, 1.0, alone, alone, 0.0, 0.0)
 
 
 def assert_same(real: list[Step], engine: list[Step]) -> None:
@@ -166,8 +179,7 @@ def test_those_who_push_alone(specs: st.SearchStrategy[str], data: st.DataObject
 @given(cases(st.sampled_from(["allreduce", "bsp"]), equal=True))
 def test_those_who_meet_in_every_step(case: Case) -> None:
     real = case.trained()
-    words = np.ones(case.workers), 0.0, 0.0, case.table.shape[1]
-    assert_same(real, predicted(case, run_lockstep, *words))
+    assert_same(real, met(case))
     pushed = predicted(case, run_free, cluster(case.workers), Stale(0), case.table.shape[1])
     assert_same(  # pushes are counted one by one there
         real, [(*step[:4], step[4] // case.workers) for step in pushed]
@@ -177,16 +189,14 @@ def test_those_who_meet_in_every_step(case: Case) -> None:
 @examples(20)
 @given(cases(st.integers(1, 5).map(lambda every: f"localsgd:every={every}"), equal=True))
 def test_those_who_meet_every_few_steps(case: Case) -> None:
-    words = np.ones(case.workers), 0.0, 0.0, case.table.shape[1]
-    engine = predicted(case, run_lockstep, *words, every=case.options["every"])
-    assert_same(case.trained(), engine)
+    assert_same(case.trained(), met(case, case.options["every"]))
 
 
 @examples(20)
 @given(cases(st.integers(1, 4).map(lambda size: f"groups:size={size}"), equal=True))
 def test_those_who_meet_in_groups(case: Case) -> None:
     teams = by_size(case.workers, case.options["size"])
-    words = cluster(case.workers, len(teams)), teams, [0.0] * len(teams), case.table.shape[1]
+    words = cluster(case.workers), teams, [0.0] * len(teams), case.table.shape[1]
     found = predicted(case, run_groups, *words)
     engine = [(rank, *step[1:]) for step in found for rank in teams[step[0]]]
     assert_same(case.trained(), sorted(engine))

@@ -24,9 +24,9 @@ from phalanx.core.errors import PeerLost
 from phalanx.core.settings import RunSettings
 from phalanx.core.spec import STRATEGIES, parse_spec
 from phalanx.rules.admission import AWAY
+from phalanx.rules.grouping import by_size
 from phalanx.sync.arena.arena import Arena
 from phalanx.sync.arena.clock import MonotonicClock
-from phalanx.sync.reduce.grouping import by_size
 from phalanx.sync.reduce.team import everyone, team_of
 from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.shared_state import SharedState

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from phalanx.plan.cost.model import CostModel
 from phalanx.plan.job import JobProfile, MachineCosts, WorkCurve
+from phalanx.plan.prediction import Prediction
 from phalanx.pool.machine import Machine
 from phalanx.pool.measured import LinkFigures, Probe
 
@@ -36,3 +38,10 @@ def probe(names: Sequence[str] | str, rates: float | Mapping[str, float]) -> Pro
     own = rates if isinstance(rates, Mapping) else dict.fromkeys(names, rates)
     links = [LinkFigures(a, b, 1e-6, min(own[a], own[b])) for a in names for b in names if a != b]
     return Probe("2026-01-01", 1.0, 1.0, list(names), links, [], list(names), 1e-6)
+
+
+def predict(
+    work: JobProfile, pool: Sequence[Machine], links: Probe | None, strategy: str
+) -> Prediction:
+    """What training on all of a pool comes to."""
+    return CostModel(work, links).predict(pool, strategy)

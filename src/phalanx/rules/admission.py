@@ -8,7 +8,7 @@ clock is always admitted, so no wait is for ever.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -143,6 +143,15 @@ class Dynamic:
             if lead > self.high:
                 break
         return best
+
+
+def rule_of(name: str, options: Mapping[str, object]) -> Rule:
+    """That of a strategy whose workers push to a store."""
+    if name in ("bsp", "ssp"):
+        return Stale(int(str(options.get("bound", 3))) if name == "ssp" else 0)
+    if name == "dssp":
+        return Dynamic(int(str(options.get("low", 2))), int(str(options.get("high", 8))))
+    return Free()
 
 
 def _predict(rank: int, clocks: Clocks, now: float) -> Iterator[tuple[int, float]]:

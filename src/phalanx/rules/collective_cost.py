@@ -105,8 +105,3 @@ COSTS: dict[str, Callable[[int, float], Cost]] = {
     **{f"all_reduce.{name}": cost for name, cost in ALL_REDUCE.items()},
 }
 """By collective, and topology where there are several: ``COSTS[name](size, count_bytes)``."""
-
-
-def seconds(name: str, size: int, count_bytes: float, link: LinkSpeed) -> float:
-    """The predicted time of collective ``name`` (a key of :data:`COSTS`)."""
-    return COSTS[name](size, count_bytes).seconds(link)

@@ -8,7 +8,11 @@ from hypothesis import strategies as st
 
 from phalanx.core.errors import InputError
 from phalanx.rules.collective_choice import choose
-from phalanx.rules.collective_cost import ALL_REDUCE, COSTS, LinkSpeed, seconds
+from phalanx.rules.collective_cost import ALL_REDUCE, COSTS, LinkSpeed
+
+
+def seconds(name: str, size: int, count: float, link: LinkSpeed) -> float:
+    return COSTS[name](size, count).seconds(link)
 
 
 def test_choice_by_size_number_and_latency() -> None:

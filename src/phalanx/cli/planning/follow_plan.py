@@ -1,4 +1,4 @@
-"""``run --machines auto --strategy auto``: what the planner chooses is what is run."""
+"""What the planner chooses; ``run --machines auto --strategy auto`` runs it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from phalanx.cli.request.options import RunOptions
     from phalanx.cli.request.request import Request
     from phalanx.launch.launchers.launcher import Job
+    from phalanx.plan.choice.decide import Choice
+    from phalanx.plan.choice.wishes import Wishes
 
 AUTO = "auto"
 
@@ -47,22 +49,55 @@ def follow_plan(
     """The job that was chosen, and its title."""
     import msgspec
 
-    from phalanx.cli.planning.make_choice import make_choice
-    from phalanx.cli.planning.plan_words import show_choice
     from phalanx.plan.choice.wishes import Wishes
 
-    everywhere = replace(options, machines="all") if options.machines == AUTO else options
-    request = checked(everywhere)
+    request = checked(replace(options, machines="all") if options.machines == AUTO else options)
+    choice, predicted = make_choice(request, Wishes(), out)
+    narrowed = checked(replace(options, machines=",".join(choice.chosen.machines)))
+    job = narrowed.job(choice.chosen.strategy, options.batch)
+    reasons = [*job.plan.reasons, *choice.reasons]
+    plan = msgspec.structs.replace(job.plan, predicted=predicted, reasons=reasons, selection=AUTO)
+    return replace(job, plan=plan), f"{request.name}-{choice.chosen.strategy}"
+
+
+def make_choice(
+    request: Request, wishes: Wishes, out: Output, *, quick: bool = False
+) -> tuple[Choice, dict[str, float | None]]:
+    """The script is measured, past runs are read, the rules decide: what to do with the machines
+    of ``request``, shown; and what ``plan.json`` and ``summary.json`` keep of its prediction."""
+    from phalanx.cli.planning.plan_words import show_choice
+    from phalanx.core.run_folder.run_paths import runs_home
+    from phalanx.launch.profile.profile_job import profile_job
+    from phalanx.observe.summary.past_runs import losses_of, outcomes_of, past_runs
+    from phalanx.plan.choice.decide import choose_plan
+    from phalanx.plan.choice.evidence import learn_factors
+    from phalanx.plan.cost.model import CostModel
+    from phalanx.pool.measured import read_probe
+
     for warning in request.warnings:
         out.note(f"warning: {warning}")
-    wishes = Wishes()
-    planned = make_choice(request, wishes, out)
-    show_choice(planned.choice, wishes, out)
-    chosen = planned.choice.chosen
-    narrowed = checked(replace(options, machines=",".join(chosen.machines)))
-    job = narrowed.job(chosen.strategy, options.batch)
-    reasons = [*job.plan.reasons, *planned.choice.reasons]
-    plan = msgspec.structs.replace(
-        job.plan, predicted=planned.predicted, reasons=reasons, selection=AUTO
+    options, every = request.options, request.checkpoints.epochs
+    asked = request.job("single", options.batch)
+    job = profile_job(
+        request.script, request.words, request.pool, request.machines,
+        quick=quick, settings=asked.settings, fleet=asked.fleet, say=out.note,
+    )  # fmt: skip
+    runs = past_runs(runs_home())
+    model = CostModel(
+        job,
+        read_probe(options.pool) if options.pool else None,
+        workers=options.workers,
+        checkpoints=job.epochs // every if every else 0,
+        factors=learn_factors(outcomes_of(runs)),
     )
-    return replace(job, plan=plan), f"{request.name}-{chosen.strategy}"
+    losses = losses_of(runs, request.script, request.words)
+    choice = choose_plan(model, request.machines, wishes, losses)
+    show_choice(choice, wishes, out)
+    chosen = choice.chosen
+    return choice, {
+        "seconds": chosen.seconds.value,
+        "seconds_low": chosen.seconds.low,
+        "seconds_high": chosen.seconds.high,
+        "samples_per_second": chosen.samples_per_second.value,
+        "factor": model.factor(chosen.machines, chosen.strategy),
+    }

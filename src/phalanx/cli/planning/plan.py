@@ -14,6 +14,14 @@ NOT_HERE = (
     "batch_per_worker", "repeat", "balance", "on_nonfinite", "slow", "rate", "keep", "detach",
     "name", "dry_run", "launcher",
 )  # fmt: skip
+Objective = typer.Option(metavar="WHAT", help="What should be small: time, energy or cost.")
+Deadline = typer.Option(metavar="TIME", help="Longest run, such as 90s, 30min or 2h.")
+Budget = typer.Option(metavar="N", help="Highest price, in the unit of price_per_hour.")
+MaxAccuracyLoss = typer.Option(
+    metavar="POINTS",
+    help="Accepted decline, in percentage points, of strategies that past runs tried.",
+)
+Quick = typer.Option("--quick", help="Measure on this machine only, and scale by the probe.")
 
 
 @o.expanded(*NOT_HERE, checkpoint_every="1")
@@ -21,26 +29,11 @@ def plan(
     ctx: typer.Context,
     script: o.Script,
     module: o.Module = False,
-    objective: Annotated[
-        str, typer.Option(metavar="WHAT", help="What should be small: time, energy or cost.")
-    ] = "time",
-    deadline: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Longest run, such as 90s, 30min or 2h.")
-    ] = None,
-    budget: Annotated[
-        float | None,
-        typer.Option(metavar="N", help="Highest price, in the unit of price_per_hour."),
-    ] = None,
-    max_accuracy_loss: Annotated[
-        float,
-        typer.Option(
-            metavar="POINTS",
-            help="Accepted decline, in percentage points, of strategies that past runs tried.",
-        ),
-    ] = 0.0,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Measure on this machine only, and scale by the probe.")
-    ] = False,
+    objective: Annotated[str, Objective] = "time",
+    deadline: Annotated[str | None, Deadline] = None,
+    budget: Annotated[float | None, Budget] = None,
+    max_accuracy_loss: Annotated[float, MaxAccuracyLoss] = 0.0,
+    quick: Annotated[bool, Quick] = False,
     *,
     options: o.RunOptions,
 ) -> int:
@@ -52,8 +45,7 @@ def plan(
     """
     import msgspec
 
-    from phalanx.cli.planning.make_choice import make_choice
-    from phalanx.cli.planning.plan_words import show_choice
+    from phalanx.cli.planning.follow_plan import make_choice
     from phalanx.cli.request.request import check, check_at_least
     from phalanx.cli.request.values import read_duration
     from phalanx.plan.choice.wishes import Wishes
@@ -71,9 +63,6 @@ def plan(
     check_at_least("--batch", options.batch, 1)
     request = check(options, script, ctx.obj, module=module)
     out = Output(options.json)
-    for warning in request.warnings:
-        out.note(f"warning: {warning}")
-    planned = make_choice(request, wishes, out, quick=quick)
-    show_choice(planned.choice, wishes, out)
-    out.result(msgspec.to_builtins(planned.choice))
+    choice, _ = make_choice(request, wishes, out, quick=quick)
+    out.result(msgspec.to_builtins(choice))
     return 0

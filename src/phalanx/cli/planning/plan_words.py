@@ -9,7 +9,7 @@ from phalanx.core.words import clock, count, seconds
 from phalanx.plan.choice.wishes import COST, ENERGY, TIME, Wishes, joules
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from rich.table import Table
 
@@ -45,19 +45,14 @@ def _table(rows: Sequence[tuple[Prediction, str]], wishes: Wishes) -> Table:
     table.add_column("")
     table.add_column("machines", overflow="fold", min_width=8, max_width=18)
     table.add_column("strategy", overflow="fold", min_width=10, max_width=18)
-    table.add_column("samples/s", justify="right", no_wrap=True)
-    table.add_column("total", justify="right", no_wrap=True)
     extra = {ENERGY: "energy", COST: "price"}.get(wishes.objective)
-    if extra:
-        table.add_column(extra, justify="right", no_wrap=True)
+    for name in ("samples/s", "total", extra):
+        if name:
+            table.add_column(name, justify="right", no_wrap=True)
     table.add_column("limited by", overflow="fold", min_width=10)
     for found, mark in rows:
-        cells = [
-            mark,
-            _machines(found),
-            found.strategy.replace("+", "\n+"),
-            _rate(found.samples_per_second),
-        ]
+        strategy = found.strategy.replace("+", "\n+")
+        cells = [mark, _machines(found), strategy, _cell(found.samples_per_second, count)]
         cells.append(_time(found.seconds))
         if extra:
             cells.append(_energy(wishes.value(found)) if extra == "energy" else _price(found))
@@ -65,11 +60,9 @@ def _table(rows: Sequence[tuple[Prediction, str]], wishes: Wishes) -> Table:
     return table
 
 
-# Each cell has its value, and below it what that lies between.
-
-
-def _rate(value: Interval) -> str:
-    return f"{count(value.value)}\n{count(value.low)}–{count(value.high)}"
+def _cell(value: Interval, shown: Callable[[float], str]) -> str:
+    """The value, and below it what that lies between."""
+    return f"{shown(value.value)}\n{shown(value.low)}–{shown(value.high)}"
 
 
 def _time(value: Interval) -> str:
@@ -85,8 +78,7 @@ def _energy(value: Interval) -> str:
 
 
 def _price(found: Prediction) -> str:
-    price = found.price
-    return f"{price.value:.3g}\n{price.low:.3g}–{price.high:.3g}" if price else "0"
+    return _cell(found.price, "{:.3g}".format) if found.price else "0"
 
 
 def _machines(found: Prediction) -> str:

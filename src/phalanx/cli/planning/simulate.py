@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Annotated
+
 import typer
 
 from phalanx.cli.output import Output
-from phalanx.cli.planning import simulate_options as so
-from phalanx.cli.planning.virtual_values import ClusterWishes
 from phalanx.cli.request import options as o
 
 NOT_HERE = (
     "launcher", "repeat", "loss", "slow", "rate", "keep", "detach", "ship_limit", "follow_links",
     "dry_run",
 )  # fmt: skip
+Speeds = typer.Option(metavar="F,F,…", help="Speeds of the workers, such as 1,1,0.25.")
+Rate = typer.Option(metavar="RATE", help="Rate of each link, such as 1gbit.")
+Latency = typer.Option(metavar="TIME", help="Latency of a message, such as 0.1ms.")
+Jitter = typer.Option(metavar="SHARE", help="Standard deviation of a step's time, such as 0.1.")
+Straggler = typer.Option(metavar="RANK:FACTOR", help="This worker takes FACTOR times as long.")
+Fail = typer.Option(metavar="RANK@STEP", help="This worker is lost at its step STEP.")
+StepSeconds = typer.Option(
+    metavar="TIME[+TIME]", help="A worker's step, and what each sample adds, such as 10ms+0.2ms."
+)
+TimeOnly = typer.Option("--time-only", help="Compute no gradients; up to 10000 workers.")
+Steps = typer.Option(metavar="N", help="With --time-only: steps of each worker.")
+Gradient = typer.Option(
+    metavar="SIZE", help="With --time-only: bytes of a gradient, such as 3.4MB."
+)
 
 
 @o.expanded(*NOT_HERE, checkpoint_every="0")
@@ -21,16 +36,16 @@ def simulate(
     script: o.Script,
     module: o.Module = False,
     strategy: o.Strategy = "allreduce",
-    speeds: so.Speeds = None,
-    rate: so.LinkRate = None,
-    latency: so.Latency = None,
-    jitter: so.Jitter = None,
-    straggler: so.Straggler = None,
-    fail: so.Fail = None,
-    step_seconds: so.StepSeconds = None,
-    time_only: so.TimeOnly = False,
-    steps: so.Steps = None,
-    gradient: so.GradientSize = None,
+    speeds: Annotated[str | None, Speeds] = None,
+    rate: Annotated[str | None, Rate] = None,
+    latency: Annotated[str | None, Latency] = None,
+    jitter: Annotated[float | None, Jitter] = None,
+    straggler: Annotated[list[str] | None, Straggler] = None,
+    fail: Annotated[list[str] | None, Fail] = None,
+    step_seconds: Annotated[str | None, StepSeconds] = None,
+    time_only: Annotated[bool, TimeOnly] = False,
+    steps: Annotated[int | None, Steps] = None,
+    gradient: Annotated[str | None, Gradient] = None,
     *,
     options: o.RunOptions,
 ) -> int:
@@ -40,7 +55,7 @@ def simulate(
     (phalanx plan makes one), or --step-seconds; links and servers take their time too. Accuracies
     are real, all times are virtual.
     """
-    from phalanx.cli.planning.virtual_cluster import UNKNOWN, simulated, what_is_known
+    from phalanx.cli.planning.virtual_cluster import ClusterWishes, VirtualMachines
     from phalanx.cli.request.request import check, check_at_least
     from phalanx.cli.request.values import refuse_two_batches
     from phalanx.cli.verbs.run import execute_and_tell
@@ -54,12 +69,12 @@ def simulate(
     if time_only:
         from phalanx.cli.planning.time_only import show_time
 
-        return show_time(ctx, script, module, spec, options, wishes, steps, gradient, out)
+        check_at_least("--steps", steps, 1)
+        request = check(replace(options, workers=1), script, ctx.obj, module=module)
+        cluster = VirtualMachines(request, wishes)
+        return show_time(cluster, spec, options.workers, steps, gradient, out)
     request = check(options, script, ctx.obj, module=module)
     for warning in request.warnings:
         out.note(f"warning: {warning}")
-    known = what_is_known(request)
-    job = simulated(request, request.job(spec.text, options.batch), wishes, known)
-    if known.profile is None and step_seconds is None:
-        out.note(UNKNOWN)
+    job = VirtualMachines(request, wishes, out).simulated(request.job(spec.text, options.batch))
     return execute_and_tell(f"{request.name}-{spec.text}-simulated", job, out)

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from phalanx.cli.planning.virtual_cluster import (
-    Known,
-    cluster_for,
-    seats_of,
-    speeds_for,
-    what_is_known,
-)
-from phalanx.cli.planning.virtual_values import ClusterWishes
 from phalanx.core import words
 from phalanx.core.errors import InputError
 from phalanx.core.settings import VirtualCluster
-from phalanx.plan.timing.cluster import FreeCluster
+from phalanx.plan.cost.lockstep import steps_between_meetings
 from phalanx.plan.timing.free import run_free, run_groups
 from phalanx.plan.timing.lockstep import run_lockstep
-from phalanx.plan.timing.outcome import Outcome
-from phalanx.rules.admission import Dynamic, Free, Rule, Stale
+from phalanx.plan.timing.work import Floats, FreeCluster, Outcome
+from phalanx.rules.admission import rule_of
 from phalanx.rules.collective_choice import choose
 from phalanx.rules.collective_cost import COSTS, LinkSpeed
+from phalanx.rules.grouping import teams_of
 
 if TYPE_CHECKING:
     from phalanx.cli.output import Output
-    from phalanx.cli.request.options import RunOptions
+    from phalanx.cli.planning.virtual_cluster import VirtualMachines
     from phalanx.core.spec import Phase, Spec
 
 MOST_WORKERS = 10_000
@@ -38,116 +29,69 @@ BATCH = 32
 """Samples of a worker's step, where nothing says otherwise."""
 
 
-@dataclass(frozen=True)
-class Task:
-    """What is timed."""
-
-    phase: Phase
-    cluster: VirtualCluster
-    speeds: list[float]
-    samples: float
-    """Of a worker's step."""
-    steps: int
-    gradient: float
-    """Bytes."""
-    seed: int
-
-    @property
-    def lost(self) -> list[tuple[int, int]]:
-        return [(rank, step - 1) for rank, step in self.cluster.failures.items()]
-
-    @property
-    def compute(self) -> list[float]:
-        return [
-            (w.fixed + w.each * self.samples) / speed
-            for w, speed in zip(self.cluster.workers, self.speeds, strict=True)
-        ]
-
-
-def run_timed(task: Task) -> Outcome:
-    """By the engine that suits the strategy."""
-    phase, cluster = task.phase, task.cluster
+def run_timed(
+    phase: Phase, cluster: VirtualCluster, compute: Floats, gradient: float, steps: int, seed: int
+) -> Outcome:
+    """By the engine that suits the strategy; ``compute``: seconds of each worker's step."""
     update = max(w.update for w in cluster.workers)
+    lost = [(rank, step - 1) for rank, step in cluster.failures.items()]
+    homes = [cluster.home(rank) for rank in range(len(compute))]
+
+    def meeting(places: set[int]) -> float:
+        """Seconds of an all-reduce."""
+        if len(places) < 2 or not cluster.has_links:
+            return 0.0
+        link = LinkSpeed(cluster.latency, cluster.slowest_link or float("inf"))
+        asked = phase.options.get("topology")
+        size, name = len(places), str(asked) if asked else None
+        chosen = choose(name, size, int(gradient), link.latency or None)
+        return COSTS[f"all_reduce.{chosen}"](size, gradient).seconds(link)
+
     if phase.name == "allreduce" or phase.traits.local:
-        every = int(phase.options.get("every", 8 if phase.name == "localsgd" else 50))
-        every = every if phase.traits.local else 1
-        compute = np.asarray(task.compute) + (update if phase.traits.local else 0.0)
-        exchange = _all_reduce(task, _hosts(task)) + (0.0 if phase.traits.local else update)
+        exchange, every = meeting(set(homes)), steps_between_meetings(phase)
+        if phase.traits.local:
+            compute = compute + update
+        else:
+            exchange += update
         return run_lockstep(
-            compute, cluster.variation, exchange, task.steps,
-            seed=task.seed, every=every, lost=task.lost,
-        )  # fmt: skip
-    free = _free(task, update)
+            compute, cluster.variation, exchange, steps, seed=seed, every=every, lost=lost
+        )
+    free = _free(cluster, compute, gradient, update / len(cluster.servers))
     if phase.traits.grouped:
-        size, workers = int(phase.options.get("size", 2)), len(cluster.workers)
-        teams = [tuple(range(i, min(i + size, workers))) for i in range(0, workers, size)]
-        free = replace(free, homes=[free.homes[team[0]] for team in teams])
-        meeting = [_all_reduce(task, len({cluster.home(r) for r in team})) for team in teams]
-        return run_groups(free, teams, meeting, task.steps, seed=task.seed, by_samples=True)
-    return run_free(
-        free, _rule(phase), task.steps, seed=task.seed, by_samples=phase.name != "bsp",
-        lost=task.lost,
-    )  # fmt: skip
+        machines = [str(home) for home in homes]
+        teams = teams_of(phase, len(compute), lambda: machines, (1.0 / compute).tolist())
+        meetings = [meeting({homes[rank] for rank in team}) for team in teams]
+        return run_groups(free, teams, meetings, steps, seed=seed, by_samples=True)
+    rule, by_samples = rule_of(phase.name, phase.options), phase.name != "bsp"
+    return run_free(free, rule, steps, seed=seed, by_samples=by_samples, lost=lost)
 
 
-def _hosts(task: Task) -> int:
-    return len({task.cluster.home(rank) for rank in range(len(task.cluster.workers))})
-
-
-def _all_reduce(task: Task, hosts: int) -> float:
-    cluster = task.cluster
-    if hosts < 2 or not cluster.has_links:
-        return 0.0
-    link = LinkSpeed(cluster.latency, cluster.slowest_link or float("inf"))
-    asked = task.phase.options.get("topology")
-    chosen = choose(str(asked) if asked else None, hosts, int(task.gradient), link.latency or None)
-    return COSTS[f"all_reduce.{chosen}"](hosts, task.gradient).seconds(link)
-
-
-def _free(task: Task, update: float) -> FreeCluster:
-    cluster = task.cluster
-    homes: dict[int, tuple[int, float | None]] = {}
-    for rank in range(len(cluster.workers)):
-        homes.setdefault(cluster.home(rank), (len(homes), cluster.workers[rank].bandwidth))
-    rates = [bandwidth or float("inf") for _, bandwidth in homes.values()]
+def _free(cluster: VirtualCluster, compute: Floats, gradient: float, update: float) -> FreeCluster:
+    rates = {cluster.home(r): w.bandwidth or float("inf") for r, w in enumerate(cluster.workers)}
+    places = {home: place for place, home in enumerate(rates)}
     return FreeCluster(
-        compute=task.compute,
+        compute=compute,
         variation=cluster.variation,
-        homes=[homes[cluster.home(rank)][0] for rank in range(len(cluster.workers))],
-        servers=[homes[cluster.home(rank)][0] for rank in cluster.servers],
-        push_bytes=task.gradient,
-        reply_bytes=task.gradient,
-        sending=rates,
-        receiving=rates,
+        homes=[places[cluster.home(rank)] for rank in range(len(compute))],
+        servers=[places[cluster.home(rank)] for rank in cluster.servers],
+        push_bytes=gradient,
+        reply_bytes=gradient,
+        sending=list(rates.values()),
+        receiving=list(rates.values()),
         latency=cluster.latency,
-        update=update / len(cluster.servers),
+        update=update,
     )
 
 
-def _rule(phase: Phase) -> Rule:
-    options = phase.options
-    if phase.name == "bsp":
-        return Stale(0)
-    if phase.name == "ssp":
-        return Stale(int(options.get("bound", 3)))
-    if phase.name == "dssp":
-        return Dynamic(int(options.get("low", 2)), int(options.get("high", 8)))
-    return Free()
-
-
 def show_time(
-    ctx: Any,
-    script: Path,
-    module: bool,
+    machines: VirtualMachines,
     spec: Spec,
-    options: RunOptions,
-    wishes: ClusterWishes,
+    asked: int | None,
     steps: int | None,
     gradient: str | None,
     out: Output,
 ) -> int:
     """Print samples/s, waiting and staleness; the exit code."""
-    from phalanx.cli.request.request import check, check_at_least
     from phalanx.cli.request.values import read_size
 
     if len(spec.phases) > 1 or spec.phases[0].name == "single":
@@ -155,51 +99,41 @@ def show_time(
             f"--time-only cannot time '{spec.text}'",
             "Give one strategy of several workers; without --time-only any can be simulated.",
         )
-    check_at_least("--steps", steps, 1)
-    request = check(replace(options, workers=1), script, ctx.obj, module=module)
-    known, bytes_given = what_is_known(request), read_size("--gradient", gradient)
-    names = seats_of(request, options.workers)
-    workers = len(names)
+    names, size = machines.seats(asked), read_size("--gradient", gradient)
+    workers, profile, wishes = len(names), machines.profile, machines.wishes
     if workers > MOST_WORKERS:
         raise InputError(
             f"--workers {workers} is too many", f"--time-only has at most {MOST_WORKERS}."
         )
-    _check_known(known, wishes, bytes_given)
-    job = request.job(spec.text, None)
-    cluster = cluster_for(job, wishes, known, pool=options.pool is not None, names=names)
-    profile = known.profile
-    batch = options.batch or (profile.batch if profile else None)
-    samples = options.batch_per_worker or (batch / workers if batch else BATCH)
+    if profile is None and wishes.step_seconds is None:
+        raise _unknown("time of this script's steps", "--step-seconds 10ms+0.2ms")
+    if profile is None and size is None and wishes.rate is not None:
+        raise _unknown("size of this script's gradient", "--gradient 3.4MB")
+    cluster, options = machines.cluster(names, spec.text), machines.request.options
+    batch = options.batch or (profile.batch if profile else BATCH * workers)
+    samples = options.batch_per_worker or batch / workers
     if samples < 1:
         raise InputError(
             f"a batch of {batch} is too small for {workers} workers",
             f"Give a larger one: --batch {BATCH * workers}, or --batch-per-worker {BATCH}",
         )
-    size = bytes_given if bytes_given is not None else profile.gradient_bytes if profile else 0
-    task = Task(
-        spec.phases[0], cluster, speeds_for(wishes, workers) or [1.0] * workers, samples,
-        steps or STEPS, float(size), options.seed,
-    )  # fmt: skip
-    _tell(task, run_timed(task), spec.text, out)
+    if size is None:
+        size = profile.gradient_bytes if profile else 0
+    compute = np.array([w.fixed + w.each * samples for w in cluster.workers])
+    compute /= wishes.speeds_of(workers) or 1.0
+    found = run_timed(spec.phases[0], cluster, compute, size, steps or STEPS, options.seed)
+    _tell(found, workers, samples, spec.text, out)
     return 0
 
 
-def _check_known(known: Known, wishes: ClusterWishes, size: int | None) -> None:
-    if known.profile is None and wishes.step_seconds is None:
-        raise InputError(
-            "nothing is known about the time of this script's steps",
-            "Measure it: phalanx plan SCRIPT; or give --step-seconds 10ms+0.2ms",
-        )
-    if known.profile is None and size is None and wishes.rate is not None:
-        raise InputError(
-            "nothing is known about the size of this script's gradient",
-            "Measure it: phalanx plan SCRIPT; or give --gradient 3.4MB",
-        )
+def _unknown(what: str, remedy: str) -> InputError:
+    return InputError(
+        f"nothing is known about the {what}", f"Measure it: phalanx plan SCRIPT; or give {remedy}"
+    )
 
 
-def _tell(task: Task, found: Outcome, strategy: str, out: Output) -> None:
-    workers = len(task.cluster.workers)
-    rate = found.steps * task.samples / found.seconds if found.seconds else 0.0
+def _tell(found: Outcome, workers: int, samples: float, strategy: str, out: Output) -> None:
+    rate = found.steps * samples / found.seconds if found.seconds else 0.0
     waited = float(found.waited.mean()) / found.seconds if found.seconds else 0.0
     out.say(f"simulated, time only: {strategy}, {workers} workers", "bold")
     out.say(

@@ -12,25 +12,26 @@ from phalanx.core.errors import InputError
 
 MOST_GRID = 1000
 MOST_SEEDS = 100
+Tolerance = typer.Option(metavar="T", help="Accepted decline; accuracies in percentage points.")
+From = typer.Option("--from", metavar="SPEC", help="The strategy to begin with.")
+To = typer.Option(metavar="SPEC", help="The strategy to switch to.")
+Grid = typer.Option(metavar="N", help="Switch points: multiples of 1/N.")
+Metric = typer.Option(metavar="NAME", help="The metric, as logged at each epoch's end.")
+Seeds = typer.Option(metavar="N", help="Runs (seeds) per point.")
+Confirm = typer.Option(metavar="N", help="Fresh seeds to confirm with.")
 
 
 @o.expanded("batch_per_worker", "repeat", "on_nonfinite", "checkpoint_every", "keep", "detach")
 def tune_switch(
     ctx: typer.Context,
     script: o.Script,
-    tolerance: Annotated[
-        float, typer.Option(metavar="T", help="Accepted decline; accuracies in percentage points.")
-    ] = 0.3,
-    from_: Annotated[
-        str, typer.Option("--from", metavar="SPEC", help="The strategy to begin with.")
-    ] = ("allreduce"),
-    to: Annotated[str, typer.Option(metavar="SPEC", help="The strategy to switch to.")] = "async",
-    grid: Annotated[int, typer.Option(metavar="N", help="Switch points: multiples of 1/N.")] = 10,
-    metric: Annotated[
-        str, typer.Option(metavar="NAME", help="The metric, as logged at each epoch's end.")
-    ] = "test_accuracy",
-    seeds: Annotated[int, typer.Option(metavar="N", help="Runs (seeds) per point.")] = 1,
-    confirm: Annotated[int, typer.Option(metavar="N", help="Fresh seeds to confirm with.")] = 3,
+    tolerance: Annotated[float, Tolerance] = 0.3,
+    from_: Annotated[str, From] = "allreduce",
+    to: Annotated[str, To] = "async",
+    grid: Annotated[int, Grid] = 10,
+    metric: Annotated[str, Metric] = "test_accuracy",
+    seeds: Annotated[int, Seeds] = 1,
+    confirm: Annotated[int, Confirm] = 3,
     *,
     options: o.RunOptions,
 ) -> int:

@@ -3,189 +3,231 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from phalanx.cli.planning.virtual_values import (
-    ClusterWishes,
-    read_failures,
-    read_jitter,
-    read_short,
-    read_step,
-    read_stragglers,
-)
 from phalanx.cli.request.request import speeds_of
-from phalanx.cli.request.values import read_rate, read_slow
+from phalanx.cli.request.values import read_duration, read_rate, read_slow
 from phalanx.core.errors import InputError
 from phalanx.core.settings import VirtualCluster, VirtualWorker
 from phalanx.core.spec import parse_spec
-from phalanx.rules.collective_choice import USUAL_LATENCY
 
 if TYPE_CHECKING:
+    from phalanx.cli.output import Output
     from phalanx.cli.request.request import Request
     from phalanx.launch.launchers.launcher import Job
-    from phalanx.plan.job import JobProfile, MachineCosts
+    from phalanx.plan.job import JobProfile
     from phalanx.pool.measured import Probe
 
-UNKNOWN_EACH = 1e-3
-"""Seconds of a sample, where nothing is known."""
-UNKNOWN = (
-    "note: no profile of this script: a sample takes 1 ms of each worker; "
-    "measure with phalanx plan, or give --step-seconds"
-)
+UNKNOWN_STEP = 0.0, 1e-3
+"""Seconds of a step, and of each sample, where nothing is known."""
 
 
 @dataclass(frozen=True)
-class Known:
-    """What is known of the job and the machines."""
+class ClusterWishes:
+    """As typed; what is not given comes from the profile, the probe, or is left out."""
 
-    profile: JobProfile | None
-    probe: Probe | None
+    speeds: str | None = None
+    rate: str | None = None
+    latency: str | None = None
+    jitter: float | None = None
+    straggler: Sequence[str] = ()
+    fail: Sequence[str] = ()
+    step_seconds: str | None = None
 
-    def costs(self, machine: str) -> MachineCosts | None:
-        return self.profile.costs.get(machine) if self.profile else None
+    def step(self) -> tuple[float, float] | None:
+        """``10ms+0.2ms`` as the seconds of a step, and those of each sample."""
+        option, example = "--step-seconds", "10ms+0.2ms"
+        parts = self.step_seconds.split("+", 1) if self.step_seconds is not None else []
+        found = [read_duration(option, part, example, zero=True) or 0.0 for part in parts]
+        if parts and not any(found):
+            raise InputError(f"{option} must be above 0", f"For example: {option} {example}")
+        return (found[0], sum(found[1:])) if found else None
+
+    def speeds_of(self, workers: int) -> list[float] | None:
+        given = read_slow(self.speeds, "--speeds")
+        if len(given) > workers:
+            raise InputError(
+                f"--speeds has {len(given)} speeds for {workers} workers",
+                f"Give at most {workers}, or --workers {len(given)}.",
+            )
+        speeds = speeds_of(given or ((1.0,) if self.straggler else ()), workers)
+        for text in self.straggler:
+            rank, factor = _of_worker("--straggler", text, ":", "factor", workers)
+            if not 1 <= factor <= 1000:
+                raise InputError(f"--straggler {text}: the factor must be from 1 to 1000", "Try 4.")
+            assert speeds is not None
+            speeds[rank] /= factor
+        return speeds
+
+    def failures(self, workers: int) -> dict[int, int]:
+        found = {}
+        for text in self.fail:
+            rank, step = _of_worker("--fail", text, "@", "step", workers)
+            if step < 1 or not step.is_integer():
+                raise InputError(f"--fail {text}: steps are counted from 1", "Try --fail 2@100.")
+            found[rank] = int(step)
+        return found
 
 
-def what_is_known(request: Request) -> Known:
-    """From files only: nothing is measured."""
-    from phalanx.launch.profile.kept_profiles import job_key, read_kept
-    from phalanx.launch.profile.machine_kinds import Kinds
-    from phalanx.launch.profile.profile_job import plain_settings
-    from phalanx.pool.measured import read_probe
-
-    probe = read_probe(request.options.pool) if request.options.pool else None
-    asked, kinds = (
-        plain_settings(request.job("single", request.options.batch).settings),
-        Kinds(probe),
-    )
-    # How long it trains, and on how much, makes no difference to its curves.
-    plain = msgspec.structs.replace(asked, epochs=None, batch=None, batch_per_worker=None)
-    keys = [job_key(request.script, request.words, chosen) for chosen in (asked, plain)]
-    kept = {
-        m.name: next((p for key in keys if (p := read_kept(key, kinds.name(m), 0.0))), None)
-        for m in request.machines
-    }
-    costs = {name: next(iter(p.costs.values())) for name, p in kept.items() if p}
-    first = next((p for p in kept.values() if p), None)
-    return Known(msgspec.structs.replace(first, costs=costs) if first else None, probe)
-
-
-def speeds_for(wishes: ClusterWishes, workers: int) -> list[float] | None:
-    given = read_slow(wishes.speeds, "--speeds")
-    if len(given) > workers:
+def _of_worker(option: str, text: str, mark: str, what: str, workers: int) -> tuple[int, float]:
+    """``3:4``: the worker, and a number."""
+    rank, _, number = text.partition(mark)
+    try:
+        found = int(rank), float(number)
+    except ValueError:
         raise InputError(
-            f"--speeds has {len(given)} speeds for {workers} workers",
-            f"Give at most {workers}, or --workers {len(given)}.",
+            f"{option} {text} is not a worker and a {what}", f"For example: {option} 3{mark}4"
+        ) from None
+    if not 0 <= found[0] < workers:
+        raise InputError(
+            f"{option} {text}: there is no worker {found[0]} among {workers}",
+            f"Workers are counted from 0: the last is {workers - 1}.",
         )
-    slowed = read_stragglers(wishes.straggler, workers)
-    speeds = speeds_of(given, workers) or ([1.0] * workers if slowed else None)
-    for rank, factor in slowed.items():
-        assert speeds is not None
-        speeds[rank] /= factor
-    return speeds
+    return found
 
 
-def seats_of(request: Request, asked: int | None) -> list[str]:
-    """The machine of each worker, where nothing is started and so there is no limit."""
-    from phalanx.plan.placement import natural_workers, share_out
+class VirtualMachines:
+    """What is known of a job and its machines, from files only: nothing is measured.
 
-    machines = request.machines
-    shares = share_out(machines, natural_workers(machines) if asked is None else asked)
-    return [m.name for m, share in zip(machines, shares, strict=True) for _ in range(share)]
+    ``out`` says so where nothing is.
+    """
 
+    def __init__(self, request: Request, wishes: ClusterWishes, out: Output | None = None) -> None:
+        from phalanx.plan.cost.network import Network
+        from phalanx.pool.measured import read_probe
 
-def cluster_for(
-    job: Job, wishes: ClusterWishes, known: Known, *, pool: bool, names: list[str] | None = None
-) -> VirtualCluster:
-    """One worker for each seat of the plan, or on each of the machines of ``names``; without a
-    pool each is alone on one."""
-    from phalanx.plan.cost.network import Network
+        self.request, self.wishes, self._pool = request, wishes, request.options.pool
+        self._probe: Probe | None = read_probe(self._pool) if self._pool else None
+        self._network = Network(self._probe)
+        if out is not None and self.profile is None and wishes.step_seconds is None:
+            out.note(
+                "note: no profile of this script: a sample takes 1 ms of each worker; "
+                "measure with phalanx plan, or give --step-seconds"
+            )
 
-    names = names or [machine.name for machine, _ in job.plan.seats]
-    counts, network = Counter(names), Network(known.probe)
-    rate, latency = read_rate(wishes.rate), read_short("--latency", wishes.latency)
-    linked = pool or rate is not None
-    step, jitter = read_step(wishes.step_seconds), read_jitter(wishes.jitter)
+    @cached_property
+    def profile(self) -> JobProfile | None:
+        from phalanx.launch.profile.kept_profiles import job_key, read_kept
+        from phalanx.launch.profile.machine_kinds import Kinds
+        from phalanx.launch.profile.profile_job import plain_settings
 
-    def worker(name: str) -> VirtualWorker:
-        costs = known.costs(name)
-        crowd = counts[name] / max(1, _natural(job, name)) if pool else 1.0
-        fixed, each = step or (0.0, UNKNOWN_EACH)
-        if costs is not None and step is None:
-            work = costs.work
-            fixed, each = work.fixed * crowd, (work.each + costs.input) * crowd
-        measured = min(network.sending(name), network.receiving(name))
-        return VirtualWorker(
-            fixed=fixed,
-            each=each,
-            update=costs.update if costs else 0.0,
-            evaluate=costs.evaluate if costs else 0.0,
-            bandwidth=(rate / 8 if rate is not None else measured) if linked else None,
-            home=list(counts).index(name) if pool else None,
+        request, kinds = self.request, Kinds(self._probe)
+        asked = plain_settings(request.job("single", request.options.batch).settings)
+        # How long it trains, and on how much, makes no difference to its curves.
+        plain = msgspec.structs.replace(asked, epochs=None, batch=None, batch_per_worker=None)
+        keys = [job_key(request.script, request.words, chosen) for chosen in (asked, plain)]
+        found = {
+            m.name: kept
+            for m in request.machines
+            for key in reversed(keys)
+            if (kept := read_kept(key, kinds.name(m), 0.0))
+        }
+        costs = {name: next(iter(kept.costs.values())) for name, kept in found.items()}
+        return next((msgspec.structs.replace(p, costs=costs) for p in found.values()), None)
+
+    def seats(self, asked: int | None) -> list[str]:
+        """The machine of each worker, where nothing is started and so there is no limit."""
+        from phalanx.plan.placement import natural_workers, share_out
+
+        machines = self.request.machines
+        shares = share_out(machines, natural_workers(machines) if asked is None else asked)
+        return [m.name for m, share in zip(machines, shares, strict=True) for _ in range(share)]
+
+    def cluster(self, names: Sequence[str], strategy: str) -> VirtualCluster:
+        """A worker on each of the machines of ``names``; without a pool each is alone on one."""
+        from phalanx.rules.collective_choice import USUAL_LATENCY
+
+        wishes, rate = self.wishes, read_rate(self.wishes.rate)
+        linked = self._pool is not None or rate is not None
+        latency = read_duration("--latency", wishes.latency, "0.1ms", zero=True)
+        variation = wishes.jitter
+        if variation is not None and not 0 <= variation <= 10:
+            cause = f"--jitter must be from 0 to 10, not {variation:g}"
+            raise InputError(cause, "Try --jitter 0.1.")
+        if latency is None:
+            known = self._network.link(names)[0].latency if self._pool else USUAL_LATENCY
+            latency = known if linked else 0.0
+        if variation is None:
+            costs = self.profile.costs.items() if self.profile else ()
+            variation = max((c.work.variation for name, c in costs if name in names), default=0.0)
+        workers = self._workers(names, rate and rate / 8, linked)
+        return VirtualCluster(
+            workers=workers,
+            variation=variation,
+            latency=latency,
+            failures=wishes.failures(len(names)),
+            servers=_servers(strategy, VirtualCluster(workers=workers)),
         )
 
-    known_latency = network.link(names)[0].latency if pool else USUAL_LATENCY
-    varies = max((c.work.variation for n in counts if (c := known.costs(n))), default=0.0)
-    cluster = VirtualCluster(
-        workers=[worker(name) for name in names],
-        variation=varies if jitter is None else jitter,
-        latency=latency if latency is not None else known_latency if linked else 0.0,
-        failures=read_failures(wishes.fail, len(names)),
-    )
-    return msgspec.structs.replace(cluster, servers=_servers(job.plan.strategy, cluster))
+    def _workers(
+        self, names: Sequence[str], rate: float | None, linked: bool
+    ) -> list[VirtualWorker]:
+        from phalanx.plan.placement import natural_workers
 
+        counts, step = Counter(names), self.wishes.step()
+        natural = {m.name: natural_workers([m]) for m in self.request.machines}
+        found = {}
+        for home, (name, count) in enumerate(counts.items()):
+            costs = self.profile.costs.get(name) if self.profile else None
+            fixed, each = step or UNKNOWN_STEP
+            if costs is not None and step is None:
+                crowd = count / natural[name] if self._pool else 1.0
+                fixed = costs.work.fixed * crowd
+                each = (costs.work.each + costs.input) * crowd
+            found[name] = VirtualWorker(
+                fixed=fixed,
+                each=each,
+                update=costs.update if costs else 0.0,
+                evaluate=costs.evaluate if costs else 0.0,
+                bandwidth=(rate or self._network.rate(name)) if linked else None,
+                home=home if self._pool else None,
+            )
+        return [found[name] for name in names]
 
-def _natural(job: Job, name: str) -> int:
-    """Workers that a machine has if no number is asked for."""
-    return next(m.gpus or 1 for m in job.plan.machines if m.name == name)
+    def simulated(self, job: Job) -> Job:
+        """The same job in virtual time, in this process."""
+        from phalanx.launch.launchers.launcher import Fleet
+        from phalanx.pool.here import this_machine
+
+        if self.request.adopt:
+            raise InputError(
+                "a simulation needs a script that calls Phalanx: its workers are threads",
+                "Let 'phalanx adapt' write such a script.",
+            )
+        change, gpus = msgspec.structs.replace, this_machine().machines[0].gpus
+        names = [machine.name for machine, _ in job.plan.seats]
+        machines = []
+        for machine in job.plan.machines:
+            devices = [f"cuda:{slot.rank % gpus}" if gpus else "cpu" for slot in machine.slots]
+            pairs = zip(machine.slots, devices, strict=True)
+            slots = [change(slot, device=d, cpus=[], threads=1) for slot, d in pairs]
+            machines.append(change(machine, slots=slots))
+        settings = change(
+            job.settings,
+            virtual=self.cluster(names, job.plan.strategy),
+            rate=None,
+            slow=self.wishes.speeds_of(job.plan.workers),
+        )
+        return replace(
+            job,
+            settings=settings,
+            plan=change(job.plan, machines=machines),
+            launcher="inprocess",
+            fleet=Fleet(workers=job.fleet.workers),
+        )
 
 
 def _servers(strategy: str, cluster: VirtualCluster) -> tuple[int, ...]:
     """As between machines: by number, or one for two machines, on the best links."""
     from phalanx.plan.servers import Host, place_servers
 
-    firsts: dict[int, int] = {}
-    for rank in range(len(cluster.workers)):
-        firsts.setdefault(cluster.home(rank), rank)
+    firsts = {cluster.home(rank): rank for rank in reversed(range(len(cluster.workers)))}
+    ranks = sorted(firsts.values())
     asked = [p.options["servers"] for p in parse_spec(strategy).phases if "servers" in p.options]
-    hosts = [
-        Host(str(rank), (cluster.workers[rank].bandwidth or 0.0) * 8, 1) for rank in firsts.values()
-    ]
-    names = place_servers(hosts, int(asked[0]) if asked else None)
-    return tuple(int(name) for name in names)
-
-
-def simulated(request: Request, job: Job, wishes: ClusterWishes, known: Known) -> Job:
-    """The same job in virtual time, in this process."""
-    from phalanx.launch.launchers.launcher import Fleet
-    from phalanx.plan.plan import Slot
-    from phalanx.pool.here import this_machine
-
-    if request.adopt:
-        raise InputError(
-            "a simulation needs a script that calls Phalanx: its workers are threads",
-            "Let 'phalanx adapt' write such a script.",
-        )
-    pool = request.options.pool is not None
-    cluster = cluster_for(job, wishes, known, pool=pool)
-    gpus = this_machine().machines[0].gpus
-
-    def here(slot: Slot) -> Slot:
-        device = f"cuda:{slot.rank % gpus}" if gpus else "cpu"
-        return msgspec.structs.replace(slot, device=device, cpus=[], threads=1)
-
-    machines = [
-        msgspec.structs.replace(m, slots=[here(slot) for slot in m.slots])
-        for m in job.plan.machines
-    ]
-    settings = msgspec.structs.replace(
-        job.settings,
-        virtual=cluster,
-        rate=None,
-        slow=speeds_for(wishes, job.plan.workers),
-    )
-    plan = msgspec.structs.replace(job.plan, machines=machines)
-    fleet = Fleet(workers=job.fleet.workers)
-    return replace(job, settings=settings, plan=plan, launcher="inprocess", fleet=fleet)
+    hosts = [Host(str(r), 8 * (cluster.workers[r].bandwidth or 0.0), 1) for r in ranks]
+    return tuple(int(name) for name in place_servers(hosts, int(asked[0]) if asked else None))

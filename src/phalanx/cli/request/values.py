@@ -17,6 +17,7 @@ RATE_UNITS = {"": 1.0, "bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 SLOWEST = 0.001
 LEAST_RATE = 1e3  # bits per second
 MINUTES = {"min": 1.0, "h": 60.0}
+TIME_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _NUMBER = re.compile(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 
 
@@ -74,19 +75,20 @@ def read_rate(text: str | None) -> float | None:
     return number * RATE_UNITS[unit]
 
 
-def read_duration(option: str, text: str | None) -> float | None:
-    """``90s``, ``30min`` or ``2h`` as seconds."""
+def read_duration(
+    option: str, text: str | None, example: str = "90s, 30min or 2h", *, zero: bool = False
+) -> float | None:
+    """``0.1ms``, ``90s`` or ``2h`` as seconds."""
     if text is None:
         return None
-    example = f"For example: {option} 90s, 30min or 2h"
+    example = f"For example: {option} {example}"
     number, unit = _split(option, text, example)
-    units = {"s": 1.0, **{name: 60.0 * minutes for name, minutes in MINUTES.items()}}
-    if unit not in units:
+    if unit not in TIME_UNITS:
         what = f"unknown unit '{unit}'" if unit else "a time needs its unit"
         raise InputError(f"{option} {text}: {what}", example)
-    if not 0 < number < math.inf:
+    if not (zero or number > 0) or number == math.inf:
         raise InputError(f"{option} {text}: the time must be above 0", example)
-    return number * units[unit]
+    return number * TIME_UNITS[unit]
 
 
 def read_checkpoints(text: str, keep: int) -> CheckpointTimes:

@@ -94,17 +94,15 @@ def compare_checked(
 
 def _simulated(request: Request, out: Output) -> Callable[[StudyCell], Job]:
     """The same runs in virtual time: --slow and --rate are those of the cluster."""
-    from phalanx.cli.planning.virtual_cluster import UNKNOWN, simulated, what_is_known
-    from phalanx.cli.planning.virtual_values import ClusterWishes
+    from phalanx.cli.planning.virtual_cluster import ClusterWishes, VirtualMachines
 
-    options, known = request.options, what_is_known(request)
-    if known.profile is None:
-        out.note(UNKNOWN)
+    options = request.options
+    several = VirtualMachines(request, ClusterWishes(options.slow, options.rate), out)
+    alone = VirtualMachines(request, ClusterWishes(rate=options.rate))
 
     def make_job(cell: StudyCell) -> Job:
         job = request.job(cell.strategy, cell.batch, repeat=cell.repeat)
-        speeds = None if job.plan.workers == 1 else options.slow
-        return simulated(request, job, ClusterWishes(speeds, options.rate), known)
+        return (alone if job.plan.workers == 1 else several).simulated(job)
 
     return make_job
 

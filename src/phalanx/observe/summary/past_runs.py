@@ -1,4 +1,4 @@
-"""What past runs say to who plans the next: accuracies of the same script, and kept promises."""
+"""What past runs say for the next plan: accuracies of the same script, and kept promises."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.spec import parse_spec
 from phalanx.observe.summary.run_records import LaunchRecord, read_record
 from phalanx.observe.summary.summary_fields import Summary
-from phalanx.plan.choice.evidence import Pair, PredictedRun
+from phalanx.plan.choice.evidence import Losses
 from phalanx.plan.cost.model import is_same_mathematics
 
 MOST_RUNS = 300
@@ -33,11 +33,19 @@ class PastRun:
         found = self.summary.test_accuracy
         return self.summary.validation_accuracy if found is None else found
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it computed what one process would."""
+        try:
+            return is_same_mathematics(parse_spec(self.summary.strategy or ""))
+        except InputError:  # another version's
+            return False
+
 
 def past_runs(home: Path) -> list[PastRun]:
     """Those that were done, the oldest first."""
     try:
-        folders = sorted((f for f in home.iterdir() if f.is_dir()), key=lambda f: f.name)
+        folders = sorted(folder for folder in home.iterdir() if folder.is_dir())
     except OSError:
         return []
     return [run for folder in folders[-MOST_RUNS:] if (run := _read(RunPaths(folder))) is not None]
@@ -52,61 +60,39 @@ def digest_of(script: Path) -> str:
 
 def _read(paths: RunPaths) -> PastRun | None:
     try:
-        summary, launch = (
-            read_record(paths.summary, Summary),
-            read_record(paths.launch, LaunchRecord),
-        )
+        summary = read_record(paths.summary, Summary)
+        launch = read_record(paths.launch, LaunchRecord)
     except InputError:  # larger than anything that is ours
         return None
     if summary is None or launch is None or launch.script is None or summary.status != "done":
         return None
     data = tuple((d.name, d.samples, tuple(sorted(d.checksums.items()))) for d in summary.data)
-    epochs, precision = summary.epochs, summary.precision
-    ground = (tuple(launch.arguments), data, epochs, summary.batch, precision)
+    ground = tuple(launch.arguments), data, summary.epochs, summary.batch, summary.precision
     return PastRun(digest_of(paths.source / Path(launch.script).name), ground, summary)
 
 
-def pairs_of(runs: Sequence[PastRun], script: Path, arguments: Sequence[str]) -> list[Pair]:
-    """Runs of the same script, data and seed, one with the mathematics of one process."""
+def losses_of(runs: Sequence[PastRun], script: Path, arguments: Sequence[str]) -> Losses:
+    """Of pairs of runs of the same script, data and seed; of equal ones the newest."""
     digest = digest_of(script)
     ours = [r for r in runs if digest and r.script == digest and r.ground[0] == tuple(arguments)]
-    known = [run for run in ours if run.accuracy is not None and run.summary.strategy]
-    baselines = {(r.ground, r.summary.seed): r for r in known if _is_plain(r.summary.strategy)}
-    return list(_paired(known, baselines))
+    known = [(r, r.summary, r.accuracy) for r in ours if r.accuracy is not None]
+    baselines = {(r.ground, found.seed): value for r, found, value in known if r.is_plain}
+    losses: dict[tuple[str, int], dict[int, float]] = {}
+    for run, found, value in known:
+        baseline = baselines.get((run.ground, found.seed))
+        if found.strategy and baseline is not None and not run.is_plain:
+            by_seed = losses.setdefault((found.strategy, found.workers or 1), {})
+            by_seed[found.seed or 0] = baseline - value
+    return losses
 
 
-def _paired(
-    runs: Sequence[PastRun], baselines: dict[tuple[tuple[object, ...], int | None], PastRun]
-) -> Iterator[Pair]:
-    for run in runs:
-        summary, baseline = run.summary, baselines.get((run.ground, run.summary.seed))
-        if baseline is None or _is_plain(summary.strategy):
-            continue
-        before, after = baseline.accuracy, run.accuracy
-        if summary.strategy and before is not None and after is not None:
-            workers, seed = summary.workers or 1, summary.seed or 0
-            yield Pair(summary.strategy, workers, seed, before, after)
-
-
-def outcomes_of(runs: Sequence[PastRun]) -> list[PredictedRun]:
-    """Runs that were predicted, with what became of it."""
-    found = []
+def outcomes_of(runs: Sequence[PastRun]) -> Iterator[tuple[list[str], str, float]]:
+    """Of those that were predicted: machines, strategy, seconds of a step by predicted ones."""
     for run in runs:
         summary, predicted = run.summary, run.summary.predicted
         rate, expected = summary.samples_per_second, predicted.get("samples_per_second")
         if rate and expected and summary.strategy:
             raw = expected * (predicted.get("factor") or 1.0)
-            names = tuple(machine.name for machine in summary.machines)
-            found.append(PredictedRun(names, _name(summary.strategy), raw / rate))
-    return found
-
-
-def _is_plain(strategy: str | None) -> bool:
-    try:
-        return strategy is not None and is_same_mathematics(parse_spec(strategy))
-    except InputError:  # another version's
-        return False
-
-
-def _name(strategy: str) -> str:
-    return strategy.partition(":")[0].partition("+")[0].partition("@")[0]
+            names = [machine.name for machine in summary.machines]
+            name = summary.strategy.partition(":")[0].partition("+")[0].partition("@")[0]
+            yield names, name, raw / rate

@@ -9,10 +9,10 @@ import msgspec
 
 from phalanx.core.errors import InputError
 from phalanx.core.words import seconds
-from phalanx.plan.choice.evidence import Evidence, never
-from phalanx.plan.choice.reasons import reasons_for
-from phalanx.plan.choice.search import Approved, best_by_size, others
-from phalanx.plan.choice.wishes import COST, TIME, Wishes
+from phalanx.plan.choice.evidence import Losses, keeps_accuracy
+from phalanx.plan.choice.reasons import Reasons
+from phalanx.plan.choice.search import best_by_size, choosable, others, selections
+from phalanx.plan.choice.wishes import COST, Wishes
 from phalanx.plan.cost.model import CostModel
 from phalanx.plan.prediction import Interval, Prediction
 from phalanx.pool.machine import Machine
@@ -35,10 +35,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choose_plan(
-    model: CostModel,
-    machines: Sequence[Machine],
-    wishes: Wishes,
-    evidence: Evidence | None = None,
+    model: CostModel, machines: Sequence[Machine], wishes: Wishes, losses: Losses | None = None
 ) -> Choice:
     """The machines and the strategy for a job."""
     if not machines:
@@ -48,34 +45,37 @@ def choose_plan(
             "--objective cost needs prices, and no machine has one",
             "Add price_per_hour to the machines of the blueprint.",
         )
-    approved = evidence.approves(wishes.max_accuracy_loss) if evidence else never
-    best = best_by_size(model, machines, wishes, approved)
+    losses = losses or {}
+
+    def approved(strategy: str, workers: int) -> bool:
+        found = losses.get((strategy, workers), {})
+        return keeps_accuracy(found.values(), wishes.max_accuracy_loss)
+
+    found = [p for s in selections(model, machines) for p in choosable(model, s, approved)]
+    best = best_by_size(found, wishes)
     if not best:
-        raise _impossible(model, machines, wishes, approved)
+        raise _impossible(found, wishes)
     chosen = decide(best, wishes)
     ranked = sorted(best.values(), key=lambda p: wishes.value(p).value)
-    by_name = {m.name: m for m in machines}
-    bases = [[by_name[n] for n in p.machines] for p in ranked if len(p.machines) > 1]
-    found = others(model, bases[:MOST_BASES], wishes, approved)
-    unknown = [p for p in found if least_gain(wishes.value(chosen), wishes.value(p)) > LEAST_GAIN]
-    quickest = chosen
-    if wishes.objective != TIME:
-        quickest = decide(best_by_size(model, machines, Wishes(), approved), Wishes())
-    return Choice(
-        chosen=chosen,
-        ranked=ranked,
-        unknown=unknown,
-        reasons=reasons_for(model, machines, wishes, chosen, quickest, best, unknown, evidence),
-    )
+    bases = [[m for m in machines if m.name in p.machines] for p in ranked if len(p.machines) > 1]
+    unknown = [
+        p
+        for p in others(model, bases[:MOST_BASES], wishes, approved)
+        if least_gain(wishes.value(chosen), wishes.value(p)) > LEAST_GAIN
+    ]
+    quickest = decide(best_by_size(found, Wishes()), Wishes())
+    names = [machine.name for machine in machines]
+    reasons = Reasons(model, names, wishes, chosen, quickest, best, unknown, losses).all()
+    return Choice(chosen=chosen, ranked=ranked, unknown=unknown, reasons=reasons)
 
 
 def decide(best: Mapping[int, Prediction], wishes: Wishes) -> Prediction:
     """From few machines to many: more only where the lower end of the gain exceeds 5 %."""
-    sizes = sorted(best)
-    chosen = best[sizes[0]]
-    for size in sizes[1:]:
-        if least_gain(wishes.value(chosen), wishes.value(best[size])) > LEAST_GAIN:
-            chosen = best[size]
+    first, *larger = (best[size] for size in sorted(best))
+    chosen = first
+    for found in larger:
+        if least_gain(wishes.value(chosen), wishes.value(found)) > LEAST_GAIN:
+            chosen = found
     return chosen
 
 
@@ -89,32 +89,24 @@ def least_gain(before: Interval, after: Interval) -> float:
     return before.value / after.value / (1.0 + error)
 
 
-def _impossible(
-    model: CostModel, machines: Sequence[Machine], wishes: Wishes, approved: Approved
-) -> InputError:
+def _impossible(found: Sequence[Prediction], wishes: Wishes) -> InputError:
     """What was wished for cannot be had; what can."""
-    quickest = min(
-        best_by_size(model, machines, Wishes(), approved).values(), key=lambda p: p.seconds.value
-    )
-    if wishes.deadline is not None and quickest.seconds.value > wishes.deadline:
-        best = f"{seconds(quickest.seconds.value)} ({quickest.strategy} on "
+    quickest = min(found, key=lambda p: p.seconds.value)
+    cheapest = min(found, key=lambda p: p.price.value if p.price else 0.0)
+    time, price = quickest.seconds.value, cheapest.price.value if cheapest.price else 0.0
+    if wishes.deadline is not None and time > wishes.deadline:
         return InputError(
             f"no plan meets the deadline of {seconds(wishes.deadline)}",
-            f"The best possible is {best}{', '.join(quickest.machines)}).",
+            f"The best possible is {seconds(time)} ({quickest.strategy} on "
+            f"{', '.join(quickest.machines)}).",
         )
-    cheapest = min(
-        best_by_size(model, machines, Wishes(COST), approved).values(),
-        key=lambda p: p.price.value if p.price else 0.0,
-    )
-    price = cheapest.price.value if cheapest.price else 0.0
-    where = f"{cheapest.strategy} on {', '.join(cheapest.machines)}"
     if wishes.budget is not None and price > wishes.budget:
         return InputError(
             f"no plan stays within the budget of {wishes.budget:g}",
-            f"The cheapest costs {price:.3g} ({where}) and takes "
-            f"{seconds(cheapest.seconds.value)}.",
+            f"The cheapest costs {price:.3g} ({cheapest.strategy} on "
+            f"{', '.join(cheapest.machines)}) and takes {seconds(cheapest.seconds.value)}.",
         )
     return InputError(
         "no plan meets both the deadline and the budget",
-        f"The quickest takes {seconds(quickest.seconds.value)}; the cheapest costs {price:.3g}.",
+        f"The quickest takes {seconds(time)}; the cheapest costs {price:.3g}.",
     )

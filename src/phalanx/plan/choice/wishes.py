@@ -42,6 +42,12 @@ class Wishes:
         price = found.price.value if found.price else 0.0
         return self.budget is None or price <= self.budget
 
+    def shown(self, value: float) -> str:
+        """A value of the objective, with its unit."""
+        if self.objective == ENERGY:
+            return joules(value)
+        return f"{value:.3g}" if self.objective == COST else seconds(value)
+
 
 def joules(value: float) -> str:
     """``3.2 kJ``"""
@@ -49,10 +55,3 @@ def joules(value: float) -> str:
         if value >= size:
             return f"{value / size:.3g} {unit}"
     return f"{value:.3g} J"
-
-
-def shown(wishes: Wishes, value: float) -> str:
-    """A value of the objective, with its unit."""
-    if wishes.objective == ENERGY:
-        return joules(value)
-    return f"{value:.3g}" if wishes.objective == COST else seconds(value)

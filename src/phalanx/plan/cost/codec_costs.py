@@ -6,12 +6,6 @@ from dataclasses import dataclass
 
 from phalanx.core.spec.codecs import CodecSpec
 
-INDEX_BYTES = 4
-VALUE_BYTES = 4
-SCALE_BYTES = 4
-DEFAULT_BLOCK = 256
-DEFAULT_TOPK = 0.01
-
 SPEED = {
     "fp16": 0.40e9,
     "bf16": 3.7e9,
@@ -24,51 +18,33 @@ SPEED = {
 """Bytes a second of float32 that one core encodes and decodes again (``python -m benchmarks
 codecs``, 2-core ARM machine, 16 MB of normal noise)."""
 SPEED_OF_OTHERS = 0.5e9
-ENCODING = 0.5
-"""The part of that time that encoding takes; the rest is decoding."""
-ERROR = 0.5
-"""Other processors encode at other speeds, and these are one machine's."""
 
 
 @dataclass(frozen=True)
 class CodecCost:
-    """``ratio``: bytes on the wire for a byte of the gradient; seconds for a byte of it."""
-
     ratio: float = 1.0
-    encode: float = 0.0
-    decode: float = 0.0
-    certain: bool = True
-    """Whether the ratio follows from the codec; some depend on the values or on the shapes."""
-
-
-NO_CODEC = CodecCost()
+    """Bytes on the wire for a byte of the gradient."""
+    coding: float = 0.0
+    """Seconds to encode a byte of it; decoding takes as long."""
+    error: float = 0.5
+    """Of the seconds, as a share: other processors encode at other speeds. More where the ratio
+    depends on the values or on the shapes."""
 
 
 def codec_cost(codec: CodecSpec | None) -> CodecCost:
     if codec is None:
-        return NO_CODEC
-    ratio = _ratio(codec)
-    seconds = 1.0 / SPEED.get(codec.name, SPEED_OF_OTHERS)
-    return CodecCost(
-        ratio=1.0 if ratio is None else ratio,
-        encode=ENCODING * seconds,
-        decode=(1.0 - ENCODING) * seconds,
-        certain=ratio is not None and codec.name != "powersgd",
-    )
-
-
-def _ratio(codec: CodecSpec) -> float | None:
-    """``None``: it depends on the values."""
-    if codec.name in ("fp16", "bf16"):
-        return 0.5
-    if codec.name in ("int8", "int4"):
-        bits = 8 if codec.name == "int8" else 4
-        block = int(codec.options.get("block", DEFAULT_BLOCK))
-        return (bits / 8 + SCALE_BYTES / block) / VALUE_BYTES
-    if codec.name == "topk":
-        share = float(codec.options.get("ratio", DEFAULT_TOPK))
-        return min(1.0, share * (INDEX_BYTES + VALUE_BYTES) / VALUE_BYTES)
-    if codec.name == "powersgd":
+        return CodecCost()
+    options = codec.options
+    scale = 4 / int(options.get("block", 256))
+    ratios = {
+        "fp16": 0.5,
+        "bf16": 0.5,
+        "int8": (1.0 + scale) / 4,
+        "int4": (0.5 + scale) / 4,
+        "topk": min(1.0, 2 * float(options.get("ratio", 0.01))),  # an index with each value
         # Two thin matrices of a square one of a million values; vectors go whole.
-        return min(1.0, 2.0 * int(codec.options.get("rank", 4)) / 1000)
-    return None
+        "powersgd": min(1.0, 2 * int(options.get("rank", 4)) / 1000),
+    }
+    certain = codec.name in ratios and codec.name != "powersgd"
+    seconds = 1.0 / SPEED.get(codec.name, SPEED_OF_OTHERS)
+    return CodecCost(ratios.get(codec.name, 1.0), seconds / 2, 0.5 if certain else 1.0)

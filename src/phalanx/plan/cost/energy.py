@@ -9,12 +9,9 @@ from phalanx.pool.machine import Machine
 from phalanx.pool.measured import Probe
 
 MEASURED, BLUEPRINT, ESTIMATE = "measured", "blueprint", "estimate"
-BASE_WATTS = 10.0
-CORE_WATTS = 8.0
-GPU_WATTS = 250.0
-"""Guesses for machines of which nothing is known; what they give is called an estimate."""
 ERRORS = {MEASURED: 0.1, BLUEPRINT: 0.3, ESTIMATE: 0.6}
-_WORST = (MEASURED, BLUEPRINT, ESTIMATE)
+BASE_WATTS, CORE_WATTS, GPU_WATTS = 10.0, 8.0, 250.0
+"""Guesses for machines of which nothing is known; what they give is called an estimate."""
 
 
 def watts_of(machine: Machine, probe: Probe | None) -> tuple[float, str]:
@@ -32,19 +29,15 @@ def joules_of(
     machines: Sequence[Machine], busy: Mapping[str, float], error: float, probe: Probe | None
 ) -> tuple[Interval, str]:
     """``busy``: seconds by machine, each with an ``error`` as a share."""
-    joules, sources = 0.0, {MEASURED}
-    for machine in machines:
-        watts, source = watts_of(machine, probe)
-        joules += watts * busy[machine.name]
-        sources.add(source)
-    worst = max(sources, key=_WORST.index)
+    known = [watts_of(machine, probe) for machine in machines]
+    joules = sum(w * busy[m.name] for m, (w, _) in zip(machines, known, strict=True))
+    worst = max((source for _, source in known), key=ERRORS.__getitem__)
     return Interval.around(joules, error + ERRORS[worst]), worst
 
 
 def price_of(machines: Sequence[Machine], seconds: Interval) -> Interval | None:
     """Of machines that are held for the whole run; those without a price cost nothing."""
     prices = [m.price_per_hour for m in machines if m.price_per_hour is not None]
-    if not prices:
-        return None
     each = sum(prices) / 3600
-    return Interval(seconds.low * each, seconds.value * each, seconds.high * each)
+    values = (seconds.low * each, seconds.value * each, seconds.high * each)
+    return Interval(*values) if prices else None

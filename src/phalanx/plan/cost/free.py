@@ -2,215 +2,115 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from math import inf
 
-from phalanx.core.spec import Phase
-from phalanx.plan.cost.codec_costs import codec_cost
-from phalanx.plan.cost.lockstep import link_words, servers_of
-from phalanx.plan.cost.network import UNKNOWN_ERROR, Network
-from phalanx.plan.cost.selected_workers import Member, SelectedWorkers
-from phalanx.plan.cost.step_cost import BARRIER_SECONDS, MEMORY_SPEED, StepCost, combined, lateness
-from phalanx.plan.job import JobProfile
+import numpy as np
+
+from phalanx.plan.cost.network import UNKNOWN_ERROR
+from phalanx.plan.cost.step_cost import Setup, StepCost, combined, lateness
+from phalanx.plan.timing.free import run_free
+from phalanx.plan.timing.work import FreeCluster
+from phalanx.rules.admission import Free, Rule, rule_of
+from phalanx.rules.grouping import Team, teams_of
 
 ASKING_SECONDS = 0.5e-3
 """What a push costs besides its bytes: claiming samples, requests, copies (``hosts-steps``)."""
-FLUID_ERROR = 0.5
-"""Of the closed form, which leaves out how pushes meet at a server: rather a floor."""
+ROUGH_ERROR = 0.5
+"""Of links as queues, which leave out how pushes meet at a server: rather a floor."""
 ENGINE_ERROR = 0.06
 """Of the event engine on shared links."""
-GROUP_SIZE = 2
+ROUNDS = 60
+"""Steps of each worker that are played: a few hundred pushes settle the pace of a small pool."""
+EDGE = 0.15
 
 
-@dataclass(frozen=True)
-class Crew:
-    """What pushes as one: a worker, or a group."""
-
-    members: tuple[int, ...]
-    home: str
-    samples: float
-    computing: float
-    """With what it takes to sum inside a group."""
-
-
-@dataclass(frozen=True)
-class StoreTraffic:
-    """What the crews and the servers do to each other."""
-
-    crews: list[Crew]
-    servers: tuple[str, ...]
-    push: float
-    """Bytes of a crew's push, to all servers together."""
-    reply: float
-    update: float
-    """Seconds of one server's update with one push."""
-    coding: float
-    """Seconds of a push that its sender encodes."""
-    bound: int | None
-    """Steps that a crew may be ahead of the slowest; ``None``: any."""
-
-
-def traffic_of(
-    job: JobProfile, team: SelectedWorkers, network: Network, phase: Phase
-) -> StoreTraffic:
-    codec = codec_cost(phase.codec)
-    crews = _crews(job, team, network, phase)
-    servers = servers_of(team, network, phase) if len(team.hosts) > 1 else (team.hosts[0],)
-    size = float(job.gradient_bytes)
-    updates = {m.machine: m.costs.update for m in team.members}
-    slowest = max(updates.get(name, 0.0) for name in servers)
-    bound = {"ssp": int(phase.options.get("bound", 3)), "dssp": int(phase.options.get("high", 8))}
-    return StoreTraffic(
-        crews=crews,
-        servers=servers,
-        push=size * codec.ratio,
-        reply=size,
-        update=(slowest + size * codec.decode) / len(servers),
-        coding=size * codec.encode,
-        bound=bound.get(phase.name),
-    )
-
-
-def free_cost(
-    job: JobProfile,
-    team: SelectedWorkers,
-    network: Network,
-    phase: Phase,
-    seconds: float | None = None,
-) -> StepCost:
-    """``seconds``: of a global batch, from the engine; else the closed form."""
-    traffic = traffic_of(job, team, network, phase)
-    found = fluid_seconds(job, team, network, traffic) if seconds is None else seconds
-    turns = [job.batch and crew.samples / job.batch for crew in traffic.crews]
-    error = _error(team, network, traffic, found, closed=seconds is None)
-    samples, busy = [0.0] * len(team.members), [0.0] * len(team.members)
-    for crew in traffic.crews:
-        for rank in crew.members:
-            samples[rank] = crew.samples / len(crew.members)
-            busy[rank] = min(found, crew.computing)
-    slowest = max(traffic.crews, key=lambda crew: crew.computing)
-    computing = min(found, sum(c.computing * t for c, t in zip(traffic.crews, turns, strict=True)))
-    return StepCost(
-        found,
-        error,
-        computing,
-        found - computing,
-        samples,
-        busy,
-        slowest.home,
-        link_words(team, network),
-        traffic.servers if len(team.hosts) > 1 else (),
-    )
-
-
-def fluid_seconds(
-    job: JobProfile, team: SelectedWorkers, network: Network, traffic: StoreTraffic
-) -> float:
-    """Seconds of a global batch: crews at their own pace, slowed where a server's link is full."""
-    alone = [_cycle(crew, team, network, traffic) for crew in traffic.crews]
-    if traffic.bound is not None:
-        alone = [max(alone)] * len(alone)
-    rates = [1.0 / cycle for cycle in alone]
-    load = _load(rates, team, network, traffic)
-    throughput = sum(
-        crew.samples * rate / (load if crew.home in load_bound(team, traffic) else 1.0)
-        for crew, rate in zip(traffic.crews, rates, strict=True)
-    )
-    if traffic.bound is not None:
-        throughput = sum(c.samples for c in traffic.crews) / (alone[0] * load)
-    return job.batch / throughput
-
-
-def load_bound(team: SelectedWorkers, traffic: StoreTraffic) -> set[str]:
-    """Homes whose pushes cross a link."""
-    if len(team.hosts) == 1:
-        return {team.hosts[0]}
-    return {c.home for c in traffic.crews if set(traffic.servers) != {c.home}}
-
-
-def _cycle(crew: Crew, team: SelectedWorkers, network: Network, traffic: StoreTraffic) -> float:
-    """One step of a crew that meets nobody."""
-    busy = crew.computing + traffic.coding + traffic.update * len(traffic.servers)
-    if len(team.hosts) == 1:
-        return busy + (traffic.push + traffic.reply) / MEMORY_SPEED
-    away = sum(name != crew.home for name in traffic.servers) / len(traffic.servers)
-    latency = network.link(team.hosts)[0].latency
-    out = min(network.sending(crew.home), sum(network.receiving(s) for s in traffic.servers))
-    back = min(network.receiving(crew.home), sum(network.sending(s) for s in traffic.servers))
-    moving = away * (traffic.push / out + traffic.reply / back)
-    return busy + moving + 2.0 * latency * (away > 0) + ASKING_SECONDS
-
-
-def _load(
-    rates: list[float], team: SelectedWorkers, network: Network, traffic: StoreTraffic
-) -> float:
-    """How much more the busiest server is asked for than it can do; 1 if it can."""
-    worst, count = 1.0, len(traffic.servers)
-    for name in set(traffic.servers):
-        part = traffic.servers.count(name) / count
-        worst = max(worst, sum(rates) * traffic.update * traffic.servers.count(name))
-        if len(team.hosts) == 1:
-            continue
-        pairs = zip(traffic.crews, rates, strict=True)
-        remote = sum(rate for crew, rate in pairs if crew.home != name)
-        own = sum(rates) - remote
-        into = remote * traffic.push * part + own * traffic.reply * (1.0 - part)
-        out = remote * traffic.reply * part + own * traffic.push * (1.0 - part)
-        worst = max(worst, into / network.receiving(name), out / network.sending(name))
-    return worst
-
-
-def _error(
-    team: SelectedWorkers, network: Network, traffic: StoreTraffic, seconds: float, *, closed: bool
-) -> float:
-    computing = max(
-        team.members[rank].error(crew.samples / len(crew.members))
-        for crew in traffic.crews
-        for rank in crew.members
-    )
-    moving = FLUID_ERROR if closed else ENGINE_ERROR
-    if not network.measured(team.hosts):
-        moving = UNKNOWN_ERROR
-    longest = max(crew.computing for crew in traffic.crews)
-    part = min(1.0, longest / max(seconds, 1e-12))
-    return combined([(part, computing), (1.0 - part, moving)]) + (moving * part * 0.5)
-
-
-def _crews(job: JobProfile, team: SelectedWorkers, network: Network, phase: Phase) -> list[Crew]:
+def free_cost(setup: Setup, *, exact: bool) -> StepCost:
+    """``exact``: by the event engine; else links and servers are queues."""
+    job, team, phase = setup.job, setup.team, setup.phase
     count = len(team.members)
-    equal = [job.batch / count] * count
-    samples = team.samples if phase.traits.balanced else equal
-    groups = _groups(team, phase) if phase.traits.grouped else [(rank,) for rank in range(count)]
-    return [_crew(job, team, network, ranks, samples) for ranks in groups]
+    samples = team.samples if phase.traits.balanced else [job.batch / count] * count
+    crews: list[Team] = [(rank,) for rank in range(count)]  # what pushes as one
+    if phase.traits.grouped:
+        speeds = [1.0 / m.seconds(job.batch / count) for m in team.members]
+        crews = teams_of(phase, count, lambda: [m.host for m in team.members], speeds)
+    computing = [_computing(setup, crew, samples) for crew in crews]
+    pushed = [sum(samples[rank] for rank in crew) for crew in crews]
+    rule = rule_of(phase.name, phase.options)
+    pace = (_played if exact else _rough)(_cluster(setup, crews, computing), rule, pushed)
+    seconds = job.batch / pace
+    unsure = ENGINE_ERROR if exact else ROUGH_ERROR
+    if not setup.network.measured(team.hosts):
+        unsure = UNKNOWN_ERROR
+    part = min(1.0, max(computing) / max(seconds, 1e-12))
+    error = max(member.error(n) for member, n in zip(team.members, samples, strict=True))
+    mean = min(seconds, float(np.dot(computing, pushed)) / job.batch)
+    busy = {r: min(seconds, s) for crew, s in zip(crews, computing, strict=True) for r in crew}
+    return StepCost(
+        mean,
+        seconds - mean,
+        combined((part, error), (1.0 - part, unsure)) + unsure * part * 0.5,
+        samples,
+        [busy[rank] for rank in range(count)],
+        team.members[crews[int(np.argmax(computing))][0]].machine,
+        setup.link_words,
+        setup.servers if setup.apart else (),
+    )
 
 
-def _crew(
-    job: JobProfile,
-    team: SelectedWorkers,
-    network: Network,
-    ranks: tuple[int, ...],
-    samples: list[float],
-) -> Crew:
-    works = [team.members[rank].seconds(samples[rank]) for rank in ranks]
-    hosts = tuple(dict.fromkeys(team.host_of(team.members[rank]) for rank in ranks))
-    inside = network.all_reduce(hosts, job.gradient_bytes, None).seconds
-    if len(ranks) > len(hosts):
-        inside += BARRIER_SECONDS + job.gradient_bytes / MEMORY_SPEED
-    computing = max(works) * (1.0 + team.variation * lateness(len(ranks))) + inside
-    return Crew(ranks, hosts[0], sum(samples[rank] for rank in ranks), computing)
+def _computing(setup: Setup, crew: Team, samples: Sequence[float]) -> float:
+    """Of the latest, with what it takes to sum inside a group."""
+    members = [setup.team.members[rank] for rank in crew]
+    longest = max(m.seconds(samples[rank]) for rank, m in zip(crew, members, strict=True))
+    hosts = tuple(dict.fromkeys(member.host for member in members))
+    inside = setup.network.all_reduce(hosts, setup.job.gradient_bytes, None).seconds
+    inside += setup.sum_in_memory if len(crew) > len(hosts) else 0.0
+    return longest * (1.0 + setup.team.variation * lateness(len(crew))) + inside
 
 
-def _groups(team: SelectedWorkers, phase: Phase) -> list[tuple[int, ...]]:
-    size, by = int(phase.options.get("size", GROUP_SIZE)), phase.options.get("by", "rank")
-    ranks = list(range(len(team.members)))
-    if by == "machine":
-        homes: dict[str, list[int]] = {}
-        for rank in ranks:
-            homes.setdefault(team.host_of(team.members[rank]), []).append(rank)
-        return [tuple(found) for found in homes.values()]
-    if by == "speed":
-        ranks.sort(key=lambda rank: _per_sample(team.members[rank]))
-    return [tuple(ranks[i : i + size]) for i in range(0, len(ranks), size)]
+def _cluster(setup: Setup, crews: Sequence[Team], computing: Sequence[float]) -> FreeCluster:
+    team, network, apart, codec = setup.team, setup.network, setup.apart, setup.codec
+    size, places = float(setup.job.gradient_bytes), {h: i for i, h in enumerate(team.hosts)}
+    servers = setup.servers if apart else team.hosts
+    updates = {m.host: m.costs.update for m in team.members}
+    update = max(updates[name] for name in servers) + size * codec.coding
+    return FreeCluster(
+        compute=np.add(computing, size * codec.coding + (ASKING_SECONDS if apart else 0.0)),
+        variation=team.variation,
+        homes=[places[team.members[crew[0]].host] for crew in crews],
+        servers=[places[name] for name in servers],
+        push_bytes=size * codec.ratio,
+        reply_bytes=size,
+        sending=[network.sending(host) if apart else inf for host in team.hosts],
+        receiving=[network.receiving(host) if apart else inf for host in team.hosts],
+        latency=network.link(team.hosts)[0].latency if apart else 0.0,
+        update=update / len(servers),
+    )
 
 
-def _per_sample(member: Member) -> float:
-    return member.curve[1]
+def _rough(cluster: FreeCluster, rule: Rule, samples: Sequence[float]) -> float:
+    """Samples a second of crews at their own pace, slowed where a server cannot keep up."""
+    queued = cluster.queued()
+    cycles = np.asarray(queued.compute) + cluster.update + 2.0 * cluster.latency
+    free = isinstance(rule, Free)
+    if not free:
+        cycles[:] = cycles.max()  # all go with the slowest
+    load = np.full(len(cycles), max(1.0, float((1.0 / cycles).sum()) * queued.update))
+    if free and cluster.limited:  # a worker beside the only server does not wait for links
+        load[[set(cluster.servers) == {home} for home in cluster.homes]] = 1.0
+    return float((np.asarray(samples) / cycles / load).sum())
+
+
+def _played(cluster: FreeCluster, rule: Rule, samples: Sequence[float]) -> float:
+    """The same by the engine, without the first and the last pushes: all begin at once, and at the
+    end some have nothing left to do."""
+    pushes: list[tuple[float, float]] = []
+
+    def note(rank: int, step: int, start: float, admitted: float, version: int) -> None:
+        pushes.append((admitted, samples[rank]))
+
+    # Who is quick takes more chunks, unless the rule holds all to the same number of steps.
+    run_free(cluster, rule, ROUNDS, seed=0, by_samples=isinstance(rule, Free), trace=note)
+    times, done = np.array(sorted(pushes)).T
+    middle = slice(int(EDGE * len(times)), max(2, int((1.0 - EDGE) * len(times))))
+    return float(np.polyfit(times[middle], np.cumsum(done)[middle], 1)[0])

@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from math import exp, log
+from statistics import fmean
 
 from phalanx.core.spec import Phase, Spec, parse_spec
 from phalanx.plan.cost.energy import joules_of, price_of
 from phalanx.plan.cost.free import free_cost
-from phalanx.plan.cost.lockstep import alone_cost, lockstep_cost
+from phalanx.plan.cost.lockstep import lockstep_cost
 from phalanx.plan.cost.network import Network
 from phalanx.plan.cost.selected_workers import SelectedWorkers, form_team
-from phalanx.plan.cost.step_cost import StepCost, combined
+from phalanx.plan.cost.step_cost import Setup, StepCost, combined
 from phalanx.plan.job import JobProfile
 from phalanx.plan.placement import natural_workers
 from phalanx.plan.prediction import Interval, Prediction
@@ -26,8 +27,8 @@ DISK_SPEED = 200e6
 REMOTE_START = 3.4
 """Seconds to connect, look and meet when other machines take part (five of them: 8.6 s to the first
 step, 5.2 of which are the workers' own start)."""
-START_ERROR = 0.3
 OTHER_ERROR = 0.3
+"""Of starting, evaluations and checkpoints."""
 
 
 class CostModel:
@@ -51,46 +52,28 @@ class CostModel:
         self, machines: Sequence[Machine], strategy: str, *, exact: bool = True
     ) -> Prediction:
         """``exact``: with the event engine where a closed form would not do."""
-        spec = _parsed(strategy)
+        spec, workers = _parsed(strategy), self._workers
         if spec.phases[0].name == "single":
-            machines = [self.best_alone(machines)]
-            team = self._team(machines, 1)
-        else:
-            team = self._team(machines, self._workers)
+            machines, workers = [min(machines, key=self.seconds_alone)], 1
+        team = self._team(machines, workers)
         working = {member.machine for member in team.members}
         used = [machine for machine in machines if machine.name in working]
         phases = [(self._phase(team, p, exact), part) for p, part in self._parts(spec)]
         return self._assembled(spec, team, used, phases)
 
-    def best_alone(self, machines: Sequence[Machine]) -> Machine:
-        """The machine that is quickest with a whole batch."""
-        costs = self.job.costs
-
-        def seconds(machine: Machine) -> float:
-            found = costs[machine.name]
-            return found.work.seconds(self.job.batch) + found.input * self.job.batch + found.update
-
-        self._team(machines, None)  # says so where one was not measured
-        return min(machines, key=seconds)
+    def seconds_alone(self, machine: Machine) -> float:
+        """Of a whole batch, by one worker."""
+        (member,) = self._team([machine], 1).members
+        return member.seconds(self.job.batch) + member.costs.update
 
     def workers_on(self, machines: Sequence[Machine]) -> int:
         """How many a strategy of several has there."""
         return natural_workers(machines) if self._workers is None else self._workers
 
-    def computing_floor(self, machines: Sequence[Machine]) -> float:
-        """Seconds that no strategy of the same mathematics is below, on all of ``machines``."""
-        factor = min(self.factor(machines, name) for name in SAME_MATHEMATICS)
-        start = self._start(self._team(machines, self._workers))
-        return max(self.computing_by_machine(machines).values()) * factor + start
-
-    def computing_by_machine(self, machines: Sequence[Machine]) -> dict[str, float]:
-        """Seconds of a run's forward and backward passes, balanced: those of its busiest worker."""
-        team = self._team(machines, self._workers)
-        found = dict.fromkeys((machine.name for machine in machines), 0.0)
-        for member, samples in zip(team.members, team.samples, strict=True):
-            work = self.job.steps * member.seconds(samples)
-            found[member.machine] = max(found[member.machine], work)
-        return found
+    def factor(self, machines: Sequence[str], strategy: str) -> float:
+        """The geometric mean of what was learnt of each machine."""
+        name = _parsed(strategy).phases[0].name
+        return exp(fmean(log(self._factors.get((m, name), 1.0)) for m in machines))
 
     def _team(self, machines: Sequence[Machine], workers: int | None) -> SelectedWorkers:
         key = (tuple(machine.name for machine in machines), workers)
@@ -99,16 +82,10 @@ class CostModel:
         return self._teams[key]
 
     def _phase(self, team: SelectedWorkers, phase: Phase, exact: bool) -> StepCost:
-        if phase.name == "single" or len(team.members) == 1:
-            return alone_cost(self.job, team)
-        if phase.traits.lockstep:
-            return lockstep_cost(self.job, team, self.network, phase)
-        seconds = None
-        if exact:
-            from phalanx.plan.cost.engine import seconds_by_events  # imports NumPy
-
-            seconds = seconds_by_events(self.job, team, self.network, phase)
-        return free_cost(self.job, team, self.network, phase, seconds)
+        setup = Setup(self.job, team, self.network, phase)
+        if phase.traits.lockstep or len(team.members) == 1:
+            return lockstep_cost(setup)
+        return free_cost(setup, exact=exact)
 
     def _parts(self, spec: Spec) -> list[tuple[Phase, float]]:
         """Each phase with its share of the steps."""
@@ -123,13 +100,14 @@ class CostModel:
         shares = [after - before for before, after in pairwise([*ends, 1.0])]
         return list(zip(spec.phases, shares, strict=True))
 
-    def factor(self, machines: Sequence[Machine], strategy: str) -> float:
-        """The geometric mean of what was learnt of each machine."""
-        if not self._factors:
-            return 1.0
-        name = _parsed(strategy).phases[0].name
-        logs = [log(self._factors.get((m.name, name), 1.0)) for m in machines]
-        return exp(sum(logs) / len(logs))
+    def _besides(self, team: SelectedWorkers, spec: Spec) -> tuple[float, float, float]:
+        """Start-up, evaluations and checkpoints of the whole run."""
+        costs = [member.costs for member in team.members]
+        start = max(c.start for c in costs) + (REMOTE_START if len(team.hosts) > 1 else 0.0)
+        # Apart, the first to arrive evaluates and the others go on.
+        each = max if spec.phases[-1].traits.lockstep else min
+        evaluating = self.job.epochs * each(c.evaluate for c in costs) / len(costs)
+        return start, evaluating, self._checkpoints * self.job.state_bytes / DISK_SPEED
 
     def _assembled(
         self,
@@ -139,24 +117,26 @@ class CostModel:
         phases: Sequence[tuple[StepCost, float]],
     ) -> Prediction:
         job, longest = self.job, max(phases, key=lambda each: each[0].seconds * each[1])[0]
-        factor = self.factor(machines, spec.phases[0].name)
-        step = factor * sum(cost.seconds * part for cost, part in phases)
-        error = combined([(cost.seconds * part, cost.error) for cost, part in phases])
-        training = step * job.steps
+        names = [machine.name for machine in machines]
+        step = sum(cost.seconds * part for cost, part in phases) * self.factor(names, spec.text)
+        error = combined(*((cost.seconds * part, cost.error) for cost, part in phases))
         start, evaluating, saving = self._besides(team, spec)
-        total = training + start + evaluating + saving
-        total_error = combined(
-            [(training, error), (start, START_ERROR), (evaluating + saving, OTHER_ERROR)]
-        )
-        whole = Interval.around(total, total_error)
-        busy = dict.fromkeys((m.name for m in machines), start + evaluating)
-        for cost, part in phases:
-            for name in busy:
-                ranks = [r for r, m in enumerate(team.members) if m.machine == name]
-                busy[name] += job.steps * part * max(cost.busy[r] for r in ranks)
-        joules, source = joules_of(machines, busy, total_error, self.probe)
+        parts = [(step * job.steps, error)]
+        parts += [(s, OTHER_ERROR) for s in (start, evaluating + saving)]
+        whole = Interval.around(sum(s for s, _ in parts), combined(*parts))
+        busy = dict.fromkeys(names, 0.0)
+        for rank, member in enumerate(team.members):
+            own = job.steps * sum(cost.busy[rank] * part for cost, part in phases)
+            busy[member.machine] = max(busy[member.machine], start + evaluating + own)
+        joules, source = joules_of(machines, busy, combined(*parts), self.probe)
+        limits = {
+            f"computing on {longest.slowest}": longest.computing * job.steps,
+            longest.link: longest.exchange * job.steps,
+            "starting": start,
+            "evaluation and checkpoints": evaluating + saving,
+        }
         return Prediction(
-            machines=[m.name for m in machines],
+            machines=names,
             workers=len(team.members),
             strategy=spec.text,
             shares=[n / sum(longest.samples) for n in longest.samples],
@@ -167,45 +147,15 @@ class CostModel:
             joules=joules,
             energy_source=source,
             price=price_of(machines, whole),
-            limit=_limit(longest, job.steps, start, evaluating + saving),
+            limit=max(limits, key=limits.__getitem__),
             same_mathematics=is_same_mathematics(spec),
         )
-
-    def _start(self, team: SelectedWorkers) -> float:
-        own = max(member.costs.start for member in team.members)
-        return own + (REMOTE_START if len(team.hosts) > 1 else 0.0)
-
-    def _besides(self, team: SelectedWorkers, spec: Spec) -> tuple[float, float, float]:
-        """Start-up, evaluations and checkpoints of the whole run."""
-        job, members = self.job, team.members
-        start = self._start(team)
-        lockstep = spec.phases[-1].traits.lockstep
-        each = max if lockstep else min  # apart, the first to arrive does it and the others go on
-        evaluation = each(m.costs.evaluate for m in members) / len(members)
-        return start, job.epochs * evaluation, self._checkpoints * job.state_bytes / DISK_SPEED
 
 
 def is_same_mathematics(spec: Spec) -> bool:
     """Whether it computes what one process would."""
     plain = all(p.name in SAME_MATHEMATICS and p.codec is None for p in spec.phases)
     return plain and not spec.on_straggler
-
-
-def predict(
-    job: JobProfile, machines: Sequence[Machine], probe: Probe | None, strategy: str
-) -> Prediction:
-    """What training ``job`` on all of ``machines`` comes to."""
-    return CostModel(job, probe).predict(machines, strategy)
-
-
-def _limit(cost: StepCost, steps: int, start: float, besides: float) -> str:
-    parts = {
-        f"computing on {cost.slowest}": cost.computing * steps,
-        cost.link or "nothing": cost.exchange * steps,
-        "starting": start,
-        "evaluation and checkpoints": besides,
-    }
-    return max(parts, key=parts.__getitem__)
 
 
 @lru_cache(maxsize=512)

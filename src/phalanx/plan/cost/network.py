@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log
 
-from phalanx.pool.measured import CollectiveFigures, Probe, slowest
+import numpy as np
+
+from phalanx.pool.measured import Probe, slowest
 from phalanx.rules.collective_choice import MOST_DIRECT, USUAL_BANDWIDTH, USUAL_LATENCY, choose
 from phalanx.rules.collective_cost import COSTS, MESSAGE_SECONDS, LinkSpeed
 
@@ -34,14 +35,8 @@ class ExchangeCost:
 class Network:
     """The links among the machines of a pool."""
 
-    def __init__(self, probe: Probe | None, usual: LinkSpeed | None = None) -> None:
+    def __init__(self, probe: Probe | None) -> None:
         self._probe = probe
-        self._usual = usual or LinkSpeed(USUAL_LATENCY, USUAL_BANDWIDTH)
-        self._figures: dict[str, list[CollectiveFigures]] = {}
-        for each in probe.collectives if probe else ():
-            self._figures.setdefault(each.name, []).append(each)
-        for found in self._figures.values():
-            found.sort(key=lambda each: each.bytes)
         self._out: dict[str, float] = {}
         self._into: dict[str, float] = {}
         for link in probe.links if probe else ():
@@ -55,17 +50,21 @@ class Network:
 
     def sending(self, name: str) -> float:
         """Bytes a second that leave a machine: what the best link from it carries."""
-        return self._out.get(name, self._usual.bandwidth)
+        return self._out.get(name, USUAL_BANDWIDTH)
 
     def receiving(self, name: str) -> float:
-        return self._into.get(name, self._usual.bandwidth)
+        return self._into.get(name, USUAL_BANDWIDTH)
+
+    def rate(self, name: str) -> float:
+        """The slower direction."""
+        return min(self.sending(name), self.receiving(name))
 
     def link(self, names: Sequence[str]) -> tuple[LinkSpeed, bool]:
         """The slowest among ``names``, and whether it was measured."""
         key = frozenset(names)
         if key not in self._slowest:
             found = slowest(self._probe, key) if self._probe else None
-            latency, bandwidth = found or (self._usual.latency, self._usual.bandwidth)
+            latency, bandwidth = found or (USUAL_LATENCY, USUAL_BANDWIDTH)
             # As the probe's own predictions have it: half a round trip contains one handling.
             overhead = min(MESSAGE_SECONDS, latency / 2)
             speed = LinkSpeed(latency - overhead, bandwidth, overhead)
@@ -74,44 +73,30 @@ class Network:
 
     def all_reduce(self, names: Sequence[str], count: float, topology: str | None) -> ExchangeCost:
         """Of ``count`` bytes among the first workers of these machines, as training does it."""
-        if len(names) < 2:
-            return ExchangeCost(0.0, 0.0)
-        link, _ = self.link(names)
         # Training measures the latency itself, and takes the bandwidth for the usual one.
-        chosen = choose(topology, len(names), int(count), link.latency)
-        return self.collective(f"all_reduce.{chosen}", names, count)
+        chosen = choose(topology, len(names), int(count), self.link(names)[0].latency)
+        return self._collective(f"all_reduce.{chosen}", names, count)
 
     def all_gather(self, names: Sequence[str], count: float) -> ExchangeCost:
         """Of messages of ``count`` bytes each."""
+        ring = len(names) > MOST_DIRECT
+        return self._collective("all_gather.ring" if ring else "all_gather", names, count)
+
+    def _collective(self, name: str, names: Sequence[str], count: float) -> ExchangeCost:
         if len(names) < 2:
             return ExchangeCost(0.0, 0.0)
-        ring = len(names) > MOST_DIRECT
-        return self.collective("all_gather.ring" if ring else "all_gather", names, count)
-
-    def collective(self, name: str, names: Sequence[str], count: float) -> ExchangeCost:
         link, known = self.link(names)
         seconds = COSTS[name](len(names), count).seconds(link)
-        if not known:
+        if self._probe is None or not known:
             return ExchangeCost(seconds, UNKNOWN_ERROR, name)
-        ratio, distance = self._ratio(name, count)
-        if ratio is None:
+        measured = sorted((c.bytes, c.ratio) for c in self._probe.collectives if c.name == name)
+        if not measured:
             return ExchangeCost(seconds, BARE_ERROR, name)
-        assert self._probe is not None
+        # Measured by predicted at that size, and how far the next measured size is (in tens).
+        sizes, ratios = np.log(measured).T
+        size = log(max(count, 1.0))
+        distance = float(np.abs(sizes - size).min()) / log(10)
         same = set(names) == set(self._probe.participants)
         error = (MEASURED_ERROR if same else FORMULA_ERROR) + 0.05 * distance
-        return ExchangeCost(seconds * ratio, min(error, BARE_ERROR), name)
-
-    def _ratio(self, name: str, count: float) -> tuple[float | None, float]:
-        """Measured by predicted at that size, and how far the next measured size is (in tens)."""
-        found = self._figures.get(name)
-        if not found:
-            return None, 0.0
-        sizes = [each.bytes for each in found]
-        at = bisect_left(sizes, count)
-        if at == 0 or at == len(found):
-            nearest = found[0 if at == 0 else -1]
-            return nearest.ratio, abs(log(max(count, 1.0) / nearest.bytes)) / log(10)
-        before, after = found[at - 1], found[at]
-        part = log(count / before.bytes) / log(after.bytes / before.bytes)
-        mixed = exp((1 - part) * log(before.ratio) + part * log(after.ratio))
-        return mixed, min(part, 1 - part)
+        corrected = seconds * exp(np.interp(size, sizes, ratios))
+        return ExchangeCost(corrected, min(error, BARE_ERROR), name)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import log2
@@ -25,6 +26,8 @@ class Member:
     """One worker."""
 
     machine: str
+    host: str
+    """Where its memory is: messages go between hosts. Machines that are all here are one."""
     costs: MachineCosts
     crowding: float = 1.0
     """How many workers share what one of them was measured with."""
@@ -32,8 +35,7 @@ class Member:
     @property
     def curve(self) -> tuple[float, float]:
         work = self.costs.work
-        each = work.each + self.costs.input
-        return work.fixed * self.crowding, each * self.crowding
+        return work.fixed * self.crowding, (work.each + self.costs.input) * self.crowding
 
     def seconds(self, samples: float) -> float:
         fixed, each = self.curve
@@ -52,19 +54,22 @@ class SelectedWorkers:
     """All workers, by rank."""
 
     members: tuple[Member, ...]
-    hosts: tuple[str, ...]
-    """Those that have memory of their own, which is what messages go between."""
-    per_host: Mapping[str, int]
     batch: int
-    overlaps: bool = False
+    overlaps: bool
     """Whether gradients may leave before their step: processors only, and no encryption."""
 
-    @property
+    @cached_property
+    def per_host(self) -> Counter[str]:
+        """Workers."""
+        return Counter(member.host for member in self.members)
+
+    @cached_property
+    def hosts(self) -> tuple[str, ...]:
+        return tuple(self.per_host)
+
+    @cached_property
     def variation(self) -> float:
         return max(member.costs.work.variation for member in self.members)
-
-    def host_of(self, member: Member) -> str:
-        return member.machine if len(self.hosts) > 1 else self.hosts[0]
 
     @cached_property
     def samples(self) -> list[float]:
@@ -81,21 +86,15 @@ def form_team(
     job: JobProfile, machines: Sequence[Machine], workers: int | None = None
 ) -> SelectedWorkers:
     """Workers as they are placed: one per GPU, one per machine without, if no number is asked."""
-    for machine in machines:
-        if machine.name not in job.costs:
-            raise InputError(
-                f"the job was not measured on {machine.name}", "Plan again without --quick."
-            )
-    count = natural_workers(machines) if workers is None else workers
-    shares = share_out(machines, count)
-    used = [m for m, share in zip(machines, shares, strict=True) if share]
+    if missing := [machine.name for machine in machines if machine.name not in job.costs]:
+        raise InputError(f"the job was not measured on {missing[0]}", "Plan again without --quick.")
+    shares = share_out(machines, natural_workers(machines) if workers is None else workers)
+    used = [(m, share) for m, share in zip(machines, shares, strict=True) if share]
+    together = all(machine.is_here for machine, _ in used)  # one memory
     members: list[Member] = []
-    for machine, share in zip(machines, shares, strict=True):
+    for machine, share in used:
+        host = used[0][0].name if together else machine.name
         crowding = max(1.0, share / natural_workers([machine]))
-        members += [Member(machine.name, job.costs[machine.name], crowding)] * share
-    if len(used) == 1 or all(machine.is_here for machine in used):  # one memory
-        first = used[0].name
-        return SelectedWorkers(tuple(members), (first,), {first: count}, job.batch)
-    counts = {m.name: share for m, share in zip(machines, shares, strict=True) if share}
-    overlaps = not any(machine.gpus or machine.tls for machine in used)
-    return SelectedWorkers(tuple(members), tuple(counts), counts, job.batch, overlaps)
+        members += [Member(machine.name, host, job.costs[machine.name], crowding)] * share
+    overlaps = not any(machine.gpus or machine.tls for machine, _ in used)
+    return SelectedWorkers(tuple(members), job.batch, overlaps)

@@ -4,39 +4,87 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import hypot
 from statistics import NormalDist
+
+from phalanx.core.spec import Phase
+from phalanx.plan.cost.codec_costs import CodecCost, codec_cost
+from phalanx.plan.cost.network import Network
+from phalanx.plan.cost.selected_workers import SelectedWorkers
+from phalanx.plan.job import JobProfile
+from phalanx.plan.servers import Host, place_servers
 
 MEMORY_SPEED = 4e9
 """Bytes a second that a worker adds up in shared memory (2-core ARM machine)."""
 BARRIER_SECONDS = 60e-6
 """Two barriers of workers on one host."""
-MEETING_SECONDS = 0.6e-3
-"""What a step between hosts takes besides its collective: meeting, copies (``hosts-steps``: 14.1 ms
-a step, of which 4.4 are computing and 8.9 the link)."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A job, its workers, their links, and one phase of a strategy."""
+
+    job: JobProfile
+    team: SelectedWorkers
+    network: Network
+    phase: Phase
+
+    @property
+    def apart(self) -> bool:
+        """Whether there are links between the workers."""
+        return len(self.team.hosts) > 1
+
+    @cached_property
+    def codec(self) -> CodecCost:
+        return codec_cost(self.phase.codec)
+
+    @cached_property
+    def servers(self) -> tuple[str, ...]:
+        """Where the parameters are, as the run will place them."""
+        known, hosts = self.network.measured(self.team.hosts), self.team.per_host.items()
+        places = [Host(n, 8.0 * self.network.rate(n) if known else None, w) for n, w in hosts]
+        wish = self.phase.options.get("servers")
+        return tuple(place_servers(places, int(wish) if wish is not None else None))
+
+    @property
+    def sum_in_memory(self) -> float:
+        """Seconds that workers of one host take to add up their gradients."""
+        return BARRIER_SECONDS + self.job.gradient_bytes / MEMORY_SPEED
+
+    @property
+    def link_words(self) -> str:
+        """The slowest link, as people say it."""
+        if not self.apart:
+            return "memory"
+        rates = {host: self.network.rate(host) for host in self.team.hosts}
+        slowest = min(rates, key=rates.__getitem__)
+        alike = max(rates.values()) < 1.2 * rates[slowest]
+        return "the links" if alike else f"the link of {slowest}"
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """Seconds of one global batch, and where they go."""
+    """Where the seconds of one global batch go."""
 
-    seconds: float
-    error: float
-    """A share of the seconds."""
     computing: float
     """Of the worker that computes longest, with its update."""
     exchange: float
     """What is not hidden behind computing."""
-    samples: list[float]
-    """By worker."""
-    busy: list[float]
-    """Seconds of each worker that it computes."""
-    slowest: str = ""
+    error: float
+    """Of both, as a share."""
+    samples: Sequence[float]
+    busy: Sequence[float]
+    """Seconds that each worker computes."""
+    slowest: str
     """The machine that computes longest."""
-    link: str = ""
+    link: str = "nothing"
     """What the exchange waits for, in words."""
     servers: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        return self.computing + self.exchange
 
 
 @lru_cache(maxsize=256)
@@ -47,9 +95,7 @@ def lateness(workers: int) -> float:
     return NormalDist().inv_cdf((workers - 0.375) / (workers + 0.25))
 
 
-def combined(parts: Sequence[tuple[float, float]]) -> float:
+def combined(*parts: tuple[float, float]) -> float:
     """The error of a sum of (seconds, error) that are wrong independently, as a share."""
     whole = sum(seconds for seconds, _ in parts)
-    if whole <= 0.0:
-        return 0.0
-    return hypot(*(seconds * error for seconds, error in parts)) / whole
+    return hypot(*(seconds * error for seconds, error in parts)) / whole if whole > 0.0 else 0.0

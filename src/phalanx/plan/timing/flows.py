@@ -10,15 +10,13 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from enum import IntEnum
+from collections.abc import Generator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.plan.timing.cluster import FreeCluster
 from phalanx.plan.timing.gate import Gate
-from phalanx.plan.timing.outcome import Outcome, Trace, histogram
-from phalanx.plan.timing.work import Floats, Ints, Work
+from phalanx.plan.timing.work import Floats, FreeCluster, Ints, Outcome, Trace, Work
 from phalanx.rules.admission import Free, Rule
 
 NEVER = math.inf
@@ -89,11 +87,13 @@ class Flows:
         self._stale = True
 
 
-class _Kind(IntEnum):
-    APPLIED = 0
-    ARRIVED = 1
-    ANSWERED = 2
-    READY = 3
+APPLIED, ARRIVED, ANSWERED, READY = range(4)
+"""Kinds of events; at the same moment they come in this order."""
+
+Waiting = deque["Process"]
+Process = Generator[tuple[float, int, int, int] | int | Waiting]
+"""What a worker or a server does, up to where it waits: for an event (when, kind, rank, server),
+for the end of the transfer in a place, or for a connection."""
 
 
 def run_flows(work: Work, rule: Rule, cluster: FreeCluster, trace: Trace | None = None) -> Outcome:
@@ -108,29 +108,22 @@ class _Run:
         workers, self._parts = work.workers, len(cluster.servers)
         self._gate, self._at_once = Gate(rule, workers), isinstance(rule, Free)
         """Without a gate each server answers when it has applied its part."""
-        self._flows = Flows(
-            workers * (1 + self._parts),
-            np.asarray(cluster.sending, np.float64),
-            np.asarray(cluster.receiving, np.float64),
-        )
-        self._push = cluster.push_bytes / self._parts
-        self._reply = cluster.reply_bytes / self._parts
-        self._events: list[tuple[float, _Kind, int, int, float]] = []
-        self._connections: dict[tuple[int, int], deque[tuple[int, int, float]]] = {}
+        ways = (np.asarray(speeds, np.float64) for speeds in (cluster.sending, cluster.receiving))
+        self._flows, self._moving = Flows(workers * (1 + self._parts), *ways), dict[int, Process]()
+        self._events: list[tuple[float, int, int, int, Process]] = []
+        self._connections: dict[tuple[int, int], Waiting] = {}
         """Those in use, of a machine to a server, and who waits for them."""
         self._free, self._versions = [0.0] * self._parts, [0] * self._parts
         self._seen = [[0] * self._parts for _ in range(workers)]
-        self._sent, self._applied, self._answered = [0] * workers, [0] * workers, [0] * workers
-        self._started, self._base, self._late = [0.0] * workers, [0] * workers, [0] * workers
-        self._goes_on = [True] * workers
-        self._waited = np.zeros(workers)
-        self._staleness: list[int] = []
+        self._applied, self._answered, self._late = [0] * workers, [0] * workers, [0] * workers
+        self._started, self._base, self._goes_on = [0.0] * workers, [0] * workers, [True] * workers
+        self._waited, self._staleness = np.zeros(workers), list[int]()
         self._now, self._pushes, self._seconds = 0.0, 0, 0.0
 
     def run(self) -> Outcome:
         for rank in range(self._work.workers):
             if self._work.more(rank, 0):
-                self._compute(rank, 0)
+                self._go_on(self._step(rank, 0))
             else:
                 self._gate.leave(rank)
         while True:
@@ -140,117 +133,100 @@ class _Run:
             self._now = min(event, flow)
             if flow < event:
                 for place in self._flows.ended(flow):
-                    self._arrive(place)
+                    self._go_on(self._moving.pop(place))
             else:
-                self._handle(*heapq.heappop(self._events)[1:])
-        return Outcome(self._seconds, self._pushes, self._waited, histogram(self._staleness))
+                self._go_on(heapq.heappop(self._events)[-1])
+        return Outcome(self._seconds, self._work.done, self._waited, np.bincount(self._staleness))
 
-    def _at(self, when: float, kind: _Kind, rank: int, server: int = 0, queued: float = 0) -> None:
-        heapq.heappush(self._events, (when, kind, rank, server, queued))
+    def _go_on(self, process: Process) -> None:
+        waits_for = next(process, None)
+        if isinstance(waits_for, tuple):
+            heapq.heappush(self._events, (*waits_for, process))
+        elif isinstance(waits_for, int):
+            self._moving[waits_for] = process
+        elif waits_for is not None:
+            waits_for.append(process)
 
-    def _handle(self, kind: _Kind, rank: int, server: int, queued: float) -> None:
-        if kind is _Kind.READY:
-            self._sent[rank] = 0
-            self._send_next(rank)
-        elif kind is _Kind.ARRIVED:
-            begun = max(self._now, self._free[server])
-            self._free[server] = begun + self._cluster.update
-            self._at(self._free[server], _Kind.APPLIED, rank, server, begun - self._now)
-        elif kind is _Kind.APPLIED:
-            self._apply(rank, server, queued)
-        else:
-            self._answer(rank, server)
-
-    def _compute(self, rank: int, step: int) -> None:
+    def _step(self, rank: int, step: int) -> Process:
         self._started[rank] = self._now
-        self._at(self._now + self._work.draws.one(rank, step), _Kind.READY, rank)
+        yield self._now + self._work.draws.one(rank, step), READY, rank, 0
+        home, size = self._cluster.homes[rank], self._cluster.push_bytes
+        for server, machine in enumerate(self._cluster.servers):
+            yield from self._connect(rank, server)
+            yield from self._move(rank, home, machine, size)
+            self._go_on(self._part(rank, server))
 
-    def _send_next(self, rank: int) -> None:
-        if (server := self._sent[rank]) < self._parts:
-            self._request(rank, server, rank)
-
-    def _place(self, rank: int, server: int) -> int:
-        """Of a reply; that of a push is the rank."""
-        return self._work.workers + rank * self._parts + server
-
-    def _request(self, rank: int, server: int, place: int) -> None:
-        """When the connection is free: of a push, or of a reply alone."""
-        waiting = self._connections.get((self._cluster.homes[rank], server))
-        if waiting is not None:
-            waiting.append((rank, place, self._now))
-            return
-        self._connections[self._cluster.homes[rank], server] = deque()
-        self._transfer(rank, server, place)
+    def _connect(self, rank: int, server: int) -> Process:
+        connection, since = (self._cluster.homes[rank], server), self._now
+        if connection in self._connections:
+            yield self._connections[connection]
+            self._waited[rank] += self._now - since
+        else:
+            self._connections[connection] = deque()
 
     def _release(self, rank: int, server: int) -> None:
         connection = self._cluster.homes[rank], server
         if waiting := self._connections[connection]:
-            other, place, since = waiting.popleft()
-            self._waited[other] += self._now - since
-            self._transfer(other, server, place)
+            self._go_on(waiting.popleft())
         else:
             del self._connections[connection]
 
-    def _transfer(self, rank: int, server: int, place: int) -> None:
-        ends, size = (self._cluster.homes[rank], self._cluster.servers[server]), self._push
-        if place != rank:
-            ends, size = ends[::-1], self._reply
-        if size > 0 and self._flows.takes_time(*ends):
-            self._flows.begin(place, *ends, size, self._now)
-        else:
-            self._arrive(place)
+    def _move(self, place: int, source: int, target: int, size: float) -> Process:
+        """Until the last byte of a server's part has left; it is there after the latency."""
+        if size > 0 and self._flows.takes_time(source, target):
+            self._flows.begin(place, source, target, size / self._parts, self._now)
+            yield place
 
-    def _arrive(self, place: int) -> None:
-        """The last byte has left; it is there after the latency."""
-        there, workers = self._now + self._cluster.latency, self._work.workers
-        if place >= workers:
-            rank, server = divmod(place - workers, self._parts)
-            self._at(there, _Kind.ANSWERED, rank, server)
-            return
-        self._at(there, _Kind.ARRIVED, place, self._sent[place])
-        self._sent[place] += 1
-        self._send_next(place)
-
-    def _apply(self, rank: int, server: int, queued: float) -> None:
+    def _part(self, rank: int, server: int) -> Process:
+        """A server's part of a push, and what follows from the last of them."""
+        yield self._now + self._cluster.latency, ARRIVED, rank, server
+        begun = max(self._now, self._free[server])
+        queued, self._free[server] = begun - self._now, begun + self._cluster.update
+        yield self._free[server], APPLIED, rank, server
         late = self._versions[server] - self._seen[rank][server]
         self._late[rank] = max(self._late[rank], late)
         self._versions[server] += 1
         self._applied[rank] += 1
         if self._at_once:
             self._seen[rank][server] = self._versions[server]
-            self._transfer(rank, server, self._place(rank, server))
+            self._go_on(self._reply(rank, server))
         else:
             self._release(rank, server)
-        if self._applied[rank] < self._parts:
-            return
-        self._staleness.append(self._late[rank])
-        self._waited[rank] += queued
-        self._applied[rank] = self._late[rank] = 0
-        self._pushes += 1
-        self._admit(self._gate.pushed(rank, self._now))
+        if self._applied[rank] == self._parts:
+            self._staleness.append(self._late[rank])
+            self._waited[rank] += queued
+            self._applied[rank] = self._late[rank] = 0
+            self._pushes += 1
+            for other, since in self._gate.pushed(rank, self._now):
+                self._admit(other, since)
 
-    def _admit(self, admitted: list[tuple[int, float]]) -> None:
-        for rank, since in admitted:
-            self._waited[rank] += self._now - since
-            step = self._gate.steps[rank]
-            if self._trace is not None:
-                self._trace(rank, step - 1, self._started[rank], self._now, self._base[rank])
-            self._base[rank] = self._pushes
-            self._goes_on[rank] = self._work.more(rank, step)
-            if not self._at_once:
-                self._seen[rank] = list(self._versions)
-                for server in range(self._parts):
-                    self._request(rank, server, self._place(rank, server))
-            if not self._goes_on[rank]:
-                self._gate.leave(rank)
+    def _admit(self, rank: int, since: float) -> None:
+        self._waited[rank] += self._now - since
+        step = self._gate.steps[rank]
+        if self._trace is not None:
+            self._trace(rank, step - 1, self._started[rank], self._now, self._base[rank])
+        self._base[rank] = self._pushes
+        self._goes_on[rank] = self._work.more(rank, step)
+        if not self._at_once:
+            self._seen[rank] = list(self._versions)
+            for server in range(self._parts):
+                self._go_on(self._reply(rank, server))
+        if not self._goes_on[rank]:
+            self._gate.leave(rank)
 
-    def _answer(self, rank: int, server: int) -> None:
+    def _reply(self, rank: int, server: int) -> Process:
+        """A server's part of it; after the last one the worker goes on."""
+        if not self._at_once:
+            yield from self._connect(rank, server)
+        place = self._work.workers + rank * self._parts + server
+        machine, home = self._cluster.servers[server], self._cluster.homes[rank]
+        yield from self._move(place, machine, home, self._cluster.reply_bytes)
+        yield self._now + self._cluster.latency, ANSWERED, rank, server
         self._release(rank, server)
         self._answered[rank] += 1
-        if self._answered[rank] < self._parts:
-            return
-        self._answered[rank] = 0
-        if self._goes_on[rank]:
-            self._compute(rank, self._gate.steps[rank])
-        else:
-            self._seconds = max(self._seconds, self._now)
+        if self._answered[rank] == self._parts:
+            self._answered[rank] = 0
+            if self._goes_on[rank]:
+                self._go_on(self._step(rank, self._gate.steps[rank]))
+            else:
+                self._seconds = max(self._seconds, self._now)

@@ -7,12 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from phalanx.plan.timing.cluster import FreeCluster
 from phalanx.plan.timing.flows import run_flows
 from phalanx.plan.timing.heap import run_heap
-from phalanx.plan.timing.outcome import Outcome, Trace
 from phalanx.plan.timing.windows import run_windows
-from phalanx.plan.timing.work import Floats, Lost, Slow, StepDraws, Work
+from phalanx.plan.timing.work import Floats, FreeCluster, Lost, Outcome, StepDraws, Trace, Work
 from phalanx.rules.admission import Free, Rule, Stale
 
 MOST_FLOWS = 64
@@ -29,7 +27,6 @@ def run_free(
     *,
     seed: int,
     by_samples: bool = False,
-    slow: Slow = (),
     lost: Lost = (),
     draws: Floats | None = None,
     trace: Trace | None = None,
@@ -40,18 +37,19 @@ def run_free(
     ``Dynamic``. A lost worker stops; by samples the others do what is left. ``draws`` replaces
     what is drawn, a row of seconds for each worker. A ``trace`` is slow.
     """
-    update, extra, flowing = cluster.update, None, cluster.limited
-    if flowing and len(cluster.compute) > MOST_FLOWS:
-        (update, extra), flowing = cluster.queued(), False
-    drawn = StepDraws(cluster.compute, cluster.variation, seed, slow=slow, table=draws, extra=extra)
+    limited = cluster.limited
+    if limited and len(cluster.compute) > MOST_FLOWS:
+        before, cluster, limited = np.asarray(cluster.compute), cluster.queued(), False
+        draws = None if draws is None else draws + (cluster.compute - before)[:, None]
+    drawn = StepDraws(cluster.compute, cluster.variation, seed, draws)
     work = Work(drawn, steps, lost=lost, by_samples=by_samples)
-    if flowing:
+    if limited:
         return run_flows(work, rule, cluster, trace)
     if isinstance(rule, Free | Stale) and trace is None:
         bound = rule.bound if isinstance(rule, Stale) else None
         if _crowd(cluster) >= (FULL_BOUNDED_WINDOW if bound else FULL_WINDOW):
-            return run_windows(work, bound, cluster.latency, update)
-    return run_heap(work, rule, cluster.latency, update, trace)
+            return run_windows(work, bound, cluster.latency, cluster.update)
+    return run_heap(work, rule, cluster.latency, cluster.update, trace)
 
 
 def run_groups(
@@ -66,28 +64,27 @@ def run_groups(
     trace: Trace | None = None,
 ) -> Outcome:
     """``groups``: the members of a team meet for ``exchange`` seconds of that team, then it
-    pushes as one worker would. ``cluster`` is that of the teams, but for ``compute``, which is
-    that of all workers; ``trace`` gets the number of a team for a rank.
+    pushes as one worker would, from the home of its first member. ``trace`` gets the number of a
+    team for a rank.
     """
-    single = StepDraws(cluster.compute, cluster.variation, seed, table=draws).block(0, steps).T
+    single = StepDraws(cluster.compute, cluster.variation, seed, draws).block(0, steps).T
     spent = np.stack([single[list(team)].max(axis=0) for team in teams])
-    table = spent + np.asarray(exchange, np.float64)[:, None]
-    grouped = replace(cluster, compute=table.mean(axis=1).tolist())
+    table = spent + np.asarray(exchange)[:, None]
+    homes = [cluster.homes[team[0]] for team in teams]
+    grouped = replace(cluster, compute=table.mean(axis=1), homes=homes)
     found = run_free(
         grouped, Free(), steps, seed=seed, by_samples=by_samples, draws=table, trace=trace
     )
-    waited = np.zeros(len(single))
+    waited, done = np.zeros(len(single)), np.zeros(len(single), np.int64)
     for number, team in enumerate(teams):
-        for rank in team:
-            idle = float((spent[number] - single[rank]).sum())
-            waited[rank] = found.waited[number] + idle
-    return replace(found, waited=waited)
+        idle = (spent[number] - single[list(team)]).sum(axis=1)
+        waited[list(team)], done[list(team)] = found.waited[number] + idle, found.done[number]
+    return replace(found, waited=waited, done=done)
 
 
 def _crowd(cluster: FreeCluster) -> float:
     """How many pushes arrive before the fastest worker can have returned, about."""
-    compute = np.asarray(cluster.compute, np.float64)
-    around = 2 * cluster.latency + cluster.update
+    around = np.asarray(cluster.compute) + 2 * cluster.latency + cluster.update
     # Of many lognormal draws the least is about this far below the mean.
-    least = compute.min() / (1.0 + 3.0 * cluster.variation) + around
-    return float((least / np.maximum(compute + around, 1e-300)).sum())
+    least = around.min() - min(cluster.compute) * (1 - 1 / (1 + 3 * cluster.variation))
+    return float((least / np.maximum(around, 1e-300)).sum())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
 import numpy as np
 
 from phalanx.rules.admission import AWAY, Clocks, Free, Rule, Stale
 
-FEW = 48
-"""Workers up to which a rule sees all clocks."""
+FEW = 64
+"""Workers up to which a rule gets lists; of more it gets arrays, which it is quicker with."""
 
 
 class Gate:
@@ -24,11 +25,13 @@ class Gate:
         """How far ahead any worker may be; -1 where the rule has to be asked."""
         if isinstance(rule, Free | Stale):
             self.bound = rule.bound if isinstance(rule, Stale) else AWAY
-        self.steps, self._times, self._intervals = [0] * workers, [0.0] * workers, [0.0] * workers
-        self._grants, self._began, self.lowest = [0] * workers, [0.0] * workers, [0]
-        self._clocks = Clocks(self.steps, self._times, self._intervals, self._grants, 0)
-        self._pace = np.zeros((3, workers))
-        """Steps, when the next push is expected, and how long a step takes."""
+        self.steps, self._began, self.lowest = [0] * workers, [0.0] * workers, [0]
+        whole: Any = np.zeros((2, workers), np.int64)
+        times: Any = np.zeros((2, workers))
+        if workers <= FEW:
+            whole, times = whole.tolist(), times.tolist()
+        (self._steps, self._grants), (self._times, self._intervals) = whole, times
+        self._clocks = Clocks(self._steps, self._times, self._intervals, self._grants, 0)
         self.at = defaultdict(int, {0: workers})
         """How many workers have done so many steps."""
         self._waiting: dict[int, float] = {}
@@ -40,15 +43,13 @@ class Gate:
         self.at[step + 1] += 1
         rose = self._leave_level(step)
         if self.bound < 0:
-            self._decide(rank, now)
-        admitted = []
-        if self._admits(rank):
-            self._began[rank] = now
-            admitted.append((rank, now))
-        else:
-            self._waiting[rank] = now
+            self._steps[rank], self._times[rank] = step + 1, now
+            self._intervals[rank] = now - self._began[rank]
+            self._grants[rank] = self._rule.decide(rank, self._clocks, now)
+        self._waiting[rank] = now
+        admitted = self._released([rank], now)
         if rose and self._waiting:
-            admitted += self._released(now)
+            admitted += self._released(sorted(self._waiting), now)
         return admitted
 
     def leave(self, rank: int) -> None:
@@ -57,42 +58,9 @@ class Gate:
         That releases no one: those who wait are one step too far ahead, so the push that let this
         worker go has let them go too.
         """
-        step, self.steps[rank] = self.steps[rank], AWAY
-        self._pace[0, rank] = AWAY
+        step = self.steps[rank]
+        self.steps[rank] = self._steps[rank] = AWAY
         self._leave_level(step)
-
-    def _decide(self, rank: int, now: float) -> None:
-        took = now - self._began[rank]
-        self._times[rank], self._intervals[rank] = now, took
-        self._pace[:, rank] = self.steps[rank], now + took, took
-        place, clocks = rank, self._clocks
-        if len(self.steps) > FEW and not self._rule.admits(rank, clocks):
-            place, clocks = self._without_the_early(rank, now)
-        self._grants[rank] = self._rule.decide(place, clocks, now)
-
-    def _without_the_early(self, rank: int, now: float) -> tuple[int, Clocks]:
-        """Clocks that give the same decision as all of them, and the place of ``rank`` in them.
-
-        A rule predicts when the last worker will have done so many steps. Of those with equal
-        clocks, one that is expected earlier than another and steps faster is never the last.
-        """
-        behind = np.flatnonzero(self._pace[0] < self.steps[rank])
-        levels, expected, took = self._pace[:, behind]
-        levels -= self.lowest[0]
-        order = np.lexsort((-took, -np.maximum(expected, now), levels))
-        slowest = np.maximum.accumulate((took + levels * 2 * took.max(initial=0.0))[order])
-        kept = np.diff(slowest, prepend=-1.0) > 0
-        if took.min(initial=1.0) <= 0.0:  # with an unknown pace, nothing is predicted
-            return rank, self._clocks
-        chosen = [rank, *behind[order[kept]].tolist()]
-        known = (self.steps, self._times, self._intervals, self._grants)
-        steps, times, intervals, grants = ([cells[i] for i in chosen] for cells in known)
-        return 0, Clocks(steps, times, intervals, grants, self.lowest[0])
-
-    def _admits(self, rank: int) -> bool:
-        if self.bound < 0:
-            return self._rule.admits(rank, self._clocks)
-        return self.steps[rank] - self.lowest[0] <= self.bound
 
     def _leave_level(self, step: int) -> bool:
         """One worker's clock is not at ``step`` any more; whether the lowest one has risen."""
@@ -105,8 +73,13 @@ class Gate:
         self.lowest[0] = self._clocks.floor = min(self.at, default=AWAY)
         return True
 
-    def _released(self, now: float) -> list[tuple[int, float]]:
-        ready = [rank for rank in sorted(self._waiting) if self._admits(rank)]
+    def _released(self, ranks: list[int], now: float) -> list[tuple[int, float]]:
+        ready = [rank for rank in ranks if self._admits(rank)]
         for rank in ready:
             self._began[rank] = now
         return [(rank, self._waiting.pop(rank)) for rank in ready]
+
+    def _admits(self, rank: int) -> bool:
+        if self.bound < 0:
+            return self._rule.admits(rank, self._clocks)
+        return self.steps[rank] - self.lowest[0] <= self.bound

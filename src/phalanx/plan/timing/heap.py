@@ -7,8 +7,7 @@ import heapq
 import numpy as np
 
 from phalanx.plan.timing.gate import Gate
-from phalanx.plan.timing.outcome import Outcome, Trace, histogram
-from phalanx.plan.timing.work import Work
+from phalanx.plan.timing.work import Outcome, Trace, Work
 from phalanx.rules.admission import Rule
 
 
@@ -63,4 +62,4 @@ def run_heap(
             else:
                 seconds = max(seconds, started[other])
                 gate.leave(other)
-    return Outcome(seconds, version, np.asarray(waited), histogram(late))
+    return Outcome(seconds, work.done, np.asarray(waited), np.bincount(late))

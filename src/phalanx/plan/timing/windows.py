@@ -12,8 +12,7 @@ import math
 
 import numpy as np
 
-from phalanx.plan.timing.outcome import Outcome
-from phalanx.plan.timing.work import Floats, Ints, Work
+from phalanx.plan.timing.work import Floats, Ints, Outcome, Work
 
 NEVER, NO_CLOCK = math.inf, np.iinfo(np.int64).max
 
@@ -43,15 +42,17 @@ class _Windows:
 
     def run(self) -> Outcome:
         while (who := self._window()) is not None:
-            arrived = self._arrive[who]
-            ramp = self._ramp[: len(who)]
-            begun = np.maximum.accumulate(np.maximum(arrived - ramp, self._free)) + ramp
             if self._bound is not None:
-                who, arrived, begun = self._until_the_lowest_rises(who, arrived, begun)
+                holding = np.flatnonzero(self._clock[who] == self._lowest)
+                self._holders -= len(holding)
+                if self._holders == 0:  # with the last of them the lowest clock rises
+                    who = who[: holding[-1] + 1]
+            arrived, ramp = self._arrive[who], self._ramp[: len(who)]
+            begun = np.maximum.accumulate(np.maximum(arrived - ramp, self._free)) + ramp
             self._serve(who, arrived, begun)
             if self._holders == 0 and self._bound is not None:
                 self._release()
-        return Outcome(self._seconds, self._version, self._waited, self._staleness)
+        return Outcome(self._seconds, self._work.done, self._waited, self._staleness)
 
     def _window(self) -> Ints | None:
         """Those who arrive before anyone can have returned, in their order."""
@@ -61,16 +62,6 @@ class _Windows:
             first = int(self._arrive.argmin())
             return None if self._arrive[first] == NEVER else np.array([first])
         return np.asarray(who[np.argsort(self._arrive[who], kind="stable")])
-
-    def _until_the_lowest_rises(
-        self, who: Ints, arrived: Floats, begun: Floats
-    ) -> tuple[Ints, Floats, Floats]:
-        holding = np.flatnonzero(self._clock[who] == self._lowest)
-        self._holders -= len(holding)
-        if self._holders:
-            return who, arrived, begun
-        end = int(holding[-1]) + 1
-        return who[:end], arrived[:end], begun[:end]
 
     def _serve(self, who: Ints, arrived: Floats, begun: Floats) -> None:
         count, done = len(who), begun + self._update

@@ -1,9 +1,10 @@
-"""What each worker has to do, and how long its computing takes."""
+"""What an engine gets, a cluster and the work of its workers, and what it answers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,21 +12,107 @@ from numpy.typing import NDArray
 CHUNK = 1 << 16
 """Random numbers that are drawn at once."""
 
-Slow = Sequence[tuple[int, int, int, float]]
-"""Worker, first and last step, factor: these steps take so many times as long."""
-
 Lost = Sequence[tuple[int, int]]
 """Worker, step: it stops before this step of its own."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+Trace = Callable[[int, int, float, float, int], object]
+"""Gets rank, step, when its computing began, when the worker was admitted to go on after it, and
+how many updates were in the parameters that it was computed with."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A training, or a piece of one, in virtual time."""
+
+    seconds: float
+    """Virtual time at the end."""
+    done: Ints
+    """Steps of each worker."""
+    waited: Floats
+    """Seconds that each worker waited for others: at barriers, gates, and servers."""
+    staleness: Ints
+    """How often so many updates of others were in between; empty in lockstep."""
+
+    @property
+    def steps(self) -> int:
+        """Of all workers."""
+        return int(self.done.sum())
+
+    @property
+    def mean_staleness(self) -> float:
+        total = float(self.staleness @ np.arange(len(self.staleness)))
+        return total / max(1, int(self.staleness.sum()))
+
+
+@dataclass(frozen=True)
+class FreeCluster:
+    """What strategies run on whose workers push to servers, each at its own time.
+
+    A worker computes, sends its push, a part to each server; a server is busy with one part after
+    another. When all parts are applied the worker's clock counts, and it waits until the rule
+    admits it; then the reply comes. Workers of one machine use its link together, and where links
+    are limited its connections in turns; nothing that stays on a machine uses a link.
+    """
+
+    compute: Sequence[float] | Floats
+    """Mean seconds of a step of each worker."""
+    variation: float
+    """Standard deviation of a step's seconds, as a share of their mean."""
+    homes: Sequence[int]
+    """The machine of each worker."""
+    servers: Sequence[int]
+    """The machine of each server; each keeps an equal part of the parameters."""
+    push_bytes: float
+    reply_bytes: float
+    """Of a whole push, and of the reply to it."""
+    sending: Sequence[float]
+    receiving: Sequence[float]
+    """Bytes per second of each machine's link; ``inf`` is no limit."""
+    latency: float
+    """Seconds of any message, however small."""
+    update: float
+    """Seconds for which a server is busy with its part of a push."""
+
+    @property
+    def limited(self) -> bool:
+        """Whether anything that is sent takes longer because of its size."""
+        used = {*self.homes, *self.servers}
+        limited = any(
+            math.isfinite(self.sending[m]) or math.isfinite(self.receiving[m]) for m in used
+        )
+        return limited and len(used) > 1 and self.push_bytes + self.reply_bytes > 0
+
+    def queued(self) -> FreeCluster:
+        """The same without a limit, where links are queues: each worker's own link makes its steps
+        longer, and the slowest link of a server is busy with each push, as the server is.
+
+        Within a few percent of fair shares, but up to a quarter too fast where the links of servers
+        are saturated: fair shares let pushes bunch, and then replies.
+        """
+        push, reply = self.push_bytes / len(self.servers), self.reply_bytes / len(self.servers)
+        sending, receiving = np.array(self.sending), np.array(self.receiving)
+        homes, servers = np.array(self.homes), np.array(self.servers)
+        away = homes[:, None] != servers
+        busy = away.mean(axis=0) * np.maximum(push / receiving[servers], reply / sending[servers])
+        own: Floats = away.sum(axis=1) * (push / sending[homes] + reply / receiving[homes])
+        no_limit = [math.inf] * len(sending)
+        return replace(
+            self,
+            compute=np.asarray(self.compute) + own,
+            update=max(self.update, float(busy.max())),
+            sending=no_limit,
+            receiving=no_limit,
+        )
+
 
 class StepDraws:
     """Seconds of computing: a mean for each worker, times a lognormal factor of mean 1.
 
     A ``table`` (a row for each worker, a column for each step, used again when it is at its end)
-    replaces all draws. ``extra`` seconds of each step do not vary.
+    replaces all draws.
     """
 
     def __init__(
@@ -33,61 +120,37 @@ class StepDraws:
         compute: Sequence[float] | Floats,
         variation: float,
         seed: int,
-        *,
-        slow: Slow = (),
         table: Floats | None = None,
-        extra: Floats | None = None,
     ) -> None:
-        self._compute = np.asarray(compute, np.float64)
-        self.workers = len(self._compute)
-        self._table = None if table is None else np.asarray(table, np.float64)
-        self._extra = np.zeros(self.workers) if extra is None else extra
+        self._compute, self._table = np.asarray(compute, np.float64), table
+        self._means: list[float] = self._compute.tolist()
+        self.workers = len(self._means)
         self._sigma = math.sqrt(math.log1p(variation * variation))
         self._random = np.random.default_rng(seed)
-        self._spans: dict[int, list[tuple[int, int, float]]] = {}
-        for worker, first, last, factor in slow:
-            self._spans.setdefault(worker, []).append((first, last, factor))
-        self._slowed = np.zeros(self.workers, bool)
-        self._slowed[list(self._spans)] = True
-        self._means: list[float] = self._compute.tolist()
-        self._extras: list[float] = self._extra.tolist()
         self._stream, self._left = self._one_by_one(), np.empty(0)
 
     def one(self, worker: int, step: int) -> float:
         if self._table is None:
-            seconds = self._means[worker] * next(self._stream)
-        else:
-            seconds = float(self._table[worker, step % self._table.shape[1]])
-        if worker in self._spans:
-            seconds *= self._factor(worker, step)
-        return seconds + self._extras[worker]
+            return self._means[worker] * next(self._stream)
+        return float(self._table[worker, step % self._table.shape[1]])
 
     def many(self, workers: Ints, steps: Ints) -> Floats:
         """One step each of several workers."""
         if self._table is not None:
-            seconds = self._table[workers, steps % self._table.shape[1]]
-        else:
-            seconds = self._compute[workers] * self._take(len(workers))
-        if self._spans:
-            for i in np.flatnonzero(self._slowed[workers]).tolist():
-                seconds[i] *= self._factor(int(workers[i]), int(steps[i]))
-        return np.asarray(seconds + self._extra[workers])
+            return np.asarray(self._table[workers, steps % self._table.shape[1]])
+        if len(self._left) < len(workers):
+            self._left = self._fresh(max(CHUNK, len(workers)))
+        taken, self._left = np.split(self._left, [len(workers)])
+        return np.asarray(self._compute[workers] * taken)
 
     def block(self, first: int, count: int) -> Floats:
         """``count`` steps (rows) of all workers (columns)."""
         if self._table is not None:
             columns = np.arange(first, first + count) % self._table.shape[1]
-            seconds = self._table.T[columns]
-        else:
-            seconds = self._fresh(count * self.workers).reshape(count, self.workers)
-            seconds *= self._compute
-        for worker, spans in self._spans.items():
-            for begin, last, factor in spans:
-                seconds[max(0, begin - first) : max(0, last + 1 - first), worker] *= factor
-        return np.asarray(seconds + self._extra)
-
-    def _factor(self, worker: int, step: int) -> float:
-        return math.prod(f for first, last, f in self._spans[worker] if first <= step <= last)
+            return np.asarray(self._table.T[columns])
+        drawn: Floats = self._fresh(count * self.workers).reshape(count, self.workers)
+        drawn *= self._compute
+        return drawn
 
     def _fresh(self, count: int) -> Floats:
         if self._sigma == 0.0:
@@ -96,12 +159,6 @@ class StepDraws:
         drawn *= self._sigma
         drawn -= self._sigma**2 / 2
         return np.asarray(np.exp(drawn, out=drawn))
-
-    def _take(self, count: int) -> Floats:
-        if len(self._left) < count:
-            self._left = self._fresh(max(CHUNK, count))
-        taken, self._left = self._left[:count], self._left[count:]
-        return taken
 
     def _one_by_one(self) -> Iterator[float]:
         while True:
@@ -118,10 +175,13 @@ class Work:
         for worker, step in lost:
             self.ends[worker] = min(self.ends[worker], step)
         self._ends: list[int] = self.ends.tolist()
+        self.done = np.zeros(self.workers, np.int64)
+        """Steps of those that begin no other."""
 
     def more(self, worker: int, done: int) -> bool:
         """Whether ``worker``, which has done so many steps, begins another."""
         if done >= self._ends[worker] or self._unclaimed == 0:
+            self.done[worker] = done
             return False
         self._unclaimed -= self._shared
         return True
@@ -132,4 +192,5 @@ class Work:
         if self._shared:
             more &= np.cumsum(more) <= self._unclaimed
             self._unclaimed -= int(more.sum())
+        self.done[workers[~more]] = done[~more]
         return more

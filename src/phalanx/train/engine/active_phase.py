@@ -20,8 +20,6 @@ from phalanx.sync.state.shared_state import SharedState
 from phalanx.sync.strategies.strategy import Gates, Strategy, StrategyContext
 from phalanx.train.control.rendezvous import Rendezvous
 
-DEFAULT_GROUP = 2
-
 
 @dataclass(frozen=True)
 class ActivePhase:
@@ -160,19 +158,12 @@ class PhaseSet:
         arena, rendezvous = self._parts.arena, self._parts.rendezvous
         if not phase.traits.grouped:
             return dataclasses.replace(everyone(arena), meet=rendezvous.wait), rendezvous
-        team = team_of(arena, self._groups(phase, speeds))
+        from phalanx.rules.grouping import teams_of
+
+        groups = teams_of(phase, arena.workers, self._machines, speeds)
+        team = team_of(arena, groups)
         rendezvous = Rendezvous(arena, team.circle, team.members)
         return dataclasses.replace(team, meet=rendezvous.wait), rendezvous
-
-    def _groups(self, phase: Phase, speeds: Sequence[float]) -> list[tuple[int, ...]]:
-        from phalanx.sync.reduce import grouping as teams
-
-        by, size = phase.options.get("by", "rank"), phase.options.get("size")
-        if by == "machine":
-            return teams.by_machine(self._machines())
-        if by == "speed":
-            return teams.by_speed(speeds, int(size) if size is not None else None)
-        return teams.by_size(self._parts.arena.workers, int(size or DEFAULT_GROUP))
 
     def _machines(self) -> list[str]:
         arena = self._parts.arena

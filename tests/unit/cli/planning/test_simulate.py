@@ -26,10 +26,13 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     [
         (("--fail", "7@3"), "there is no worker 7 among 4"),
         (("--fail", "1"), "--fail 1 is not a worker and a step"),
+        (("--fail", "1@0"), "--fail 1@0: steps are counted from 1"),
+        (("--fail", "1@2.5"), "--fail 1@2.5: steps are counted from 1"),
+        (("--step-seconds", "0s"), "--step-seconds must be above 0"),
         (("--straggler", "9:2"), "there is no worker 9 among 4"),
         (("--straggler", "1:x"), "--straggler 1:x is not a worker and a factor"),
         (("--straggler", "1:0.5"), "the factor must be from 1 to 1000"),
-        (("--latency", "5"), "--latency 5 is not a time"),
+        (("--latency", "5"), "--latency 5: a time needs its unit"),
         (("--jitter", "-1"), "--jitter must be from 0 to 10"),
         (("--speeds", "1,1,1,1,1"), "--speeds has 5 speeds for 4 workers"),
         (("--speeds", "fast"), "--speeds must be a list of speeds"),
@@ -80,3 +83,4 @@ def test_time_alone(
     assert "simulated, time only" in told.err
     if seconds is not None:
         assert found["seconds"] == pytest.approx(50 * seconds, rel=0.01)
+        assert found["samples_per_second"] == pytest.approx(4 * 10 / seconds, rel=0.01)

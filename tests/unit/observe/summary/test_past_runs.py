@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from made_runs import write_run
 
-from phalanx.observe.summary.past_runs import outcomes_of, pairs_of, past_runs
+from phalanx.observe.summary.past_runs import losses_of, outcomes_of, past_runs
 from phalanx.observe.summary.summary import summarise
 
 SCRIPT = "print('training')\n"
@@ -41,21 +41,23 @@ def test_runs_with_the_same_seed_are_pairs(tmp_path: Path, script: Path) -> None
     _past(home, "3-alone", strategy="async", seed=9)
     _past(home, "4-longer", strategy="async", seed=1, epochs=5, accuracy=0.5)
     _past(home, "5-other", source="print()\n", strategy="async", seed=1, accuracy=0.1)
-    pairs = pairs_of(past_runs(home), script, [])
-    assert [(p.strategy, p.workers, p.seed) for p in pairs] == [("async", 2, 1), ("async", 2, 2)]
-    assert all(p.loss > 0 for p in pairs)
-    assert pairs_of(past_runs(home), script, ["--depth", "3"]) == []
+    assert set(losses := losses_of(past_runs(home), script, [])) == {("async", 2)}
+    assert losses["async", 2] == pytest.approx({1: 0.01, 2: 0.01}, abs=0.004)
+    assert losses_of(past_runs(home), script, ["--depth", "3"]) == {}
+    _past(home, "6-again", strategy="async", seed=2, accuracy=0.95)  # pairs of one seed are one
+    assert losses_of(past_runs(home), script, [])["async", 2] == pytest.approx(
+        {1: 0.01, 2: 0.02}, abs=0.004
+    )
 
 
 def test_predicted_runs_are_outcomes(tmp_path: Path) -> None:
     home = tmp_path / "runs"
     _past(home, "1-plain")
     _past(home, "2-told", predicted={"samples_per_second": 2000.0, "factor": 1.1, "seconds": 1.0})
-    (only,) = outcomes_of(past_runs(home))
+    ((machines, strategy, ratio),) = outcomes_of(past_runs(home))
     told = next(r.summary for r in past_runs(home) if r.summary.predicted["seconds"])
-    assert only.strategy == "allreduce"
-    assert only.machines == ("here",)
-    assert only.ratio == pytest.approx(2200.0 / (told.samples_per_second or 0.0))
+    assert (machines, strategy) == (["here"], "allreduce")
+    assert ratio == pytest.approx(2200.0 / (told.samples_per_second or 0.0))
 
 
 def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from made_plans import FAST, MBIT, costs, job, machines, probe
+from made_plans import FAST, MBIT, costs, job, machines, predict, probe
 
 from phalanx.core.errors import InputError
-from phalanx.plan.cost.model import CostModel, predict
+from phalanx.plan.cost.model import CostModel
 from phalanx.plan.job import MachineCosts, WorkCurve
 from phalanx.plan.prediction import Prediction
 from phalanx.pool.machine import HERE, Machine

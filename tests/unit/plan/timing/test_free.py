@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from phalanx.plan.timing import free
-from phalanx.plan.timing.cluster import FreeCluster
 from phalanx.plan.timing.flows import fair_rates
 from phalanx.plan.timing.free import run_free, run_groups
-from phalanx.plan.timing.outcome import Outcome
+from phalanx.plan.timing.work import FreeCluster, Outcome
 from phalanx.rules.admission import Dynamic, Free, Rule, Stale
 
 NO_LIMIT = FreeCluster(
@@ -110,14 +109,9 @@ def test_by_samples_fast_workers_do_more() -> None:
     assert lost.steps == 40 and lost.seconds == pytest.approx(32 * 0.4)
 
 
-def test_a_slow_spell() -> None:
-    found = run_free(NO_LIMIT, Stale(0), 10, seed=0, slow=[(1, 3, 4, 5.0)])
-    assert found.seconds == pytest.approx(8 * 0.1 + 2 * 0.5 + 10 * 0.002)
-
-
 def _engine(monkeypatch: pytest.MonkeyPatch, cluster: FreeCluster, rule: Rule) -> str:
     asked: list[str] = []
-    nothing = Outcome(0.0, 0, np.zeros(0), np.zeros(0, np.int64))
+    nothing = Outcome(0.0, np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64))
     for name in ("run_heap", "run_windows", "run_flows"):
         monkeypatch.setattr(free, name, lambda *_, name=name: asked.append(name) or nothing)
     run_free(cluster, rule, 3, seed=0)
@@ -155,7 +149,7 @@ def test_large_clusters_take_links_as_queues(monkeypatch: pytest.MonkeyPatch, ru
 
 
 def test_groups_wait_inside_and_not_between() -> None:
-    cluster = replace(NO_LIMIT, compute=[0.1, 0.2, 0.4, 0.5], latency=0.0)
+    cluster = replace(NO_LIMIT, compute=[0.1, 0.2, 0.4, 0.5], homes=[0, 0, 1, 1], latency=0.0)
     found = run_groups(cluster, [(0, 1), (2, 3)], [0.05, 0.1], 10, seed=0)
     assert found.waited == pytest.approx([1.0, 0.0, 1.0, 0.0])
-    assert found.seconds == pytest.approx(10 * 0.6) and found.steps == 20
+    assert found.seconds == pytest.approx(10 * 0.6) and found.steps == 40

@@ -5,12 +5,29 @@ Every rank is in exactly one team. Ranks ascend in a team, and teams by their fi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+
+from phalanx.core.spec import Phase
 
 Team = tuple[int, ...]
 
 UNLIKE = 1.25
 """Neighbours in speed whose ratio is greater do not step together."""
+
+
+DEFAULT_SIZE = 2
+
+
+def teams_of(
+    phase: Phase, workers: int, machines: Callable[[], Sequence[str]], speeds: Sequence[float]
+) -> list[Team]:
+    """Those of a phase whose workers form groups; ``speeds`` are in samples a second."""
+    by, size = phase.options.get("by", "rank"), phase.options.get("size")
+    if by == "machine":
+        return by_machine(machines())
+    if by == "speed":
+        return by_speed(speeds, int(size) if size is not None else None)
+    return by_size(workers, int(size or DEFAULT_SIZE))
 
 
 def by_size(workers: int, size: int) -> list[Team]:
