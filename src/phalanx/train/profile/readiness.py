@@ -16,7 +16,7 @@ class Readiness:
     def __init__(self, parameters: Sequence[Tensor], now: Callable[[], float]) -> None:
         self._parameters, self._now = parameters, now
         self._hooks: list[RemovableHandle] = []
-        self._times: dict[int, float] = {}
+        self._times: dict[Tensor, float] = {}
         self._began = 0.0
         self.pieces: list[tuple[float, float]] = [(1.0, 1.0)]
 
@@ -24,17 +24,11 @@ class Readiness:
         """The data are there."""
         self._times, self._began = {}, self._now()
         if not self._hooks:
-            self._hooks = [
-                parameter.register_post_accumulate_grad_hook(self._noting(index))
-                for index, parameter in enumerate(self._parameters)
-                if parameter.requires_grad and parameter.is_leaf
-            ]
+            leaves = (p for p in self._parameters if p.requires_grad and p.is_leaf)
+            self._hooks = [p.register_post_accumulate_grad_hook(self._note) for p in leaves]
 
-    def _noting(self, index: int) -> Callable[[Tensor], None]:
-        def note(_: Tensor) -> None:
-            self._times[index] = self._now()
-
-        return note
+    def _note(self, parameter: Tensor) -> None:
+        self._times[parameter] = self._now()
 
     def end(self, ready: float) -> None:
         """The whole gradient is there."""
@@ -43,19 +37,17 @@ class Readiness:
         self._hooks = []
         whole = ready - self._began
         if whole > 0 and self._times:
-            sizes = [p.numel() * p.element_size() for p in self._parameters]
-            found = [(sizes[i], (t - self._began) / whole) for i, t in self._times.items()]
-            rest = sum(sizes) - sum(size for size, _ in found)
-            self.pieces = _joined([*found, (rest, 1.0)] if rest else found)
+            shares = {p: (moment - self._began) / whole for p, moment in self._times.items()}
+            found = [(p.numel() * p.element_size(), shares.get(p, 1.0)) for p in self._parameters]
+            self.pieces = _joined(sorted(found, key=lambda one: one[1]))
 
 
 def _joined(found: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
     """Few pieces of about the same size, each ready when its last part is."""
     total, size, pieces = sum(size for size, _ in found), 0, list[tuple[float, float]]()
-    ordered = sorted(found, key=lambda one: one[1])
-    for number, (own, share) in enumerate(ordered):
+    for number, (own, share) in enumerate(found, start=1):
         size += own
-        if size * MOST_PIECES >= total or (size and number == len(ordered) - 1):
+        if size * MOST_PIECES >= total or (size and number == len(found)):
             pieces.append((size / total, min(1.0, max(0.0, share))))
             size = 0
     return pieces
