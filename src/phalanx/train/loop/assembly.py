@@ -19,7 +19,7 @@ from phalanx.adapters.torch_models import (
     move,
     move_state,
 )
-from phalanx.core import settings, words
+from phalanx.core import settings
 from phalanx.core.errors import InputError
 from phalanx.core.settings import describe_emulation, mark
 from phalanx.core.spec import Spec, parse_spec
@@ -260,9 +260,9 @@ def _notes(
     if free and environment.workers > 1 and not environment.thread:
         notes.append("asynchronous updates depend on timing: this run will not repeat exactly")
     if environment.virtual is not None and environment.workers > 1:
-        from phalanx.train.start.virtual_memory import replicas_memory
+        from phalanx.train.engine.virtual_work import replicas_memory
 
-        taken = words.size(replicas_memory(models, environment.workers))
+        taken = replicas_memory(models, environment.workers)
         notes.append(f"{environment.workers} replicas take up to {taken} of memory here")
     if emulated := describe_emulation(environment.settings):
         notes.append(f"{mark(emulated)}: {emulated}")
