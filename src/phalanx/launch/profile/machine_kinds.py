@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from phalanx.agent.machine.facts import cpu_model
@@ -11,7 +9,6 @@ from phalanx.plan.job import MachineCosts
 from phalanx.pool.machine import Machine
 from phalanx.pool.measured import CPU, DeviceRates, Probe
 
-SAME_SPEED = 0.05
 SCALED_ERROR = 0.3
 """Of costs that were scaled by what a probe has measured."""
 GUESSED_ERROR = 0.6
@@ -24,24 +21,6 @@ class Kinds:
     def __init__(self, probe: Probe | None) -> None:
         self._probe = probe
 
-    def groups(self, machines: Sequence[Machine]) -> list[list[Machine]]:
-        """Machines of the same kind together; without a probe, every machine is one of its own."""
-        found: list[list[Machine]] = []
-        for machine in machines:
-            group = next((g for g in found if self._same(g[0], machine)), None)
-            if group is None:
-                found.append(group := [])
-            group.append(machine)
-        return found
-
-    def _same(self, one: Machine, other: Machine) -> bool:
-        first, second = self._device(one), self._device(other)
-        if first is None or second is None or one.is_here != other.is_here:
-            return False
-        if (one.cores, one.gpus, first.name) != (other.cores, other.gpus, second.name):
-            return False
-        return _near(first.float32, second.float32) and _near(first.memory, second.memory)
-
     def _device(self, machine: Machine) -> DeviceRates | None:
         """What one worker of it computes on."""
         rates = self._probe.rates_of(machine.name) if self._probe else None
@@ -50,7 +29,8 @@ class Kinds:
         return next(iter(fast or devices), None)
 
     def name(self, machine: Machine) -> str:
-        """What costs are kept under: the same as long as the machine is."""
+        """The same for machines of one kind, whose costs are measured once and kept by it. Without
+        a probe, every machine is one of its own."""
         device = self._device(machine)
         what = cpu_model() if machine.is_here else f"{machine.host}:{machine.port}"
         if device is not None and device.float32 and not machine.is_here:
@@ -71,9 +51,3 @@ class Kinds:
         seconds = ("update", "input", "evaluate", "start")
         scaled = {name: getattr(costs, name) * factor for name in seconds}
         return msgspec.structs.replace(costs, work=work, **scaled)
-
-
-def _near(one: float | None, other: float | None) -> bool:
-    if not one or not other:
-        return one == other
-    return abs(one - other) <= SAME_SPEED * max(one, other)

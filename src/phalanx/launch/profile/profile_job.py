@@ -12,7 +12,7 @@ import secrets
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -73,22 +73,20 @@ def profile_job(
     kinds = Kinds(read_probe(blueprint) if blueprint else None)
     chosen = settings or RunSettings(adopt=is_adopted(script))
     fleet = fleet or Fleet(pool=blueprint, tls=pool.tls)
-    work = _Work(script, list(args), chosen, fleet, seconds, say, kinds)
+    work = _Work(script, list(args), chosen, fleet, seconds, say)
+    measured = machines
     if quick:
-        source = next((m for m in (*machines, *pool.machines) if m.is_here), None)
-        source = source or this_machine().machines[0]
-        (found,) = work.measured([source])
-        own = _only(found)
-        costs = {m.name: own if m is source else kinds.scaled(own, source, m) for m in machines}
-        return msgspec.structs.replace(found, costs=costs)
-    groups = kinds.groups(machines)
-    profiles = work.measured([group[0] for group in groups])
-    shared = {m.name: _only(p) for group, p in zip(groups, profiles, strict=True) for m in group}
-    return msgspec.structs.replace(profiles[0], costs={m.name: shared[m.name] for m in machines})
+        here = next((m for m in (*machines, *pool.machines) if m.is_here), None)
+        measured = [here or this_machine().machines[0]]
+    found, source = work.measured({kinds.name(m): m for m in measured}), measured[0]
 
+    def costs(machine: Machine) -> MachineCosts:
+        guessed = quick and machine is not source
+        (own,) = found[kinds.name(source if guessed else machine)].costs.values()
+        return kinds.scaled(own, source, machine) if guessed else own
 
-def _only(profile: JobProfile) -> MachineCosts:
-    return next(iter(profile.costs.values()))
+    every = {machine.name: costs(machine) for machine in machines}
+    return msgspec.structs.replace(found[kinds.name(source)], costs=every)
 
 
 def plain_settings(chosen: RunSettings, seconds: float | None = None) -> RunSettings:
@@ -107,29 +105,28 @@ class _Work:
     fleet: Fleet
     seconds: float
     say: Say
-    kinds: Kinds
 
-    def measured(self, machines: Sequence[Machine]) -> list[JobProfile]:
-        """One profile for each of them, as they are kept, or by runs."""
+    def measured(self, machines: Mapping[str, Machine]) -> dict[str, JobProfile]:
+        """One profile for each kind, as they are kept, or by a run on a machine of it."""
         key = job_key(self.script, self.arguments, plain_settings(self.chosen))
-        names = {machine.name: self.kinds.name(machine) for machine in machines}
-        found = {name: read_kept(key, kind, self.seconds) for name, kind in names.items()}
-        missing = [machine for machine in machines if found[machine.name] is None]
+        kept = {kind: read_kept(key, kind, self.seconds) for kind in machines}
+        found = {kind: profile for kind, profile in kept.items() if profile is not None}
+        missing = {kind: m for kind, m in machines.items() if kind not in found}
         with tempfile.TemporaryDirectory(prefix="phalanx-profile-") as folder:
             name = f"profile-{slug(self.script.stem)[:40]}-{os.getpid()}-{secrets.token_hex(3)}"
             places = [RunPaths(Path(folder) / f"{name}-{n}") for n in range(len(missing))]
-            runs = [partial(self._run, m, p) for m, p in zip(missing, places, strict=True)]
+            runs = [partial(self._run, *one) for one in zip(missing.values(), places, strict=True)]
             # Emulated machines share the cores of one host.
-            if len(runs) == 1 or any(machine.emulated for machine in missing):
+            if len(runs) == 1 or any(machine.emulated for machine in missing.values()):
                 for run in runs:
                     run()
             else:
                 side_by_side(runs)
-            for machine, paths in zip(missing, places, strict=True):
+            for kind, paths in zip(missing, places, strict=True):
                 if (profile := _read(paths)) is not None:
-                    found[machine.name] = profile = msgspec.structs.replace(profile, key=key)
-                    keep(key, names[machine.name], self.seconds, profile)
-        return [profile for profile in found.values() if profile is not None]
+                    found[kind] = msgspec.structs.replace(profile, key=key)
+                    keep(key, kind, self.seconds, found[kind])
+        return found
 
     def _run(self, machine: Machine, paths: RunPaths) -> None:
         """One run, in a folder of its own."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-MOST_PIECES = 16
+PIECES = 16
 
 
 class Readiness:
@@ -39,15 +40,8 @@ class Readiness:
         if whole > 0 and self._times:
             shares = {p: (moment - self._began) / whole for p, moment in self._times.items()}
             found = [(p.numel() * p.element_size(), shares.get(p, 1.0)) for p in self._parameters]
-            self.pieces = _joined(sorted(found, key=lambda one: one[1]))
-
-
-def _joined(found: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
-    """Few pieces of about the same size, each ready when its last part is."""
-    total, size, pieces = sum(size for size, _ in found), 0, list[tuple[float, float]]()
-    for number, (own, share) in enumerate(found, start=1):
-        size += own
-        if size * MOST_PIECES >= total or (size and number == len(found)):
-            pieces.append((size / total, min(1.0, max(0.0, share))))
-            size = 0
-    return pieces
+            sizes, times = zip(*sorted(found, key=lambda one: one[1]), strict=True)
+            # Pieces of the same size, each ready when its last byte is.
+            through = np.cumsum(sizes) / sum(sizes)
+            last = np.searchsorted(through, np.arange(1, PIECES + 1) / PIECES - 1e-9)
+            self.pieces = [(1 / PIECES, min(1.0, max(0.0, times[i]))) for i in last]
