@@ -42,10 +42,6 @@ EVALUATION_SHARE = 0.2
 _LEAST_BATCHES = 2
 
 
-class Profiled(SystemExit):
-    """All was measured: the script ends here, and has not failed."""
-
-
 class Profiling(Stopwatch):
     """The worker's stopwatch, by which its engine and its leases know what to do next."""
 
@@ -146,7 +142,7 @@ class Profiling(Stopwatch):
         self._not_evaluated = 0.0
         if self.trial.over and ends:
             self.write()
-            raise Profiled(0)
+            raise SystemExit(0)  # all was measured: the script ends here, and has not failed
 
     def some_of(self, batches: Iterable[T], count: int) -> Iterator[T]:
         """Of the batches of an evaluation as many as there is time for."""
