@@ -82,9 +82,10 @@ class Profiling(Stopwatch):
         if self._first_step is None:
             self._first_step = now
             self._set_alarm(self._seconds)
-        if trial.over or trial.begins:
+        changes = self._size != trial.wanted
+        if trial.over or (changes and trial.begins):
             self._put_weights_back()
-        if self._size != trial.wanted:
+        if changes:
             self._size = trial.wanted
             # Tensors of another size leave gaps, in which a run that has one size would not work.
             with suppress(AttributeError):  # of glibc
