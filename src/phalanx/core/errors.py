@@ -24,6 +24,9 @@ class PhalanxError(Exception):
         self.cause = cause
         self.remedy = remedy
 
+    def __reduce__(self) -> tuple[type[PhalanxError], tuple[str, str]]:
+        return type(self), (self.cause, self.remedy)  # between processes
+
 
 class InputError(PhalanxError):
     """The user's input is wrong: a file, a flag, a spec, an argument of the script API."""

@@ -102,15 +102,6 @@ class VirtualCluster(msgspec.Struct, frozen=True, kw_only=True):
         return ", ".join([*parts, *([f"lost: {lost}"] if lost else [])])
 
 
-class ProfileWish(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker is to measure what the script's steps cost, and to end then."""
-
-    seconds: float = 10.0
-    """From the first step on."""
-    batches: list[int] = []
-    """Sizes to be tried; else the script's own batch and parts of it."""
-
-
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Overrides and choices of one run."""
 
@@ -143,8 +134,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The script may write into the weights itself: each worker trains a copy of them."""
     explain: bool = False
     """The script is adopted only to see what it trains, up to its first steps."""
-    profile: ProfileWish | None = None
-    """The run only measures what the script costs: it saves nothing."""
+    profile: float | None = None
+    """The run only measures what the script costs, for so many seconds: it saves nothing."""
     loss: LossKind | None = None
     """What an adopted script makes of a batch; ``None``: as its losses look."""
     module: str | None = None

@@ -11,7 +11,7 @@ from virtual_runs import GRADIENT, SCRIPT, STEPS, cluster, train_virtually
 from phalanx.core.errors import InputError, MachineError
 from phalanx.rules.collective_choice import choose
 from phalanx.rules.collective_cost import COSTS, LinkSpeed
-from phalanx.train.start import virtual_memory
+from phalanx.train.engine import virtual_work
 
 
 @pytest.mark.parametrize("strategy", ["allreduce", "bsp", "localsgd:every=3"])
@@ -114,7 +114,7 @@ def test_the_evaluation_takes_its_time(tmp_path: Path) -> None:
 def test_replicas_that_do_not_fit_into_memory_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(virtual_memory, "available", lambda: 10_000)
+    monkeypatch.setattr(virtual_work, "available", lambda: 10_000)
     with pytest.raises(InputError, match="8 workers of this model take") as caught:
         train_virtually(tmp_path / "run", "allreduce", cluster(8))
     assert "at most 2 workers" in caught.value.remedy

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.rules.admission import AWAY, Clocks, Dynamic, Free, Rule, Stale, rejoin
-from phalanx.rules.clock_floor import ClockFloor
 
 durations = st.integers(1, 40).map(float)
 
@@ -29,7 +28,7 @@ class Race:
     def __init__(self, rule: Rule, workers: list[Worker]) -> None:
         self.rule, self.workers = rule, workers
         n = len(workers)
-        self.clocks, self.floor = clocks([0] * n, [0.0] * n, [0.0] * n), ClockFloor([0] * n)
+        self.clocks = clocks([0] * n, [0.0] * n, [0.0] * n)
         self.done, self.last, self.arrived = [0] * n, [0] * n, [0.0] * n
         self.computing: dict[int, int] = {}
         self.waited = [0.0] * n
@@ -75,14 +74,8 @@ class Race:
             self._await(rank, now)
 
     def _set(self, rank: int, clock: int) -> None:
-        old, self.clocks.steps[rank] = self.clocks.steps[rank], clock
-        if clock == AWAY:
-            self.floor.leave(old)
-        elif old == AWAY:
-            self.floor.enter(clock)
-        else:
-            self.floor.advance(old)
-        self.clocks.floor = self.floor.floor
+        self.clocks.steps[rank] = clock
+        self.clocks.floor = min(self.clocks.steps)
 
     def _come_back(self, rank: int, now: float) -> None:
         newest = max(self.last)

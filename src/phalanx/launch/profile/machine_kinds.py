@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from phalanx.agent.machine.facts import cpu_model
 from phalanx.plan.job import MachineCosts
 from phalanx.pool.machine import Machine
-from phalanx.pool.measured import CPU, DeviceRates, MachineRates, Probe
+from phalanx.pool.measured import CPU, DeviceRates, Probe
 
-SAME_SPEED = 0.05
 SCALED_ERROR = 0.3
 """Of costs that were scaled by what a probe has measured."""
 GUESSED_ERROR = 0.6
@@ -24,37 +21,16 @@ class Kinds:
     def __init__(self, probe: Probe | None) -> None:
         self._probe = probe
 
-    def groups(self, machines: Sequence[Machine]) -> list[list[Machine]]:
-        """Machines of the same kind together; without a probe, every machine is one of its own."""
-        found: list[list[Machine]] = []
-        for machine in machines:
-            group = next((g for g in found if self._same(g[0], machine)), None)
-            if group is None:
-                found.append([machine])
-            else:
-                group.append(machine)
-        return found
-
-    def _same(self, one: Machine, other: Machine) -> bool:
-        first, second = self._device(one), self._device(other)
-        if first is None or second is None or one.is_here != other.is_here:
-            return False
-        if (one.cores, one.gpus, first.name) != (other.cores, other.gpus, second.name):
-            return False
-        return _near(first.float32, second.float32) and _near(first.memory, second.memory)
-
-    def _rates(self, machine: Machine) -> MachineRates | None:
-        return self._probe.rates_of(machine.name) if self._probe else None
-
     def _device(self, machine: Machine) -> DeviceRates | None:
         """What one worker of it computes on."""
-        rates = self._rates(machine)
+        rates = self._probe.rates_of(machine.name) if self._probe else None
         devices = rates.devices if rates else []
         fast = [d for d in devices if (d.name != CPU) == (machine.gpus > 0)]
         return next(iter(fast or devices), None)
 
     def name(self, machine: Machine) -> str:
-        """What costs are kept under: the same as long as the machine is."""
+        """The same for machines of one kind, whose costs are measured once and kept by it. Without
+        a probe, every machine is one of its own."""
         device = self._device(machine)
         what = cpu_model() if machine.is_here else f"{machine.host}:{machine.port}"
         if device is not None and device.float32 and not machine.is_here:
@@ -64,29 +40,14 @@ class Kinds:
     def scaled(self, costs: MachineCosts, source: Machine, target: Machine) -> MachineCosts:
         """Costs on ``source`` as they may be on ``target``."""
         one, other = self._device(source), self._device(target)
-        known = one is not None and other is not None and one.float32 and other.float32
-        if known and one is not None and other is not None:
-            factor, alike = (one.float32 or 1.0) / (other.float32 or 1.0), one.name == other.name
-        else:
-            factor, alike = (source.cores or 1) / (target.cores or source.cores or 1), False
+        factor, alike = (source.cores or 1) / (target.cores or source.cores or 1), False
+        if one is not None and other is not None and one.float32 and other.float32:
+            factor, alike = one.float32 / other.float32, one.name == other.name
+        error = max(costs.work.error, SCALED_ERROR if alike else GUESSED_ERROR)
+        fixed, each = costs.work.fixed * factor, costs.work.each * factor
         work = msgspec.structs.replace(
-            costs.work,
-            fixed=costs.work.fixed * factor,
-            each=costs.work.each * factor,
-            error=max(costs.work.error, SCALED_ERROR if alike else GUESSED_ERROR),
-            extrapolated=True,
+            costs.work, fixed=fixed, each=each, error=error, extrapolated=True
         )
-        return msgspec.structs.replace(
-            costs,
-            work=work,
-            update=costs.update * factor,
-            input=costs.input * factor,
-            evaluate=costs.evaluate * factor,
-            start=costs.start * factor,
-        )
-
-
-def _near(one: float | None, other: float | None) -> bool:
-    if not one or not other:
-        return one == other
-    return abs(one - other) <= SAME_SPEED * max(one, other)
+        seconds = ("update", "input", "evaluate", "start")
+        scaled = {name: getattr(costs, name) * factor for name in seconds}
+        return msgspec.structs.replace(costs, work=work, **scaled)

@@ -6,27 +6,31 @@ kept in the user's cache by the content of what it depends on, and read from the
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import secrets
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from phalanx.core.errors import InputError, PhalanxError, RunStopped
+from phalanx.core.errors import InputError, MachineError, PhalanxError, RunStopped
 from phalanx.core.files import read_bounded
 from phalanx.core.run_folder.run_paths import RunPaths, slug
-from phalanx.core.settings import ProfileWish, RunSettings
+from phalanx.core.settings import RunSettings
 from phalanx.core.terminal import Say
 from phalanx.launch.launchers.launcher import Fleet, Job
 from phalanx.launch.profile.kept_profiles import job_key, keep, read_kept
 from phalanx.launch.profile.machine_kinds import Kinds
-from phalanx.launch.profile.side_by_side import side_by_side
 from phalanx.launch.run.controller import execute
 from phalanx.launch.run.failure import never_joined
+from phalanx.launch.run.interrupts import Interrupts
 from phalanx.launch.run.observer import Observer
 from phalanx.launch.script.script_check import check_script, is_adopted
 from phalanx.plan.job import JobProfile, MachineCosts
@@ -35,11 +39,13 @@ from phalanx.pool.here import this_machine
 from phalanx.pool.machine import Machine, Pool
 from phalanx.pool.measured import read_probe
 
+if TYPE_CHECKING:
+    from multiprocessing.queues import SimpleQueue
+
 OWN_WORDS = "phalanx: "
-
-
-def _silent(_line: str) -> None:
-    pass
+_TICK = 0.05
+_PATIENCE = 40
+"""Ticks in which those that Ctrl-C has reached too may end: a second signal means hurry."""
 
 
 def profile_job(
@@ -50,17 +56,15 @@ def profile_job(
     *,
     seconds: float = 10.0,
     quick: bool = False,
-    fresh: bool = False,
     settings: RunSettings | None = None,
     fleet: Fleet | None = None,
-    say: Say = _silent,
+    say: Say = lambda _line: None,
 ) -> JobProfile:
     """Costs of ``script`` on each of ``machines``; machines of the same kind share them.
 
     Each kind is measured for about ``seconds`` of steps, all at the same time; ``quick``: this
-    machine only, and the others by what the probe says of their speeds. ``fresh``: whatever was
-    measured before. ``settings`` and ``fleet`` are those of the run to be planned, as far as the
-    command line says more than their defaults. Call it from the main thread.
+    machine only, and the others by what the probe says of their speeds. ``settings`` and ``fleet``
+    are those of the run to be planned. Call it from the main thread.
     """
     if not machines:
         raise InputError("there is no machine to measure on", "Select at least one.")
@@ -68,31 +72,27 @@ def profile_job(
     blueprint = Path(pool.source) if Path(pool.source).is_file() else None
     kinds = Kinds(read_probe(blueprint) if blueprint else None)
     chosen = settings or RunSettings(adopt=is_adopted(script))
-    work = _Work(
-        script, list(args), chosen, fleet or Fleet(pool=blueprint, tls=pool.tls), seconds, say,
-        job_key(script, args, plain_settings(chosen)), kinds,
-    )  # fmt: skip
+    fleet = fleet or Fleet(pool=blueprint, tls=pool.tls)
+    work = _Work(script, list(args), chosen, fleet, seconds, say)
+    measured = machines
     if quick:
-        source = next((m for m in (*machines, *pool.machines) if m.is_here), None)
-        source = source or this_machine().machines[0]
-        found = work.measured([source], fresh=fresh)[0]
-        own = _only(found)
-        costs = {m.name: own if m is source else kinds.scaled(own, source, m) for m in machines}
-        return msgspec.structs.replace(found, costs=costs)
-    groups = kinds.groups(machines)
-    profiles = work.measured([group[0] for group in groups], fresh=fresh)
-    shared = {m.name: _only(p) for group, p in zip(groups, profiles, strict=True) for m in group}
-    return msgspec.structs.replace(profiles[0], costs={m.name: shared[m.name] for m in machines})
+        here = next((m for m in (*machines, *pool.machines) if m.is_here), None)
+        measured = [here or this_machine().machines[0]]
+    found, source = work.measured({kinds.name(m): m for m in measured}), measured[0]
+
+    def costs(machine: Machine) -> MachineCosts:
+        guessed = quick and machine is not source
+        (own,) = found[kinds.name(source if guessed else machine)].costs.values()
+        return kinds.scaled(own, source, machine) if guessed else own
+
+    every = {machine.name: costs(machine) for machine in machines}
+    return msgspec.structs.replace(found[kinds.name(source)], costs=every)
 
 
-def _only(profile: JobProfile) -> MachineCosts:
-    return next(iter(profile.costs.values()))
-
-
-def plain_settings(chosen: RunSettings, wish: ProfileWish | None = None) -> RunSettings:
+def plain_settings(chosen: RunSettings, seconds: float | None = None) -> RunSettings:
     """The settings of a run that only measures."""
     return msgspec.structs.replace(
-        chosen, strategy="single", profile=wish, slow=None, rate=None, checkpoint_epochs=0,
+        chosen, strategy="single", profile=seconds, slow=None, rate=None, checkpoint_epochs=0,
         checkpoint_minutes=None, resume=None, private_weights=False, second_copy=False,
     )  # fmt: skip
 
@@ -105,90 +105,67 @@ class _Work:
     fleet: Fleet
     seconds: float
     say: Say
-    key: str
-    kinds: Kinds
 
-    def measured(self, machines: Sequence[Machine], *, fresh: bool) -> list[JobProfile]:
-        """One profile for each of them, as they are kept, or by runs."""
-        names = [self.kinds.name(machine) for machine in machines]
-        found = [None if fresh else read_kept(self.key, name, self.seconds) for name in names]
-        missing = [i for i, profile in enumerate(found) if profile is None]
-        if missing:
-            with tempfile.TemporaryDirectory(prefix="phalanx-profile-") as folder:
-                self._measure([machines[i] for i in missing], Path(folder))
-                for i, profile in zip(missing, self._results(Path(folder)), strict=True):
-                    found[i] = profile
-                    keep(self.key, names[i], self.seconds, profile)
-        return [profile for profile in found if profile is not None]
+    def measured(self, machines: Mapping[str, Machine]) -> dict[str, JobProfile]:
+        """One profile for each kind, as they are kept, or by a run on a machine of it."""
+        key = job_key(self.script, self.arguments, plain_settings(self.chosen))
+        kept = {kind: read_kept(key, kind, self.seconds) for kind in machines}
+        found = {kind: profile for kind, profile in kept.items() if profile is not None}
+        missing = {kind: m for kind, m in machines.items() if kind not in found}
+        with tempfile.TemporaryDirectory(prefix="phalanx-profile-") as folder:
+            name = f"profile-{slug(self.script.stem)[:40]}-{os.getpid()}-{secrets.token_hex(3)}"
+            places = [RunPaths(Path(folder) / f"{name}-{n}") for n in range(len(missing))]
+            runs = [partial(self._run, *one) for one in zip(missing.values(), places, strict=True)]
+            # Emulated machines share the cores of one host.
+            if len(runs) == 1 or any(machine.emulated for machine in missing.values()):
+                for run in runs:
+                    run()
+            else:
+                side_by_side(runs)
+            for kind, paths in zip(missing, places, strict=True):
+                if (profile := _read(paths)) is not None:
+                    found[kind] = msgspec.structs.replace(profile, key=key)
+                    keep(key, kind, self.seconds, found[kind])
+        return found
 
-    def _measure(self, machines: Sequence[Machine], folder: Path) -> None:
-        """Each in a folder named by its number. Emulated machines share the cores of one host, so
-        that one comes after the other."""
-        for number, machine in enumerate(machines):
-            self.say(f"measuring a few steps on {machine.name}, {self.seconds:g} seconds")
-            (folder / str(number)).mkdir()
-        works = [
-            _Measurement(self._job(machine), folder / str(number), self.say)
-            for number, machine in enumerate(machines)
-        ]
-        if len(works) == 1 or any(machine.emulated for machine in machines):
-            for work in works:
-                work()
-        else:
-            side_by_side(works)
-
-    def _results(self, folder: Path) -> list[JobProfile]:
-        runs = sorted(folder.iterdir(), key=lambda place: int(place.name))
-        found = [_read(RunPaths(next(place.iterdir()))) for place in runs]
-        return [msgspec.structs.replace(each, key=self.key) for each in found if each is not None]
-
-    def _job(self, machine: Machine) -> Job:
-        data = self.chosen.data or (machine.data if machine.is_here else None)
-        wish = ProfileWish(seconds=self.seconds)
-        plan = make_plan(
-            [machine], workers=None, strategy="single", selection=machine.name, batch=None
-        )
-        return Job(
-            script=self.script,
-            arguments=self.arguments,
-            settings=msgspec.structs.replace(plain_settings(self.chosen, wish), data=data),
-            plan=plan,
-            launcher="local" if machine.is_here else "ssh",
-            command=sys.argv,
-            fleet=_fleet_of(self.fleet, machine),
-        )
-
-
-def _fleet_of(fleet: Fleet, machine: Machine) -> Fleet:
-    from dataclasses import replace
-
-    return replace(fleet, machines=(machine,), detach=False, workers=None)
-
-
-@dataclass(frozen=True)
-class _Measurement:
-    """One run, in a folder of its own below ``place``."""
-
-    job: Job
-    place: Path
-    say: Say
-
-    def __call__(self) -> None:
-        name = f"profile-{slug(self.job.script.stem)[:40]}-{os.getpid()}-{secrets.token_hex(3)}"
-        paths = RunPaths(self.place / name).make()
-        outcome = execute(self.job, paths, _Listener(self.say))
+    def _run(self, machine: Machine, paths: RunPaths) -> None:
+        """One run, in a folder of its own."""
+        self.say(f"measuring a few steps on {machine.name}, {self.seconds:g} seconds")
+        outcome = execute(self._job(machine), paths.make(), _Listener(self.say))
         if outcome.summary.status == "stopped":
             raise RunStopped
         if _read(paths) is not None:
             return
-        error, script = outcome.error, str(self.job.script)
-        if error is None or error.cause == never_joined(script).cause:
+        error = outcome.error
+        if error is None or error.cause == never_joined(str(self.script)).cause:
             raise InputError(
                 "the script ended without a step",
                 "A profile measures steps of training: give it the arguments with which it trains.",
             )
         cause = error.cause.replace(f" (log: {paths.log_of(0)})", "")
         raise type(error)(cause, error.remedy)
+
+    def _job(self, machine: Machine) -> Job:
+        data = self.chosen.data or (machine.data if machine.is_here else None)
+        settings = plain_settings(self.chosen, self.seconds)
+        return Job(
+            script=self.script,
+            arguments=self.arguments,
+            settings=msgspec.structs.replace(settings, data=data),
+            plan=make_plan(
+                [machine], workers=None, strategy="single", selection=machine.name, batch=None
+            ),
+            launcher="local" if machine.is_here else "ssh",
+            command=sys.argv,
+            fleet=replace(self.fleet, machines=(machine,), detach=False, workers=None),
+        )
+
+
+def _read(paths: RunPaths) -> JobProfile | None:
+    try:
+        return msgspec.json.decode(read_bounded(paths.profile), type=JobProfile)
+    except (OSError, msgspec.MsgspecError, PhalanxError):
+        return None
 
 
 class _Listener(Observer):
@@ -206,8 +183,35 @@ class _Listener(Observer):
         self._say(line)
 
 
-def _read(paths: RunPaths) -> JobProfile | None:
+def side_by_side(works: Sequence[Callable[[], None]]) -> None:
+    """All of them, each in a process of its own: a controller takes up signals, and ends what its
+    process has started. When one fails the others are stopped, and its error is raised."""
+    forking = multiprocessing.get_context("fork")
+    errors: SimpleQueue[PhalanxError] = forking.SimpleQueue()
+    running = [forking.Process(target=_run, args=(work, errors)) for work in works]
+    with Interrupts() as interrupts:
+        for process in running:
+            process.start()
+        ended, asked = False, 0
+        while any(process.is_alive() for process in running):
+            time.sleep(_TICK)
+            asked += interrupts.asked()
+            if not ended and (asked > _PATIENCE or not errors.empty()):
+                ended = True
+                for process in running:
+                    process.terminate()
+    if interrupts.asked():
+        raise RunStopped
+    if not errors.empty():
+        raise errors.get()
+    if lost := next((process for process in running if process.exitcode), None):
+        raise MachineError(f"a measuring process ended with exit code {lost.exitcode}")
+
+
+def _run(work: Callable[[], None], errors: SimpleQueue[PhalanxError]) -> None:
     try:
-        return msgspec.json.decode(read_bounded(paths.profile), type=JobProfile)
-    except (OSError, msgspec.MsgspecError, PhalanxError):
-        return None
+        work()
+    except RunStopped:
+        return
+    except PhalanxError as error:
+        errors.put(error)

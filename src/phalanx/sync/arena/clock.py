@@ -39,11 +39,10 @@ class Toll:
     apart = False
     """Whether what a worker has may be older than what the store has by then."""
 
-    def all_reduce(self, members: Members, count: float, topology: str | None = None) -> None:
-        """All of ``members`` have met, and sum ``count`` bytes."""
-
-    def all_gather(self, members: Members, count: float) -> None:
-        """All of ``members`` have met, and send each other what a codec made: ``count`` bytes."""
+    def all_reduce(
+        self, members: Members, count: float, topology: str | None = None, *, coded: bool = False
+    ) -> None:
+        """All of ``members`` have met, and sum ``count`` bytes, or what a codec made of them."""
 
     def update(self) -> None:
         """The optimizer's step on all parameters, here."""

@@ -6,15 +6,11 @@ order of their times, so that a worker that asks is never earlier than one that 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from phalanx.core.settings import VirtualCluster
+from phalanx.rules.collective_choice import MOST_DIRECT, choose
+from phalanx.rules.collective_cost import COSTS, LinkSpeed
 from phalanx.sync.arena.clock import Members, Toll
-
-# The formulas are imported where they are called: real time has no use for them.
-if TYPE_CHECKING:
-    from phalanx.rules.collective_cost import LinkSpeed
-    from phalanx.sync.arena.memory_arena import ThreadArena
+from phalanx.sync.arena.memory_arena import ThreadArena
 
 FAST = 1e15
 """Bytes per second of a link that takes no time."""
@@ -30,34 +26,25 @@ class VirtualToll(Toll):
         """Of each shard: a worker on whose machine it is."""
         self._several = max(1.0, len(cluster.servers) / shards)
         """Servers of a shard: their links and processors work side by side."""
-        self._slowest = _link(cluster)
-        self._known: dict[tuple[str, Members, float], float] = {}
+        self._slowest = LinkSpeed(cluster.latency, cluster.slowest_link or FAST)
+        """What all have to wait for in a collective."""
+        self._known: dict[tuple[Members, float, str | None, bool], float] = {}
         self._sending = False
         self._done = self._back = self._arrives = self._updates = 0.0
         self.apart = cluster.has_links
 
-    def all_reduce(self, members: Members, count: float, topology: str | None = None) -> None:
-        if self.apart:
-            self._arena.charge(self._seconds(topology or "all_reduce", members, count))
-
-    def all_gather(self, members: Members, count: float) -> None:
-        if self.apart:
-            self._arena.charge(self._seconds("all_gather", members, count))
-
-    def _seconds(self, name: str, members: Members, count: float) -> float:
-        key = (name, members, count)
-        if key not in self._known:
+    def all_reduce(
+        self, members: Members, count: float, topology: str | None = None, *, coded: bool = False
+    ) -> None:
+        key = (members, count, topology, coded)
+        if self.apart and key not in self._known:
             hosts, link = len({self._cluster.home(rank) for rank in members}), self._slowest
-            from phalanx.rules.collective_choice import MOST_DIRECT, choose
-            from phalanx.rules.collective_cost import COSTS
-
-            if name == "all_gather":
-                name = "all_gather.ring" if hosts > MOST_DIRECT else name
+            if coded:
+                name = "all_gather.ring" if hosts > MOST_DIRECT else "all_gather"
             else:  # as training chooses, which knows the latency alone
-                asked = None if name == "all_reduce" else name
-                name = f"all_reduce.{choose(asked, hosts, int(count), link.latency or None)}"
+                name = f"all_reduce.{choose(topology, hosts, int(count), link.latency or None)}"
             self._known[key] = COSTS[name](hosts, count).seconds(link) if hosts > 1 else 0.0
-        return self._known[key]
+        self._arena.charge(self._known.get(key, 0.0))
 
     def update(self) -> None:
         self._arena.charge(self._me.update)
@@ -112,10 +99,3 @@ class VirtualToll(Toll):
         busy = max(earliest, self._busy[way, machine]) + count / rate
         self._busy[way, machine] = busy
         return busy
-
-
-def _link(cluster: VirtualCluster) -> LinkSpeed:
-    """What all have to wait for in a collective."""
-    from phalanx.rules.collective_cost import LinkSpeed
-
-    return LinkSpeed(cluster.latency, cluster.slowest_link or FAST)

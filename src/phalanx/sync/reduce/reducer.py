@@ -250,11 +250,10 @@ class Reducer:
 
     def take_time(self, topology: str | None = None) -> None:
         """In virtual time: as between hosts, where each has one member of the team."""
-        members, size = self._team.members, self._team.size
-        if self._coded and size > 1:  # bytes of all slices but this member's own
-            self._toll.all_gather(members, self.bytes_sent * size / (size - 1))
-        else:
-            self._toll.all_reduce(members, self._bytes, topology)
+        size, count = self._team.size, float(self._bytes)
+        if coded := self._coded and size > 1:  # bytes of all slices but this member's own
+            count = self.bytes_sent * size / (size - 1)
+        self._toll.all_reduce(self._team.members, count, topology, coded=coded)
 
     def show_reduced(self) -> None:
         """This member's slices, where all can see the whole sum. Each writes what it alone read."""

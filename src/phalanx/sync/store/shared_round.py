@@ -66,15 +66,15 @@ class SharedRound:
             return Timing(refused=refused)
         self._step += 1
         for shard in self._store.order:
-            asked, share = now(), self._store.share_of(shard)
-            sent = self._toll.request(shard, self.bytes_sent * share)
+            asked = now()
+            sent = self._toll.request(shard, self.bytes_sent / self._shards)
             timing.send += sent
             with self._arena.lock(shard_lock(shard)):
                 timing.wait += now() - asked - sent
                 self._arrived[shard] += 1
                 if self._arrived[shard] == self._arena.workers:
                     self._arrived[shard] = 0
-                    self._toll.serve(shard, share)
+                    self._toll.serve(shard, 1 / self._shards)
                     self._complete(shard, timing)
         asked = now()
         self._arena.await_(lambda: bool((self._done >= self._step).all()), self._gone)
@@ -84,7 +84,7 @@ class SharedRound:
         updated = now()
         timing.wait += updated - asked
         for shard in self._store.order:
-            self._toll.reply(shard, self._store.bytes_of(shard))
+            self._toll.reply(shard, self._store.part)
         self._toll.settle()
         timing.reduce += now() - updated
         return timing

@@ -50,11 +50,9 @@ class SharedStore:
         self.order = [(first + i) % self._shards for i in range(self._shards)]
         """Workers begin with different shards, so as not to meet."""
         self._seen = [0] * self._shards
-        self._bytes: list[int] = [
-            sum((high - low) * n.dtype.itemsize for n, (low, high) in zip(layouts, b, strict=True))
-            for b in zip(*self._bounds, strict=True)
-        ]
-        self._all_bytes, self._coded = sum(self._bytes), 1.0
+        self.part = sum(n.size * n.dtype.itemsize for n in layouts) / self._shards
+        """Bytes of a shard: all have about as many."""
+        self._coded = 1.0
 
     def make_buffers(self) -> PushBuffers:
         """Memory for gradients to push."""
@@ -64,15 +62,8 @@ class SharedStore:
         """What is pushed next becomes what the store sees; returns its bytes, if none are sent
         for real."""
         sent = buffers.sender.send()
-        self._coded = sent / self._all_bytes
+        self._coded = sent / (self.part * self._shards)
         return sent
-
-    def bytes_of(self, shard: int) -> int:
-        return self._bytes[shard]
-
-    def share_of(self, shard: int) -> float:
-        """Of all parameters."""
-        return self._bytes[shard] / self._all_bytes
 
     def begin(self) -> None:
         """From here on the store has the newest parameters. Collective.
@@ -128,7 +119,7 @@ class SharedStore:
         while waiting:
             asked, coded = self._clock.now(), self._coded if shards is None else 1.0
             shard = waiting[0]
-            sent = self._toll.request(shard, self._bytes[shard] * coded, self.share_of(shard))
+            sent = self._toll.request(shard, self.part * coded, 1 / self._shards)
             timing.send, timing.wait = timing.send + sent, timing.wait - sent
             shard = self._enter_one(waiting)
             waiting.remove(shard)
@@ -137,7 +128,7 @@ class SharedStore:
                 self._copy(shard, pull)
             finally:
                 self._arena.lock(shard_lock(shard)).release()
-            self._toll.reply(shard, self._bytes[shard] if pull else 0.0)
+            self._toll.reply(shard, self.part if pull else 0.0)
         given = self._clock.now()
         updates = self._toll.settle()
         timing.update += updates
@@ -201,7 +192,7 @@ class SharedStore:
             with self._arena.lock(shard_lock(shard)):
                 self._seen[shard] = int(self._shared.versions[shard])
                 self._copy(shard, into)
-            self._toll.reply(shard, self._bytes[shard])
+            self._toll.reply(shard, self.part)
         self._toll.settle()
 
     def _copy(self, shard: int, into: Sequence[Tensor]) -> None:

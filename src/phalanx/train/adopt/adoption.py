@@ -14,6 +14,7 @@ import re
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from operator import length_hint
 from traceback import walk_stack
 from types import FrameType
 from typing import Any
@@ -180,8 +181,8 @@ class Adoption:
         training.end_if_done(waits=False)
         if training.under_way and training.parts.trained.engine.lockstep:
             return self._in_common(plain)
-        if self._chosen.profile is not None:
-            return iter(training.parts.trained.engine.some_of(plain(), _batches_of(loader)))
+        if self.profiles:
+            return iter(training.parts.trained.engine.some_of(plain(), length_hint(loader)))
         return plain()  # inside a pass of free-running workers they evaluate unequally often
 
     def _in_common(self, plain: Callable[[], Iterator[Any]]) -> Iterator[Any]:
@@ -256,7 +257,7 @@ class Adoption:
         loop.adopt(self._chosen.epochs or passes)
         call_at_end(self._end)
         # What a script does after its last pass is measured as well.
-        known = passes if self._chosen.profile is None else None
+        known = None if self.profiles else passes
         return AdoptedTraining(
             parts, loop, models, optimizers, known, self._chosen.seed, self.streams
         )
@@ -266,14 +267,6 @@ class Adoption:
         if self._training is not None:
             self._training.end()
             self._training = None
-
-
-def _batches_of(loader: DataLoader[Any]) -> int:
-    """0 where that is unknown."""
-    try:
-        return len(loader)
-    except TypeError:
-        return 0
 
 
 def _script_frame() -> FrameType | None:

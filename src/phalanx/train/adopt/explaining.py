@@ -33,24 +33,19 @@ _MOST_BATCHES = 100
 """An optimizer that has taken no step by then is one that takes none."""
 
 
-class Explained(SystemExit):
-    """All was seen: the script ends here, and has not failed."""
-
-
 class Explaining(Adoption):
     def __init__(self, chosen: RunSettings, folder: Path) -> None:
         super().__init__(chosen, _SEVERAL)
         self._folder = RunPaths(folder).files
         self._found = Explanation(loss=chosen.loss)
         self._made_at: dict[int, list[Place]] = {}
-        self._noted: set[int] = set()
         self._stepped: set[int] = set()
         self._begun = False
 
     def joins_itself(self) -> None:
         """The script calls Phalanx after all."""
-        Explanation(joins=True, complete=True).write(self._folder)
-        raise Explained(0)
+        self._found = Explanation(joins=True)
+        self._end_here()
 
     def made(self, optimizer: torch.optim.Optimizer) -> None:
         super().made(optimizer)
@@ -134,7 +129,7 @@ class Explaining(Adoption):
         training = self._training
         if ours and not self._joining and training is not None and training.knows(optimizer):
             self._note_step(optimizer, sys._getframe(1), closure=False)  # by a GradScaler
-            self._end_if_all_stepped(optimizer)
+            self._end_if_all_stepped()
         return ours
 
     def step(
@@ -152,21 +147,20 @@ class Explaining(Adoption):
         self._note_step(optimizer, sys._getframe(1), closure=closure is not None)
         if closure is not None:  # the loss is in there
             super().step(optimizer, plain, closure, **kwargs)
-        self._end_if_all_stepped(optimizer)
+        self._end_if_all_stepped()
         return None if closure is not None else super().step(optimizer, plain, **kwargs)
 
-    def _end_if_all_stepped(self, optimizer: torch.optim.Optimizer) -> None:
+    def _end_if_all_stepped(self) -> None:
         self._found.write(self._folder)
-        self._stepped.add(id(optimizer))
         if all(id(known) in self._stepped for known in self._optimizers()):
             self._end_here()
 
     def _note_step(
         self, optimizer: torch.optim.Optimizer, frame: FrameType, *, closure: bool
     ) -> None:
-        if id(optimizer) in self._noted:
+        if id(optimizer) in self._stepped:
             return
-        self._noted.add(id(optimizer))
+        self._stepped.add(id(optimizer))
         places, own = ScriptPlaces(frame), ScriptPlaces(frame).own(frame)
         index = next(i for i, known in enumerate(self._optimizers()) if known is optimizer)
         node, scaler = step_in(own[0], optimizer) if own else (None, False)
@@ -183,4 +177,4 @@ class Explaining(Adoption):
     def _end_here(self) -> NoReturn:
         self._found.complete = True
         self._found.write(self._folder)
-        raise Explained(0)
+        raise SystemExit(0)  # all was seen: the script ends here, and has not failed

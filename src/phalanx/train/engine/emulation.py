@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from phalanx.core.settings import RunSettings
-from phalanx.core.spec import Phase
 from phalanx.sync.arena.arena import Arena
-from phalanx.sync.arena.clock import Toll
 
 if TYPE_CHECKING:
     from phalanx.sync.arena.memory_arena import ThreadArena
@@ -63,14 +61,3 @@ def emulation_of(
 
         return VirtualWork(virtual, chosen.virtual, speed, chosen.seed, alone=arena is None)
     return SpeedEmulation(speed, arena, random.Random(f"{chosen.seed} {rank}"))
-
-
-def virtual_parts(
-    chosen: RunSettings, virtual: ThreadArena | None, phases: Sequence[Phase]
-) -> tuple[Toll, int | None]:
-    """What exchanges take of virtual time, and the number of shards if it is not the usual one."""
-    if virtual is None or chosen.virtual is None:
-        return Toll(), None
-    from phalanx.train.engine.virtual_work import virtual_exchange
-
-    return virtual_exchange(chosen, virtual, phases)

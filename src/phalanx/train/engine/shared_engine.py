@@ -13,14 +13,14 @@ from phalanx.core.settings import RunSettings
 from phalanx.core.spec import Phase, Spec
 from phalanx.rules.balance import ShareChange
 from phalanx.sync.arena.arena import Arena, Locks, LostWorker
-from phalanx.sync.arena.clock import Clock
+from phalanx.sync.arena.clock import Clock, Toll
 from phalanx.sync.reduce.encoding import Encoding
 from phalanx.sync.state.windows import Gathering
 from phalanx.train.control import rendezvous as intents
 from phalanx.train.control.control import Control
 from phalanx.train.control.directives import Directive, DirectiveSource
 from phalanx.train.engine.active_phase import ActivePhase, PhaseParts, PhaseSet
-from phalanx.train.engine.emulation import emulation_of, virtual_parts
+from phalanx.train.engine.emulation import emulation_of
 from phalanx.train.engine.engine import Engine
 from phalanx.train.engine.exchange import SharedExchange
 from phalanx.train.engine.model_state import Captured, SharedModelState
@@ -63,7 +63,11 @@ class SharedEngine(Engine):
             arena, optimizers, claims, source, self._tell_shares, balance=chosen.balance == "auto"
         )
         encoding = Encoding(None, chosen.rate, arena.sleep, chosen.seed * 64 + self.rank)
-        toll, shards = virtual_parts(chosen, virtual, spec.phases)
+        toll, shards = Toll(), None
+        if virtual is not None and chosen.virtual is not None:
+            from phalanx.train.engine.virtual_work import toll_of
+
+            toll, shards = toll_of(chosen.virtual, virtual, spec.phases)
         parts = PhaseParts(
             arena, clock, self._control.rendezvous, chosen.divide_rate, encoding, machine,
             chosen.private_weights, toll, shards,

@@ -1,27 +1,34 @@
-"""A worker of a cluster that is not there: its work takes as long as its curve says."""
+"""A worker of a cluster that is not there: its work takes as long as its curve says.
+
+All workers live in one process, and have to fit into its memory.
+"""
 
 from __future__ import annotations
 
 import math
 import random
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
-from phalanx.core.errors import MachineError
-from phalanx.core.settings import RunSettings, VirtualCluster
+import psutil
+from torch import nn
+
+from phalanx.core import words
+from phalanx.core.errors import InputError, MachineError
+from phalanx.core.settings import VirtualCluster
 from phalanx.core.spec import Phase
-from phalanx.sync.arena.clock import Toll
+from phalanx.sync.arena.memory_arena import ThreadArena
 from phalanx.sync.arena.tolls import VirtualToll
 from phalanx.train.engine.emulation import SpeedEmulation
-
-if TYPE_CHECKING:
-    from phalanx.sync.arena.memory_arena import ThreadArena
 
 STORED = ("async", "bsp", "ssp", "dssp")
 """Strategies of which each update goes through the servers, shard by shard."""
 
 MOST_SHARDS = 8
 """Each is a visit in every update; more servers than that are several to a shard."""
+
+COPIES = 5
+"""Of a worker's parameters, at most: its own, its gradient, what it shows or pushes, a buffer for
+the sum, and what it pulls. Activations are those of one worker: only one computes at a time."""
 
 
 class VirtualWork(SpeedEmulation):
@@ -40,10 +47,10 @@ class VirtualWork(SpeedEmulation):
     def work(self, samples: int, seconds: float) -> float:
         self._steps += 1
         if self._steps == self._fails_at:
-            words = f"worker {self._time.rank} was lost at its step {self._steps}, as --fail asks"
-            self._time.hub.lose(self._time.rank, words)
+            how = f"worker {self._time.rank} was lost at its step {self._steps}, as --fail asks"
+            self._time.hub.lose(self._time.rank, how)
             raise MachineError(
-                words,
+                how,
                 "Under async, ssp and dssp the others go on without any but worker 0; a real run "
                 "of another strategy goes on from its last checkpoint.",
             )
@@ -55,12 +62,29 @@ class VirtualWork(SpeedEmulation):
         return taken
 
 
-def virtual_exchange(
-    chosen: RunSettings, arena: ThreadArena, phases: Sequence[Phase]
-) -> tuple[Toll, int | None]:
+def toll_of(
+    cluster: VirtualCluster, arena: ThreadArena, phases: Sequence[Phase]
+) -> tuple[VirtualToll, int | None]:
     """What exchanges take, and the number of shards: one for each server where all strategies
     have servers, since each update is one visit to each shard."""
-    assert chosen.virtual is not None
     stored = all(phase.name in STORED for phase in phases)
-    shards = min(len(chosen.virtual.servers), MOST_SHARDS) if stored else None
-    return VirtualToll(arena, chosen.virtual, shards or arena.workers), shards
+    shards = min(len(cluster.servers), MOST_SHARDS) if stored else None
+    return VirtualToll(arena, cluster, shards or arena.workers), shards
+
+
+def replicas_memory(models: Sequence[nn.Module], workers: int) -> str:
+    """What ``workers`` take, at most, refused if this machine does not have it."""
+    values = [value for m in models for value in (*m.parameters(), *m.buffers())]
+    one, free = COPIES * sum(value.nbytes for value in values), available()
+    if one * workers > free:
+        raise InputError(
+            f"{workers} workers of this model take {words.size(one * workers)} of memory, and "
+            f"{words.size(free)} are free here",
+            f"Simulate at most {max(1, free // max(1, one))} workers, or add --time-only.",
+        )
+    return words.size(one * workers)
+
+
+def available() -> int:
+    """Bytes that this machine could give now."""
+    return psutil.virtual_memory().available

@@ -19,7 +19,7 @@ from phalanx.adapters.torch_models import (
     move,
     move_state,
 )
-from phalanx.core import settings, words
+from phalanx.core import settings
 from phalanx.core.errors import InputError
 from phalanx.core.settings import describe_emulation, mark
 from phalanx.core.spec import Spec, parse_spec
@@ -87,7 +87,7 @@ def build_worker(
     writer = EventWriter(paths.events_of(environment.rank) if paths else None, environment.rank)
     lifecycle = Lifecycle(environment, writer, environment.clock)
     profiling = _profiling(environment, writer)
-    stopwatch = profiling.stopwatch if profiling else Stopwatch(environment.clock, writer)
+    stopwatch = profiling or Stopwatch(environment.clock, writer)
     events = TrainingEvents(environment.rank, stopwatch, lifecycle.epochs_before)
     script = _prepare(environment, models, optimizers, trial, buffers, loss)
     resumed = _resumed(script, lifecycle.training)
@@ -161,12 +161,12 @@ def _resumed(script: _Script, training: int) -> Resumed | None:
 
 
 def _profiling(environment: Environment, writer: EventWriter) -> Profiling | None:
-    wish = environment.settings.profile
-    if wish is None or environment.arena is not None:
+    seconds = environment.settings.profile
+    if seconds is None or environment.arena is not None:
         return None
     from phalanx.train.profile.profiling import Profiling
 
-    return Profiling(environment, wish, writer)
+    return Profiling(environment, seconds, writer)
 
 
 def _engine(
@@ -180,7 +180,11 @@ def _engine(
     if environment.arena is None:
         emulation = emulation_of(chosen, 0, None, environment.virtual)
         if profiling is not None:
-            return profiling.engine(script.models, script.optimizers, clock, emulation, poller)
+            from phalanx.train.profile.profiling import ProfilingEngine
+
+            return ProfilingEngine(
+                profiling, script.models, script.optimizers, clock, emulation, poller
+            )
         return Engine(script.models, script.optimizers, clock, emulation, poller)
     if any(phase.name == "single" for phase in script.spec.phases):
         raise InputError("'single' has one worker", "Use --workers 1, or another strategy.")
@@ -256,9 +260,9 @@ def _notes(
     if free and environment.workers > 1 and not environment.thread:
         notes.append("asynchronous updates depend on timing: this run will not repeat exactly")
     if environment.virtual is not None and environment.workers > 1:
-        from phalanx.train.start.virtual_memory import replicas_memory
+        from phalanx.train.engine.virtual_work import replicas_memory
 
-        taken = words.size(replicas_memory(models, environment.workers))
+        taken = replicas_memory(models, environment.workers)
         notes.append(f"{environment.workers} replicas take up to {taken} of memory here")
     if emulated := describe_emulation(environment.settings):
         notes.append(f"{mark(emulated)}: {emulated}")

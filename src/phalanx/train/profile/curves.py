@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import NamedTuple
 
-from phalanx.plan.job import WorkCurve
+import numpy as np
+
+from phalanx.plan.job import MachineCosts, WorkCurve
 
 LEAST_ERROR = 0.05
 """No machine repeats itself more closely from one hour to the next."""
@@ -17,8 +19,7 @@ _ONE_SIZE = 0.25
 _ONE_BLOCK = 0.1
 
 
-@dataclass(frozen=True)
-class StepSeconds:
+class StepSeconds(NamedTuple):
     """One step: what its batches took to be read, its gradient to be computed, its update."""
 
     samples: int
@@ -27,91 +28,58 @@ class StepSeconds:
     update: float
 
 
-@dataclass
-class StepBlock:
-    """Steps of one size, one after another."""
-
-    samples: int
-    steps: list[StepSeconds] = field(default_factory=list)
-
-    def mean(self, of: Callable[[StepSeconds], float]) -> float:
-        return statistics.fmean(of(step) for step in self.steps)
+Block = list[StepSeconds]
+"""At least one step, and all of one size, one after another."""
 
 
-@dataclass(frozen=True)
-class StepCosts:
-    work: WorkCurve
-    update: float
-    input: float
-    """Seconds per sample."""
-
-
-def costs_of(blocks: Sequence[StepBlock]) -> StepCosts:
-    """Of blocks that have at least a step each."""
-    computing = _by_size(blocks, lambda step: step.compute)
-    reading = fit_line({n: statistics.median(means) for n, means in _reading(blocks).items()})
-    points = {samples: _undisturbed(means) for samples, means in computing.items()}
-    fixed, each = fit_line(points)
+def costs_of(blocks: Sequence[Block]) -> MachineCosts:
+    """What a worker's steps cost, without its start, its evaluation and its memory."""
+    computing = _by_size(blocks, "compute")
+    reading = {n: statistics.median(means) for n, means in _by_size(blocks, "input").items()}
+    # The lower quartile: other programs, and gaps that tensors of other sizes have left in memory,
+    # make a block slower, and nothing makes it faster.
+    points = {n: float(np.quantile(means, 0.25)) for n, means in computing.items()}
+    (fixed, each), (fixed_input, each_input) = fit_line(points), fit_line(reading)
     work = WorkCurve(
         # What reading takes however few the samples are is a part of every step as well.
-        fixed=fixed + reading[0],
+        fixed=fixed + fixed_input,
         each=each,
         variation=_variation(blocks),
         error=_error(computing, points, fixed, each),
         smallest=min(points),
         largest=max(points),
     )
-    update = statistics.median(block.mean(lambda step: step.update) for block in blocks)
-    return StepCosts(work, update, reading[1])
+    updates = (statistics.fmean(step.update for step in block) for block in blocks)
+    return MachineCosts(work=work, update=statistics.median(updates), input=each_input)
 
 
 def fit_line(points: Mapping[int, float]) -> tuple[float, float]:
-    """``(fixed, each)``, neither below 0, with the least squares of relative errors.
-
-    The points are medians, so that none of them is an accident.
-    """
-    weights = {n: 1.0 / max(t, 1e-12) ** 2 for n, t in points.items()}
-    total = sum(weights.values())
-    mean_n = sum(w * n for n, w in weights.items()) / total
-    mean_t = sum(w * points[n] for n, w in weights.items()) / total
-    spread = sum(w * (n - mean_n) ** 2 for n, w in weights.items())
-    along = sum(w * (n - mean_n) * (points[n] - mean_t) for n, w in weights.items())
-    each = along / spread if spread > 0 else 0.0
-    fixed = mean_t - each * mean_n
-    if spread <= 0 or fixed < 0:  # through the origin
-        squares = sum(w * n * n for n, w in weights.items())
-        return 0.0, sum(w * n * points[n] for n, w in weights.items()) / squares
-    return (mean_t, 0.0) if each < 0 else (fixed, each)
+    """``(fixed, each)``, neither below 0, with the least squares of relative errors."""
+    n, t = np.array(list(points), float), np.array(list(points.values()))
+    weights = 1.0 / np.maximum(t, 1e-12)
+    each, fixed = np.polyfit(n, t, 1, w=weights) if len(points) > 1 else (0.0, -1.0)
+    if fixed < 0:  # through the origin
+        return 0.0, float(np.average(t / n, weights=(weights * n) ** 2))
+    if each < 0:
+        return float(np.average(t, weights=weights**2)), 0.0
+    return float(fixed), float(each)
 
 
-def _by_size(
-    blocks: Sequence[StepBlock], of: Callable[[StepSeconds], float]
-) -> dict[int, list[float]]:
+def _by_size(blocks: Sequence[Block], field: str) -> dict[int, list[float]]:
     """The blocks' means: some of what a script does comes with every tenth step only."""
-    found: dict[int, list[float]] = defaultdict(list)
+    found: dict[int, list[float]] = {}
     for block in blocks:
-        found[block.samples].append(block.mean(of))
+        mean = statistics.fmean(map(attrgetter(field), block))
+        found.setdefault(block[0].samples, []).append(mean)
     return found
 
 
-def _reading(blocks: Sequence[StepBlock]) -> dict[int, list[float]]:
-    return _by_size(blocks, lambda step: step.input)
-
-
-def _undisturbed(means: Sequence[float]) -> float:
-    """The lower quartile: other programs, and gaps that tensors of other sizes have left in memory,
-    make a block slower, and nothing makes it faster."""
-    if len(means) == 1:
-        return means[0]
-    return statistics.quantiles(means, n=4, method="inclusive")[0]
-
-
-def _variation(blocks: Sequence[StepBlock]) -> float:
+def _variation(blocks: Sequence[Block]) -> float:
     shares = []
     for block in blocks:
-        mean = block.mean(lambda step: step.compute)
-        if len(block.steps) > 1 and mean > 0:
-            shares += [step.compute / mean for step in block.steps]
+        mean = statistics.fmean(step.compute for step in block)
+        if len(block) > 1 and mean > 0:
+            shares += [step.compute / mean for step in block]
     return statistics.pstdev(shares) if shares else 0.0
 
 

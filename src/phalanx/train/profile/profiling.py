@@ -7,6 +7,7 @@ writes down what it found, and ends the script. What the script writes meanwhile
 from __future__ import annotations
 
 import ctypes
+import resource
 import signal
 import threading
 from collections.abc import Iterable, Iterator
@@ -20,16 +21,17 @@ from torch import Tensor
 
 from phalanx.core.errors import InputError
 from phalanx.core.files import write_whole
-from phalanx.core.settings import ProfileWish
 from phalanx.observe.events.emit import EventWriter
+from phalanx.plan.job import JobProfile
 from phalanx.rules.ledger import Lease, Segment, lease_of
+from phalanx.sync.state.shard_optimizer import is_elementwise
 from phalanx.sync.strategies.strategy import Timing
 from phalanx.train.control.directives import Directive
 from phalanx.train.engine.engine import NEVER, Engine
 from phalanx.train.engine.sample_leases import SampleLeases, least_samples
 from phalanx.train.loop.stopwatch import Stopwatch
 from phalanx.train.loop.stretches import WorkerParts
-from phalanx.train.profile.described import describe_job, trained_tensors
+from phalanx.train.profile.curves import costs_of
 from phalanx.train.profile.readiness import Readiness
 from phalanx.train.profile.trial import Trial
 from phalanx.train.start.environment import Environment
@@ -40,91 +42,93 @@ EVALUATION_SHARE = 0.2
 _LEAST_BATCHES = 2
 
 
-class Profiled(SystemExit):
-    """All was measured: the script ends here, and has not failed."""
+class Profiling(Stopwatch):
+    """The worker's stopwatch, by which its engine and its leases know what to do next."""
 
+    _parts: WorkerParts
+    _readiness: Readiness
+    _trained: list[Tensor]
 
-class Profiling:
-    def __init__(self, environment: Environment, wish: ProfileWish, writer: EventWriter) -> None:
-        self._environment, self._wish = environment, wish
-        self.trial = Trial(wish)
-        self.stopwatch = ProfilingStopwatch(self, environment, writer)
-        self._parts: WorkerParts | None = None
-        self._readiness: Readiness | None = None
+    def __init__(self, environment: Environment, seconds: float, writer: EventWriter) -> None:
+        super().__init__(environment.clock, writer)
+        self._environment, self._seconds = environment, seconds
+        self.trial = Trial(seconds)
         self._saved: list[tuple[Tensor, Tensor]] = []
-        self._round = self._size = -1
+        self._size = -1
         self._first_step: float | None = None
         self._pass_ended: float | None = None
-        self._not_evaluated = 0.0
-        """Seconds that the batches of the evaluation which were left out would have taken."""
-        self._evaluating: tuple[float, int, int] | None = None
-        """The evaluation in hand: its beginning, and how many of its batches are done."""
-        self._evaluation = 0.0
-        self._samples = 0
-
-    def engine(self, *words: Any) -> Engine:
-        return ProfilingEngine(self, *words)
+        self._evaluation = self._not_evaluated = 0.0
+        """Seconds of an evaluation, and of those batches of it that were left out."""
+        self._of_pass = 0
 
     def watch(self, parts: WorkerParts) -> None:
         """All that the worker trains with is made."""
-        self._parts = parts
-        parameters = [
-            p for o in parts.trained.optimizers for g in o.param_groups for p in g["params"]
-        ]
-        self._readiness = Readiness(parameters, self.now)
+        optimizers = parts.trained.optimizers
+        self._trained = [p for o in optimizers for g in o.param_groups for p in g["params"]]
+        self._parts, self._readiness = parts, Readiness(self._trained, self.now)
 
     def now(self) -> float:
         """When the device has done what it was asked to."""
         device = self._environment.device
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        return self._environment.clock.now()
+        return self.clock.now()
 
     # -- steps -------------------------------------------------------------------------------
 
-    def before_batch(self) -> None:
-        now = self.now()
-        self.trial.end(now)
+    def asked(self) -> float:
+        now, trial = self.now(), self.trial
+        trial.end(now)
         if self._first_step is None:
             self._first_step = now
-            self._set_alarm(self._wish.seconds)
-        if self._round != self.trial.round or self.trial.over:
-            self._round = self.trial.round
+            self._set_alarm(self._seconds)
+        changes = self._size != trial.wanted
+        if trial.over or (changes and trial.begins):
             self._put_weights_back()
-        if self._size != self.trial.wanted:
-            self._size = self.trial.wanted
-            _give_memory_back()
-        if self.trial.over:
-            left = self._first_step + self._wish.seconds - now
-            self._set_alarm(max(left, 1.5 * EVALUATION_SHARE * self._wish.seconds))
+        if changes:
+            self._size = trial.wanted
+            # Tensors of another size leave gaps, in which a run that has one size would not work.
+            with suppress(AttributeError):  # of glibc
+                ctypes.CDLL(None).malloc_trim(0)
+        if trial.over:
+            left = self._first_step + self._seconds - now
+            self._set_alarm(max(left, 1.5 * EVALUATION_SHARE * self._seconds))
+        now = super().asked()
+        trial.begin(now)
+        return now
 
-    def has_batch(self) -> None:
-        if self.trial.looks_at_gradients and self._readiness is not None:
+    def received(self, asked: float, samples: int) -> None:
+        super().received(asked, samples)
+        self.trial.received(samples, self.now() - asked)
+        if self.trial.begins:
             self._readiness.begin()
 
-    def has_gradient(self, ready: float) -> None:
-        if self.trial.looks_at_gradients and self._readiness is not None:
+    def stepped(self, ready: float, timing: Timing, scale: float = 1.0) -> None:
+        self.trial.updated(self.now() - ready)
+        if self.trial.begins:
             self._readiness.end(ready)
+        super().stepped(ready, timing, scale)
 
     def _put_weights_back(self) -> None:
         """At a rate that is meant for whole batches, small ones may lead to numbers beyond all
         bounds, with which a processor computes at another speed."""
-        assert self._parts is not None
         with torch.no_grad():
             if not self._saved:
-                tensors = trained_tensors(
-                    self._parts.trained.models, self._parts.trained.optimizers
-                )
-                self._saved = [(tensor, tensor.detach().cpu().clone()) for tensor in tensors]
+                self._saved = [(t, t.detach().cpu().clone()) for t in self._tensors()]
             for tensor, saved in self._saved:
                 tensor.copy_(saved)
+
+    def _tensors(self) -> list[Tensor]:
+        """Parameters and buffers, each once."""
+        models = self._parts.trained.models
+        found = [t for m in models for t in (*m.parameters(), *m.buffers())]
+        return list({id(t): t for t in (*found, *self._trained)}.values())
 
     # -- passes and evaluations --------------------------------------------------------------
 
     def begin_pass(self, samples: int, batch: int) -> None:
         self.leave_pause()
-        assert self._parts is not None
-        self._samples = samples
+        self._of_pass = samples
         self.trial.plan(batch, samples, least_samples(self._parts.trained.models))
 
     def end_pass(self) -> None:
@@ -134,51 +138,71 @@ class Profiling:
     def leave_pause(self, *, ends: bool = True) -> None:
         """What the script did since its pass over the data was an evaluation, if anything."""
         if self._pass_ended is not None:
-            self._leave_out()
             took = self.now() - self._pass_ended + self._not_evaluated
             self._evaluation, self._pass_ended = max(self._evaluation, took), None
         self._not_evaluated = 0.0
         if self.trial.over and ends:
             self.write()
-            raise Profiled(0)
+            raise SystemExit(0)  # all was measured: the script ends here, and has not failed
 
     def some_of(self, batches: Iterable[T], count: int) -> Iterator[T]:
         """Of the batches of an evaluation as many as there is time for."""
-        began = self.now()
+        began, before = self.now(), self._not_evaluated
         for done, batch in enumerate(batches, start=1):
-            yield batch
-            self._evaluating = (began, done, count)
+            try:
+                yield batch
+            except GeneratorExit:  # the script has enough of them
+                self._not_evaluated = before
+                raise
             took = self.now() - began
-            if done >= _LEAST_BATCHES and took > EVALUATION_SHARE * self._wish.seconds:
-                self._leave_out()
+            self._not_evaluated = before + took * max(0.0, count / done - 1.0)
+            if done >= _LEAST_BATCHES and took > EVALUATION_SHARE * self._seconds:
                 return
-        self._evaluating = None
-
-    def _leave_out(self) -> None:
-        """The batches of the evaluation in hand that were not evaluated: as long as the others."""
-        if self._evaluating is not None:
-            began, done, count = self._evaluating
-            self._not_evaluated += (self.now() - began) * max(0.0, count / done - 1.0)
-        self._evaluating = None
 
     # -- the end -----------------------------------------------------------------------------
 
     def write(self) -> None:
         """What was found; nothing if there was no step."""
-        parts, paths = self._parts, self._environment.paths
-        if parts is None or paths is None or parts.lifecycle.over:
+        paths = self._environment.paths
+        if paths is None or self._parts.lifecycle.over:
             return
-        signal_off()
-        if self.trial.found and self._readiness is not None:
-            started = self._environment.started
-            before = (self._first_step or 0.0) - started if started is not None else 0.0
-            found = describe_job(
-                parts, self.trial, self._readiness.pieces, self._samples,
-                start=max(0.0, before), evaluate=self._evaluation,
-                spare=sum(saved.nbytes for _, saved in self._saved),
-            )  # fmt: skip
-            write_whole(paths.profile, msgspec.json.encode(found))
-        parts.lifecycle.end("done")
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        if self.trial.found:
+            write_whole(paths.profile, msgspec.json.encode(self._describe()))
+        self._parts.lifecycle.end("done")
+
+    def _describe(self) -> JobProfile:
+        parts, environment = self._parts, self._environment
+        optimizers, started = parts.trained.optimizers, environment.started
+        if (epochs := parts.schedule.epochs) is None:
+            said = "the script does not say how many epochs it trains: counted as one"
+            parts.figures.say_once(said)
+        values = (v for o in optimizers for state in o.state.values() for v in state.values())
+        states = [value for value in values if isinstance(value, Tensor)]
+        before = (self._first_step or 0.0) - started if started is not None else 0.0
+        costs = msgspec.structs.replace(
+            costs_of(self.trial.found),
+            evaluate=self._evaluation,
+            start=max(0.0, before),
+            memory=self._peak_memory(),
+        )
+        return JobProfile(
+            key="",
+            gradient_bytes=sum(p.nbytes for p in self._trained if p.requires_grad),
+            state_bytes=sum(t.nbytes for t in (*self._tensors(), *states)),
+            batch=self.trial.batch,
+            samples=self._of_pass,
+            epochs=epochs or 1,
+            ready=self._readiness.pieces,
+            elementwise=all(is_elementwise(optimizer) for optimizer in optimizers),
+            costs={environment.machine: costs},
+        )
+
+    def _peak_memory(self) -> int:
+        if self._environment.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self._environment.device)
+        spare = sum(saved.nbytes for _, saved in self._saved)  # that only measuring has used
+        return max(0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - spare)
 
     def _set_alarm(self, seconds: float) -> None:
         """The script may do what no pass and no step belongs to, for as long as it likes."""
@@ -191,45 +215,12 @@ class Profiling:
             self.trial.over = True
             self.leave_pause()
         raise InputError(
-            f"no step of an optimizer ended within {self._wish.seconds:g} seconds",
+            f"no step of an optimizer ended within {self._seconds:g} seconds",
             "Give its profile more seconds, or use a smaller batch.",
         )
 
 
-def _give_memory_back() -> None:
-    """Tensors of another size leave gaps, in which a run that has one size would not work."""
-    with suppress(AttributeError):  # of glibc
-        ctypes.CDLL(None).malloc_trim(0)
-
-
-def signal_off() -> None:
-    with suppress(ValueError):  # of the main thread only
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-
-
-class ProfilingStopwatch(Stopwatch):
-    def __init__(self, profiling: Profiling, environment: Environment, writer: EventWriter) -> None:
-        super().__init__(environment.clock, writer)
-        self._profiling = profiling
-
-    def asked(self) -> float:
-        self._profiling.before_batch()
-        now = super().asked()
-        self._profiling.trial.begin(now)
-        return now
-
-    def received(self, asked: float, samples: int) -> None:
-        super().received(asked, samples)
-        self._profiling.trial.received(samples, self._profiling.now() - asked)
-        self._profiling.has_batch()
-
-    def stepped(self, ready: float, timing: Timing, scale: float = 1.0) -> None:
-        self._profiling.trial.updated(self._profiling.now() - ready)
-        self._profiling.has_gradient(ready)
-        super().stepped(ready, timing, scale)
-
-
-class ProfilingLeases(SampleLeases):
+class _ProfilingLeases(SampleLeases):
     def __init__(self, profiling: Profiling) -> None:
         self._profiling, self._trial = profiling, profiling.trial
 
@@ -261,8 +252,7 @@ class ProfilingEngine(Engine):
 
     def __init__(self, profiling: Profiling, *words: Any) -> None:
         super().__init__(*words)
-        self._profiling = profiling
-        self.leases = ProfilingLeases(profiling)
+        self._profiling, self.leases = profiling, _ProfilingLeases(profiling)
 
     @property
     def cut(self) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-MOST_PIECES = 16
+PIECES = 16
 
 
 class Readiness:
@@ -16,7 +17,7 @@ class Readiness:
     def __init__(self, parameters: Sequence[Tensor], now: Callable[[], float]) -> None:
         self._parameters, self._now = parameters, now
         self._hooks: list[RemovableHandle] = []
-        self._times: dict[int, float] = {}
+        self._times: dict[Tensor, float] = {}
         self._began = 0.0
         self.pieces: list[tuple[float, float]] = [(1.0, 1.0)]
 
@@ -24,17 +25,11 @@ class Readiness:
         """The data are there."""
         self._times, self._began = {}, self._now()
         if not self._hooks:
-            self._hooks = [
-                parameter.register_post_accumulate_grad_hook(self._noting(index))
-                for index, parameter in enumerate(self._parameters)
-                if parameter.requires_grad and parameter.is_leaf
-            ]
+            leaves = (p for p in self._parameters if p.requires_grad and p.is_leaf)
+            self._hooks = [p.register_post_accumulate_grad_hook(self._note) for p in leaves]
 
-    def _noting(self, index: int) -> Callable[[Tensor], None]:
-        def note(_: Tensor) -> None:
-            self._times[index] = self._now()
-
-        return note
+    def _note(self, parameter: Tensor) -> None:
+        self._times[parameter] = self._now()
 
     def end(self, ready: float) -> None:
         """The whole gradient is there."""
@@ -43,19 +38,10 @@ class Readiness:
         self._hooks = []
         whole = ready - self._began
         if whole > 0 and self._times:
-            sizes = [p.numel() * p.element_size() for p in self._parameters]
-            found = [(sizes[i], (t - self._began) / whole) for i, t in self._times.items()]
-            rest = sum(sizes) - sum(size for size, _ in found)
-            self.pieces = _joined([*found, (rest, 1.0)] if rest else found)
-
-
-def _joined(found: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
-    """Few pieces of about the same size, each ready when its last part is."""
-    total, size, pieces = sum(size for size, _ in found), 0, list[tuple[float, float]]()
-    ordered = sorted(found, key=lambda one: one[1])
-    for number, (own, share) in enumerate(ordered):
-        size += own
-        if size * MOST_PIECES >= total or (size and number == len(ordered) - 1):
-            pieces.append((size / total, min(1.0, max(0.0, share))))
-            size = 0
-    return pieces
+            shares = {p: (moment - self._began) / whole for p, moment in self._times.items()}
+            found = [(p.numel() * p.element_size(), shares.get(p, 1.0)) for p in self._parameters]
+            sizes, times = zip(*sorted(found, key=lambda one: one[1]), strict=True)
+            # Pieces of the same size, each ready when its last byte is.
+            through = np.cumsum(sizes) / sum(sizes)
+            last = np.searchsorted(through, np.arange(1, PIECES + 1) / PIECES - 1e-9)
+            self.pieces = [(1 / PIECES, min(1.0, max(0.0, times[i]))) for i in last]

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from phalanx.core.settings import ProfileWish
-from phalanx.train.profile.curves import StepBlock, StepSeconds
+from phalanx.train.profile.curves import Block, StepSeconds
 
 PARTS = (8, 4, 2, 1)
 """Of the script's batch: an eighth, …"""
@@ -18,127 +17,97 @@ STEPS_SHARE = 0.7
 """Of the seconds; the rest is for an evaluation."""
 _ROUNDS = 4
 _LEAST_STEPS = 2
-_READY_STEPS = 3
 _FAST = 0.05
 """Seconds of a step of which a few more can be spared to warm up."""
 
 
 class Trial:
-    def __init__(self, wish: ProfileWish) -> None:
-        self._wish, self._sizes = wish, list[int]()
-        self._turn = self._skipped = self._batch = 0
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._sizes = seconds, list[int]()
+        self._turn = self._skipped = self._batch = self.updates = 0
         self._batches = 1
-        self._block = StepBlock(0)
-        self.blocks: list[StepBlock] = []
-        self._warm_up: list[StepSeconds] = []
+        self._block: Block = []
+        self.blocks: list[Block] = []
+        self._warm_up: StepSeconds | None = None
         self._started: float | None = None
-        self._left = _READY_STEPS
         self.over = False
         """Whether the steps have been measured."""
-        self.round = self.updates = 0
-        self._forget()
+        self.drop()
 
-    def _forget(self) -> None:
+    def drop(self) -> None:
+        """The script has left its loop: what is in hand is no whole step."""
         self._began: float | None = None
         self._parts: list[int] = []
-        self._input = self._update = 0.0
-        self._updated = False
-
-    # -- sizes -------------------------------------------------------------------------------
+        self._input = 0.0
+        self._update: float | None = None
 
     def plan(self, batch: int, samples: int, least: int) -> None:
         """Of a pass in batches of ``batch``; a part of one has at least ``least`` samples."""
         if not self._sizes:
-            self._batch = min(batch, samples)
-            given = self._wish.batches or [batch // part for part in PARTS]
-            most = samples if self._wish.batches else self._batch
-            self._sizes = sorted({min(max(least, size, 1), most) for size in given}, reverse=True)
+            self._batch = most = min(batch, samples)
+            sizes = {min(max(least, batch // part), most) for part in PARTS}
+            self._sizes = sorted(sizes, reverse=True)
 
     @property
     def wanted(self) -> int:
         """Samples of the next batch."""
-        return self._sizes[0] if self.looks_at_gradients else self._sizes[self._turn]
+        return self._sizes[self._turn]
 
     @property
-    def looks_at_gradients(self) -> bool:
-        """Whether it is measured only when which gradient is there."""
-        return self._left < _READY_STEPS
-
-    # -- steps -------------------------------------------------------------------------------
+    def begins(self) -> bool:
+        """Whether the next step is the first of a round: warm-up, at the largest size."""
+        return self._turn == 0 and not self._block and not self._skipped
 
     def begin(self, now: float) -> None:
         """A batch is asked for: the first of a step, or another one for the same step."""
-        if self._started is None:
-            self._started = now
-        if self._began is None:
-            self._began = now
+        self._started = now if self._started is None else self._started
+        self._began = now if self._began is None else self._began
 
     def received(self, samples: int, seconds: float) -> None:
         self._parts.append(samples)
         self._input += seconds
 
     def updated(self, seconds: float) -> None:
-        self._update += seconds
-        self._updated = True
+        self._update = (self._update or 0.0) + seconds
         self.updates += 1
-
-    def drop(self) -> None:
-        """The script has left its loop: what is in hand is no whole step."""
-        self._forget()
 
     def end(self, now: float) -> None:
         """The next batch is about to be asked for: the step is over, if there was an update."""
-        if not self._updated or self._began is None or self._started is None:
+        if self._update is None or self._began is None or self._started is None:
             return
-        seconds, alike = now - self._began, len(set(self._parts)) == 1
-        self._batches = len(self._parts)
+        parts, seconds = self._parts, now - self._began
         compute = max(0.0, seconds - self._input - self._update)
-        step = StepSeconds(sum(self._parts), self._input, compute, self._update)
-        self._forget()
-        spent = now - self._started
-        if self.looks_at_gradients:
-            self._left -= 1
-        elif alike:
+        step = StepSeconds(sum(parts), self._input, compute, self._update)
+        self._batches = len(parts)
+        self.drop()
+        if len(set(parts)) == 1:
             self._note(step, seconds)
-            complete = {block.samples for block in self.blocks}
-            if spent >= STEPS_SHARE * self._wish.seconds and len(complete) >= len(self._sizes):
-                self._left -= 1
-        self.over = self._left <= 0 or spent >= self._wish.seconds
+        complete = len({block[0].samples for block in self.blocks}) >= len(self._sizes)
+        self.over = now - self._started >= self._seconds * (STEPS_SHARE if complete else 1.0)
 
     def _note(self, step: StepSeconds, seconds: float) -> None:
-        if step.samples != self._block.samples:
-            self._block, self._skipped = StepBlock(step.samples), 0
-        first = all(block.samples != step.samples for block in self.blocks)
-        if not self._block.steps and self._skipped < _warm_up(seconds, first):
-            self._skipped += 1
-            self._warm_up.append(step)
-            return
-        if not self._block.steps:
+        if self._block and step.samples != self._block[0].samples:
+            self._block, self._skipped = [], 0
+        if not self._block:
+            first = all(block[0].samples != step.samples for block in self.blocks)
+            if self._skipped < (1 if seconds > _FAST else 5 if first else 2):
+                self._skipped += 1
+                self._warm_up = step
+                return
             self.blocks.append(self._block)
-        self._block.steps.append(step)
-        spent = sum(step.input + step.compute + step.update for step in self._block.steps)
-        share = STEPS_SHARE * self._wish.seconds / (_ROUNDS * len(self._sizes))
-        if len(self._block.steps) >= _LEAST_STEPS and spent >= share:
+        self._block.append(step)
+        spent = sum(step.input + step.compute + step.update for step in self._block)
+        share = STEPS_SHARE * self._seconds / (_ROUNDS * len(self._sizes))
+        if len(self._block) >= _LEAST_STEPS and spent >= share:
             self._turn = (self._turn + 1) % len(self._sizes)
-            self.round += self._turn == 0
-            if len(self._sizes) == 1:
-                self._block = StepBlock(0)
+            self._block, self._skipped = [], 0
 
     @property
-    def found(self) -> Sequence[StepBlock]:
-        """What was measured; where that is nothing, the steps that were to be warm-up."""
-        if self.blocks or not self._warm_up:
-            return self.blocks
-        last = self._warm_up[-1]
-        return [StepBlock(last.samples, [last])]
+    def found(self) -> Sequence[Block]:
+        """What was measured; where that is nothing, the last step that was to be warm-up."""
+        return self.blocks or ([[self._warm_up]] if self._warm_up else [])
 
     @property
     def batch(self) -> int:
         """Samples of a step of the script, which may take several batches."""
         return self._batch * self._batches
-
-
-def _warm_up(seconds: float, first: bool) -> int:
-    if seconds > _FAST:
-        return 1
-    return 5 if first else 2

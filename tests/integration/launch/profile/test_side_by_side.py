@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.core.errors import InputError, RunStopped
-from phalanx.launch.profile.side_by_side import side_by_side
+from phalanx.launch.profile.profile_job import side_by_side
 from phalanx.launch.run.interrupts import Interrupts
 
 

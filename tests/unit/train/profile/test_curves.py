@@ -6,25 +6,23 @@ import random
 
 import pytest
 
-from phalanx.train.profile.curves import StepBlock, StepSeconds, costs_of, fit_line
+from phalanx.train.profile.curves import Block, StepSeconds, costs_of, fit_line
 
 FIXED, EACH, UPDATE, INPUT = 0.004, 0.0002, 0.001, 0.00002
 
 
-def _blocks(noise: float, seed: int = 1, rounds: int = 6) -> list[StepBlock]:
+def _blocks(noise: float, seed: int = 1, rounds: int = 6) -> list[Block]:
     draw = random.Random(seed)
     found = []
     for number in range(rounds):
         for samples in (16, 32, 64, 128):
-            block = StepBlock(samples)
+            block: Block = []
             for _ in range(8):
                 off = 1.0 + noise * draw.uniform(-1.0, 1.0)
                 seconds = (FIXED + EACH * samples) * off
-                block.steps.append(StepSeconds(samples, INPUT * samples, seconds, UPDATE))
+                block.append(StepSeconds(samples, INPUT * samples, seconds, UPDATE))
             if number == 2:  # another program disturbs a whole block
-                block.steps = [
-                    StepSeconds(s.samples, s.input, 3 * s.compute, s.update) for s in block.steps
-                ]
+                block = [s._replace(compute=3 * s.compute) for s in block]
             found.append(block)
     return found
 
@@ -57,8 +55,7 @@ def test_neither_part_is_below_zero() -> None:
 
 def test_of_one_size_all_is_each_samples() -> None:
     assert fit_line({32: 0.64}) == (0.0, pytest.approx(0.02))
-    block = StepBlock(32, [StepSeconds(32, 0.0, 0.64, 0.0)])
-    assert costs_of([block]).work.error >= 0.25
+    assert costs_of([[StepSeconds(32, 0.0, 0.64, 0.0)]]).work.error >= 0.25
 
 
 def test_reading_that_costs_nothing_is_no_division_by_zero() -> None:

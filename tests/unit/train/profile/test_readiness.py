@@ -7,7 +7,7 @@ import itertools
 import torch
 from torch import nn
 
-from phalanx.train.profile.readiness import MOST_PIECES, Readiness
+from phalanx.train.profile.readiness import PIECES, Readiness
 
 
 def test_the_last_layers_are_ready_first() -> None:
@@ -34,6 +34,6 @@ def test_many_parameters_are_few_pieces_and_unused_ones_come_last() -> None:
     readiness.begin()
     nn.Sequential(*layers)(torch.ones(2, 5)).sum().backward()
     readiness.end(float(next(ticks)))
-    assert len(readiness.pieces) <= MOST_PIECES + 1
+    assert len(readiness.pieces) == PIECES
     assert readiness.pieces[-1][1] == 1.0
     assert abs(sum(share for share, _ in readiness.pieces) - 1.0) < 1e-9

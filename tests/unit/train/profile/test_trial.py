@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from phalanx.core.settings import ProfileWish
 from phalanx.train.profile.curves import costs_of
 from phalanx.train.profile.trial import Trial
 
@@ -24,7 +23,7 @@ def _run(trial: Trial, fixed: float, each: float, batches: int = 1) -> list[int]
 
 
 def _trial(seconds: float, batch: int = 64, samples: int = 1000, least: int = 1) -> Trial:
-    trial = Trial(ProfileWish(seconds=seconds))
+    trial = Trial(seconds)
     trial.plan(batch, samples, least)
     return trial
 
@@ -32,8 +31,8 @@ def _trial(seconds: float, batch: int = 64, samples: int = 1000, least: int = 1)
 def test_sizes_take_turns_in_short_blocks() -> None:
     trial = _trial(10.0)
     _run(trial, 0.005, 0.0001)
-    assert {block.samples for block in trial.blocks} == {8, 16, 32, 64}
-    turns = [block.samples for block in trial.blocks]
+    assert {block[0].samples for block in trial.blocks} == {8, 16, 32, 64}
+    turns = [block[0].samples for block in trial.blocks]
     assert turns[:8] == [64, 32, 16, 8] * 2
     assert len(turns) >= 16
     found = costs_of(trial.found)
@@ -46,10 +45,10 @@ def test_sizes_take_turns_in_short_blocks() -> None:
 def test_sizes_differ_and_suit_the_model() -> None:
     trial = _trial(1.0, batch=3, least=2)
     _run(trial, 0.001, 0.001)
-    assert {block.samples for block in trial.blocks} == {2, 3}
+    assert {block[0].samples for block in trial.blocks} == {2, 3}
     alone = _trial(1.0, batch=1)
     _run(alone, 0.001, 0.001)
-    assert {block.samples for block in alone.blocks} == {1}
+    assert {block[0].samples for block in alone.blocks} == {1}
     assert len(alone.blocks) > 2
 
 
@@ -61,7 +60,7 @@ def test_a_batch_is_not_larger_than_the_data() -> None:
 def test_a_step_may_have_several_batches() -> None:
     trial = _trial(5.0)
     _run(trial, 0.002, 0.0001, batches=4)
-    assert {block.samples for block in trial.blocks} == {32, 64, 128, 256}
+    assert {block[0].samples for block in trial.blocks} == {32, 64, 128, 256}
     assert trial.batch == 256
 
 
