@@ -71,7 +71,7 @@ def predict_all(pool: Pool, blueprint: Path, strategies: Sequence[str]) -> dict[
     """Samples a second."""
     found, probe = {}, read_probe(blueprint)
     for job in JOBS:
-        profile = profile_job(SCRIPT, ["--jobs", job], pool, pool.machines[:1], fresh=True)
+        profile = profile_job(SCRIPT, ["--jobs", job], pool, pool.machines[:1])
         model = CostModel(_slowed(profile), probe)
         for selection in SELECTIONS:
             machines = [m for m in pool.machines if m.name in selection.split(",")]
