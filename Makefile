@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 # Empty is off: hundreds of processes would compile the same modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-slow test-machines test-hosts test-ssh check format bench bench-hosts accuracy clean
+.PHONY: demo test test-runs test-slow test-machines test-hosts test-ssh check format bench bench-hosts accuracy clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -28,6 +28,9 @@ PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 test: $(READY) ## the test suite
 	$(BIN)/pytest $(PARALLEL)
+
+test-runs: $(READY) ## whole runs on this machine, as a user starts them
+	$(BIN)/pytest $(PARALLEL) tests/integration -m 'runs and not slow'
 
 test-slow: $(READY) ## the tests that take minutes
 	$(BIN)/pytest -m slow --timeout 1200 --ignore tests/ssh --ignore tests/hosts

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from adapted_shapes import FUNCTION
 from commands import last_json, phalanx
 from safetensors.torch import load_file
+
+pytestmark = pytest.mark.runs
 
 
 def test_an_adapted_script_trains_the_same_with_one_worker_and_with_two(tmp_path: Path) -> None:

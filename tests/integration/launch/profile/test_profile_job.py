@@ -12,6 +12,7 @@ from phalanx.launch.profile.profile_job import profile_job
 from phalanx.plan.job import JobProfile
 from phalanx.pool.here import this_machine
 
+pytestmark = pytest.mark.runs
 EXAMPLES = Path(__file__).parents[4] / "examples"
 PLAIN = """
 import torch
