@@ -294,3 +294,5 @@ class MachineSession(AgentListener):
     async def close(self) -> None:
         if self._link is not None:
             await self._link.close()
+        for link in self._past:  # their processes have ended with the agent
+            await link.detach()

@@ -7,6 +7,7 @@ its manifest lists has come, with the checksum that the manifest gives.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import shutil
@@ -19,12 +20,15 @@ import msgspec
 
 from phalanx.core.errors import MachineError
 from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.launch.machines.agent_loss import ConnectionLost
 from phalanx.launch.machines.event_loop import in_thread
 from phalanx.launch.shipping.home.incoming import Incoming, Received
 
 NAME = re.compile(r"[0-9]{6,15}")
 PREFIX = "checkpoints/"
 LAST_SECONDS = 300.0
+BETWEEN = 2.0
+"""Seconds from one to the next: epochs of a tenth of a second would keep the agent busy."""
 _MANIFEST = "manifest.json"
 _LARGEST_MANIFEST = 64 << 20
 
@@ -54,6 +58,7 @@ class ComingHome:
         self._machine, self._paths, self._fetch, self._say = machine, paths, fetch, say
         self._wanted = self._tried = self._problem = ""
         self._task: asyncio.Task[None] | None = None
+        self._finishing = asyncio.Event()
 
     def hear(self, name: str) -> None:
         """The machine has finished a checkpoint."""
@@ -64,6 +69,7 @@ class ComingHome:
 
     async def finish(self) -> None:
         """Wait for the one that is on its way; two answers at once would be mixed up."""
+        self._finishing.set()
         if self._task is not None:
             await asyncio.wait([self._task], timeout=LAST_SECONDS)
 
@@ -74,12 +80,14 @@ class ComingHome:
                 await self._bring(name)
             except (MachineError, OSError, msgspec.MsgspecError) as error:
                 cause = error.cause if isinstance(error, MachineError) else str(error)
-                if cause != self._problem:
+                if cause != self._problem and not isinstance(error, ConnectionLost):
                     self._problem = cause
                     self._say(f"checkpoint {int(name)} was not fetched yet: {cause}")
                 if name == self._wanted:  # an agent that is reached again tells of it again
                     self._tried = ""
                     return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._finishing.wait(), BETWEEN)
 
     async def _bring(self, name: str) -> None:
         if (self._paths.checkpoints / name).is_dir():
