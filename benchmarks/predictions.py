@@ -1,8 +1,8 @@
 """``python -m benchmarks predictions``: what the planner predicts, against what runs come to.
 
 Five machines with unequal links and speeds, jobs that sleep instead of computing, six strategies,
-three selections, two sizes. Each selection and strategy is launched once and trains both jobs in
-turn. Needs root, for the lab.
+three selections, two sizes; or, with ``--busy``, two machines that compute, one of them slowed.
+Each selection and strategy is launched once and trains both jobs in turn. Needs root, for the lab.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -28,12 +29,24 @@ from phalanx.pool.blueprint import read_blueprint
 from phalanx.pool.machine import Pool
 from phalanx.pool.measured import read_probe
 
-RATES = "m3=500mbit,m4=300mbit,m5=200mbit,1gbit"
-SPEEDS = {"m1": 1.0, "m2": 1.0, "m3": 0.5, "m4": 1.0, "m5": 0.5}
-SELECTIONS = ("m1,m2", "m1,m3,m4", "m1,m2,m3,m4,m5")
+
+@dataclass(frozen=True)
+class Suite:
+    rates: str
+    speeds: dict[str, float]
+    selections: tuple[str, ...]
+    jobs: tuple[str, ...]
+
+
+SLEEPING = Suite(
+    "m3=500mbit,m4=300mbit,m5=200mbit,1gbit",
+    {"m1": 1.0, "m2": 1.0, "m3": 0.5, "m4": 1.0, "m5": 0.5},
+    ("m1,m2", "m1,m3,m4", "m1,m2,m3,m4,m5"),
+    ("small", "large"),
+)
+BUSY = Suite("1gbit", {"m1": 1.0, "m2": 0.5}, ("m1", "m1,m2"), ("mlp", "cnn"))
 STRATEGIES = ("allreduce", "bsp", "async", "ssp:bound=3", "dssp", "localsgd:every=8")
-JOBS = ("small", "large")
-SCRIPT = Path("benchmarks/scripts/sleeping_jobs.py")
+SCRIPT = Path("benchmarks/scripts/jobs_in_turn.py")
 SAME = ("allreduce", "bsp")
 """Those that the planner may choose without evidence about accuracy."""
 Case = tuple[str, str, str]
@@ -44,36 +57,39 @@ def main(words: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks predictions")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--strategies", default=",".join(STRATEGIES))
-    parser.add_argument("--keep", metavar="FILE", help="a file for all predictions and outcomes")
+    parser.add_argument("--busy", action="store_true", help="jobs that compute, on two machines")
+    parser.add_argument("--keep", metavar="FOLDER", help="a folder for all that runs leave")
     chosen = parser.parse_args(words)
-    strategies = chosen.strategies.split(",")
+    strategies, suite = chosen.strategies.split(","), BUSY if chosen.busy else SLEEPING
     with ExitStack() as ends:
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="phalanx-bench-")))
-        lab = ends.enter_context(Lab.up(5, name=f"bench{os.getpid()}", rate=RATES))
+        if chosen.keep:
+            (folder := Path(chosen.keep).absolute()).mkdir(parents=True, exist_ok=True)
+        name = f"bench{os.getpid()}"
+        lab = ends.enter_context(Lab.up(len(suite.speeds), name=name, rate=suite.rates))
         blueprint = folder / "lab.yaml"
         lab.write_blueprint(blueprint)
         _phalanx("pool", "probe", str(blueprint), folder=folder)
-        expected = predict_all(read_blueprint(blueprint), blueprint, strategies)
+        expected = predict_all(suite, read_blueprint(blueprint), blueprint, strategies)
         outcomes: dict[Case, list[float]] = {case: [] for case in expected}
         for number in range(chosen.repeats):
             for strategy in strategies if number % 2 == 0 else reversed(strategies):
-                for selection in SELECTIONS:
-                    rates = _outcome(blueprint, selection, strategy, folder)
+                for selection in suite.selections:
+                    rates = _outcome(suite, blueprint, selection, strategy, folder)
                     for job, rate in rates.items():
                         outcomes[selection, strategy, job].append(rate)
-    if chosen.keep:
-        rows = [[*case, expected[case], outcomes[case]] for case in expected]
-        Path(chosen.keep).write_text(json.dumps(rows))
-    tell(expected, outcomes)
+    tell(suite, expected, outcomes)
 
 
-def predict_all(pool: Pool, blueprint: Path, strategies: Sequence[str]) -> dict[Case, float]:
+def predict_all(
+    suite: Suite, pool: Pool, blueprint: Path, strategies: Sequence[str]
+) -> dict[Case, float]:
     """Samples a second."""
     found, probe = {}, read_probe(blueprint)
-    for job in JOBS:
+    for job in suite.jobs:
         profile = profile_job(SCRIPT, ["--jobs", job], pool, pool.machines[:1])
-        model = CostModel(_slowed(profile), probe)
-        for selection in SELECTIONS:
+        model = CostModel(_slowed(profile, suite.speeds), probe)
+        for selection in suite.selections:
             machines = [m for m in pool.machines if m.name in selection.split(",")]
             for strategy in strategies:
                 expected = model.predict(machines, strategy)
@@ -81,11 +97,11 @@ def predict_all(pool: Pool, blueprint: Path, strategies: Sequence[str]) -> dict[
     return found
 
 
-def _slowed(profile: JobProfile) -> JobProfile:
+def _slowed(profile: JobProfile, speeds: dict[str, float]) -> JobProfile:
     """The machines are alike, and slowed by ``--slow``, as far as they compute."""
     (plain,) = profile.costs.values()
     return msgspec.structs.replace(
-        profile, costs={name: _scaled(plain, 1.0 / speed) for name, speed in SPEEDS.items()}
+        profile, costs={name: _scaled(plain, 1.0 / speed) for name, speed in speeds.items()}
     )
 
 
@@ -96,11 +112,14 @@ def _scaled(costs: MachineCosts, factor: float) -> MachineCosts:
     return msgspec.structs.replace(costs, work=work)
 
 
-def _outcome(blueprint: Path, selection: str, strategy: str, folder: Path) -> dict[str, float]:
-    speeds = ",".join(str(SPEEDS[name]) for name in selection.split(","))
+def _outcome(
+    suite: Suite, blueprint: Path, selection: str, strategy: str, folder: Path
+) -> dict[str, float]:
+    speeds = ",".join(str(suite.speeds[name]) for name in selection.split(","))
     ended = _phalanx(
         "run", str(SCRIPT), "--pool", str(blueprint), "--machines", selection, "--strategy",
-        strategy, "--slow", speeds, "--checkpoint-every", "0", folder=folder,
+        strategy, "--slow", speeds, "--checkpoint-every", "0", "--", "--jobs",
+        ",".join(suite.jobs), folder=folder,
     )  # fmt: skip
     lines = (line for line in ended.splitlines() if line.startswith('{"job"'))
     return {row["job"]: row["rate"] for row in map(json.loads, lines)}
@@ -121,7 +140,7 @@ def _phalanx(*words: str, folder: Path) -> str:
     return ended.stdout
 
 
-def tell(expected: dict[Case, float], outcomes: dict[Case, list[float]]) -> None:
+def tell(suite: Suite, expected: dict[Case, float], outcomes: dict[Case, list[float]]) -> None:
     errors = []
     for case, rates in outcomes.items():
         median = statistics.median(rates)
@@ -131,11 +150,12 @@ def tell(expected: dict[Case, float], outcomes: dict[Case, list[float]]) -> None
             f"samples/s predicted / measured, {' '.join(case)}",
             value=1.0 + error,
             predicted=round(expected[case], 1),
+            spread=round(max(rates) / min(rates) - 1.0, 3),
             measured=[round(rate, 1) for rate in rates],
         )
     report("mean error of samples/s", value=statistics.fmean(errors), bar="<= 0.07")
     report("median error of samples/s", value=statistics.median(errors), bar="<= 0.04")
-    for job in JOBS:
+    for job in suite.jobs:
         mine = [case for case in expected if case[2] == job and case[1] in SAME]
         if mine:
             choice = max(mine, key=lambda case: expected[case])
