@@ -101,6 +101,7 @@ LONG = {
     "hosts-straggler": "benchmarks.hosts_straggler",
     "predictions": "benchmarks.predictions",
     "virtual-real": "benchmarks.virtual_real",
+    "choices": "benchmarks.choices",
     "store-wire": "benchmarks.store_wire",
     "timing": "benchmarks.timing",
     "virtual": "benchmarks.virtual",

@@ -94,14 +94,15 @@ class Adoption:
                 return None  # without gradients there is nothing to do
             if self._workers > 1 and not idle:
                 raise self._stray(training, optimizer)
-            return plain(closure, **kwargs) if closure is not None else plain(**kwargs)
+            given = () if closure is None else (closure,)
+            return plain(optimizer, *given, **kwargs)
         if closure is not None and isinstance(optimizer, torch.optim.LBFGS):
             if self._workers > 1:
                 raise InputError(
                     "LBFGS evaluates its closure several times in a step, each on one worker alone",
                     f"Use another optimizer, {_ALONE}",
                 )
-            return plain(closure)
+            return plain(optimizer, closure)
         loss = None
         if closure is not None:
             with torch.enable_grad():

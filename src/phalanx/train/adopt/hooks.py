@@ -114,7 +114,7 @@ def _wrap_step(kind: Any) -> None:
         adoption = _current.adoption
         if adoption is None or adoption.passes_on(self):
             return plain(self, *args, **kwargs)
-        return adoption.step(self, functools.partial(plain, self), *args, **kwargs)
+        return adoption.step(self, plain, *args, **kwargs)
 
     setattr(step, "_phalanx_plain", plain)  # noqa: B010
     setattr(step, "hooked", True)  # noqa: B010  # as torch marks those that it has wrapped

@@ -21,19 +21,16 @@ class AdoptedLoss(LossWatch):
         super().__init__(parts=engine.workers == 1)
         self._alone, self._rank = engine.workers == 1, engine.rank
         self._kinds, self._settled = kinds.numpy(), False
-
-    @property
-    def sums(self) -> bool:
-        return bool(self._kinds[self._rank] == _SUM)
+        self._kind = 0
 
     def looks(self, workers: int) -> bool:
-        return workers > 1 or not self._kinds[self._rank]
+        return workers > 1 or not self._kind
 
     def weight_of(self, error: Tensor, samples: int) -> Counted | None:
         try:
             counted = super().weight_of(error, samples)
         except SumLossError as found:
-            if not found.whole or self._kinds[self._rank] == _MEAN:
+            if not found.whole or self._kind == _MEAN:
                 raise
             if found.over is not None and not self._alone:
                 raise InputError(
@@ -42,7 +39,7 @@ class AdoptedLoss(LossWatch):
                     "Say which it is: --loss mean if it grows with the samples of the batch, "
                     "--loss sum if it is a constant.",
                 ) from None
-            self._kinds[self._rank] = _SUM
+            self._note(_SUM)
             return None
         except InputError:
             if not self._alone:  # one worker computes whatever it is
@@ -53,9 +50,13 @@ class AdoptedLoss(LossWatch):
                 "the script's losses are partly sums and partly means over the batch",
                 "Make all of them means, or all of them sums.",
             )
-        if not self.sums:
-            self._kinds[self._rank] = _MEAN
+        if not self._kind:
+            self._note(_MEAN)
         return counted
+
+    def _note(self, kind: int) -> None:
+        self._kind = self._kinds[self._rank] = kind
+        self.sums = kind == _SUM
 
     def check(self) -> None:
         if self._settled:

@@ -239,20 +239,16 @@ class LossWatch:
     """Looks at the losses of a training with several workers before they go backwards."""
 
     def __init__(self, *, sums: bool = False, parts: bool = False) -> None:
-        self._declared = sums
+        self.sums = sums
+        """Whether losses are sums over the batch, not means."""
         self._divided = False
         """Whether a sum was divided: then also one over a single sample tells."""
         self._parts = parts
         """Whether a loss may be a function of this worker's whole part of the batch."""
 
-    @property
-    def sums(self) -> bool:
-        """Whether losses are sums over the batch, not means."""
-        return self._declared
-
     def looks(self, workers: int) -> bool:
         """Whether the next loss has to be looked at."""
-        return workers > 1 and not self._declared
+        return workers > 1 and not self.sums
 
     def check(self) -> None:
         """After a step: whether all workers see the same."""

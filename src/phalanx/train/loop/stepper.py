@@ -130,8 +130,9 @@ class Stepper:
         scale, weight = self._weight.of_step(index, weight)
         agreed = index in self._weight.agreed and scaler is None
         groups = self._optimizers[index].param_groups if self.keeps_gradients else ()
-        found = ((p, get_grad(p)) for group in groups for p in group["params"])
-        kept = [(p, gradient) for p, gradient in found if gradient is not None]
+        kept = [
+            (p, g) for group in groups for p in group["params"] if (g := get_grad(p)) is not None
+        ]
         with self.ours:
             factor = self._scaling.before_step(index, scaler)
             self._engine.look()
