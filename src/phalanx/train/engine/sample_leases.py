@@ -115,7 +115,8 @@ class SharedSampleLeases(SampleLeases):
             for lease in leases:
                 self._phases.arrive()
                 equal = lease.wanted == round(batch / teams)  # which may not divide evenly
-                yield lease if equal else replace(lease, emphasis=lease.wanted * teams / batch)
+                # Chunks of unlike sizes count by their samples, a short last one too.
+                yield lease if equal else replace(lease, emphasis=lease.whole * teams / batch)
 
     def received(self, lease: Lease) -> None:
         self.had = lease.total or self.had + lease.samples
