@@ -123,9 +123,10 @@ class Tuning:
         return outcome
 
     def _loses(self, trial: SwitchTrial) -> Callable[[Values], bool]:
-        """Only the search gives runs up: the others are there for their last value."""
+        """Only the search gives runs up, unless a synchronous end may make up for what is lost."""
+        gives_up = trial.stage == SEARCH and not self._specs.reverse
         known = self._baselines, self._epochs, self._rules
-        return lambda values: trial.stage == SEARCH and is_lost(values, *known)
+        return lambda values: gives_up and is_lost(values, *known)
 
     def _take(self, trial: SwitchTrial, summary: Summary) -> None:
         # The metric at the end of each epoch, as far as it is known.
@@ -165,8 +166,7 @@ class Tuning:
     def _tell(self, study: Study, finished: bool) -> None:
         """The table, the verdict, the report; then the JSON."""
         out = self._out
-        found = self._found()
-        study.findings = found
+        study.findings = found = self._found()
         study.write()
         if self._tried:
             out.say()

@@ -59,10 +59,10 @@ class Tried:
 def print_tried(tried: Sequence[Tried], metric: str, console: Console) -> None:
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("stage", no_wrap=True)
-    table.add_column("strategy", overflow="fold")
+    table.add_column("strategy", overflow="fold", min_width=13)
     for name in ("point", "seed", metric.replace("_", " "), "training"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    table.add_column("")
     for one in tried:
         notes = ["simulated"] * one.simulated
         notes += [f"ended after epoch {one.epochs}"] * one.stopped_early
