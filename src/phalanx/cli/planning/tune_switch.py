@@ -25,7 +25,7 @@ Metric = typer.Option(metavar="NAME", help="The metric, as logged at each epoch'
 Seeds = typer.Option(metavar="N", help="Runs (seeds) per point.")
 Confirm = typer.Option(metavar="N", help="Fresh seeds to confirm with.")
 Simulate = typer.Option("--simulate", help="Search in virtual time; confirm with real runs.")
-Speeds = typer.Option("--slow", "--speeds", metavar="F,F,…", help="Speeds, such as 1,1,0.25.")
+Speeds = typer.Option("--slow", "--speeds", metavar="F,F,…", help="Emulate speeds: 1,1,0.25.")
 
 
 @o.expanded("batch_per_worker", "repeat", "on_nonfinite", "checkpoint_every", "keep", "detach")
@@ -53,7 +53,7 @@ def tune_switch(
     Trains synchronously first, then searches by bisection over fresh runs for the earliest point
     of the grid whose accuracy is within the tolerance, and confirms it with fresh seeds. A run
     that is clearly worse is ended early. All runs form a study, which 'phalanx report' shows.
-    With --simulate the search trains in virtual time, as phalanx simulate does.
+    With --simulate it searches in virtual time; real runs, with these speeds and rate, confirm.
     """
     from phalanx.cli.planning.virtual_cluster import ClusterWishes, VirtualMachines
     from phalanx.cli.request.request import check, check_at_least
