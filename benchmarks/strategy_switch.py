@@ -4,7 +4,7 @@ Five equal and five unequal workers; ``allreduce``, ``async``, a switch at every
 and the reverse switch, with several seeds; then how many of these runs the search needs. On the
 CPU a small CNN; the study's ResNet on a GPU:
 
-    python -m benchmarks strategy-switch --model resnet --device cuda
+    python -m benchmarks strategy-switch --model resnet --epochs 30 --grid 4 --device cuda
 
 Runs that are done are kept in the folder, and not run again; ``--table`` only prints them.
 """
@@ -14,12 +14,14 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from benchmarks.harness import NOTHING, ROOT, report
 from benchmarks.whole_runs import Results, forget, run_phalanx
+from phalanx.core.run_folder.run_paths import slug
 from phalanx.plan.switch_search import Rules, SwitchSearch
 
 SCRIPT = ROOT / "benchmarks" / "scripts" / "strategy_switch.py"
@@ -36,32 +38,38 @@ SETTINGS = ("model", "epochs", "samples", "learning_rate", "batch", "step", "lin
 
 
 def main(words: list[str]) -> None:
-    chosen = _parse(words)
+    chosen = parse(words)
     results = Results(chosen.folder / "results.jsonl")
-    rows: dict[tuple[str, str, int], dict[str, Any]] = {}
-    for cluster, strategy, seed in _wanted(chosen):
+
+    def known(one: tuple[str, str, int]) -> dict[str, Any] | None:
+        cluster, strategy, seed = one
         key = {name: getattr(chosen, name) for name in SETTINGS}
         key |= {"cluster": cluster, "strategy": strategy, "seed": seed}
-        if (found := results.find(key)) is None and not chosen.table:
+        found = results.find(key)
+        if found is None and not chosen.table:
             found = key | _run(chosen, cluster, strategy, seed)
             results.add(found)
-        if found is not None:
-            rows[cluster, strategy, seed] = found
-    for cluster in CLUSTERS:
-        table = {
-            strategy: [rows[key] for key in rows if key[:2] == (cluster, strategy)]
-            for strategy in _strategies(chosen, cluster)
-        }
-        _tell(cluster, {name: found for name, found in table.items() if found})
+        return found
+
+    with ThreadPoolExecutor(chosen.parallel) as pool:
+        rows = [row for row in pool.map(known, list(wanted(chosen))) if row]
+    for cluster in chosen.clusters.split(","):
+        table: dict[str, list[dict[str, Any]]] = {}
+        for strategy in _strategies(chosen, cluster):
+            mine = [r for r in rows if (r["cluster"], r["strategy"]) == (cluster, strategy)]
+            table |= {strategy: mine} if mine else {}
+        _tell(cluster, table)
         _search(chosen, cluster, table)
 
 
-def _parse(words: list[str]) -> argparse.Namespace:
+def parse(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks strategy-switch")
     parser.add_argument("--model", choices=list(MODELS), default="cnn")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    for name, help_ in (("epochs", None), ("samples", None), ("seeds", None)):
-        parser.add_argument(f"--{name}", type=int, help=help_)
+    for name in ("epochs", "samples", "seeds"):
+        parser.add_argument(f"--{name}", type=int)
+    parser.add_argument("--clusters", default=",".join(CLUSTERS))
+    parser.add_argument("--parallel", type=int, default=1, help="runs at once")
     parser.add_argument("--learning-rate", type=float, default=0.1)
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--step", help="as --step-seconds of phalanx simulate")
@@ -90,15 +98,15 @@ def _strategies(chosen: argparse.Namespace, cluster: str) -> list[str]:
     return [*reversed(_points(chosen.grid)), REVERSE, *more]
 
 
-def _wanted(chosen: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
+def wanted(chosen: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
     for seed in range(chosen.seeds):
-        for cluster in CLUSTERS:
+        for cluster in chosen.clusters.split(","):
             for strategy in _strategies(chosen, cluster):
                 yield cluster, strategy, seed
 
 
 def _run(chosen: argparse.Namespace, cluster: str, strategy: str, seed: int) -> dict[str, Any]:
-    runs = chosen.folder / "runs"
+    runs = chosen.folder / "runs" / f"{cluster}-{slug(strategy)}-{seed}"
     name, _, balanced = strategy.partition(", ")
     words = ["simulate", str(SCRIPT), "--workers", "5", "--strategy", name, "--seed", str(seed)]
     words += ["--speeds", CLUSTERS[cluster], "--balance", "auto" if balanced else "off"]
@@ -154,7 +162,7 @@ def _search(
     values = {
         (point, row["seed"]): row["accuracy"]
         for point, strategy in enumerate(points)
-        for row in table[strategy]
+        for row in table.get(strategy, ())
     }
     if len(values) < len(points) * chosen.seeds:
         return
