@@ -87,7 +87,11 @@ WRONG = [
     (["tune-switch", "train.py", "--to", "allreduce"], "the same", "--to async"),
     (["tune-switch", "train.py", "--from", "single"], "cannot be single", "allreduce"),
     (["tune-switch", "train.py", "--jitter", "0.1"], "need --simulate", "Add --simulate"),
-    (["tune-switch", "train.py", "--simulate", "--latency", "5"], "needs its unit", "0.1ms"),
+    (
+        ["tune-switch", "train.py", "--simulate", "--step-seconds", "9"],
+        "a time needs its unit",
+        "10ms",
+    ),
     (["tune-switch", "train.py", "--to", "switch:at=auto"], "not implemented", "tune-switch"),
     (["simulate", "train.py", "--strategy", "switch:at=auto"], "not implemented", "tune-switch"),
     (["switch", "async"], "nothing is running", "phalanx run"),
