@@ -94,6 +94,7 @@ LONG = {
     "balance": "benchmarks.balance",
     "gpu": "benchmarks.gpu",
     "tune-switch": "benchmarks.tune_switch",
+    "strategy-switch": "benchmarks.strategy_switch",
     "hosts": "benchmarks.hosts",
     "hosts-steps": "benchmarks.hosts_steps",
     "hosts-codecs": "benchmarks.hosts_codecs",

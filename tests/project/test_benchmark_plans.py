@@ -15,6 +15,7 @@ from phalanx.core.spec import parse_spec
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # benchmarks/ is no part of the package
 
+from benchmarks import strategy_switch
 from benchmarks.accuracy import parts
 from benchmarks.accuracy_plan import TABLES, Wanted
 from benchmarks.accuracy_table import lines
@@ -63,3 +64,31 @@ def test_every_strategy_of_a_table_is_a_spec_with_a_line(table) -> None:  # type
     assert [parse_spec(strategy).text for strategy in table.strategies] == list(table.strategies)
     assert found[-1] == f"| `{other}` | 65.00 | 60.00 – 70.00 | +15.00 | 2 | 0.250 × |"
     assert len(found) == 4 + len(table.strategies)
+
+
+def test_the_strategy_switch_is_searched_in_the_runs_of_its_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--seeds", "2", "--clusters", "equal", "--folder", str(tmp_path), "--table"]
+    chosen = strategy_switch.parse(words)
+    assert (chosen.model, chosen.epochs, chosen.learning_rate) == ("cnn", 10, 0.1)
+    results = Results(tmp_path / "results.jsonl")
+    for place, (cluster, strategy, seed) in enumerate(strategy_switch.wanted(chosen)):
+        row = {name: getattr(chosen, name) for name in strategy_switch.SETTINGS}
+        row |= {"cluster": cluster, "strategy": strategy, "seed": seed, "staleness": 1.0}
+        # From synchronous to the end down to a switch at 0.4, of twelve strategies.
+        results.add(row | {"virtual_seconds": 9.0, "accuracy": 0.9 if place % 12 < 7 else 0.8})
+    capsys.readouterr()
+    strategy_switch.main(words)
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(told) == 12 + 3
+    both = next(one for one in told if "2 seeds" in one["figure"])
+    assert (both["value"], both["grid"], both["found"]) == (10, 22, "switch:at=0.4")
+    assert both["points_that_hold"][0] == "switch:at=0.4"
+
+
+def test_the_resnet_of_the_strategy_switch_trains_as_the_study_does() -> None:
+    chosen = strategy_switch.parse(["--model", "resnet", "--epochs", "30", "--device", "cuda"])
+    assert (chosen.samples, chosen.seeds, chosen.link) == (50_000, 1, "1gbit")
+    names = {strategy for _, strategy, _ in strategy_switch.wanted(chosen)}
+    assert {"allreduce", "async", "switch:at=0.5", "async@0.5/allreduce"} <= names

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from phalanx.cli.output import Output
+from phalanx.cli.planning.simulate import Jitter, Latency, StepSeconds, Straggler
 from phalanx.cli.request import options as o
 from phalanx.core.errors import InputError
+
+if TYPE_CHECKING:
+    from phalanx.plan.switch_search import Rules
 
 MOST_GRID = 1000
 MOST_SEEDS = 100
@@ -19,6 +24,8 @@ Grid = typer.Option(metavar="N", help="Switch points: multiples of 1/N.")
 Metric = typer.Option(metavar="NAME", help="The metric, as logged at each epoch's end.")
 Seeds = typer.Option(metavar="N", help="Runs (seeds) per point.")
 Confirm = typer.Option(metavar="N", help="Fresh seeds to confirm with.")
+Simulate = typer.Option("--simulate", help="Search in virtual time; confirm with real runs.")
+Speeds = typer.Option("--slow", "--speeds", metavar="F,F,…", help="Emulate speeds: 1,1,0.25.")
 
 
 @o.expanded("batch_per_worker", "repeat", "on_nonfinite", "checkpoint_every", "keep", "detach")
@@ -32,6 +39,12 @@ def tune_switch(
     metric: Annotated[str, Metric] = "test_accuracy",
     seeds: Annotated[int, Seeds] = 1,
     confirm: Annotated[int, Confirm] = 3,
+    simulate: Annotated[bool, Simulate] = False,
+    slow: Annotated[str | None, Speeds] = None,
+    latency: Annotated[str | None, Latency] = None,
+    jitter: Annotated[float | None, Jitter] = None,
+    straggler: Annotated[list[str] | None, Straggler] = None,
+    step_seconds: Annotated[str | None, StepSeconds] = None,
     *,
     options: o.RunOptions,
 ) -> int:
@@ -40,10 +53,31 @@ def tune_switch(
     Trains synchronously first, then searches by bisection over fresh runs for the earliest point
     of the grid whose accuracy is within the tolerance, and confirms it with fresh seeds. A run
     that is clearly worse is ended early. All runs form a study, which 'phalanx report' shows.
+    With --simulate it searches in virtual time; real runs, with these speeds and rate, confirm.
     """
-    from phalanx.cli.request.request import check, check_at_least, check_at_most
+    from phalanx.cli.planning.virtual_cluster import ClusterWishes, VirtualMachines
+    from phalanx.cli.request.request import check, check_at_least
     from phalanx.cli.request.tuning import Tuning
     from phalanx.cli.request.tuning_specs import Specs
+
+    rules = _rules(tolerance, grid, seeds, confirm, metric)
+    specs = Specs.read(from_, to, grid)
+    wishes = ClusterWishes(slow, options.rate, latency, jitter, straggler or (), (), step_seconds)
+    if not simulate and wishes != ClusterWishes(slow, options.rate):
+        cause = "--latency, --jitter, --straggler and --step-seconds need --simulate"
+        raise InputError(cause, "Add --simulate.")
+    check_at_least("--batch", options.batch, 1)
+    request = check(replace(options, slow=slow), script, ctx.obj)
+    out = Output(options.json)
+    for warning in request.warnings:
+        out.note(f"warning: {warning}")
+    virtual = VirtualMachines(request, wishes, out) if simulate else None
+    tuning = Tuning(request, rules, specs, metric, out, virtual)
+    return tuning.show() if options.dry_run else tuning.execute()
+
+
+def _rules(tolerance: float, grid: int, seeds: int, confirm: int, metric: str) -> Rules:
+    from phalanx.cli.request.request import check_at_least, check_at_most
     from phalanx.core.settings import smaller_is_better
     from phalanx.plan.switch_search import Rules
 
@@ -59,18 +93,4 @@ def tune_switch(
     if not metric:
         raise InputError("--metric is empty", "For example: --metric test_accuracy")
     unit = 0.01 if metric.endswith("accuracy") else 1.0
-    rules = Rules(
-        tolerance=tolerance * unit,
-        grid=grid,
-        seeds=seeds,
-        confirm=confirm,
-        smaller_is_better=smaller_is_better(metric),
-    )
-    specs = Specs.read(from_, to, grid)
-    check_at_least("--batch", options.batch, 1)
-    request = check(options, script, ctx.obj)
-    out = Output(options.json)
-    for warning in request.warnings:
-        out.note(f"warning: {warning}")
-    tuning = Tuning(request, rules, specs, metric, out)
-    return tuning.show() if options.dry_run else tuning.execute()
+    return Rules(tolerance * unit, grid, seeds, confirm, smaller_is_better(metric))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from phalanx.cli.request.study import Study, terminate_as_interrupt
 from phalanx.cli.show.result_lines import describe
@@ -19,24 +21,30 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from phalanx.cli.output import Output
+    from phalanx.cli.planning.virtual_cluster import VirtualMachines
     from phalanx.cli.request.request import Request
     from phalanx.cli.request.tuning_specs import Specs
-    from phalanx.launch.launchers.launcher import Job, Launch
+    from phalanx.launch.launchers.launcher import Job
     from phalanx.launch.run.controller import RunOutcome
-    from phalanx.observe.events.event_types import Event, MachineSample
+    from phalanx.observe.events.event_types import Event
     from phalanx.observe.summary.summary import Summary
 
 Values = Mapping[int, float | None]
 
 
 class Tuning:
-    """One search: its study, its runs, its verdict."""
+    """One search: its study, its runs, its verdict.
+
+    On ``virtual`` machines it is simulated; its confirmation is real, and a study of its own.
+    """
 
     def __init__(
-        self, request: Request, rules: Rules, specs: Specs, metric: str, out: Output
-    ) -> None:
+        self, request: Request, rules: Rules, specs: Specs, metric: str, out: Output,
+        virtual: VirtualMachines | None,
+    ) -> None:  # fmt: skip
         self._request, self._rules, self._specs = request, rules, specs
-        self._metric, self._out = metric, out
+        self._metric, self._out, self._virtual = metric, out, virtual
+        self._studies: list[Study] = []
         self._search = SwitchSearch(rules)
         self._baselines: list[dict[int, float]] = []
         self._epochs = 0
@@ -54,14 +62,14 @@ class Tuning:
         return show([(self._title(trial), self._job(trial)) for trial in trials], self._out)
 
     def execute(self) -> int:
-        request, rules = self._request, self._rules
-        folder = new_run(f"{request.name}-tune-switch")
-        study = Study(folder, request.command, str(request.script), rules.seeds)
-        study.write()
+        rules = self._rules
+        study = self._study("tune-switch", rules.seeds)
         self._out.say(
             f"at most {rules.most_runs} runs, with confirmation; every point once would take "
             f"{rules.runs_of_the_grid}, without it"
         )
+        if self._virtual:
+            self._out.say("the search is simulated, its confirmation is real")
         with terminate_as_interrupt():
             try:
                 code = self._run_all(study)
@@ -70,11 +78,24 @@ class Tuning:
             self._tell(study, finished=code == DONE)
         return code
 
+    def _study(self, name: str, seeds: int) -> Study:
+        request, folder = self._request, new_run(f"{self._request.name}-{name}")
+        study = Study(folder, request.command, str(request.script), seeds)
+        study.write()
+        self._studies.append(study)
+        return study
+
+    def _simulated(self, trial: SwitchTrial) -> bool:
+        return self._virtual is not None and trial.stage in (BASELINE, SEARCH)
+
     def _run_all(self, study: Study) -> int:
         while (trial := self._search.next()) is not None:
-            words = f"{trial.stage}: {self._specs.of(trial.point)}, seed"
+            simulated = self._simulated(trial)
+            words = f"{trial.stage}{', simulated' * simulated}: {self._specs.of(trial.point)}, seed"
             seed = self._request.options.seed + trial.seed
             self._out.say(f"[{len(self._tried) + 1}] {words} {seed}", "bold")
+            if self._virtual and not simulated and len(self._studies) == 1:
+                study = self._study("tune-switch-confirm", self._rules.confirm)
             outcome = self._run_one(study, trial)
             if outcome.exit_code != DONE:
                 return outcome.exit_code
@@ -102,45 +123,50 @@ class Tuning:
         return outcome
 
     def _loses(self, trial: SwitchTrial) -> Callable[[Values], bool]:
-        """Only the search gives runs up: the others are there for their last value."""
-        if trial.stage != SEARCH:
-            return lambda values: False
-        return lambda values: is_lost(values, self._baselines, self._epochs, self._rules)
+        """Only the search gives runs up, unless a synchronous end may make up for what is lost."""
+        gives_up = trial.stage == SEARCH and not self._specs.reverse
+        known = self._baselines, self._epochs, self._rules
+        return lambda values: gives_up and is_lost(values, *known)
 
     def _take(self, trial: SwitchTrial, summary: Summary) -> None:
         # The metric at the end of each epoch, as far as it is known.
         rows = ((int(row["epoch"] or 0), row.get(self._metric)) for row in summary.history)
         history = {epoch: value for epoch, value in rows if value is not None}
         value = history[max(history)] if history else None
-        done = summary.status == "done"
         if trial.stage == BASELINE:
             self._check_baseline(summary, value)
             self._baselines.append(history)
             self._epochs = max(self._epochs, summary.epochs or 0)
         self._tried.append(Tried.of(trial, self._specs, self._request.options.seed, summary, value))
-        self._search.take(trial, value if done else None)
+        self._search.take(trial, value if summary.status == "done" else None)
 
     def _check_baseline(self, summary: Summary, value: float | None) -> None:
         if value is not None:
             return
         known = sorted({name for row in summary.history for name in row if row[name] is not None})
-        raise InputError(
-            f"'{self._metric}' was not logged by {summary.run}",
-            f"Choose with --metric: {', '.join(n for n in known if n.endswith(_FIGURES))}",
-        )
+        figures = ", ".join(name for name in known if name.endswith(("accuracy", "loss")))
+        cause = f"'{self._metric}' was not logged by {summary.run}"
+        raise InputError(cause, f"Choose with --metric: {figures}")
 
     def _job(self, trial: SwitchTrial) -> Job:
         batch = self._request.options.batch
-        return self._request.job(self._specs.of(trial.point), batch, repeat=trial.seed)
+        job = self._request.job(self._specs.of(trial.point), batch, repeat=trial.seed)
+        if self._virtual is None:
+            return job
+        if self._simulated(trial):
+            return self._virtual.simulated(job)
+        # Speeds decide how old gradients are: they are those of the search.
+        slow = self._virtual.wishes.speeds_of(job.plan.workers)
+        return replace(job, settings=msgspec.structs.replace(job.settings, slow=slow))
 
     def _title(self, trial: SwitchTrial) -> str:
-        return f"{self._request.name}-{self._specs.of(trial.point)}"
+        mark = "-simulated" * self._simulated(trial)
+        return f"{self._request.name}-{self._specs.of(trial.point)}{mark}"
 
     def _tell(self, study: Study, finished: bool) -> None:
         """The table, the verdict, the report; then the JSON."""
         out = self._out
-        found = self._found(study)
-        study.findings = found
+        study.findings = found = self._found()
         study.write()
         if self._tried:
             out.say()
@@ -152,17 +178,20 @@ class Tuning:
         if finished:
             from phalanx.report.html import write_report
 
-            report = str(write_report(study.paths))
-            out.say(f"report  {report}")
+            reports = [str(write_report(each.paths)) for each in self._studies]
+            out.say("\n".join(f"report  {each}" for each in reports))
+            report = reports[0]
         elif study.runs:
             out.say(f"report  phalanx report {study.paths.id}")
         out.result({"study": study.paths.id, **found, "report": report})
 
-    def _found(self, study: Study) -> dict[str, Any]:
+    def _found(self) -> dict[str, Any]:
         verdict, rules = self._search.verdict(), self._rules
         point = verdict.point
         searched = [tried for tried in self._tried if tried.stage in (BASELINE, SEARCH)]
         return {
+            "simulated": self._virtual is not None,
+            "confirm_study": self._studies[-1].paths.id if len(self._studies) > 1 else None,
             "metric": self._metric,
             "tolerance": rules.tolerance,
             "grid": rules.grid,
@@ -174,45 +203,25 @@ class Tuning:
             "runs_to_find": len(searched),
             "runs_of_the_grid": rules.runs_of_the_grid,
             "tried": [asdict(tried) for tried in self._tried],
-            "failures": dict(study.failures),
+            "failures": {run: why for s in self._studies for run, why in s.failures.items()},
         }
 
 
-_FIGURES = ("accuracy", "loss")
-
-
-@dataclass
 class Watcher(Observer):
     """Passes everything on to the display, and asks to end a run that has lost."""
 
-    display: Observer
-    metric: str
-    loses: Callable[[Values], bool]
-    lost: bool = False
-
-    def __post_init__(self) -> None:
+    def __init__(self, display: Observer, metric: str, loses: Callable[[Values], bool]) -> None:
+        self._display, self._metric, self._loses = display, metric, loses
         self._values: dict[int, float | None] = {}
-
-    def started(self, launch: Launch) -> None:
-        self.display.started(launch)
+        self.lost = False
+        for name in ("started", "note", "output", "failure", "sample", "finished"):
+            setattr(self, name, getattr(display, name))
 
     def event(self, event: Event) -> None:
-        self.display.event(event)
-        if isinstance(event, Logged) and self.metric in event.values:
-            self._values[event.epoch] = event.values[self.metric]
-            self.lost = self.lost or self.loses(self._values)
-
-    def output(self, rank: int, line: str) -> None:
-        self.display.output(rank, line)
-
-    def failure(self, rank: int, line: str) -> None:
-        self.display.failure(rank, line)
-
-    def sample(self, sample: MachineSample) -> None:
-        self.display.sample(sample)
+        self._display.event(event)
+        if isinstance(event, Logged) and self._metric in event.values:
+            self._values[event.epoch] = event.values[self._metric]
+            self.lost = self.lost or self._loses(self._values)
 
     def has_seen_enough(self) -> bool:
         return self.lost
-
-    def finished(self, summary: Summary) -> None:
-        self.display.finished(summary)

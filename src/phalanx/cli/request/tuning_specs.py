@@ -6,11 +6,15 @@ from dataclasses import dataclass
 
 from phalanx.core.errors import InputError
 from phalanx.core.spec import parse_spec
+from phalanx.core.spec.strategies import known_strategies
 
 
 @dataclass(frozen=True)
 class Specs:
-    """From what to what, and in how many parts of the training."""
+    """From what to what, and in how many parts of the training.
+
+    A point counts the synchronous parts; they come last if only ``after`` is (a reverse switch).
+    """
 
     before: str
     after: str
@@ -24,15 +28,22 @@ class Specs:
         return specs
 
     def of(self, point: int) -> str:
-        """The spec that switches at ``point`` parts of the grid."""
-        if point in (0, self.grid):
-            return self.before if point else self.after
+        """The spec with ``point`` synchronous parts of the grid."""
+        if (share := self.share(point)) in (0.0, 1.0):
+            return self.before if share else self.after
         if (self.before, self.after) == ("allreduce", "async"):
-            return f"switch:at={self.share(point):g}"
-        return f"{self.before}@{self.share(point):g}/{self.after}"
+            return f"switch:at={share:g}"
+        return f"{self.before}@{share:g}/{self.after}"
 
     def share(self, point: int) -> float:
-        return point / self.grid
+        """Where it switches."""
+        return (self.grid - point if self.reverse else point) / self.grid
+
+    @property
+    def reverse(self) -> bool:
+        names = (parse_spec(text).phases[0].name for text in (self.before, self.after))
+        before, after = (known_strategies()[name].lockstep for name in names)
+        return after and not before
 
 
 def _one_phase(option: str, text: str) -> str:

@@ -109,7 +109,7 @@ def _simulated(request: Request, out: Output) -> Callable[[StudyCell], Job]:
 
 def compare_systems(request: Request, wanted: Wanted, batches: list[int | None]) -> int:
     """Every system, the same model, data, batch, seed, epochs and machines; one report."""
-    from phalanx.cli.request.study import StudyRun, show_or_execute, start_of
+    from phalanx.cli.request.study import StudyRun, alternating, show_or_execute, start_of
     from phalanx.cli.request.systems import framework_job, framework_of
     from phalanx.core.settings import OURS
 
@@ -122,8 +122,6 @@ def compare_systems(request: Request, wanted: Wanted, batches: list[int | None])
         return framework_job(
             request, framework_of(cell.system), script, cell.batch, repeat=cell.repeat
         )
-
-    from phalanx.cli.request.study import alternating
 
     rows = [(system, system, system) for system in wanted.systems]
     if OURS in wanted.systems:
