@@ -16,7 +16,7 @@ from phalanx.rules.admission import Free, Rule, Stale
 MOST_FLOWS = 64
 """Workers up to which links are shared exactly; beyond, links are queues (``queued``)."""
 
-FULL_WINDOW, FULL_BOUNDED_WINDOW = 24.0, 56.0
+FULL_WINDOW, FULL_BOUNDED_WINDOW = 48.0, 90.0
 """Pushes in a window from which on windows are faster than events one by one, as measured."""
 
 
@@ -47,7 +47,7 @@ def run_free(
         return run_flows(work, rule, cluster, trace)
     if isinstance(rule, Free | Stale) and trace is None:
         bound = rule.bound if isinstance(rule, Stale) else None
-        if _crowd(cluster) >= (FULL_BOUNDED_WINDOW if bound else FULL_WINDOW):
+        if _crowd(cluster) >= (FULL_WINDOW if bound is None else FULL_BOUNDED_WINDOW):
             return run_windows(work, bound, cluster.latency, cluster.update)
     return run_heap(work, rule, cluster.latency, cluster.update, trace)
 
