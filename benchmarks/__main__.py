@@ -100,6 +100,7 @@ LONG = {
     "hosts-ahead": "benchmarks.hosts_ahead",
     "hosts-straggler": "benchmarks.hosts_straggler",
     "predictions": "benchmarks.predictions",
+    "scale": "benchmarks.scale",
     "store-wire": "benchmarks.store_wire",
     "timing": "benchmarks.timing",
     "virtual": "benchmarks.virtual",
