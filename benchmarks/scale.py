@@ -37,7 +37,7 @@ SMALL = 32
 """Workers up to which they are. Beyond, what goes through servers is an upper bound: see ``exact``.
 """
 CLEARLY = 1.05
-"""As the planner has it: to win, be faster by so much than those before in the list."""
+"""As the planner has it: who is faster by less does not win against one before it in the list."""
 
 ALONE = "single"
 THROUGH_SERVERS = ("bsp", "async", "ssp", "groups")
@@ -124,11 +124,8 @@ class Found:
         return self._first([self.exact, *others])
 
     def _first(self, names: list[str]) -> str:
-        best = names[0]
-        for name in names[1:]:
-            if self.speeds[name] > CLEARLY * self.speeds[best]:
-                best = name
-        return best
+        fastest = max(self.speeds[name] for name in names)
+        return next(name for name in names if CLEARLY * self.speeds[name] >= fastest)
 
     def shown(self) -> Shown:
         winners = {"exact": self.exact, "fastest": self.fastest}

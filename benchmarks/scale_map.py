@@ -89,9 +89,7 @@ def _legend(cells: Sequence[Shown]) -> Iterator[str]:
             yield f'<rect x="{x}" y="16" width="12" height="12" rx="2" fill="{colour}"/>'
             yield _text(x + 17, 26, words)
             x += 17 + 7 * len(words) + 20
-    what = (
-        "Numbers: % of the speed that workers would have if exchanging took no time. Pale is slow."
-    )
+    what = "Numbers: samples/s, as % of workers that only compute and never wait. Pale is slow."
     yield _text(LEFT, 48, what, colour="#555")
 
 
