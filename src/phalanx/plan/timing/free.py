@@ -14,8 +14,7 @@ from phalanx.plan.timing.work import Floats, FreeCluster, Lost, Outcome, StepDra
 from phalanx.rules.admission import Free, Rule, Stale
 
 MOST_FLOWS = 512
-"""Workers times servers up to which links are shared exactly; beyond, they are queues (``queued``).
-"""
+"""Workers times servers up to which links are shared exactly; beyond, links are queues."""
 
 FULL_WINDOW, FULL_BOUNDED_WINDOW = 48.0, 90.0
 """Pushes in a window from which on windows are faster than events one by one, as measured."""

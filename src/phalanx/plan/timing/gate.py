@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -28,15 +27,14 @@ class Gate:
             whole, times = whole.tolist(), times.tolist()
         (self._steps, self._grants), (self._times, self._intervals) = whole, times
         self._clocks = Clocks(self._steps, self._times, self._intervals, self._grants, 0)
-        self._at = defaultdict(int, {0: workers})
-        """How many workers have done so many steps."""
+        self._lowest = workers
+        """How many have the lowest clock."""
         self._waiting: dict[int, float] = {}
 
     def pushed(self, rank: int, now: float) -> list[tuple[int, float]]:
         """Who goes on now, and since when it has waited."""
         step = self.steps[rank]
         self.steps[rank] = self._steps[rank] = step + 1
-        self._at[step + 1] += 1
         rose = self._leave_level(step)
         self._times[rank], self._intervals[rank] = now, now - self._began[rank]
         self._grants[rank] = self._rule.decide(rank, self._clocks, now)
@@ -58,13 +56,11 @@ class Gate:
 
     def _leave_level(self, step: int) -> bool:
         """One worker's clock is not at ``step`` any more; whether the lowest one has risen."""
-        self._at[step] -= 1
-        if self._at[step]:
+        self._lowest -= step == self._clocks.floor
+        if self._lowest:
             return False
-        del self._at[step]
-        if step != self._clocks.floor:
-            return False
-        self._clocks.floor = min(self._at, default=AWAY)
+        self._clocks.floor = min(self.steps)
+        self._lowest = self.steps.count(self._clocks.floor)
         return True
 
     def _released(self, ranks: list[int], now: float) -> list[tuple[int, float]]:

@@ -18,25 +18,15 @@ def run_heap(
     if isinstance(rule, Free | Stale) and trace is None:
         return _run_bounded(work, rule.bound if isinstance(rule, Stale) else AWAY, latency, update)
     gate, workers = Gate(rule, work.workers), work.workers
-    pushes: list[tuple[float, int]] = []  # when they arrive, and whose they are
-    for rank in range(workers):
-        if work.more(rank, 0):
-            pushes.append((work.draws.one(rank, 0) + latency, rank))
-        else:
-            gate.leave(rank)
-    heapq.heapify(pushes)
+    pushes, late = list[tuple[float, int]](), list[int]()  # when they arrive, and whose they are
     started, waited, seen = [0.0] * workers, [0.0] * workers, [0] * workers
-    late: list[int] = []
-    free = seconds = 0.0
-    while pushes:
-        arrived, rank = heapq.heappop(pushes)
-        waited[rank] += max(0.0, free - arrived)
-        free = max(free, arrived) + update
-        late.append(len(late) - seen[rank])
-        for other, since in gate.pushed(rank, free):
+    free, seconds = -latency, 0.0  # all begin at 0, when what they waited for has come
+    admitted = [(rank, free) for rank in range(workers)]
+    while True:
+        for other, since in admitted:
             waited[other] += free - since
             step = gate.steps[other]
-            if trace is not None:
+            if trace is not None and step:
                 trace(other, step - 1, started[other], free, seen[other])
             seen[other], started[other] = len(late), free + latency
             if work.more(other, step):
@@ -45,7 +35,13 @@ def run_heap(
             else:
                 seconds = max(seconds, started[other])
                 gate.leave(other)
-    return Outcome(seconds, work.done, np.asarray(waited), np.bincount(late))
+        if not pushes:
+            return Outcome(seconds, work.done, np.asarray(waited), np.bincount(late))
+        arrived, rank = heapq.heappop(pushes)
+        waited[rank] += max(0.0, free - arrived)
+        free = max(free, arrived) + update
+        late.append(len(late) - seen[rank])
+        admitted = gate.pushed(rank, free)
 
 
 def _run_bounded(work: Work, bound: int, latency: float, update: float) -> Outcome:
@@ -54,7 +50,7 @@ def _run_bounded(work: Work, bound: int, latency: float, update: float) -> Outco
     workers, more, draw, replace = work.workers, work.more, work.draws.one, heapq.heapreplace
     pushes, late, held = list[tuple[float, int]](), list[int](), list(range(workers))
     lowest = holders = version = 0
-    free, seconds = -latency, 0.0  # all begin at 0, when what they waited for has come
+    free, seconds = -latency, 0.0
     steps, seen, waited, since = [0] * workers, [0] * workers, [0.0] * workers, [free] * workers
     while pushes or held:
         if not holders:

@@ -96,19 +96,18 @@ class FreeCluster:
         saturated it is a floor: fair shares let pushes bunch, most of all those of many servers.
         """
         sending, receiving = np.array(self.sending), np.array(self.receiving)
-        homes, places = np.array(self.homes), len(sending)
-        held = np.bincount(self.servers, minlength=places) / len(self.servers)
-        beside = np.bincount(homes, minlength=places) / len(homes)
+        held = np.bincount(self.servers, minlength=len(sending)) / len(self.servers)
+        beside = np.bincount(self.homes, minlength=len(sending)) / len(self.homes)
         served, asked = held * (1 - beside), beside * (1 - held)
-        incoming = served * self.push_bytes + asked * self.reply_bytes
-        outgoing = served * self.reply_bytes + asked * self.push_bytes
-        busy = np.maximum(incoming / receiving, outgoing / sending)[list(self.servers)]
-        own: Floats = self.push_bytes / sending[homes] + self.reply_bytes / receiving[homes]
-        own = (1 - held[homes]) * (own + len(self.servers) * MESSAGE_SECONDS)
+        incoming = (served * self.push_bytes + asked * self.reply_bytes) / receiving
+        outgoing = (served * self.reply_bytes + asked * self.push_bytes) / sending
+        busy = np.maximum(incoming, outgoing)[list(self.servers)]
+        alone = self.push_bytes / sending + self.reply_bytes / receiving
+        own = (1 - held) * (alone + len(self.servers) * MESSAGE_SECONDS)
         no_limit = [math.inf] * len(sending)
         return replace(
             self,
-            compute=np.asarray(self.compute) + own,
+            compute=np.asarray(self.compute) + own[list(self.homes)],
             update=max(self.update + MESSAGE_SECONDS, float(busy.max())),
             sending=no_limit,
             receiving=no_limit,
