@@ -139,7 +139,7 @@ class Found:
             same_mathematics=self.exact,
             fastest=self.fastest,
             share_of_ideal={s: round(self.efficiency(s), 4) for s in self.speeds},
-            samples_per_second={s: round(speed, 1) for s, speed in self.speeds.items()},
+            samples_per_second={s: float(f"{speed:.5g}") for s, speed in self.speeds.items()},
         )
 
 

@@ -6,6 +6,7 @@ import itertools
 import json
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
@@ -15,9 +16,11 @@ from phalanx.core.spec import parse_spec
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # benchmarks/ is no part of the package
 
+from benchmarks import scale
 from benchmarks.accuracy import parts
 from benchmarks.accuracy_plan import TABLES, Wanted
 from benchmarks.accuracy_table import lines
+from benchmarks.scale_map import NAMES, draw
 from benchmarks.switch_worker import STRATEGIES, circuit, spec_of
 from benchmarks.whole_runs import Results
 
@@ -63,3 +66,21 @@ def test_every_strategy_of_a_table_is_a_spec_with_a_line(table) -> None:  # type
     assert [parse_spec(strategy).text for strategy in table.strategies] == list(table.strategies)
     assert found[-1] == f"| `{other}` | 65.00 | 60.00 – 70.00 | +15.00 | 2 | 0.250 × |"
     assert len(found) == 4 + len(table.strategies)
+
+
+def test_the_winner_of_a_cell_is_clearly_faster_than_those_before_it() -> None:
+    speeds = dict.fromkeys(("single", *scale.STRATEGIES), 10.0)
+    speeds |= {"single": 1.0, "allreduce:topology=butterfly": 10.4, "bsp": 20.0, "async": 25.0}
+    few, many = (scale.Found(scale.Cell(n, 1e6, 10.0), speeds) for n in (10, 100))
+    assert (few.exact, few.fastest) == ("bsp", "async")
+    assert many.exact == "allreduce:topology=ring"  # that of bsp is an upper bound
+    slower = scale.Found(few.cell, speeds | {"async": 20.9})
+    assert slower.fastest == "bsp"
+
+
+def test_the_map_has_a_cell_for_every_cluster() -> None:
+    cells = [scale.Cell(n, 1e6, rate) for n in (100, 1000) for rate in (1.0, 400.0)]
+    drawn = draw([scale.predict(cell).shown() for cell in cells])
+    rects = [each for each in ElementTree.fromstring(drawn).iter() if each.tag.endswith("rect")]
+    assert len(rects) > 1 + 2 * len(cells)  # the paper, both rows, and the legend
+    assert set(NAMES) == {"single", *scale.STRATEGIES} - {"allreduce"}
