@@ -103,6 +103,7 @@ LONG = {
     "predictions": "benchmarks.predictions",
     "virtual-real": "benchmarks.virtual_real",
     "choices": "benchmarks.choices",
+    "scale": "benchmarks.scale",
     "store-wire": "benchmarks.store_wire",
     "timing": "benchmarks.timing",
     "virtual": "benchmarks.virtual",

@@ -26,10 +26,12 @@ LARGEST, LONGEST = 10_000, 1_000
 """Workers and steps of the whole runs."""
 
 
-def cluster(workers: int, links: float = math.inf) -> FreeCluster:
-    """A server that is busy for nine tenths of the time."""
+def cluster(workers: int, links: float = math.inf, slowest: float = 1.0) -> FreeCluster:
+    """A server that is busy for nine tenths of the time; the last worker is ``slowest`` times as
+    slow as the first, the others are in between."""
+    compute = MEAN * np.linspace(1.0, slowest, workers)
     return FreeCluster(
-        compute=[MEAN] * workers,
+        compute=compute,
         variation=VARIATION,
         homes=range(workers),
         servers=[workers],
@@ -38,7 +40,7 @@ def cluster(workers: int, links: float = math.inf) -> FreeCluster:
         sending=[links] * (workers + 1),
         receiving=[links] * (workers + 1),
         latency=LATENCY,
-        update=0.9 * MEAN / workers,
+        update=0.9 / float((1.0 / compute).sum()),
     )
 
 
@@ -47,8 +49,12 @@ def lockstep(workers: int, steps: int, every: int = 1) -> Outcome:
     return run_lockstep(means, VARIATION, EXCHANGE, steps, seed=1, every=every)
 
 
-def pushing(rule: Rule, workers: int, steps: int, links: float = math.inf) -> Outcome:
-    return run_free(cluster(workers, links), rule, steps, seed=1)
+def pushing(
+    rule: Rule, workers: int, steps: int, links: float = math.inf, slowest: float = 1.0
+) -> Outcome:
+    # As trainings do it: who is quick takes more.
+    unlike = slowest > 1.0
+    return run_free(cluster(workers, links, slowest), rule, steps, seed=1, by_samples=unlike)
 
 
 ENGINES: dict[str, Callable[[int, int], Outcome]] = {
@@ -56,6 +62,12 @@ ENGINES: dict[str, Callable[[int, int], Outcome]] = {
     "localsgd": lambda workers, steps: lockstep(workers, steps, LOCAL),
     "async": lambda workers, steps: pushing(Free(), workers, steps),
     "ssp": lambda workers, steps: pushing(Stale(3), workers, steps),
+}
+UNLIKE: dict[str, Callable[[int, int], Outcome]] = {
+    "async, speeds 1 to 2": lambda w, s: pushing(Free(), w, s, slowest=2.0),
+    "async, speeds 1 to 4": lambda w, s: pushing(Free(), w, s, slowest=4.0),
+    "ssp, speeds 1 to 2": lambda w, s: pushing(Stale(3), w, s, slowest=2.0),
+    "ssp, speeds 1 to 4": lambda w, s: pushing(Stale(3), w, s, slowest=4.0),
 }
 
 
@@ -90,7 +102,7 @@ def speed(run: Callable[[int, int], object], workers: int, steps: int) -> float:
 
 def speeds() -> None:
     for workers, steps, bar in ((64, 3_000, 0.5), (1_000, 300, 1.0), (LARGEST, 60, 1.0)):
-        for name, run in ENGINES.items():
+        for name, run in (ENGINES | UNLIKE).items():
             found = [speed(run, workers, steps) / 1e6 for _ in range(ROUNDS)]
             title = f"{name}, {workers} workers, million worker-steps/s"
             report(title, bar=f">= {bar}", **spread(found))

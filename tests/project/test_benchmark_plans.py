@@ -6,6 +6,7 @@ import itertools
 import json
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
@@ -15,10 +16,11 @@ from phalanx.core.spec import parse_spec
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # benchmarks/ is no part of the package
 
-from benchmarks import strategy_switch
+from benchmarks import scale, strategy_switch
 from benchmarks.accuracy import parts
 from benchmarks.accuracy_plan import TABLES, Wanted
 from benchmarks.accuracy_table import lines
+from benchmarks.scale_map import NAMES, draw
 from benchmarks.switch_worker import STRATEGIES, circuit, spec_of
 from benchmarks.whole_runs import Results
 
@@ -92,3 +94,21 @@ def test_the_resnet_of_the_strategy_switch_trains_as_the_study_does() -> None:
     assert (chosen.samples, chosen.seeds, chosen.link) == (50_000, 1, "1gbit")
     names = {strategy for _, strategy, _ in strategy_switch.wanted(chosen)}
     assert {"allreduce", "async", "switch:at=0.5", "async@0.5/allreduce"} <= names
+
+
+def test_the_winner_of_a_cell_is_clearly_faster_than_those_before_it() -> None:
+    speeds = dict.fromkeys(("single", *scale.STRATEGIES), 10.0)
+    speeds |= {"single": 1.0, "allreduce:topology=butterfly": 10.4, "bsp": 20.0, "async": 25.0}
+    few, many = (scale.Found(scale.Cell(n, 1e6, 10.0), speeds) for n in (10, 100))
+    assert (few.exact, few.fastest) == ("bsp", "async")
+    assert many.exact == "allreduce:topology=ring"  # that of bsp is an upper bound
+    slower = scale.Found(few.cell, speeds | {"async": 20.9})
+    assert slower.fastest == "bsp"
+
+
+def test_the_map_has_a_cell_for_every_cluster() -> None:
+    cells = [scale.Cell(n, 1e6, rate) for n in (100, 1000) for rate in (1.0, 400.0)]
+    drawn = draw([scale.predict(cell).shown() for cell in cells])
+    rects = [each for each in ElementTree.fromstring(drawn).iter() if each.tag.endswith("rect")]
+    assert len(rects) > 1 + 2 * len(cells)  # the paper, both rows, and the legend
+    assert set(NAMES) == {"single", *scale.STRATEGIES} - {"allreduce"}

@@ -13,10 +13,10 @@ from phalanx.plan.timing.windows import run_windows
 from phalanx.plan.timing.work import Floats, FreeCluster, Lost, Outcome, StepDraws, Trace, Work
 from phalanx.rules.admission import Free, Rule, Stale
 
-MOST_FLOWS = 64
-"""Workers up to which links are shared exactly; beyond, links are queues (``queued``)."""
+MOST_FLOWS = 512
+"""Workers times servers up to which links are shared exactly; beyond, links are queues."""
 
-FULL_WINDOW, FULL_BOUNDED_WINDOW = 24.0, 56.0
+FULL_WINDOW, FULL_BOUNDED_WINDOW = 48.0, 90.0
 """Pushes in a window from which on windows are faster than events one by one, as measured."""
 
 
@@ -38,7 +38,7 @@ def run_free(
     what is drawn, a row of seconds for each worker. A ``trace`` is slow.
     """
     limited = cluster.limited
-    if limited and len(cluster.compute) > MOST_FLOWS:
+    if limited and len(cluster.compute) * len(cluster.servers) > MOST_FLOWS:
         before, cluster, limited = np.asarray(cluster.compute), cluster.queued(), False
         draws = None if draws is None else draws + (cluster.compute - before)[:, None]
     drawn = StepDraws(cluster.compute, cluster.variation, seed, draws)
@@ -47,7 +47,7 @@ def run_free(
         return run_flows(work, rule, cluster, trace)
     if isinstance(rule, Free | Stale) and trace is None:
         bound = rule.bound if isinstance(rule, Stale) else None
-        if _crowd(cluster) >= (FULL_BOUNDED_WINDOW if bound else FULL_WINDOW):
+        if _crowd(cluster) >= (FULL_WINDOW if bound is None else FULL_BOUNDED_WINDOW):
             return run_windows(work, bound, cluster.latency, cluster.update)
     return run_heap(work, rule, cluster.latency, cluster.update, trace)
 

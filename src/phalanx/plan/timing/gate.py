@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any
 
 import numpy as np
 
-from phalanx.rules.admission import AWAY, Clocks, Free, Rule, Stale
+from phalanx.rules.admission import AWAY, Clocks, Rule
 
 FEW = 64
 """Workers up to which a rule gets lists; of more it gets arrays, which it is quicker with."""
@@ -21,31 +20,24 @@ class Gate:
     """
 
     def __init__(self, rule: Rule, workers: int) -> None:
-        self._rule, self.bound = rule, -1
-        """How far ahead any worker may be; -1 where the rule has to be asked."""
-        if isinstance(rule, Free | Stale):
-            self.bound = rule.bound if isinstance(rule, Stale) else AWAY
-        self.steps, self._began, self.lowest = [0] * workers, [0.0] * workers, [0]
+        self._rule, self.steps, self._began = rule, [0] * workers, [0.0] * workers
         whole: Any = np.zeros((2, workers), np.int64)
         times: Any = np.zeros((2, workers))
         if workers <= FEW:
             whole, times = whole.tolist(), times.tolist()
         (self._steps, self._grants), (self._times, self._intervals) = whole, times
         self._clocks = Clocks(self._steps, self._times, self._intervals, self._grants, 0)
-        self.at = defaultdict(int, {0: workers})
-        """How many workers have done so many steps."""
+        self._lowest = workers
+        """How many have the lowest clock."""
         self._waiting: dict[int, float] = {}
 
     def pushed(self, rank: int, now: float) -> list[tuple[int, float]]:
         """Who goes on now, and since when it has waited."""
         step = self.steps[rank]
-        self.steps[rank] = step + 1
-        self.at[step + 1] += 1
+        self.steps[rank] = self._steps[rank] = step + 1
         rose = self._leave_level(step)
-        if self.bound < 0:
-            self._steps[rank], self._times[rank] = step + 1, now
-            self._intervals[rank] = now - self._began[rank]
-            self._grants[rank] = self._rule.decide(rank, self._clocks, now)
+        self._times[rank], self._intervals[rank] = now, now - self._began[rank]
+        self._grants[rank] = self._rule.decide(rank, self._clocks, now)
         self._waiting[rank] = now
         admitted = self._released([rank], now)
         if rose and self._waiting:
@@ -64,22 +56,15 @@ class Gate:
 
     def _leave_level(self, step: int) -> bool:
         """One worker's clock is not at ``step`` any more; whether the lowest one has risen."""
-        self.at[step] -= 1
-        if self.at[step]:
+        self._lowest -= step == self._clocks.floor
+        if self._lowest:
             return False
-        del self.at[step]
-        if step != self.lowest[0]:
-            return False
-        self.lowest[0] = self._clocks.floor = min(self.at, default=AWAY)
+        self._clocks.floor = min(self.steps)
+        self._lowest = self.steps.count(self._clocks.floor)
         return True
 
     def _released(self, ranks: list[int], now: float) -> list[tuple[int, float]]:
-        ready = [rank for rank in ranks if self._admits(rank)]
+        ready = [rank for rank in ranks if self._rule.admits(rank, self._clocks)]
         for rank in ready:
             self._began[rank] = now
         return [(rank, self._waiting.pop(rank)) for rank in ready]
-
-    def _admits(self, rank: int) -> bool:
-        if self.bound < 0:
-            return self._rule.admits(rank, self._clocks)
-        return self.steps[rank] - self.lowest[0] <= self.bound

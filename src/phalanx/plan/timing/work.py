@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from phalanx.rules.collective_cost import MESSAGE_SECONDS
+
 CHUNK = 1 << 16
 """Random numbers that are drawn at once."""
 
@@ -87,22 +89,26 @@ class FreeCluster:
 
     def queued(self) -> FreeCluster:
         """The same without a limit, where links are queues: each worker's own link makes its steps
-        longer, and the slowest link of a server is busy with each push, as the server is.
+        longer, and a server's link is busy with each push and reply, and with those of the workers
+        beside it. Every part is a message, which both sides handle.
 
-        Within a few percent of fair shares, but up to a quarter too fast where the links of servers
-        are saturated: fair shares let pushes bunch, and then replies.
+        Within a few percent of fair shares where links have room. Where those of servers are
+        saturated it is a floor: fair shares let pushes bunch, most of all those of many servers.
         """
-        push, reply = self.push_bytes / len(self.servers), self.reply_bytes / len(self.servers)
         sending, receiving = np.array(self.sending), np.array(self.receiving)
-        homes, servers = np.array(self.homes), np.array(self.servers)
-        away = homes[:, None] != servers
-        busy = away.mean(axis=0) * np.maximum(push / receiving[servers], reply / sending[servers])
-        own: Floats = away.sum(axis=1) * (push / sending[homes] + reply / receiving[homes])
+        held = np.bincount(self.servers, minlength=len(sending)) / len(self.servers)
+        beside = np.bincount(self.homes, minlength=len(sending)) / len(self.homes)
+        served, asked = held * (1 - beside), beside * (1 - held)
+        incoming = (served * self.push_bytes + asked * self.reply_bytes) / receiving
+        outgoing = (served * self.reply_bytes + asked * self.push_bytes) / sending
+        busy = np.maximum(incoming, outgoing)[list(self.servers)]
+        alone = self.push_bytes / sending + self.reply_bytes / receiving
+        own = (1 - held) * (alone + len(self.servers) * MESSAGE_SECONDS)
         no_limit = [math.inf] * len(sending)
         return replace(
             self,
-            compute=np.asarray(self.compute) + own,
-            update=max(self.update, float(busy.max())),
+            compute=np.asarray(self.compute) + own[list(self.homes)],
+            update=max(self.update + MESSAGE_SECONDS, float(busy.max())),
             sending=no_limit,
             receiving=no_limit,
         )

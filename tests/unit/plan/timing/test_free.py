@@ -13,6 +13,7 @@ from phalanx.plan.timing.flows import fair_rates
 from phalanx.plan.timing.free import run_free, run_groups
 from phalanx.plan.timing.work import FreeCluster, Outcome
 from phalanx.rules.admission import Dynamic, Free, Rule, Stale
+from phalanx.rules.collective_cost import MESSAGE_SECONDS
 
 NO_LIMIT = FreeCluster(
     compute=[0.1, 0.1],
@@ -135,6 +136,17 @@ def test_the_engine_suits_the_cluster(
     monkeypatch: pytest.MonkeyPatch, cluster: FreeCluster, rule: Rule, engine: str
 ) -> None:
     assert _engine(monkeypatch, cluster, rule) == engine
+
+
+def test_a_link_carries_what_its_server_and_its_worker_send() -> None:
+    servers, speeds = range(50), [1e8] * 101
+    links = {"servers": servers, "sending": speeds, "receiving": speeds, "reply_bytes": 1e6}
+    queued = alike(100, **links).queued()
+    # Of every hundred pushes a server gets a fiftieth each, and its worker one reply.
+    assert queued.update * 100 == pytest.approx(3 * 1e6 / 1e8, rel=0.02)
+    # A worker without a server sends all and gets all, in fifty messages.
+    assert queued.compute[-1] == pytest.approx(0.1 + 2 * 1e6 / 1e8 + 50 * MESSAGE_SECONDS)
+    assert queued.compute[0] < queued.compute[-1]
 
 
 @pytest.mark.parametrize("rule", [Free(), Stale(2)])
