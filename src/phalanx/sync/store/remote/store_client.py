@@ -231,11 +231,15 @@ class StoreClient:
         """Give a share of a step, and wait until it is taken."""
         now, began = self._clock.now, self._clock.now()
         with self._servers.requests() as traffic:
-            for server, connection in enumerate(self._servers.each):
+            connections = self._servers.each
+            for connection in connections:
                 connection.begin()
+            for place in range(len(connections)):
+                # All contribute at once: each begins with another server, or they would queue.
+                server = (share.rank + place) % len(connections)
                 encoded, buffers = self._message(server, gradients, payloads, codec)
                 request = self._contribution(share, server, encoded)
-                connection.send(request, [] if share.empty else buffers)
+                connections[server].send(request, [] if share.empty else buffers)
             sent = now()
             self._finish(share.step, share.clip, into)
         timing.send += sent - began
