@@ -76,7 +76,6 @@ def worker(
         from phalanx.train.start.joining_hosts import serve as serve_shards
 
         serve_shards(seat)
-        return 0
     from phalanx.cli.verbs.worker_run import WorkerStart, train
 
     title = f"{name or training.stem}-{settings.strategy}-{seat.run[:40]}"

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 import torch
@@ -185,8 +185,8 @@ def run_folder(seat: Seat, variables: Mapping[str, str]) -> RunPaths:
     return agreed_run(f"{seat.launcher}-{seat.run}", seat.launcher)
 
 
-def serve(seat: Seat) -> int:
-    """Be a parameter server, until all workers have left."""
+def serve(seat: Seat) -> NoReturn:
+    """Be a parameter server, until all workers have left; this ends the process."""
     ticket = ticket_of(seat, os.environ)
     torch.set_num_threads(1)
     ended = threading.Event()
@@ -216,4 +216,4 @@ def serve(seat: Seat) -> int:
     serving.join(LEAVE_SECONDS)
     if keeper is not None and keeper.stdin is not None:
         keeper.stdin.close()
-    return code
+    os._exit(code)  # a client's thread that is still in torch would abort an interpreter that ends
