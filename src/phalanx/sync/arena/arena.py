@@ -118,6 +118,9 @@ class Hosts(Protocol):
     def channels_to_servers(self, count: int | None) -> list[Channel]:
         """Connections to the parameter servers, which this host's workers share. Collective."""
 
+    def check(self) -> None:
+        """Raise if a machine is known to be gone without which this worker cannot go on."""
+
     def channels_with_first(self) -> dict[int, Channel]:
         """Between the first worker and each on another machine, by rank. Collective."""
 

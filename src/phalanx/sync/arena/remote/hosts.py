@@ -106,6 +106,9 @@ class RemoteHosts:
     def channels_to_servers(self, count: int | None) -> list[Channel]:
         return self._servers.channels(count)
 
+    def check(self) -> None:
+        self._words.check()
+
     def channels_with_first(self) -> dict[int, Channel]:
         tag = f"first.{self.new_name()}"
         return _channels_with_first(self._rank, self._members, self._access, tag)

@@ -41,6 +41,7 @@ class RemoteStore:
         self.client = StoreClient(
             channels, self._locks, hosts.new_name(), context.replica.optimizer,
             context.replica.layouts, context.clock, [codec] if codec else [], memory,
+            hosts.check,
         )  # fmt: skip
         self.client.open(hosts.name, hosts.here)
         hosts.stores.append(self.client)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from phalanx.sync.state.layout import Layout
 from phalanx.sync.store.remote import store_messages as m
 from phalanx.sync.store.remote.store_shard import byte_view
 
+LOOK_SECONDS = 0.2
 PREFIX = 12
 """Bytes of a frame before its header."""
 
@@ -124,8 +126,14 @@ class ServerConnection:
 class ServerConnections:
     """``layouts`` have one shard per server, in the order of ``each`` connection."""
 
-    def __init__(self, each: Sequence[ServerConnection], layouts: Sequence[Layout]) -> None:
-        self.each, self._layouts = each, layouts
+    def __init__(
+        self,
+        each: Sequence[ServerConnection],
+        layouts: Sequence[Layout],
+        look: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``look`` raises if it is known who is gone."""
+        self.each, self._layouts, self._look = each, layouts, look
         self.traffic = Traffic()
 
     def ask(
@@ -145,6 +153,10 @@ class ServerConnections:
         traffic = Traffic()
         try:
             yield traffic
+        except MachineLost:
+            time.sleep(LOOK_SECONDS)  # a server ends with its machine's worker: who was first?
+            self._look()
+            raise
         finally:
             for connection in self.each:
                 connection.end()

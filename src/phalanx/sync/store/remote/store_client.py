@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -69,6 +69,7 @@ class StoreClient:
         clock: Clock,
         codecs: Sequence[CodecSpec] = (),
         memory: HostMemory | None = None,
+        look: Callable[[], None] = lambda: None,
     ) -> None:
         self._name, self._optimizer, self._clock = name, optimizer, clock
         self.layouts = [reshard(layout, len(channels)) for layout in layouts]
@@ -80,6 +81,7 @@ class StoreClient:
                 for i, (channel, lock) in enumerate(zip(channels, locks, strict=True))
             ],
             self.layouts,
+            look,
         )
         self._codecs = [codec.label for codec in codecs]
         self._slots: list[str] = []
