@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import log2
 
 from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
 
 MACHINES_PER_SERVER = 2
 """Machines of workers that one server's link serves without being what all wait for."""
+ALIKE = 4.0
+"""Links of the same fourth of a doubling are alike."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,8 @@ def place_servers(hosts: Sequence[Host], wish: int | Sequence[str] | None = None
 
 
 def _rank(host: Host) -> tuple[float, int]:
-    """A link that was not measured comes after those that were."""
-    return (-(host.bits_per_second or 0.0), host.workers)
+    """A link that was not measured comes after those that were; a few percent are noise."""
+    return (-round(ALIKE * log2(host.bits_per_second or 1.0)), host.workers)
 
 
 def _named(hosts: Sequence[Host], names: Sequence[str]) -> list[str]:

@@ -174,10 +174,18 @@ def read_probe(blueprint: Path) -> Probe | None:
         ) from None
 
 
-def slowest_links(probe: Probe) -> dict[str, float]:
-    """Bits per second of each machine's slowest link."""
-    found: dict[str, float] = {}
+def best_rates(probe: Probe) -> tuple[dict[str, float], dict[str, float]]:
+    """Bytes a second that leave each machine, and that come to it: what its best link carries,
+    since a slower one is slow at its other end."""
+    out: dict[str, float] = {}
+    into: dict[str, float] = {}
     for link in probe.links:
-        for name in (link.source, link.target):
-            found[name] = min(found.get(name, link.bandwidth), link.bandwidth)
-    return found
+        out[link.source] = max(out.get(link.source, 0.0), link.bandwidth)
+        into[link.target] = max(into.get(link.target, 0.0), link.bandwidth)
+    return out, into
+
+
+def link_rates(probe: Probe) -> dict[str, float]:
+    """Bits a second of each machine's link, in its slower direction."""
+    out, into = best_rates(probe)
+    return {name: 8.0 * min(rate, into.get(name, rate)) for name, rate in out.items()}

@@ -13,6 +13,7 @@ from phalanx.pool.measured import (
     LinkFigures,
     Probe,
     Trouble,
+    link_rates,
     path_beside,
     read_probe,
     slowest,
@@ -77,3 +78,9 @@ def test_the_slowest_is_known_only_if_every_pair_is() -> None:
     assert slowest(probe, ["a", "b"]) == (1e-4, 100.0)
     assert slowest(probe, ["a", "b", "c"]) is None
     assert slowest(probe, ["a"]) is None
+
+
+def test_a_machine_has_the_rate_of_its_best_link() -> None:
+    """Each has a slow one to a slow machine: that is no property of its own."""
+    probe = made({("a", "b"): 5e7, ("a", "c"): 1e7, ("b", "c"): 1.1e7})
+    assert link_rates(probe) == {"a": 4e8, "b": 4e8, "c": 8.8e7}

@@ -24,7 +24,7 @@ from phalanx.launch.shipping.loads import code_root
 from phalanx.launch.shipping.send import answers_wrongly, read_answer
 from phalanx.launch.worker import process_binding
 from phalanx.plan.plan import PlannedMachine
-from phalanx.pool.measured import read_probe, slowest_links
+from phalanx.pool.measured import link_rates, read_probe
 
 
 async def commands_for(
@@ -80,7 +80,7 @@ def start_request(
 async def _meeting(job: Job, members: Sequence[MachineSession], key: RunKey) -> MeetingPoint:
     first, addresses = members[0], [member.address for member in members]
     probe = read_probe(job.fleet.pool) if job.fleet.pool is not None else None
-    links = slowest_links(probe) if probe else {}
+    links = link_rates(probe) if probe else {}
     port = (await _free_ports(first, 1))[0]
     return MeetingPoint(first.address, port, key, job.fleet.tls, links, addresses)
 

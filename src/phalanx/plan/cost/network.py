@@ -8,7 +8,7 @@ from math import exp, log
 
 import numpy as np
 
-from phalanx.pool.measured import Probe, slowest
+from phalanx.pool.measured import Probe, best_rates, slowest
 from phalanx.rules.collective_choice import MOST_DIRECT, USUAL_BANDWIDTH, USUAL_LATENCY, choose
 from phalanx.rules.collective_cost import COSTS, MESSAGE_SECONDS, LinkSpeed
 
@@ -37,11 +37,7 @@ class Network:
 
     def __init__(self, probe: Probe | None) -> None:
         self._probe = probe
-        self._out: dict[str, float] = {}
-        self._into: dict[str, float] = {}
-        for link in probe.links if probe else ():
-            self._out[link.source] = max(self._out.get(link.source, 0.0), link.bandwidth)
-            self._into[link.target] = max(self._into.get(link.target, 0.0), link.bandwidth)
+        self._out, self._into = best_rates(probe) if probe else ({}, {})
         self._slowest: dict[frozenset[str], tuple[LinkSpeed, bool]] = {}
 
     def measured(self, names: Sequence[str]) -> bool:

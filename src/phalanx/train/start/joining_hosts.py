@@ -24,7 +24,7 @@ from phalanx.core.errors import InputError, MachineLost, PhalanxError
 from phalanx.core.run_folder.agreed_run import agreed_run
 from phalanx.core.run_folder.run_key import KEY_VARIABLE, RunKey, key_from
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.pool.measured import read_probe, slowest_links
+from phalanx.pool.measured import link_rates, read_probe
 from phalanx.sync.arena.remote.coordinator_messages import Ending, Hello
 from phalanx.sync.arena.remote.coordinator_process import CoordinatorOrders, start_coordinator
 from phalanx.sync.arena.remote.membership import become_worker, greet, host_id
@@ -101,10 +101,10 @@ def _told_links(variables: Mapping[str, str]) -> dict[str, float]:
 
 
 def _links(variables: Mapping[str, str]) -> dict[str, float]:
-    """What each machine's slowest link was measured to carry, if somebody probed the pool."""
+    """What each machine's link was measured to carry, if the pool was probed."""
     path = variables.get(names.POOL)
     probe = read_probe(Path(path)) if path else None
-    return slowest_links(probe) if probe else {}
+    return link_rates(probe) if probe else {}
 
 
 def _pool(variables: Mapping[str, str]) -> Pool | None:
