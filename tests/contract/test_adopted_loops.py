@@ -205,6 +205,7 @@ WORKERS = st.sampled_from((1, 2, 3, 4))
 @examples(25)
 @example(loop=loop_of(20), workers=2)  # a weighted mean by hand
 @example(loop=loop_of(194), workers=3)  # the same where one worker has a single sample
+@example(loop=loop_of(9115800), workers=2)  # leaves a seeded loader right after its last batch
 @given(loop=LOOPS, workers=WORKERS)
 def test_adopted_as_alone(tmp_path_factory: Folders, loop: Loop, workers: int) -> None:
     _hold_against_plain_python(loop, workers, tmp_path_factory)

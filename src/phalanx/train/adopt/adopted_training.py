@@ -120,7 +120,7 @@ class AdoptedTraining:
         batches = self._loop.through_adopted(
             self._reader(loader), drawn.order, drawn.batch, drawn.leave
         )
-        begun = AdoptedPass(self, batches)
+        begun = AdoptedPass(self, batches, drawn)
         self._pass = weakref.ref(begun)
         self._streams.enter_pass()
         return begun
@@ -182,8 +182,10 @@ class AdoptedTraining:
 class AdoptedPass:
     """The batches of one pass, as the script's loop takes them."""
 
-    def __init__(self, training: AdoptedTraining, batches: Iterator[Any]) -> None:
-        self._training, self._batches = training, batches
+    def __init__(
+        self, training: AdoptedTraining, batches: Iterator[Any], drawn: LoaderPass
+    ) -> None:
+        self._training, self._batches, self._drawn = training, batches, drawn
         self._losses = training.parts.steps.losses
         self._taken, self._over = 0, False
 
@@ -229,6 +231,7 @@ class AdoptedPass:
             try:
                 if whole:
                     next(self._batches, None)
+                    self._drawn.leave(-(-len(self._drawn.order) // self._drawn.batch))
                 self._batches.close()  # type: ignore[attr-defined]
             finally:
                 self._training.passed()

@@ -107,7 +107,7 @@ class RemoteHosts:
         return self._servers.channels(count)
 
     def check(self) -> None:
-        self._words.check()
+        self._servers.notes.check()
 
     def channels_with_first(self) -> dict[int, Channel]:
         tag = f"first.{self.new_name()}"
