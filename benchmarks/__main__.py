@@ -93,6 +93,7 @@ LONG = {
     "straggler": "benchmarks.straggler",
     "balance": "benchmarks.balance",
     "gpu": "benchmarks.gpu",
+    "keras": "benchmarks.keras_fit",
     "tune-switch": "benchmarks.tune_switch",
     "strategy-switch": "benchmarks.strategy_switch",
     "hosts": "benchmarks.hosts",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -47,7 +48,8 @@ def as_ranks(
 
     with _writers_closed(), brought_home():
         if len(set(where)) > 1:
-            return as_hosts(where, lambda rank, arena: body(rank, _Seat(arena)), places())
+            turns = threading.Lock()
+            return as_hosts(where, lambda rank, arena: _in_turn(body, rank, arena, turns), places())
         hub = Hub(workers, seed)
         return as_threads(hub, lambda rank: body(rank, hub))
 
@@ -63,14 +65,40 @@ def folder_on(folder: Path, host: int) -> Path:
     return own.make().folder
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Seat:
-    """Stands where a hub does: it knows one rank's arena."""
+    """Stands where a hub does: it knows one rank's arena.
+
+    Until a rank asks for it, which is when it joins, its turn lasts: the ranks are threads that
+    share torch's generator, and what they seed and draw before must not mix.
+    """
 
     only: RemoteArena
+    turns: threading.Lock
+    mine: bool = False
+
+    def begin(self) -> None:
+        self.mine = self.turns.acquire(timeout=60)
+
+    def end(self) -> None:
+        if self.mine:
+            self.turns.release()
+        self.mine = False
 
     def arena(self, rank: int) -> RemoteArena:
+        self.end()
         return self.only
+
+
+def _in_turn(
+    body: Callable[[int, Any], Any], rank: int, arena: RemoteArena, turns: threading.Lock
+) -> Any:
+    seat = _Seat(arena, turns)
+    seat.begin()
+    try:
+        return body(rank, seat)
+    finally:
+        seat.end()
 
 
 @contextmanager

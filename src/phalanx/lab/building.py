@@ -23,17 +23,15 @@ def plan(
     """Claim the name and a network; nothing but the lab's folder and its bridge is made."""
     with states.alone():
         states.claim(name)
+        state = None
         try:
             state = _named(name, quotas, rate, rates, memory)
-        except BaseException:
-            states.forget(name)
-            raise
-        states.write(state)
-        try:
+            states.write(state)
             # At once, so that the next lab sees that this network is taken.
             network.make_bridge(state)
         except BaseException:
-            ending.remove(state)
+            if state is not None:
+                ending.remove(state)
             states.forget(name)
             raise
     return state
@@ -46,10 +44,8 @@ def _named(
     rates: Sequence[float | None],
     memory: int | None,
 ) -> LabState:
-    subnet = network.choose_subnet()
-    bridge = network.choose_bridge()
-    parents = cgroups.parents(name)
-    addresses = list(subnet.hosts())
+    subnet, bridge = network.choose_subnet(), network.choose_bridge()
+    parents, addresses = cgroups.parents(name), list(subnet.hosts())
     machines = [
         MachineState(
             name=(machine := f"m{number}"),

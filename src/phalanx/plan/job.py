@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+
+# Bounds are checked where a file is read, which may say anything.
+Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e6)]
+Share = Annotated[float, msgspec.Meta(ge=0.0, le=100.0)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 53)]
 
 
 class WorkCurve(msgspec.Struct, frozen=True, kw_only=True):
     """A step of ``n`` samples takes ``fixed + each * n`` seconds of one worker."""
 
-    fixed: float
-    each: float
-    variation: float = 0.0
+    fixed: Seconds
+    each: Seconds
+    variation: Share = 0.0
     """Standard deviation of a step's seconds, as a share of their mean."""
-    error: float = 0.05
+    error: Share = 0.05
     """Half the width of an interval that holds the mean, as a share of it."""
     smallest: int = 1
     largest: int = 1
@@ -29,13 +36,13 @@ class MachineCosts(msgspec.Struct, frozen=True, kw_only=True):
 
     work: WorkCurve
     """Reading ready data, forward, backward; without the optimizer and without waiting."""
-    update: float
+    update: Seconds
     """Seconds of the optimizer's step on all parameters."""
-    input: float = 0.0
+    input: Seconds = 0.0
     """Seconds per sample that reading adds, where it is not hidden behind computing."""
-    evaluate: float = 0.0
+    evaluate: Seconds = 0.0
     """Seconds of the evaluation after an epoch."""
-    start: float = 0.0
+    start: Seconds = 0.0
     """Seconds from starting the worker until its first step."""
     memory: int | None = None
     """Bytes, at the largest batch that was measured."""
@@ -46,14 +53,14 @@ class JobProfile(msgspec.Struct, frozen=True, kw_only=True):
 
     key: str
     """A digest of the script, its arguments and what its data look like."""
-    gradient_bytes: int
+    gradient_bytes: Count
     """What one worker sends in a step without a codec."""
-    state_bytes: int
+    state_bytes: Count
     """Parameters, buffers and optimizer state: what a checkpoint holds."""
-    batch: int
-    samples: int
+    batch: Count
+    samples: Count
     """Of an epoch."""
-    epochs: int
+    epochs: Count
     ready: list[tuple[float, float]] = msgspec.field(default_factory=lambda: [(1.0, 1.0)])
     """From first to last: a share of the gradient's bytes, and the share of a step's computing
     after which it is ready (for overlap)."""

@@ -40,4 +40,3 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     limit: str = ""
     """What it waits for most, in words: ``computing on m3``, ``the link of m1``, ``starting``."""
     same_mathematics: bool = True
-    reasons: list[str] = []

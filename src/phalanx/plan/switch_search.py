@@ -175,14 +175,16 @@ def is_lost(
     there = [baseline[epoch] for baseline in baselines if epoch in baseline]
     if not there or not _in_last_third(epoch, epochs):
         return False
-    limit = max(LOST_AFTER * rules.tolerance, _spread(there, baselines, epochs))
+    limit = max(LOST_AFTER * rules.tolerance, _spread(epoch, baselines, epochs))
     return rules.behind(fmean(there), value) > limit
 
 
-def _spread(there: Sequence[float], baselines: Sequence[Mapping[int, float]], epochs: int) -> float:
+def _spread(epoch: int, baselines: Sequence[Mapping[int, float]], epochs: int) -> float:
+    there = [baseline for baseline in baselines if epoch in baseline]
     if len(there) > 1:
-        return max(there) - min(there)
-    (only,) = (baseline for baseline in baselines if baseline)
+        values = [baseline[epoch] for baseline in there]
+        return max(values) - min(values)
+    (only,) = there
     changes = [
         abs(only[epoch] - only[epoch - 1])
         for epoch in only

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
 from phalanx.core.errors import InputError
-from phalanx.core.files import write_whole
+from phalanx.core.files import read_bounded, write_whole
 
 FORMAT = 1
 SUFFIX = ".probe.json"
 SIZE_LIMIT = 16 << 20
 CPU = "CPU"
+Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e6)]
+Rate = Annotated[float, msgspec.Meta(gt=0.0, le=1e18)]
 
 
 class LinkFigures(msgspec.Struct, frozen=True):
@@ -25,8 +28,8 @@ class LinkFigures(msgspec.Struct, frozen=True):
 
     source: str
     target: str
-    latency: float
-    bandwidth: float
+    latency: Seconds
+    bandwidth: Rate
 
 
 class CollectiveFigures(msgspec.Struct, frozen=True):
@@ -34,8 +37,8 @@ class CollectiveFigures(msgspec.Struct, frozen=True):
 
     name: str
     bytes: int
-    measured: float
-    predicted: float
+    measured: Seconds
+    predicted: Rate
     repeats: int
 
     @property
@@ -63,12 +66,12 @@ class DeviceRates(msgspec.Struct, frozen=True):
 
     name: str
     count: int
-    float32: float | None
+    float32: Rate | None
     """GFLOP/s of products of matrices; ``None`` is unknown."""
-    bfloat16: float | None
-    memory: float | None
+    bfloat16: Rate | None
+    memory: Rate | None
     """GB/s read and written by a copy."""
-    watts: float | None = None
+    watts: Rate | None = None
     """Under load, where the device counts it itself."""
 
 
@@ -164,11 +167,10 @@ def read_probe(blueprint: Path) -> Probe | None:
     """The probe of a pool; ``None`` when there is none. A broken file is the user's to remove."""
     path = path_beside(blueprint)
     try:
-        with path.open("rb") as file:
-            return msgspec.json.decode(file.read(SIZE_LIMIT), type=Probe)
+        return msgspec.json.decode(read_bounded(path, SIZE_LIMIT), type=Probe)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, InputError, msgspec.MsgspecError) as error:
         raise InputError(
             f"{path}: is damaged ({error})", "Remove it, then run: phalanx pool probe"
         ) from None

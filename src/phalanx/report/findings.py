@@ -112,7 +112,7 @@ def _refused(balance: BalanceSummary) -> str:
     if not balance.refused:
         return ""
     often = "once" if balance.refused == 1 else f"{balance.refused} times"
-    told = f"other shares were tried {often} and reverted, because they were not faster"
+    told = f"other shares were tried {often} and reverted, because they were not clearly faster"
     before, after = balance.rate_before, balance.rate_after
     if balance.changes or not before or not after:
         return told

@@ -15,6 +15,7 @@ vary, so one measurement proves nothing, and a small share must not make its wor
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import deque
 from collections.abc import Sequence
@@ -30,16 +31,15 @@ from phalanx.rules.share_proposal import (
 )
 
 WORTH_KEEPING = 1.02
-FEWEST, WINDOW = 6, 12
-"""Ticks that a proposal is made from."""
-LOOK_EVERY = 2
+FEWEST, WINDOW, LOOK_EVERY = 6, 12, 2
+"""Ticks that a proposal is made from, and between two looks at them."""
 BLOCK, ROUNDS = 4, 6
 """Ticks of a block with the same shares; blocks of either kind in the longest trial."""
 SURE, LIKELY = 0.95, 0.70
 """How often a tick with new shares is faster than one with old: after a round, after all."""
 CLEAR = 1.25
 """Where even the slowest tick with new shares beats the fastest before by this, old shares need not
-be tried again."""
+be tried again. A tick that is the mean of several steps varies less, and needs less."""
 FIRST_PAUSE, LONGEST_PAUSE = 16, 1024
 """Ticks without a trial after one that failed; doubled each time."""
 LASTING = 8
@@ -79,10 +79,15 @@ class ShareTrial:
     """Old and new shares in turn, the new ones first."""
 
     def __init__(
-        self, proposal: Proposal, old: Sequence[float], before: Sequence[Tick] = ()
+        self,
+        proposal: Proposal,
+        old: Sequence[float],
+        before: Sequence[Tick],
+        block: int,
+        clear: float = CLEAR,
     ) -> None:
         self.proposal, self.old = proposal, list(old)
-        self._before = list(before)
+        self._before, self._block, self._clear = list(before), block, clear
         self.ticks: tuple[list[Tick], list[Tick]] = ([], [])
         self._rounds, self.on_new = 0, True
 
@@ -95,7 +100,7 @@ class ShareTrial:
         """Whether a block has ended, and the other one begins."""
         block = self.ticks[0 if self.on_new else 1]
         block.append(tick)
-        if len(block) < BLOCK * (self._rounds + 1):
+        if len(block) < self._block * (self._rounds + 1):
             return False
         self._rounds += not self.on_new
         self.on_new = not self.on_new
@@ -119,7 +124,7 @@ class ShareTrial:
         if self.ticks[1] or not self._before:
             return False
         slowest = max(tick.pace for tick in self.ticks[0])
-        if CLEAR * slowest > min(tick.pace for tick in self._before):
+        if self._clear * slowest > min(tick.pace for tick in self._before):
             return False
         self.ticks[1].extend(self._before)
         return True
@@ -168,19 +173,24 @@ class _Patience:
 
 
 class Balancer:
-    """Ticks in, changes out. ``settling`` ticks after each change say nothing yet."""
+    """Ticks in, changes out. ``settling`` ticks after each change say nothing yet.
+
+    Where workers meet every few ``steps``, a tick is the mean of so many: fewer of them suffice.
+    """
 
     def __init__(
-        self, workers: int, shares: Sequence[float] | None = None, *, settling: int = 1
+        self, workers: int, shares: Sequence[float] | None = None, settling: int = 1, steps: int = 1
     ) -> None:
+        self._fewest, self._block = max(3, FEWEST // steps), max(2, BLOCK // steps)
+        self._look_every = LOOK_EVERY if steps == 1 else 1
+        self._clear = 1.0 + (CLEAR - 1.0) / math.sqrt(steps)
         self.shares = list(shares) if shares is not None else [1.0 / workers] * workers
         """In use now."""
         self._settling = self._skip = settling
         self._window: deque[Tick] = deque(maxlen=WINDOW)
         self._fixed = [0.0] * workers
         self._trial: ShareTrial | None = None
-        self._age = 0
-        """Ticks since the last change that was kept."""
+        self._age = 0  # ticks since the last change that was kept
         # Unequal shares have to be worth it, so going back is never held up by going astray.
         self._patience = {True: _Patience(), False: _Patience()}
 
@@ -195,13 +205,13 @@ class Balancer:
         self._window.append(tick)
         for patience in self._patience.values():
             patience.tick()
-        if len(self._window) < FEWEST or self._age % LOOK_EVERY:
+        if len(self._window) < self._fewest or self._age % self._look_every:
             return None
         found = propose(self._window, self.shares, self._fixed)
         found = self._not_past_equal(found) if found else None
         if found is None or not self._patience[self._evens_out(found)].allows(found):
             return None
-        self._trial = ShareTrial(found, self.shares, self._window)
+        self._trial = ShareTrial(found, self.shares, self._window, self._block, self._clear)
         return self._use(ShareChange(self._trial.shares))
 
     def _use(self, change: ShareChange) -> ShareChange:
@@ -241,7 +251,7 @@ class Balancer:
         self._patience[True].forget()
         self._age = 0
         change = self._use(trial.change(trial.proposal.shares))
-        self._window.extend(trial.ticks[0][-BLOCK:])
+        self._window.extend(trial.ticks[0][-self._block :])
         return change
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from phalanx.core.errors import InputError
-from phalanx.rules.collective_cost import ALL_REDUCE, LinkSpeed
+from phalanx.rules.collective_cost import ALL_REDUCE, COSTS, LinkSpeed
 
 USUAL_LATENCY = 100e-6
 USUAL_BANDWIDTH = 125e6
@@ -34,3 +34,23 @@ def choose(
     link = LinkSpeed(latency or USUAL_LATENCY, bandwidth or USUAL_BANDWIDTH)
     names = [name for name in ALL_REDUCE if name != "direct" or size <= MOST_DIRECT]
     return min(names, key=lambda name: ALL_REDUCE[name](size, bytes).seconds(link))
+
+
+def exchange_name(
+    topology: str | None, size: int, bytes: float, latency: float, coded: bool
+) -> str:
+    """The collective of a gradient, as training chooses it, which knows the latency alone; what a
+    codec has made of it cannot be added up on the way, and is gathered."""
+    if coded:
+        return "all_gather.ring" if size > MOST_DIRECT else "all_gather"
+    return f"all_reduce.{choose(topology, size, int(bytes), latency or None)}"
+
+
+def exchange_seconds(
+    topology: str | None, size: int, bytes: float, link: LinkSpeed, *, coded: bool = False
+) -> float:
+    """Among ``size`` hosts."""
+    if size < 2:
+        return 0.0
+    name = exchange_name(topology, size, bytes, link.latency, coded)
+    return COSTS[name](size, bytes).seconds(link)

@@ -23,6 +23,12 @@ class LinkSpeed:
     bandwidth: float
     overhead: float = MESSAGE_SECONDS
 
+    @classmethod
+    def measured(cls, latency: float, bandwidth: float) -> LinkSpeed:
+        """Half a round trip contains the handling of one message, which formulas count apart."""
+        overhead = min(MESSAGE_SECONDS, latency / 2)
+        return cls(latency - overhead, bandwidth, overhead)
+
 
 @dataclass(frozen=True)
 class Cost:

@@ -58,7 +58,7 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_more_epochs_end_where_a_longer_run_ends(short: Path, tmp_path: Path) -> None:
     done = phalanx("resume", "short", cwd=short)
-    assert done.returncode == 2 and "is done" in done.stderr and "--epochs" in done.stderr
+    assert done.returncode == 2 and "has finished" in done.stderr and "--epochs" in done.stderr
     first = phalanx("resume", "short", "--epochs", "3", "--name", "more", cwd=short)
     assert first.returncode == 0, first.stderr
     assert "after epoch 2" in first.stderr

@@ -68,7 +68,7 @@ WRONG = [
     (["run", "train.py", "--rate", "1.2.3"], "--rate cannot be '1.2.3'", "--rate 100mbit"),
     (["run", "train.py", "--rate", "5mbt"], "unknown unit 'mbt'", "mbit"),
     (["run", "train.py", "--rate", "0"], "is below 1kbit, the minimum", "--rate 1mbit"),
-    (["run", "train.py", "--rate", "1e999"], "--rate 1e999", "1kbit"),
+    (["run", "train.py", "--rate", "1e999"], "--rate 1e999", "the maximum"),
     (["run", "train.py", "--checkpoint-every", "often"], "cannot be 'often'", "1,10min"),
     (["run", "train.py", "--checkpoint-every", "1.5"], "epochs must be whole numbers", "10min"),
     (["run", "train.py", "--checkpoint-every", "1,2"], "epochs twice", "10min"),

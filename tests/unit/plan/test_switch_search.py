@@ -184,3 +184,8 @@ def test_losses_are_better_when_smaller() -> None:
     base = dict.fromkeys(range(EPOCHS), 0.5)
     assert is_lost({7: 0.6}, [base], EPOCHS, rules)
     assert not is_lost({7: 0.4}, [base], EPOCHS, rules)
+
+
+def test_a_baseline_that_stopped_early_is_no_hindrance() -> None:
+    whole = dict.fromkeys(range(EPOCHS), 0.9)
+    assert is_lost({7: 0.5}, [whole, {0: 0.9, 1: 0.9}], EPOCHS, Rules(TOLERANCE))

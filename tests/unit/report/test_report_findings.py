@@ -85,7 +85,7 @@ def test_balance_says_what_it_changed() -> None:
     balance.refused = 2
     told = balance_sentence(summary)
     assert told is not None and told.endswith(
-        "; other shares were tried 2 times and reverted, because they were not faster."
+        "; other shares were tried 2 times and reverted, because they were not clearly faster."
     )
 
 
@@ -95,7 +95,7 @@ def test_balance_says_what_it_took_back() -> None:
     )
     assert balance_sentence(Summary(run="r", status="done", balance=balance)) == (
         "Balance: equal shares; other shares were tried once and reverted, because they were not "
-        "faster (2,359 samples/s in steps instead of 7,984)."
+        "clearly faster (2,359 samples/s in steps instead of 7,984)."
     )
 
 

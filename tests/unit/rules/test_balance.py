@@ -99,6 +99,34 @@ class Cluster:
         return max(abs(share * self.workers - 1.0) for used in self.used for share in used)
 
 
+@dataclass
+class Rounds(Cluster):
+    """Workers that meet every eight steps: a tick is their mean."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.balancer = Balancer(self.workers, steps=8)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.lists(st.sampled_from([1.0, 1.5, 2.0, 4.0]), min_size=2, max_size=6), st.floats(0.0, 40.0)
+)
+def test_workers_that_meet_seldom_settle_in_few_rounds(each: list[float], fixed: float) -> None:
+    found = Rounds([fixed * own for own in each], each).run(20)
+    assert found.lap <= 1.08 * found.best
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(2, 16), st.floats(0.0, 60.0), st.floats(0.0, 0.1), st.integers(0, 1000))
+def test_noisy_equal_workers_that_meet_seldom_stay_equal(
+    workers: int, fixed: float, noise: float, seed: int
+) -> None:
+    found = Rounds([fixed] * workers, [1.0] * workers, noise, seed).run(150)
+    assert found.farthest <= 0.2
+    assert found.equal / found.spent >= 0.97
+
+
 @settings(deadline=None, max_examples=25)
 @given(st.integers(2, 16), st.floats(0.0, 60.0), st.floats(0.0, 0.15), st.integers(0, 1000))
 def test_noisy_equal_workers_stay_equal(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from phalanx.cli.machines.pool_check import check
+from phalanx.cli.machines.pool_convert import convert
 from phalanx.cli.machines.pool_init import init
 from phalanx.cli.machines.pool_probe import probe
 from phalanx.cli.machines.pool_trust import trust
@@ -19,5 +20,5 @@ def pool() -> None:
     """The machines that can take part."""
 
 
-for verb in (init, trust, check, probe):
+for verb in (init, trust, check, probe, convert):
     pool_app.command()(verb)

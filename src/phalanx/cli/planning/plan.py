@@ -64,5 +64,8 @@ def plan(
     request = check(options, script, ctx.obj, module=module)
     out = Output(options.json)
     choice, _ = make_choice(request, wishes, out, quick=quick)
+    if wishes == Wishes():
+        pool = f" --pool {options.pool}" if options.pool else ""
+        out.say(f"follow it: phalanx run {script}{pool} --machines auto --strategy auto", "dim")
     out.result(msgspec.to_builtins(choice))
     return 0

@@ -9,6 +9,7 @@ import typer
 
 from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
+from phalanx.core.errors import InputError
 
 NOT_HERE = (
     "launcher", "repeat", "loss", "slow", "rate", "keep", "detach", "ship_limit", "follow_links",
@@ -66,13 +67,16 @@ def simulate(
     check_at_least("--batch", options.batch, 1)
     refuse_two_batches(options.batch, options.batch_per_worker)
     out = Output(options.json)
+    for option, given in (("--steps", steps), ("--gradient", gradient)):
+        if given is not None and not time_only:
+            raise InputError(f"{option} goes with --time-only", "Add it, or leave this one out.")
     if time_only:
         from phalanx.cli.planning.time_only import show_time
 
         check_at_least("--steps", steps, 1)
-        request = check(replace(options, workers=1), script, ctx.obj, module=module)
-        cluster = VirtualMachines(request, wishes)
-        return show_time(cluster, spec, options.workers, steps, gradient, out)
+        here = replace(options, workers=1, batch_per_worker=None)
+        cluster = VirtualMachines(check(here, script, ctx.obj, module=module), wishes)
+        return show_time(cluster, spec, options, steps, gradient, out)
     request = check(options, script, ctx.obj, module=module)
     for warning in request.warnings:
         out.note(f"warning: {warning}")

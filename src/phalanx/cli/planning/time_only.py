@@ -9,21 +9,24 @@ import numpy as np
 from phalanx.core import words
 from phalanx.core.errors import InputError
 from phalanx.core.settings import VirtualCluster
+from phalanx.plan.cost.codec_costs import codec_cost
 from phalanx.plan.cost.lockstep import steps_between_meetings
 from phalanx.plan.timing.free import run_free, run_groups
 from phalanx.plan.timing.lockstep import run_lockstep
 from phalanx.plan.timing.work import Floats, FreeCluster, Outcome
 from phalanx.rules.admission import rule_of
-from phalanx.rules.collective_choice import choose
-from phalanx.rules.collective_cost import COSTS, LinkSpeed
+from phalanx.rules.collective_choice import exchange_seconds
+from phalanx.rules.collective_cost import LinkSpeed
 from phalanx.rules.grouping import teams_of
 
 if TYPE_CHECKING:
     from phalanx.cli.output import Output
     from phalanx.cli.planning.virtual_cluster import VirtualMachines
+    from phalanx.cli.request.options import RunOptions
     from phalanx.core.spec import Phase, Spec
 
-MOST_WORKERS = 10_000
+MOST_WORKERS, MOST_STEPS = 10_000, 100_000_000
+"""Workers, and steps of all of them together."""
 STEPS = 1000
 BATCH = 32
 """Samples of a worker's step, where nothing says otherwise."""
@@ -34,18 +37,18 @@ def run_timed(
 ) -> Outcome:
     """By the engine that suits the strategy; ``compute``: seconds of each worker's step."""
     update = max(w.update for w in cluster.workers)
-    lost = [(rank, step - 1) for rank, step in cluster.failures.items()]
+    codec, coded = codec_cost(phase.codec), phase.codec is not None
+    coding = gradient * codec.coding
     homes = [cluster.home(rank) for rank in range(len(compute))]
 
     def meeting(places: set[int]) -> float:
-        """Seconds of an all-reduce."""
+        """Seconds of an exchange."""
         if len(places) < 2 or not cluster.has_links:
             return 0.0
         link = LinkSpeed(cluster.latency, cluster.slowest_link or float("inf"))
-        asked = phase.options.get("topology")
-        size, name = len(places), str(asked) if asked else None
-        chosen = choose(name, size, int(gradient), link.latency or None)
-        return COSTS[f"all_reduce.{chosen}"](size, gradient).seconds(link)
+        name = str(asked) if (asked := phase.options.get("topology")) else None
+        sent = exchange_seconds(name, len(places), gradient * codec.ratio, link, coded=coded)
+        return sent + (1 + len(places)) * coding
 
     if phase.name == "allreduce" or phase.traits.local:
         exchange, every = meeting(set(homes)), steps_between_meetings(phase)
@@ -53,20 +56,22 @@ def run_timed(
             compute = compute + update
         else:
             exchange += update
-        return run_lockstep(
-            compute, cluster.variation, exchange, steps, seed=seed, every=every, lost=lost
-        )
-    free = _free(cluster, compute, gradient, update / len(cluster.servers))
+        return run_lockstep(compute, cluster.variation, exchange, steps, seed=seed, every=every)
+    update = (update + coding) / len(cluster.servers)
+    free = _free(cluster, compute + coding, gradient, gradient * codec.ratio, update)
     if phase.traits.grouped:
         machines = [str(home) for home in homes]
         teams = teams_of(phase, len(compute), lambda: machines, (1.0 / compute).tolist())
         meetings = [meeting({homes[rank] for rank in team}) for team in teams]
         return run_groups(free, teams, meetings, steps, seed=seed, by_samples=True)
+    lost = [(rank, step - 1) for rank, step in cluster.failures.items()]
     rule, by_samples = rule_of(phase.name, phase.options), phase.name != "bsp"
     return run_free(free, rule, steps, seed=seed, by_samples=by_samples, lost=lost)
 
 
-def _free(cluster: VirtualCluster, compute: Floats, gradient: float, update: float) -> FreeCluster:
+def _free(
+    cluster: VirtualCluster, compute: Floats, gradient: float, pushed: float, update: float
+) -> FreeCluster:
     rates = {cluster.home(r): w.bandwidth or float("inf") for r, w in enumerate(cluster.workers)}
     places = {home: place for place, home in enumerate(rates)}
     return FreeCluster(
@@ -74,7 +79,7 @@ def _free(cluster: VirtualCluster, compute: Floats, gradient: float, update: flo
         variation=cluster.variation,
         homes=[places[cluster.home(rank)] for rank in range(len(compute))],
         servers=[places[cluster.home(rank)] for rank in cluster.servers],
-        push_bytes=gradient,
+        push_bytes=pushed,
         reply_bytes=gradient,
         sending=list(rates.values()),
         receiving=list(rates.values()),
@@ -86,7 +91,7 @@ def _free(cluster: VirtualCluster, compute: Floats, gradient: float, update: flo
 def show_time(
     machines: VirtualMachines,
     spec: Spec,
-    asked: int | None,
+    options: RunOptions,
     steps: int | None,
     gradient: str | None,
     out: Output,
@@ -99,7 +104,7 @@ def show_time(
             f"--time-only cannot time '{spec.text}'",
             "Give one strategy of several workers; without --time-only any can be simulated.",
         )
-    names, size = machines.seats(asked), read_size("--gradient", gradient)
+    names, size = machines.seats(options.workers), read_size("--gradient", gradient)
     workers, profile, wishes = len(names), machines.profile, machines.wishes
     if workers > MOST_WORKERS:
         raise InputError(
@@ -107,10 +112,22 @@ def show_time(
         )
     if profile is None and wishes.step_seconds is None:
         raise _unknown("time of this script's steps", "--step-seconds 10ms+0.2ms")
-    if profile is None and size is None and wishes.rate is not None:
+    cluster = machines.cluster(names, spec.text)
+    if profile is None and size is None and cluster.has_links:
         raise _unknown("size of this script's gradient", "--gradient 3.4MB")
-    cluster, options = machines.cluster(names, spec.text), machines.request.options
-    batch = options.batch or (profile.batch if profile else BATCH * workers)
+    (phase,), steps = spec.phases, steps or STEPS
+    if cluster.failures and (phase.traits.lockstep or phase.traits.grouped):
+        raise InputError(
+            f"--time-only --fail cannot time '{spec.text}'",
+            "Workers that wait for each other end when one is lost; try async or ssp.",
+        )
+    if workers * steps > MOST_STEPS:
+        raise InputError(
+            f"--steps {steps} is too many for {workers} workers",
+            f"Give at most {MOST_STEPS // workers}.",
+        )
+    known = profile.batch if profile and wishes.step_seconds is None else BATCH * workers
+    batch = options.batch or known
     samples = options.batch_per_worker or batch / workers
     if samples < 1:
         raise InputError(
@@ -121,7 +138,7 @@ def show_time(
         size = profile.gradient_bytes if profile else 0
     compute = np.array([w.fixed + w.each * samples for w in cluster.workers])
     compute /= wishes.speeds_of(workers) or 1.0
-    found = run_timed(spec.phases[0], cluster, compute, size, steps or STEPS, options.seed)
+    found = run_timed(phase, cluster, compute, size, steps, options.seed)
     _tell(found, workers, samples, spec.text, out)
     return 0
 
@@ -135,10 +152,10 @@ def _unknown(what: str, remedy: str) -> InputError:
 def _tell(found: Outcome, workers: int, samples: float, strategy: str, out: Output) -> None:
     rate = found.steps * samples / found.seconds if found.seconds else 0.0
     waited = float(found.waited.mean()) / found.seconds if found.seconds else 0.0
-    out.say(f"simulated, time only: {strategy}, {workers} workers", "bold")
-    out.say(
-        f"{words.count(rate)} samples/s · {words.seconds(found.seconds)} for {found.steps} steps"
-    )
+    each = f"{words.count(samples)} samples in a step of each"
+    out.say(f"simulated, time only: {strategy}, {workers} workers, {each}", "bold")
+    took = f"{words.seconds(found.seconds)} for {words.count(found.steps)} steps of all"
+    out.say(f"{words.count(rate)} samples/s · {took}")
     out.say(f"waiting {words.rough_share(waited)} of a worker's time, on average")
     if len(found.staleness):
         most = len(found.staleness) - 1

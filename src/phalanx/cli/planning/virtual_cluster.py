@@ -125,7 +125,7 @@ class VirtualMachines:
             m.name: kept
             for m in request.machines
             for key in reversed(keys)
-            if (kept := read_kept(key, kinds.name(m), 0.0))
+            if (kept := read_kept(key, kinds.name(m)))
         }
         costs = {name: next(iter(kept.costs.values())) for name, kept in found.items()}
         return next((msgspec.structs.replace(p, costs=costs) for p in found.values()), None)
@@ -150,8 +150,9 @@ class VirtualMachines:
             cause = f"--jitter must be from 0 to 10, not {variation:g}"
             raise InputError(cause, "Try --jitter 0.1.")
         if latency is None:
-            known = self._network.link(names)[0].latency if self._pool else USUAL_LATENCY
-            latency = known if linked else 0.0
+            known = self._network.link(names)[0] if self._probe else None
+            # The tolls add the handling of each message themselves, as the usual one.
+            latency = (known.latency if known else USUAL_LATENCY) if linked else 0.0
         if variation is None:
             costs = self.profile.costs.items() if self.profile else ()
             variation = max((c.work.variation for name, c in costs if name in names), default=0.0)
@@ -176,7 +177,7 @@ class VirtualMachines:
             costs = self.profile.costs.get(name) if self.profile else None
             fixed, each = step or UNKNOWN_STEP
             if costs is not None and step is None:
-                crowd = count / natural[name] if self._pool else 1.0
+                crowd = max(1.0, count / natural[name]) if self._pool else 1.0
                 fixed = costs.work.fixed * crowd
                 each = (costs.work.each + costs.input) * crowd
             found[name] = VirtualWorker(

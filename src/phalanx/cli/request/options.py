@@ -167,7 +167,8 @@ FrameworkName = Annotated[
     typer.Option(
         "--framework",
         metavar="NAME",
-        help="Run a torch (DDP, Accelerate, Lightning) or tensorflow script unchanged.",
+        help="Run a torch (DDP, Accelerate, Lightning) or tensorflow script unchanged; keras: a "
+        "tf.distribute script whose model.fit Phalanx distributes.",
     ),
 ]
 Roles = Annotated[

@@ -158,11 +158,13 @@ def check(
     *,
     module: bool = False,
     joins: bool = True,
+    keras: bool = False,
 ) -> Request:
     """Refuse whatever can be known to be wrong now, in one line each.
 
     ``module``: ``script`` is the name of a module, as for ``python -m``. ``joins``: the script has
-    to call Phalanx, which one of another framework does not.
+    to call Phalanx, which one of another framework does not. ``keras``: what it distributes
+    itself is left out.
     """
     from phalanx.core.script.packages import module_file
     from phalanx.launch.script.script_check import check_script, is_adopted
@@ -182,7 +184,7 @@ def check(
     named = None
     if module:
         script, named = module_file(str(script), Path.cwd())
-    script = check_script(script, joins=joins)
+    script = check_script(script, joins=joins and not keras)
     if adopt := joins and is_adopted(script):
         check_adopted(options)
     machines, pool = _machines(options)

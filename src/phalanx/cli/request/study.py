@@ -122,7 +122,9 @@ class StudyRun:
 
     def names(self) -> list[str]:
         labels = [cell.label(self._batches, self._repeat) for cell in self._cells]
-        return [f"{self._name}-{label.replace(' ', '')}" for label in labels]
+        ends = ["-simulated" if job.settings.virtual else "" for job in self.jobs]
+        pairs = zip(labels, ends, strict=True)
+        return [f"{self._name}-{label.replace(' ', '')}{end}" for label, end in pairs]
 
     def execute(self) -> int:
         study = Study(new_run(f"{self._name}-study"), self._command, self._script, self._repeat)

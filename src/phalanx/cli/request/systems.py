@@ -16,6 +16,7 @@ from phalanx.core.settings import OURS
 from phalanx.core.spec import parse_specs
 from phalanx.launch.frameworks.framework import (
     FRAMEWORKS,
+    KERAS,
     MIRRORED,
     PARAMETER_SERVER,
     SERVER,
@@ -50,7 +51,7 @@ def read_framework(
     ctx: typer.Context, name: str | None, roles: str | None, script: Path
 ) -> Framework | None:
     """``--framework`` and ``--roles``; what kind of TensorFlow script it is, it says itself."""
-    if name is None:
+    if name in (None, KERAS):
         if roles is not None:
             raise InputError(
                 "--roles is for TensorFlow scripts only", "Add --framework tensorflow."

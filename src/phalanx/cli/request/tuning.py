@@ -62,8 +62,7 @@ class Tuning:
         return show([(self._title(trial), self._job(trial)) for trial in trials], self._out)
 
     def execute(self) -> int:
-        rules = self._rules
-        study = self._study("tune-switch", rules.seeds)
+        rules, study = self._rules, self._study("tune-switch", self._rules.seeds)
         self._out.say(
             f"at most {rules.most_runs} runs, with confirmation; every point once would take "
             f"{rules.runs_of_the_grid}, without it"
@@ -92,13 +91,12 @@ class Tuning:
         while (trial := self._search.next()) is not None:
             simulated = self._simulated(trial)
             words = f"{trial.stage}{', simulated' * simulated}: {self._specs.of(trial.point)}, seed"
-            seed = self._request.options.seed + trial.seed
-            self._out.say(f"[{len(self._tried) + 1}] {words} {seed}", "bold")
+            words += f" {self._request.options.seed + trial.seed}"
+            self._out.say(f"[{len(self._tried) + 1}] {words}", "bold")
             if self._virtual and not simulated and len(self._studies) == 1:
                 study = self._study("tune-switch-confirm", self._rules.confirm)
-            outcome = self._run_one(study, trial)
-            if outcome.exit_code != DONE:
-                return outcome.exit_code
+            if (code := self._run_one(study, trial).exit_code) != DONE:
+                return code
         return DONE
 
     def _run_one(self, study: Study, trial: SwitchTrial) -> RunOutcome:
@@ -108,9 +106,9 @@ class Tuning:
         paths = new_run(self._title(trial))
         study.runs.append(paths.id)
         study.write()
-        with observe(self._out, paths.id) as display:
-            watcher = Watcher(display, self._metric, self._loses(trial))
-            outcome = execute(self._job(trial), paths, watcher)
+        watcher = Watcher(self._metric, self._loses(trial))
+        with observe(self._out, paths.id, watch=watcher) as display:
+            outcome = execute(self._job(trial), paths, display)
         if outcome.error:
             self._out.problem(outcome.error)
             study.failures[paths.id] = outcome.error.cause
@@ -160,8 +158,8 @@ class Tuning:
         return replace(job, settings=msgspec.structs.replace(job.settings, slow=slow))
 
     def _title(self, trial: SwitchTrial) -> str:
-        mark = "-simulated" * self._simulated(trial)
-        return f"{self._request.name}-{self._specs.of(trial.point)}{mark}"
+        name = f"{self._request.name}-{self._specs.of(trial.point)}"
+        return f"{name}-simulated" if self._simulated(trial) else name
 
     def _tell(self, study: Study, finished: bool) -> None:
         """The table, the verdict, the report; then the JSON."""
@@ -188,7 +186,6 @@ class Tuning:
     def _found(self) -> dict[str, Any]:
         verdict, rules = self._search.verdict(), self._rules
         point = verdict.point
-        searched = [tried for tried in self._tried if tried.stage in (BASELINE, SEARCH)]
         return {
             "simulated": self._virtual is not None,
             "confirm_study": self._studies[-1].paths.id if len(self._studies) > 1 else None,
@@ -200,7 +197,7 @@ class Tuning:
             "behind": verdict.behind,
             "confirmed": verdict.confirmed,
             "confirmed_behind": verdict.confirmed_behind,
-            "runs_to_find": len(searched),
+            "runs_to_find": sum(tried.stage in (BASELINE, SEARCH) for tried in self._tried),
             "runs_of_the_grid": rules.runs_of_the_grid,
             "tried": [asdict(tried) for tried in self._tried],
             "failures": {run: why for s in self._studies for run, why in s.failures.items()},
@@ -208,17 +205,14 @@ class Tuning:
 
 
 class Watcher(Observer):
-    """Passes everything on to the display, and asks to end a run that has lost."""
+    """Asks to end a run that has lost."""
 
-    def __init__(self, display: Observer, metric: str, loses: Callable[[Values], bool]) -> None:
-        self._display, self._metric, self._loses = display, metric, loses
+    def __init__(self, metric: str, loses: Callable[[Values], bool]) -> None:
+        self._metric, self._loses = metric, loses
         self._values: dict[int, float | None] = {}
         self.lost = False
-        for name in ("started", "note", "output", "failure", "sample", "finished"):
-            setattr(self, name, getattr(display, name))
 
     def event(self, event: Event) -> None:
-        self._display.event(event)
         if isinstance(event, Logged) and self._metric in event.values:
             self._values[event.epoch] = event.values[self._metric]
             self.lost = self.lost or self._loses(self._values)

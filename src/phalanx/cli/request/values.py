@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 RATE_UNITS = {"": 1.0, "bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 SLOWEST = 0.001
-LEAST_RATE = 1e3  # bits per second
+LEAST_RATE, MOST_RATE = 1e3, 1e15  # bits per second
+SHORTEST, LONGEST = 1e-9, 3.2e7  # seconds
 MINUTES = {"min": 1.0, "h": 60.0}
 TIME_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _NUMBER = re.compile(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
@@ -70,9 +71,13 @@ def read_rate(text: str | None) -> float | None:
     if unit not in RATE_UNITS:
         known = [name for name in RATE_UNITS if name]
         raise InputError(f"--rate {text}: unknown unit '{unit}'", did_you_mean(unit, known))
-    if not LEAST_RATE <= number * RATE_UNITS[unit] < math.inf:
-        raise InputError(f"--rate {text} is below 1kbit, the minimum", "Try --rate 1mbit.")
-    return number * RATE_UNITS[unit]
+    rate = number * RATE_UNITS[unit]
+    if not LEAST_RATE <= rate <= MOST_RATE:
+        bound = (
+            "below 1kbit, the minimum" if rate < LEAST_RATE else "above 1000000gbit, the maximum"
+        )
+        raise InputError(f"--rate {text} is {bound}", "Try --rate 1mbit.")
+    return rate
 
 
 def read_duration(
@@ -86,9 +91,11 @@ def read_duration(
     if unit not in TIME_UNITS:
         what = f"unknown unit '{unit}'" if unit else "a time needs its unit"
         raise InputError(f"{option} {text}: {what}", example)
-    if not (zero or number > 0) or number == math.inf:
-        raise InputError(f"{option} {text}: the time must be above 0", example)
-    return number * TIME_UNITS[unit]
+    found = number * TIME_UNITS[unit]
+    if (number == 0 and not zero) or (number and not SHORTEST <= found <= LONGEST):
+        bounds = f"{'0, or ' * zero}from 1 ns to a year"
+        raise InputError(f"{option} {text}: the time must be {bounds}", example)
+    return found
 
 
 def read_checkpoints(text: str, keep: int) -> CheckpointTimes:

@@ -46,7 +46,7 @@ class ChangeLines:
     def _balanced(self, event: Balanced) -> str | None:
         if event.refused is not None:
             self._refused += 1
-            told = f"shares {shares(event.refused)} tried and reverted: not faster"
+            told = f"shares {shares(event.refused)} tried and reverted: not clearly faster"
             told += f" ({count(event.rate_after)} samples/s instead of {count(event.rate_before)})"
             return _few(told, "trials of shares", self._refused, MOST_SHARES)
         told = shares(event.shares)

@@ -32,15 +32,18 @@ MOST_ROWS = 16
 
 
 @contextmanager
-def observe(out: Output, title: str, *, worth: bool = False) -> Iterator[Observer]:
+def observe(
+    out: Output, title: str, *, worth: bool = False, watch: Observer | None = None
+) -> Iterator[Observer]:
     """The display that suits where the text goes; it leaves the terminal as it was.
 
-    ``worth``: it also says, once, what the machines are worth.
+    ``worth``: it also says, once, what the machines are worth. ``watch`` sees all events too, and
+    may end the run.
     """
     if not out.human.is_terminal:
-        yield PlainProgress(out.human, out.errors, worth=worth)
+        yield PlainProgress(out.human, out.errors, worth=worth, watch=watch)
         return
-    display = LiveProgress(out.human, title, out.errors, worth=worth)
+    display = LiveProgress(out.human, title, out.errors, worth=worth, watch=watch)
     try:
         yield display
     finally:
@@ -50,8 +53,8 @@ def observe(out: Output, title: str, *, worth: bool = False) -> Iterator[Observe
 class _Progress(Observer):
     """What both displays share: the state, and the notes shown once."""
 
-    def __init__(self, told_on: Console, worth: bool) -> None:
-        self.state = ProgressState()
+    def __init__(self, told_on: Console, worth: bool, watch: Observer | None) -> None:
+        self.state, self._watch = ProgressState(), watch or Observer()
         self._says_worth = worth
         self._worth: LiveWorth | None = None
         self._told_on = told_on
@@ -70,7 +73,11 @@ class _Progress(Observer):
     def note(self, text: str) -> None:
         self._told_on.print(printable(text), style="dim")
 
+    def has_seen_enough(self) -> bool:
+        return self._watch.has_seen_enough()
+
     def event(self, event: Event) -> None:
+        self._watch.event(event)
         self.state.take(event)
         if self.state.notes and not self._noted:
             self._noted = True
@@ -85,8 +92,15 @@ class _Progress(Observer):
 class PlainProgress(_Progress):
     """Lines for a pipe or a file: the script's own to one stream, ours to stderr."""
 
-    def __init__(self, script_output: Console, errors: Console, *, worth: bool = False) -> None:
-        super().__init__(errors, worth)
+    def __init__(
+        self,
+        script_output: Console,
+        errors: Console,
+        *,
+        worth: bool = False,
+        watch: Observer | None = None,
+    ) -> None:
+        super().__init__(errors, worth, watch)
         self._script_output = script_output
 
     def event(self, event: Event) -> None:
@@ -111,9 +125,15 @@ class LiveProgress(_Progress):
     """An overall bar with the time to go, and one row per worker."""
 
     def __init__(
-        self, console: Console, title: str, errors: Console | None = None, *, worth: bool = False
+        self,
+        console: Console,
+        title: str,
+        errors: Console | None = None,
+        *,
+        worth: bool = False,
+        watch: Observer | None = None,
     ) -> None:
-        super().__init__(console, worth)
+        super().__init__(console, worth, watch)
         self._title = title
         self._errors = errors or console
         self._live = Live(

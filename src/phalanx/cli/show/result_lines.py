@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from phalanx.core.files import cache_home
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import mark
 from phalanx.core.terminal import printable
-from phalanx.core.words import count, loss, seconds, share
+from phalanx.core.words import count, loss, rough_share, seconds, share
 
 if TYPE_CHECKING:
     from phalanx.cli.output import Output
@@ -58,7 +59,8 @@ def beside_prediction(summary: Summary) -> list[str]:
     off = took / expected - 1.0
     if abs(off) > FAR_OFF:
         word = "longer" if off > 0 else "shorter"
-        said.append(f"{abs(off):.0%} {word} than predicted: measure again with phalanx pool probe")
+        again = f"phalanx pool probe for links; empty {cache_home() / 'profiles'} for steps"
+        said.append(f"{rough_share(abs(off))} {word} than predicted: measure again ({again})")
     return said
 
 

@@ -65,7 +65,7 @@ def print_tried(tried: Sequence[Tried], metric: str, console: Console) -> None:
     table.add_column("")
     for one in tried:
         notes = ["simulated"] * one.simulated
-        notes += [f"ended after epoch {one.epochs}"] * one.stopped_early
+        notes += [f"ended at epoch {one.epochs}"] * one.stopped_early
         table.add_row(
             one.stage,
             one.strategy,

@@ -56,7 +56,8 @@ def run(
     foreign = read_framework(ctx, framework, roles, script)
     check_at_least("--batch", options.batch, 1)
     refuse_two_batches(options.batch, options.batch_per_worker)
-    request = check(options, script, ctx.obj, module=module, joins=foreign is None)
+    joins, keras = foreign is None, framework == "keras"
+    request = check(options, script, ctx.obj, module=module, joins=joins, keras=keras)
     out = Output(options.json)
     for warning in request.warnings:
         out.note(f"warning: {warning}")

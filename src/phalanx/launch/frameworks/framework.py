@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-TORCH, TENSORFLOW = "torch", "tensorflow"
-FRAMEWORKS = (TORCH, TENSORFLOW)
+TORCH, TENSORFLOW, KERAS = "torch", "tensorflow", "keras"
+FRAMEWORKS = (TORCH, TENSORFLOW, KERAS)
+"""What ``--framework`` names. Of a ``keras`` script ``model.fit`` is Phalanx' own."""
 CHIEF, WORKER, SERVER = "chief", "worker", "ps"
 """TensorFlow's names of tasks. Processes of torch are all workers."""
 MIRRORED, PARAMETER_SERVER = "tf-mwms", "tf-ps"

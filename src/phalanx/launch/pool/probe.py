@@ -24,7 +24,7 @@ from phalanx.core.terminal import Say
 from phalanx.launch.machines.agent_link import open_agent
 from phalanx.launch.machines.event_loop import in_thread
 from phalanx.launch.pool.pool_addresses import own_address
-from phalanx.launch.pool.probe_plan import Schedule, all_reached, handling, model_of, pair_seconds
+from phalanx.launch.pool.probe_plan import Schedule, all_reached, handling, pair_seconds
 from phalanx.launch.shipping.loads import code_manifest
 from phalanx.launch.shipping.manifest import FileManifest
 from phalanx.launch.shipping.send import ignore_progress, ship
@@ -39,6 +39,7 @@ from phalanx.pool.measured import (
     Probe,
     Trouble,
 )
+from phalanx.rules.collective_cost import LinkSpeed
 from phalanx.sync.probe import probe_messages as m
 
 START_SECONDS = 60.0
@@ -168,7 +169,7 @@ class Prober:
         if len(names) < 2:
             return None
         among = [k for k in self._found.links if k.source in names and k.target in names]
-        link = model_of(max(k.latency for k in among), min(k.bandwidth for k in among))
+        link = LinkSpeed.measured(max(k.latency for k in among), min(k.bandwidth for k in among))
         schedule = Schedule(len(names), link)
         todo = list(schedule.measurements())
         if self._left <= 0 or not await self._open_mesh(names):

@@ -9,21 +9,22 @@ from statistics import median
 
 from phalanx.pool.measured import CollectiveFigures
 from phalanx.rules.collective_choice import MOST_DIRECT
-from phalanx.rules.collective_cost import COSTS, MESSAGE_SECONDS, LinkSpeed
+from phalanx.rules.collective_cost import COSTS, LinkSpeed
 
 SIZES = (64, 4 << 10, 64 << 10, 1 << 20, 16 << 20)
 """Bytes of the collectives that are timed."""
 NAMES = (
+    "all_reduce.direct",
+    "all_reduce.ring",
+    "all_reduce.butterfly",
+    "all_reduce.tree",
     "broadcast",
     "reduce",
     "scatter",
     "gather",
     "all_to_all",
-    "all_reduce.direct",
-    "all_reduce.ring",
-    "all_reduce.tree",
-    "all_reduce.butterfly",
 )
+"""Those that training waits for come first: large ones may find no time left."""
 PAIRS_SHARE = 0.4
 """Of the budget, at most; the rest is for collectives."""
 LONGEST_PAIR = 1.0
@@ -42,15 +43,6 @@ def names_for(participants: int) -> list[str]:
     """The collectives that so many take part in."""
     direct = participants <= MOST_DIRECT
     return [name for name in NAMES if direct or name != "all_reduce.direct"]
-
-
-def model_of(latency: float, bandwidth: float) -> LinkSpeed:
-    """The link of the cost formulas, from a measured round trip.
-
-    Half a round trip contains the handling of one message, which formulas count apart.
-    """
-    overhead = min(MESSAGE_SECONDS, latency / 2)
-    return LinkSpeed(latency - overhead, bandwidth, overhead)
 
 
 @dataclass
@@ -87,13 +79,16 @@ class Schedule:
     ) -> int:
         """How often to run it when ``left`` seconds are left; 0: there is no time for it.
 
-        Those that come ``later`` keep what a single repetition of each takes, where that is left.
+        Sizes that come ``later`` keep an equal share of the time; of the same size, those that do
+        keep a single repetition each.
         """
         least = self.least(name, size)
         if least > left:
             return 0
-        spare = left - least - sum(self.least(*other) for other in later)
-        share = least + min(LONGEST_COLLECTIVE, max(0.0, spare) / (1 + len(later)))
+        alike = [other for other in later if other[1] == size]
+        sizes = len({size, *(other for _, other in later)})
+        spare = left / sizes - least - sum(self.least(*other) for other in alike)
+        share = least + min(LONGEST_COLLECTIVE, max(0.0, spare) / (1 + len(alike)))
         return max(1, min(MOST_REPEATS, int(share / self.expected(name, size)) - BESIDES))
 
     def learn(self, name: str, size: int, measured: float) -> None:

@@ -20,12 +20,6 @@ from phalanx.plan.job import JobProfile
 _LARGEST = 4 << 20
 
 
-class KeptProfile(msgspec.Struct, frozen=True):
-    seconds: float
-    """That it was allowed to take: what took longer is good enough."""
-    profile: JobProfile
-
-
 def job_key(script: Path, arguments: Sequence[str], chosen: RunSettings) -> str:
     """A digest of what a job's costs depend on, besides the machine."""
     digest = hashlib.sha256()
@@ -43,18 +37,17 @@ def _file(key: str, kind: str) -> Path:
     return cache_home() / "profiles" / f"{name}.json"
 
 
-def read_kept(key: str, kind: str, seconds: float) -> JobProfile | None:
+def read_kept(key: str, kind: str) -> JobProfile | None:
     """``None`` also where the file is damaged: it is written anew."""
     try:
-        kept = msgspec.json.decode(read_bounded(_file(key, kind), _LARGEST), type=KeptProfile)
+        kept = msgspec.json.decode(read_bounded(_file(key, kind), _LARGEST), type=JobProfile)
     except (OSError, PhalanxError, msgspec.MsgspecError):
         return None
-    good = kept.profile.key == key and kept.profile.costs and kept.seconds >= seconds
-    return kept.profile if good else None
+    return kept if kept.key == key and len(kept.costs) == 1 else None
 
 
-def keep(key: str, kind: str, seconds: float, profile: JobProfile) -> None:
+def keep(key: str, kind: str, profile: JobProfile) -> None:
     path = _file(key, kind)
     with contextlib.suppress(OSError):  # it only makes the next plan faster
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, msgspec.json.encode(KeptProfile(seconds, profile)))
+        write_whole(path, msgspec.json.encode(profile))

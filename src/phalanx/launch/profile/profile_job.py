@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from phalanx.core.errors import InputError, MachineError, PhalanxError, RunStopped
-from phalanx.core.files import read_bounded
+from phalanx.core.errors import BAD_INPUT, InputError, MachineError, PhalanxError, RunStopped
+from phalanx.core.files import read_bounded, read_tail
 from phalanx.core.run_folder.run_paths import RunPaths, slug
 from phalanx.core.settings import RunSettings
 from phalanx.core.terminal import Say
@@ -29,7 +29,7 @@ from phalanx.launch.launchers.launcher import Fleet, Job
 from phalanx.launch.profile.kept_profiles import job_key, keep, read_kept
 from phalanx.launch.profile.machine_kinds import Kinds
 from phalanx.launch.run.controller import execute
-from phalanx.launch.run.failure import never_joined
+from phalanx.launch.run.failure import never_joined, told_by
 from phalanx.launch.run.interrupts import Interrupts
 from phalanx.launch.run.observer import Observer
 from phalanx.launch.script.script_check import check_script, is_adopted
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 OWN_WORDS = "phalanx: "
 _TICK = 0.05
+_LAST_LINES = 5
 _PATIENCE = 40
 """Ticks in which those that Ctrl-C has reached too may end: a second signal means hurry."""
 
@@ -94,6 +95,7 @@ def plain_settings(chosen: RunSettings, seconds: float | None = None) -> RunSett
     return msgspec.structs.replace(
         chosen, strategy="single", profile=seconds, slow=None, rate=None, checkpoint_epochs=0,
         checkpoint_minutes=None, resume=None, private_weights=False, second_copy=False,
+        balance="off", on_nonfinite="skip", keep=3,
     )  # fmt: skip
 
 
@@ -109,7 +111,7 @@ class _Work:
     def measured(self, machines: Mapping[str, Machine]) -> dict[str, JobProfile]:
         """One profile for each kind, as they are kept, or by a run on a machine of it."""
         key = job_key(self.script, self.arguments, plain_settings(self.chosen))
-        kept = {kind: read_kept(key, kind, self.seconds) for kind in machines}
+        kept = {kind: read_kept(key, kind) for kind in machines}
         found = {kind: profile for kind, profile in kept.items() if profile is not None}
         missing = {kind: m for kind, m in machines.items() if kind not in found}
         with tempfile.TemporaryDirectory(prefix="phalanx-profile-") as folder:
@@ -125,7 +127,7 @@ class _Work:
             for kind, paths in zip(missing, places, strict=True):
                 if (profile := _read(paths)) is not None:
                     found[kind] = msgspec.structs.replace(profile, key=key)
-                    keep(key, kind, self.seconds, found[kind])
+                    keep(key, kind, found[kind])
         return found
 
     def _run(self, machine: Machine, paths: RunPaths) -> None:
@@ -134,16 +136,22 @@ class _Work:
         outcome = execute(self._job(machine), paths.make(), _Listener(self.say))
         if outcome.summary.status == "stopped":
             raise RunStopped
-        if _read(paths) is not None:
-            return
         error = outcome.error
+        if error is None and _read(paths) is not None:
+            return
         if error is None or error.cause == never_joined(str(self.script)).cause:
             raise InputError(
                 "the script ended without a step",
                 "A profile measures steps of training: give it the arguments with which it trains.",
             )
         cause = error.cause.replace(f" (log: {paths.log_of(0)})", "")
-        raise type(error)(cause, error.remedy)
+        remedy = error.remedy
+        if not told_by(0, paths):  # why it ended stands in its log, which goes with the folder
+            for line in _last_lines(paths):
+                self.say(line)
+            if outcome.summary.exit_codes == [BAD_INPUT]:  # as argparse ends a script
+                remedy = "The script's own arguments go after --: phalanx plan SCRIPT -- …"
+        raise type(error)(cause, remedy)
 
     def _job(self, machine: Machine) -> Job:
         data = self.chosen.data or (machine.data if machine.is_here else None)
@@ -166,6 +174,12 @@ def _read(paths: RunPaths) -> JobProfile | None:
         return msgspec.json.decode(read_bounded(paths.profile), type=JobProfile)
     except (OSError, msgspec.MsgspecError, PhalanxError):
         return None
+
+
+def _last_lines(paths: RunPaths) -> list[str]:
+    printed = read_tail(paths.log_of(0), 1 << 12).splitlines()
+    lines = [line for line in printed if line.strip() and not line.startswith(OWN_WORDS)]
+    return lines[-_LAST_LINES:]
 
 
 class _Listener(Observer):

@@ -13,10 +13,12 @@ from phalanx.core.errors import InputError
 from phalanx.core.script.packages import place_of
 from phalanx.core.script.script_imports import imported, imported_files, parse
 
-_ENTRIES = {"fit", "join"}
+_ENTRIES = {"fit", "join", "keras"}
 _CANNOT_TELL = {"import_module", "spec_from_file_location", "runpy", "exec", "__import__"}
 """A script that uses one of these may reach phalanx in ways that cannot be read from it."""
-_TRAINS = {"torch", "torchvision", "transformers", "lightning", "pytorch_lightning", "accelerate"}
+_TRAINS = {
+    "torch", "torchvision", "transformers", "lightning", "pytorch_lightning", "accelerate", "keras"
+}  # fmt: skip
 _MOST_FILES = 200
 
 
@@ -67,16 +69,22 @@ class _Look:
     unclear: bool = False
     """It may do so in a way that cannot be read from it."""
     imports: set[str] = field(default_factory=set)
+    keras: bool = False
+    """It uses Keras by TensorFlow's name for it, and distributes nothing itself."""
 
     @property
     def can_train(self) -> bool:
-        return self.calls or self.unclear or bool(self.imports & _TRAINS)
+        keras = self.keras and "tensorflow" in self.imports
+        return self.calls or self.unclear or keras or bool(self.imports & _TRAINS)
 
 
 def _remedy_for(source: bytes) -> str:
     """Somebody else's distributed script can be run as it is."""
     if b"tf.distribute" in source or b"tensorflow" in source:
-        return "It uses TensorFlow: run it unchanged with --framework tensorflow"
+        return (
+            "It uses TensorFlow: run it unchanged with --framework tensorflow, or let Phalanx "
+            "distribute its model.fit with --framework keras"
+        )
     return (
         "Keep your loop with run = phalanx.join(model, optimizer), or let "
         "phalanx.fit(model, optimizer=opt, loss=loss, train=train) be the loop."
@@ -121,6 +129,7 @@ def _look_at(tree: ast.AST, found: _Look) -> None:
             case ast.Name(id=name) | ast.Attribute(attr=name):
                 words.add(name)
     found.imports |= {name.partition(".")[0] for _, name in imported(tree)}
+    found.keras = found.keras or ("keras" in words and "distribute" not in words)
     found.unclear = found.unclear or bool(words & _CANNOT_TELL)
     found.calls = found.calls or ("phalanx" in words and any(_entered(tree, ours)))
 

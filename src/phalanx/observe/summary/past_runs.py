@@ -10,7 +10,7 @@ from pathlib import Path
 from phalanx.core.errors import InputError
 from phalanx.core.files import read_bounded
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.core.spec import parse_spec
+from phalanx.core.spec import Spec, parse_spec
 from phalanx.observe.summary.run_records import LaunchRecord, read_record
 from phalanx.observe.summary.summary_fields import Summary
 from phalanx.plan.choice.evidence import Losses
@@ -25,7 +25,7 @@ class PastRun:
     script: str
     """A digest."""
     ground: tuple[object, ...]
-    """What has to be equal in a pair: arguments, data, epochs, batch, precision."""
+    """What has to be equal in a pair: arguments, data, epochs, batch, precision, virtual time."""
     summary: Summary
 
     @property
@@ -34,12 +34,16 @@ class PastRun:
         return self.summary.validation_accuracy if found is None else found
 
     @property
+    def spec(self) -> Spec | None:
+        try:
+            return parse_spec(self.summary.strategy or "")
+        except InputError:  # another version's
+            return None
+
+    @property
     def is_plain(self) -> bool:
         """Whether it computed what one process would."""
-        try:
-            return is_same_mathematics(parse_spec(self.summary.strategy or ""))
-        except InputError:  # another version's
-            return False
+        return self.spec is not None and is_same_mathematics(self.spec)
 
 
 def past_runs(home: Path) -> list[PastRun]:
@@ -68,7 +72,8 @@ def _read(paths: RunPaths) -> PastRun | None:
         return None
     data = tuple((d.name, d.samples, tuple(sorted(d.checksums.items()))) for d in summary.data)
     ground = tuple(launch.arguments), data, summary.epochs, summary.batch, summary.precision
-    return PastRun(digest_of(paths.source / Path(launch.script).name), ground, summary)
+    digest = digest_of(paths.source / Path(launch.script).name)
+    return PastRun(digest, (*ground, summary.simulated), summary)
 
 
 def losses_of(runs: Sequence[PastRun], script: Path, arguments: Sequence[str]) -> Losses:
@@ -80,8 +85,10 @@ def losses_of(runs: Sequence[PastRun], script: Path, arguments: Sequence[str]) -
     losses: dict[tuple[str, int], dict[int, float]] = {}
     for run, found, value in known:
         baseline = baselines.get((run.ground, found.seed))
-        if found.strategy and baseline is not None and not run.is_plain:
-            by_seed = losses.setdefault((found.strategy, found.workers or 1), {})
+        if run.spec is not None and baseline is not None and not run.is_plain:
+            # As the planner writes it: ps is async.
+            name = run.spec.phases[0].label if len(run.spec.phases) == 1 else run.spec.text
+            by_seed = losses.setdefault((name, found.workers or 1), {})
             by_seed[found.seed or 0] = baseline - value
     return losses
 
@@ -91,8 +98,7 @@ def outcomes_of(runs: Sequence[PastRun]) -> Iterator[tuple[list[str], str, float
     for run in runs:
         summary, predicted = run.summary, run.summary.predicted
         rate, expected = summary.samples_per_second, predicted.get("samples_per_second")
-        if rate and expected and summary.strategy:
+        if rate and expected and run.spec is not None:
             raw = expected * (predicted.get("factor") or 1.0)
             names = [machine.name for machine in summary.machines]
-            name = summary.strategy.partition(":")[0].partition("+")[0].partition("@")[0]
-            yield names, name, raw / rate
+            yield names, run.spec.phases[0].name, raw / rate

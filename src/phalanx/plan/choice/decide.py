@@ -40,10 +40,12 @@ def choose_plan(
     """The machines and the strategy for a job."""
     if not machines:
         raise InputError("the pool has no machine to plan for", "Add one to the blueprint.")
-    if wishes.objective == COST and all(m.price_per_hour is None for m in machines):
+    unpriced = [machine.name for machine in machines if machine.price_per_hour is None]
+    if unpriced and (wishes.objective == COST or wishes.budget is not None):
+        needs = "--objective cost" if wishes.objective == COST else "--budget"
         raise InputError(
-            "--objective cost needs prices, and no machine has one",
-            "Add price_per_hour to the machines of the blueprint.",
+            f"{needs} needs prices, and there is none for {', '.join(unpriced)}",
+            "Add price_per_hour in the blueprint (0 if it is free), or leave it out by --machines.",
         )
     losses = losses or {}
 
@@ -57,7 +59,7 @@ def choose_plan(
         raise _impossible(found, wishes)
     chosen = decide(best, wishes)
     ranked = sorted(best.values(), key=lambda p: wishes.value(p).value)
-    bases = [[m for m in machines if m.name in p.machines] for p in ranked if len(p.machines) > 1]
+    bases = [[m for m in machines if m.name in p.machines] for p in ranked if p.workers > 1]
     unknown = [
         p
         for p in others(model, bases[:MOST_BASES], wishes, approved)

@@ -29,7 +29,8 @@ class Reasons:
 
     def all(self) -> list[str]:
         distribution = self._several() if len(self.chosen.machines) > 1 else self._alone()
-        return [*distribution, *self._price_in_time(), *self._unknown(), *self._guesses()]
+        rest = (self._fewer(), self._price_in_time(), self._unknown(), self._guesses())
+        return [*distribution, *(reason for reasons in rest for reason in reasons)]
 
     def _value(self, found: Prediction) -> float:
         return self.wishes.value(found).value
@@ -61,11 +62,22 @@ class Reasons:
         if several:
             other, value = min(several, key=self._value), self._value(self.chosen)
             times = f", {self._value(other) / value:.2f} times as much" if value else ""
+            if self._value(other) < value:
+                times += " and not certainly 5 % better"
             word = "takes" if self.wishes.objective == TIME else "needs"
             yield (
                 f"do not distribute this: {_names(self.chosen)} alone {word}"
                 f" {self._shown(self.chosen)}; the best of several machines ({_names(other)},"
                 f" {other.strategy}) {self._shown(other)}{times}, limited by {other.limit}"
+            )
+
+    def _fewer(self) -> Iterator[str]:
+        """Than were asked for by ``--workers``."""
+        asked, used = self.model.asked_workers, self.chosen.workers
+        if asked is not None and used < asked:
+            yield (
+                f"{used} of the {asked} workers asked for: more are not certainly 5 % better;"
+                " --strategy allreduce starts them all"
             )
 
     def _price_in_time(self) -> Iterator[str]:

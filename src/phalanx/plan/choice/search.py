@@ -48,7 +48,7 @@ def choosable(
     if len(chosen) == 1:
         yield model.predict(chosen, "single")
     workers = model.workers_on(chosen)
-    if workers == 1:
+    if workers == 1 or workers > model.job.batch:
         return
     yield (plain := model.predict(chosen, "allreduce"))
     if model.job.elementwise:

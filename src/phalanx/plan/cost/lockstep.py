@@ -75,7 +75,7 @@ def _exchange(setup: Setup, computing: float) -> ExchangeCost:
 
 def _encoded(setup: Setup) -> ExchangeCost:
     size, hosts, codec = setup.job.gradient_bytes, setup.team.hosts, setup.codec
-    sent = setup.network.all_gather(hosts, size * codec.ratio)
+    sent = setup.network.exchange(hosts, size * codec.ratio, coded=True)
     coding = size * (1 + len(hosts)) * codec.coding
     error = combined((sent.seconds, sent.error), (coding, codec.error))
     return ExchangeCost(sent.seconds + coding, error)
@@ -84,7 +84,7 @@ def _encoded(setup: Setup) -> ExchangeCost:
 def _summed(setup: Setup, computing: float) -> ExchangeCost:
     team, phase, size = setup.team, setup.phase, setup.job.gradient_bytes
     topology = phase.options.get("topology")
-    found = setup.network.all_reduce(team.hosts, size, str(topology) if topology else None)
+    found = setup.network.exchange(team.hosts, size, str(topology) if topology else None)
     goes_ahead = (
         phase.name == "allreduce"
         and team.overlaps

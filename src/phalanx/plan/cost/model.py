@@ -44,7 +44,7 @@ class CostModel:
         factors: Mapping[tuple[str, str], float] | None = None,
     ) -> None:
         self.job, self.probe, self.network = job, probe, Network(probe)
-        self._workers, self._factors = workers, factors or {}
+        self.asked_workers, self._factors = workers, factors or {}
         self._teams: dict[tuple[tuple[str, ...], int | None], SelectedWorkers] = {}
         self._checkpoints = job.epochs if checkpoints is None else checkpoints
 
@@ -52,7 +52,7 @@ class CostModel:
         self, machines: Sequence[Machine], strategy: str, *, exact: bool = True
     ) -> Prediction:
         """``exact``: with the event engine where a closed form would not do."""
-        spec, workers = _parsed(strategy), self._workers
+        spec, workers = _parsed(strategy), self.asked_workers
         if spec.phases[0].name == "single":
             machines, workers = [min(machines, key=self.seconds_alone)], 1
         team = self._team(machines, workers)
@@ -68,7 +68,7 @@ class CostModel:
 
     def workers_on(self, machines: Sequence[Machine]) -> int:
         """How many a strategy of several has there."""
-        return natural_workers(machines) if self._workers is None else self._workers
+        return natural_workers(machines) if self.asked_workers is None else self.asked_workers
 
     def factor(self, machines: Sequence[str], strategy: str) -> float:
         """The geometric mean of what was learnt of each machine."""
@@ -100,10 +100,12 @@ class CostModel:
         shares = [after - before for before, after in pairwise([*ends, 1.0])]
         return list(zip(spec.phases, shares, strict=True))
 
-    def _besides(self, team: SelectedWorkers, spec: Spec) -> tuple[float, float, float]:
+    def _besides(
+        self, team: SelectedWorkers, spec: Spec, remote: bool
+    ) -> tuple[float, float, float]:
         """Start-up, evaluations and checkpoints of the whole run."""
         costs = [member.costs for member in team.members]
-        start = max(c.start for c in costs) + (REMOTE_START if len(team.hosts) > 1 else 0.0)
+        start = max(c.start for c in costs) + (REMOTE_START if remote else 0.0)
         # Apart, the first to arrive evaluates and the others go on.
         each = max if spec.phases[-1].traits.lockstep else min
         evaluating = self.job.epochs * each(c.evaluate for c in costs) / len(costs)
@@ -120,7 +122,8 @@ class CostModel:
         names = [machine.name for machine in machines]
         step = sum(cost.seconds * part for cost, part in phases) * self.factor(names, spec.text)
         error = combined(*((cost.seconds * part, cost.error) for cost, part in phases))
-        start, evaluating, saving = self._besides(team, spec)
+        remote = not all(machine.is_here for machine in machines)
+        start, evaluating, saving = self._besides(team, spec, remote)
         parts = [(step * job.steps, error)]
         parts += [(s, OTHER_ERROR) for s in (start, evaluating + saving)]
         whole = Interval.around(sum(s for s, _ in parts), combined(*parts))

@@ -9,8 +9,8 @@ from math import exp, log
 import numpy as np
 
 from phalanx.pool.measured import Probe, best_rates, slowest
-from phalanx.rules.collective_choice import MOST_DIRECT, USUAL_BANDWIDTH, USUAL_LATENCY, choose
-from phalanx.rules.collective_cost import COSTS, MESSAGE_SECONDS, LinkSpeed
+from phalanx.rules.collective_choice import USUAL_BANDWIDTH, USUAL_LATENCY, exchange_name
+from phalanx.rules.collective_cost import COSTS, LinkSpeed
 
 MEASURED_ERROR = 0.04
 """Of a collective on the machines that it was measured on."""
@@ -61,27 +61,22 @@ class Network:
         if key not in self._slowest:
             found = slowest(self._probe, key) if self._probe else None
             latency, bandwidth = found or (USUAL_LATENCY, USUAL_BANDWIDTH)
-            # As the probe's own predictions have it: half a round trip contains one handling.
-            overhead = min(MESSAGE_SECONDS, latency / 2)
-            speed = LinkSpeed(latency - overhead, bandwidth, overhead)
-            self._slowest[key] = speed, found is not None
+            self._slowest[key] = LinkSpeed.measured(latency, bandwidth), found is not None
         return self._slowest[key]
 
-    def all_reduce(self, names: Sequence[str], count: float, topology: str | None) -> ExchangeCost:
+    def exchange(
+        self,
+        names: Sequence[str],
+        count: float,
+        topology: str | None = None,
+        *,
+        coded: bool = False,
+    ) -> ExchangeCost:
         """Of ``count`` bytes among the first workers of these machines, as training does it."""
-        # Training measures the latency itself, and takes the bandwidth for the usual one.
-        chosen = choose(topology, len(names), int(count), self.link(names)[0].latency)
-        return self._collective(f"all_reduce.{chosen}", names, count)
-
-    def all_gather(self, names: Sequence[str], count: float) -> ExchangeCost:
-        """Of messages of ``count`` bytes each."""
-        ring = len(names) > MOST_DIRECT
-        return self._collective("all_gather.ring" if ring else "all_gather", names, count)
-
-    def _collective(self, name: str, names: Sequence[str], count: float) -> ExchangeCost:
         if len(names) < 2:
             return ExchangeCost(0.0, 0.0)
         link, known = self.link(names)
+        name = exchange_name(topology, len(names), count, link.latency, coded)
         seconds = COSTS[name](len(names), count).seconds(link)
         if self._probe is None or not known:
             return ExchangeCost(seconds, UNKNOWN_ERROR, name)

@@ -14,8 +14,8 @@ from phalanx.plan.placement import natural_workers, share_out
 from phalanx.pool.machine import Machine
 from phalanx.rules.fitting_shares import fitting_shares
 
-SCALED_ERROR = 0.25
-"""Of a curve that was scaled from another machine's."""
+CROWDED_ERROR = 0.25
+"""Of workers that share what one of them was measured with."""
 BEYOND_ERROR = 0.04
 """For each doubling beyond the batches that were measured."""
 MOST_BEYOND = 0.4
@@ -46,7 +46,7 @@ class Member:
         work = self.costs.work
         beyond = max(samples / max(work.largest, 1), work.smallest / max(samples, 1.0), 1.0)
         found = work.error + min(MOST_BEYOND, BEYOND_ERROR * log2(beyond))
-        return found + (SCALED_ERROR if work.extrapolated or self.crowding > 1.0 else 0.0)
+        return found + (CROWDED_ERROR if self.crowding > 1.0 else 0.0)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ order of their times, so that a worker that asks is never earlier than one that 
 from __future__ import annotations
 
 from phalanx.core.settings import VirtualCluster
-from phalanx.rules.collective_choice import MOST_DIRECT, choose
-from phalanx.rules.collective_cost import COSTS, LinkSpeed
+from phalanx.rules.collective_choice import exchange_seconds
+from phalanx.rules.collective_cost import LinkSpeed
 from phalanx.sync.arena.clock import Members, Toll
 from phalanx.sync.arena.memory_arena import ThreadArena
 
@@ -38,12 +38,8 @@ class VirtualToll(Toll):
     ) -> None:
         key = (members, count, topology, coded)
         if self.apart and key not in self._known:
-            hosts, link = len({self._cluster.home(rank) for rank in members}), self._slowest
-            if coded:
-                name = "all_gather.ring" if hosts > MOST_DIRECT else "all_gather"
-            else:  # as training chooses, which knows the latency alone
-                name = f"all_reduce.{choose(topology, hosts, int(count), link.latency or None)}"
-            self._known[key] = COSTS[name](hosts, count).seconds(link) if hosts > 1 else 0.0
+            hosts = len({self._cluster.home(rank) for rank in members})
+            self._known[key] = exchange_seconds(topology, hosts, count, self._slowest, coded=coded)
         self._arena.charge(self._known.get(key, 0.0))
 
     def update(self) -> None:
@@ -95,7 +91,8 @@ class VirtualToll(Toll):
         link, machine = self._cluster.workers[server].bandwidth, self._cluster.home(server)
         if link is None or self._me.bandwidth is None or machine == self._home:
             return earliest
-        rate = min(link * self._several, self._me.bandwidth)
-        busy = max(earliest, self._busy[way, machine]) + count / rate
-        self._busy[way, machine] = busy
-        return busy
+        link *= self._several
+        begin = max(earliest, self._busy[way, machine])
+        # A slow worker's bytes leave room for those of others.
+        self._busy[way, machine] = begin + count / link
+        return begin + count / min(link, self._me.bandwidth)

@@ -9,6 +9,7 @@ this worker, another one, or another strategy after a switch.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,8 +33,16 @@ _FUSED = (torch.optim.Adam, torch.optim.AdamW)
 
 
 def is_elementwise(optimizer: torch.optim.Optimizer) -> bool:
-    """Exactly these classes: a subclass may do anything."""
-    return type(optimizer) in ELEMENTWISE
+    """Exactly these classes, and Keras' rules: a subclass may do anything."""
+    rules = sys.modules.get("phalanx.sync.state.keras_rules")  # loaded where there is one
+    return type(optimizer) in (*ELEMENTWISE, *(rules.KERAS_RULES if rules else ()))
+
+
+def elementwise_kind(name: str) -> type[torch.optim.Optimizer] | None:
+    """The class of that name, if it is one of them."""
+    from phalanx.sync.state.keras_rules import KERAS_RULES
+
+    return {kind.__name__: kind for kind in (*ELEMENTWISE, *KERAS_RULES)}.get(name)
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,9 @@ class Adoption:
             idle = closure is None and all(get_grad(p) is None for p in parameters_of([optimizer]))
             if idle and training is not None:
                 return None  # without gradients there is nothing to do
-            if self._workers > 1 and not idle:
+            # A profile is of what several workers are to do, and such a loop may have no end.
+            shared = self._workers > 1 or (self.profiles and training is None)
+            if shared and not idle:
                 raise self._stray(training, optimizer)
             given = () if closure is None else (closure,)
             return plain(optimizer, *given, **kwargs)

@@ -73,6 +73,9 @@ def adopt_this_worker() -> None:
     torch.set_rng_state = torch.random.set_rng_state = _set_state
     watch_backward(_current.adoption.before_training)
     note_what_is_made()
+    from phalanx.train.keras.adoption import adopt_keras
+
+    adopt_keras()
     if workers > 1:
         from phalanx.train.adopt.side_effects import keep_files_apart
 
@@ -89,6 +92,21 @@ def end_adoption() -> None:
     _current.adoption = None
     if _current.explanation is not None:
         _current.explanation.joins_itself()
+
+
+def hand_over(what: str) -> None:
+    """The script trains with a library that is taken hold of elsewhere: torch is left alone, and
+    files stay apart."""
+    from phalanx.train.guards.gradient_reads import watch_backward
+
+    if _current.explanation is not None:
+        raise InputError(
+            f"the script trains with {what}, which is not explained line by line",
+            "Run it: phalanx run SCRIPT --workers 2",
+        )
+    if _current.adoption is not None:
+        watch_backward(None)
+    _current.adoption = None
 
 
 def current_adoption() -> Adoption | None:

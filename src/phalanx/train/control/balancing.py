@@ -37,10 +37,11 @@ class SpeedWatch:
         self._policy: StragglerPolicy | None = None
         self._spec = ""
         self._since: Any = None
-        self._steps, self._next_look, self._looked = 0, LOOK_EVERY, 0.0
+        self._steps, self._next_look, self._looked, self._every = 0, LOOK_EVERY, 0.0, 1
 
-    def enter(self, phase: Phase, spec: Spec, grouped_by_speed: bool) -> None:
-        """A phase begins."""
+    def enter(self, phase: Phase, spec: Spec, grouped_by_speed: bool, every: int = 1) -> None:
+        """A phase begins, in which all meet after every so many steps."""
+        self._every = max(1, every)
         self._mind_stragglers(phase, spec)
         self._share_anew(phase)
         self._regroups = grouped_by_speed
@@ -68,7 +69,7 @@ class SpeedWatch:
         if not self._balances:
             self.shares = [1.0 / self._workers] * self._workers
         settling = 1 if phase.traits.lockstep else FREE_SETTLING
-        self._balancer = Balancer(self._workers, self.shares, settling=settling)
+        self._balancer = Balancer(self._workers, self.shares, settling, self._every)
         self._since = None
 
     def new_shares(self, figures: Any, lost: Collection[int] = ()) -> bool:

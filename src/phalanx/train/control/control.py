@@ -94,7 +94,7 @@ class Control:
     def enter(self, active: ActivePhase, spec: Spec, *, regroup: bool) -> None:
         self._lockstep = active.lockstep
         by_speed = active.phase.options.get("by") == "speed" and not regroup
-        self.watch.enter(active.phase, spec, by_speed)
+        self.watch.enter(active.phase, spec, by_speed, active.every)
         self._share_out()
 
     def follow(self, active: ActivePhase, spec: Spec) -> None:

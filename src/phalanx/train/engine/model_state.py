@@ -63,6 +63,7 @@ class ModelState:
 
     def capture(self) -> Captured:
         """The state now, in memory of its own. All workers stand still meanwhile."""
+        _refresh(self._models)
         shared: State = {}
         for i, replica in enumerate(self.replicas):
             shared |= {f"o{i}.{n}": value for n, value in export_alone(replica).items()}
@@ -122,6 +123,7 @@ class SharedModelState(ModelState):
                 strategy.bind()
 
     def capture(self) -> Captured:
+        _refresh(self._models)
         self.buffers.publish()
         self._arena.barrier()
         private = named_buffers(self._models) | self.buffers.export_counts()
@@ -159,6 +161,13 @@ class SharedModelState(ModelState):
             self.buffers.import_counts(private)
         self.buffers.publish()
         self._arena.barrier()
+
+
+def _refresh(models: Sequence[nn.Module]) -> None:
+    """A mirror of another library's model reads the buffers that it does not share memory with."""
+    for model in models:
+        if refresh := getattr(model, "refresh", None):
+            refresh()
 
 
 def _part_of(state: State, prefix: str) -> State:

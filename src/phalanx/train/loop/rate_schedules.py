@@ -37,7 +37,7 @@ class RateSchedules:
         """This worker's own batches, and everybody's of the passes before."""
         self._pass: Pass | None = None
         self._start = self._reached = 0
-        self._advancing = False
+        self._advancing = self._held = False
         if engine.workers > 1:
             self.watch()
 
@@ -46,6 +46,11 @@ class RateSchedules:
             _wrap(kind)
         for optimizer in self._optimizers:
             _RUNS[optimizer] = self
+
+    def hold(self) -> None:
+        """A profile repeats a pass: a schedule that ends with the script's training would fail."""
+        self._held = True
+        self.watch()
 
     def begin_pass(self, current: Pass, start: int) -> None:
         self._pass, self._start = current, start
@@ -70,6 +75,8 @@ class RateSchedules:
 
     def step(self, scheduler: LRScheduler, advance: Callable[[], None]) -> None:
         """The script advances ``scheduler``."""
+        if self._held and self._pass is not None:
+            return
         own = self._pass is None or self._advancing or self._engine.lockstep
         if own or isinstance(scheduler, ReduceLROnPlateau):
             advance()

@@ -36,6 +36,11 @@ class TrainingLoop:
         if parts.environment.launched:
             call_at_end(self._at_exit)
 
+    @property
+    def reached(self) -> int:
+        """Samples of the pass, up to the end of the global batch in hand."""
+        return self._reached
+
     # -- epochs ------------------------------------------------------------------------------
 
     def through_epochs(self, count: int, first: int = 0) -> Iterator[int]:

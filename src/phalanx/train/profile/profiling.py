@@ -19,6 +19,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from phalanx.core.context import be_advised_by
 from phalanx.core.errors import InputError
 from phalanx.core.files import write_whole
 from phalanx.observe.events.emit import EventWriter
@@ -59,13 +60,17 @@ class Profiling(Stopwatch):
         self._pass_ended: float | None = None
         self._evaluation = self._not_evaluated = 0.0
         """Seconds of an evaluation, and of those batches of it that were left out."""
-        self._of_pass = 0
+        self._of_pass = self._given = 0
+        """Samples of the script's pass, and those that it was given."""
+        self._ended = False
 
     def watch(self, parts: WorkerParts) -> None:
         """All that the worker trains with is made."""
         optimizers = parts.trained.optimizers
         self._trained = [p for o in optimizers for g in o.param_groups for p in g["params"]]
         self._parts, self._readiness = parts, Readiness(self._trained, self.now)
+        parts.rates.hold()
+        be_advised_by(self._forgive)
 
     def now(self) -> float:
         """When the device has done what it was asked to."""
@@ -91,6 +96,7 @@ class Profiling(Stopwatch):
             with suppress(AttributeError):  # of glibc
                 ctypes.CDLL(None).malloc_trim(0)
         if trial.over:
+            self._given = 0  # the pass ends here: what fails from now on, fails without it
             left = self._first_step + self._seconds - now
             self._set_alarm(max(left, 1.5 * EVALUATION_SHARE * self._seconds))
         now = super().asked()
@@ -99,6 +105,7 @@ class Profiling(Stopwatch):
 
     def received(self, asked: float, samples: int) -> None:
         super().received(asked, samples)
+        self._given += samples
         self.trial.received(samples, self.now() - asked)
         if self.trial.begins:
             self._readiness.begin()
@@ -128,12 +135,13 @@ class Profiling(Stopwatch):
 
     def begin_pass(self, samples: int, batch: int) -> None:
         self.leave_pause()
-        self._of_pass = samples
+        self._of_pass, self._given = samples, 0
         self.trial.plan(batch, samples, least_samples(self._parts.trained.models))
 
     def end_pass(self) -> None:
-        self.trial.drop()
         self._pass_ended = self.now()
+        self.trial.end(self._pass_ended)  # a script that breaks after its step has done a whole one
+        self.trial.drop()
 
     def leave_pause(self, *, ends: bool = True) -> None:
         """What the script did since its pass over the data was an evaluation, if anything."""
@@ -142,12 +150,13 @@ class Profiling(Stopwatch):
             self._evaluation, self._pass_ended = max(self._evaluation, took), None
         self._not_evaluated = 0.0
         if self.trial.over and ends:
+            self._ended = True
             self.write()
             raise SystemExit(0)  # all was measured: the script ends here, and has not failed
 
     def some_of(self, batches: Iterable[T], count: int) -> Iterator[T]:
         """Of the batches of an evaluation as many as there is time for."""
-        began, before = self.now(), self._not_evaluated
+        began, before, self._given = self.now(), self._not_evaluated, 0
         for done, batch in enumerate(batches, start=1):
             try:
                 yield batch
@@ -170,6 +179,18 @@ class Profiling(Stopwatch):
         if self.trial.found:
             write_whole(paths.profile, msgspec.json.encode(self._describe()))
         self._parts.lifecycle.end("done")
+
+    def _forgive(self, error: BaseException) -> str:
+        """It is no fault of a script that it cannot take more batches than its pass has, or trips
+        over having been ended: what was measured until then holds."""
+        repeats = self._given > self._of_pass
+        if not self.trial.found or not (self._ended or repeats):
+            return ""
+        if repeats:
+            said = f"only a profile repeats the step at which the script failed: {error!r}"
+            self._parts.figures.say_once(said)
+        self.write()
+        raise SystemExit(0)
 
     def _describe(self) -> JobProfile:
         parts, environment = self._parts, self._environment

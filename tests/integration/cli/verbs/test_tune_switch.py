@@ -84,7 +84,7 @@ def test_a_clearly_lost_run_is_ended_early_and_is_no_failure(shell: Shell) -> No
     assert [t["strategy"] for t in answer.json["tried"]] == ["allreduce", "switch:at=0.5"]
     assert [t["stopped_early"] for t in answer.json["tried"]] == [False, True]
     assert answer.json["tried"][1]["epochs"] == 5, "the first epoch of the last third"
-    assert "ended after epoch 5" in answer.err
+    assert "ended at epoch 5" in answer.err
     (stopped,) = answer.json["failures"]
     assert json.loads(RunPaths(shell.runs / stopped).summary.read_text())["status"] == "stopped"
     assert (answer.json["point"], answer.json["spec"]) == (1.0, "allreduce")

@@ -168,3 +168,98 @@ def test_a_script_that_fails(tmp_path: Path) -> None:
         _profile(_script("import torch\nraise ValueError('not today')\n"))
     assert found.value.cause == "worker 0 failed: ValueError: not today"
     _nothing_is_left(tmp_path, {"train.py"})
+
+
+HEAD = """
+import sys, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x, y = torch.randn(320, 8), torch.randint(0, 2, (320,))
+loader = DataLoader(TensorDataset(x, y), batch_size=32, shuffle=True)
+model, n = nn.Linear(8, 2), 0
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=len(loader))
+"""
+LOOPS = {
+    "adopted": """
+for epoch in range(1):
+    for a, b in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(a), b).backward()
+        optimizer.step()
+        n += 1
+        INSIDE
+    AFTER
+""",
+    "joins": """
+import phalanx
+run = phalanx.join(model, optimizer)
+for epoch in run.epochs(1):
+    for a, b in run.batches(loader):
+        run.backward(nn.functional.cross_entropy(model(a), b))
+        run.step()
+        n += 1
+        INSIDE
+    AFTER
+""",
+}
+both = pytest.mark.parametrize("kind", LOOPS)
+
+
+def _said(text: str, kind: str = "", inside: str = "pass", after: str = "pass") -> list[str]:
+    """What is said while ``text``, or a loop, is measured."""
+    loop = LOOPS[kind].replace("INSIDE", inside).replace("AFTER", after) if kind else ""
+    pool, said = this_machine(), list[str]()
+    script = _script(text + loop)
+    found = profile_job(script, [], pool, pool.machines, seconds=1.0, say=said.append)
+    assert found.batch == 32
+    return said
+
+
+@pytest.mark.parametrize("where", ["inside", "after"])
+def test_a_script_that_fails_after_steps_leaves_no_profile(where: str, tmp_path: Path) -> None:
+    fails = {where: "if n >= 3: raise RuntimeError('third step')"}
+    with pytest.raises(ScriptError, match=r"^worker 0 failed: RuntimeError: third step$"):
+        _said(HEAD, "joins", **fails)
+    _nothing_is_left(tmp_path, {"train.py"})
+    assert not list((tmp_path / "cache").rglob("*.json"))
+
+
+@both
+def test_a_schedule_that_ends_with_the_script(kind: str) -> None:
+    said = _said(HEAD, kind, inside="scheduler.step()")
+    assert not any("Error" in line for line in said)
+
+
+@both
+def test_what_only_the_repeated_pass_provokes_is_said_and_forgiven(kind: str) -> None:
+    said = _said(HEAD, kind, inside="list(range(11))[n]")
+    assert any("only a profile repeats" in line and "IndexError" in line for line in said)
+
+
+def test_a_script_that_trips_over_having_been_ended() -> None:
+    loop = LOOPS["joins"].replace("\n", "\n    ").replace("epochs(1)", "epochs(2)")
+    loop = loop.replace("INSIDE", "pass").replace("AFTER", "pass")
+    _said(f"{HEAD}\ntry:\n    {loop}\nfinally:\n    1 / (n < 0)\n")
+
+
+def test_batches_of_no_loader_without_an_end() -> None:
+    loop = LOOPS["adopted"].replace("in loader", "in iter(lambda: (x[:32], y[:32]), 0)")
+    with pytest.raises(InputError, match="a batch that comes from no DataLoader"):
+        _said(HEAD + loop.replace("INSIDE", "pass").replace("AFTER", "pass"))
+
+
+@pytest.mark.parametrize("code", [1, 2])
+def test_a_script_that_ends_by_itself_has_the_last_word(code: int) -> None:
+    pool, said = this_machine(), list[str]()
+    lines = f"for k in range(9): print('why', k, file=sys.stderr)\nsys.exit({code})\n"
+    with pytest.raises(ScriptError) as found:
+        profile_job(_script(HEAD + lines), [], pool, pool.machines, seconds=1.0, say=said.append)
+    assert found.value.cause == f"worker 0 exited with code {code}"
+    assert ("after --" in found.value.remedy) is (code == 2)
+    assert said[1:] == [f"why {k}" for k in range(4, 9)]
+
+
+def test_a_step_after_which_the_script_breaks() -> None:
+    _said(HEAD, "adopted", inside="break")

@@ -39,6 +39,11 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         (("--strategy", "switch:at=0.5"), "--time-only cannot time 'switch:at=0.5'"),
         (("--batch", "3"), "a batch of 3 is too small for 4 workers"),
         (("--workers", "20000"), "--workers 20000 is too many"),
+        (("--fail", "1@2"), "--fail cannot time 'allreduce'"),
+        (("--fail", "1@2", "--strategy", "groups:size=2"), "--fail cannot time 'groups"),
+        (("--steps", "99999999999"), "--steps 99999999999 is too many for 4 workers"),
+        (("--step-seconds", "1e308h"), "from 1 ns to a year"),
+        (("--rate", "1e300gbit"), "is above 1000000gbit"),
         (("--rate", "1gbit"), "nothing is known about the size of this script's gradient"),
     ],
 )
@@ -56,6 +61,30 @@ def test_nothing_is_timed_that_nothing_is_known_of(
 ) -> None:
     assert invoke(["simulate", script, "--workers", "4", "--time-only"]) == 2
     assert "nothing is known about the time" in capsys.readouterr().err
+
+
+def test_options_of_time_alone_are_refused_without_it(
+    script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["simulate", script, "--workers", "2", "--steps", "5"]) == 2
+    assert "--steps goes with --time-only" in capsys.readouterr().err
+
+
+def test_a_codec_sends_less_in_less_time(script: str, capsys: pytest.CaptureFixture[str]) -> None:
+    seconds = {}
+    for strategy in ("allreduce", "allreduce+int8", "async", "async+int8"):
+        words = ("--strategy", strategy, "--rate", "10mbit", "--gradient", "4MB", "--steps", "20")
+        assert invoke(["simulate", script, *ONE, *words, "--json"]) == 0
+        seconds[strategy] = json.loads(capsys.readouterr().out.splitlines()[-1])["seconds"]
+    assert seconds["allreduce+int8"] < 0.8 * seconds["allreduce"]
+    assert seconds["async+int8"] < 0.8 * seconds["async"]  # replies stay whole
+
+
+def test_steps_that_are_given_need_no_profile_and_heed_none(
+    script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["simulate", script, *ONE, "--batch-per-worker", "8", "--steps", "3"]) == 0
+    assert "4 workers, 8 samples in a step of each" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

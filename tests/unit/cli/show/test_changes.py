@@ -61,7 +61,7 @@ def test_what_is_taken_back_is_said() -> None:
         rate_before=7984.0, rate_after=2359.0,
     )  # fmt: skip
     assert changes.line(tried) == (
-        "shares 88 : 12 tried and reverted: not faster (2,359 samples/s instead of 7,984)"
+        "shares 88 : 12 tried and reverted: not clearly faster (2,359 samples/s instead of 7,984)"
     )
     told = [changes.line(tried) for _ in range(40)]
     assert len([line for line in told if line]) == MOST_SHARES

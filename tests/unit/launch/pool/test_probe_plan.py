@@ -13,12 +13,11 @@ from phalanx.launch.pool.probe_plan import (
     Schedule,
     all_reached,
     handling,
-    model_of,
     names_for,
     pair_seconds,
 )
 from phalanx.pool.measured import CollectiveFigures
-from phalanx.rules.collective_cost import COSTS
+from phalanx.rules.collective_cost import COSTS, LinkSpeed
 
 latencies = st.floats(1e-6, 0.3)
 bandwidths = st.floats(1e3, 1e10)
@@ -34,7 +33,7 @@ def test_a_schedule_keeps_its_budget(
     count: int, latency: float, bandwidth: float, budget: float, truth: float, data: st.DataObject
 ) -> None:
     """In virtual time, on links where a collective takes ``truth`` times what is predicted."""
-    schedule = Schedule(count, model_of(latency, bandwidth))
+    schedule = Schedule(count, LinkSpeed.measured(latency, bandwidth))
     todo = list(schedule.measurements())
     now, done = 0.0, []
     for number, (name, size) in enumerate(todo):
@@ -50,22 +49,32 @@ def test_a_schedule_keeps_its_budget(
         assert now <= budget + 1e-6
 
 
-def test_time_is_kept_for_those_that_come_later() -> None:
-    """Nothing is left out while each could run once, whatever the small ones would like."""
-    schedule = Schedule(3, model_of(3e-5, 1.2e8))
+def test_what_does_not_fit_takes_no_repetitions_from_what_does() -> None:
+    """Five machines at 200 Mbit/s: not all of 16 MB fit. A single repetition says little."""
+    schedule = Schedule(5, LinkSpeed.measured(3e-5, 2.4e7))
     todo = list(schedule.measurements())
-    least = sum(schedule.least(*each) for each in todo)
-    now, repeats = 0.0, []
-    for number, (name, size) in enumerate(todo):
-        repeats.append(schedule.repeats(name, size, least * 1.01 - now, todo[number + 1 :]))
-        now += schedule.predicted(name, size) * (repeats[-1] + 2)
-    assert min(repeats) == 1
-    assert max(repeats) > 1
+    now, repeats = 0.0, {}
+    for number, each in enumerate(todo):
+        repeats[each] = schedule.repeats(*each, 18.0 - now, todo[number + 1 :])
+        now += schedule.predicted(*each) * (repeats[each] + 2) if repeats[each] else 0.0
+    assert min(count for (_, size), count in repeats.items() if size < SIZES[-1]) >= 3
+    assert repeats["all_reduce.direct", SIZES[-1]] >= 1
+    assert 0 in repeats.values()
     assert schedule.repeats("broadcast", SIZES[-1], 0.01) == 0
 
 
+def test_those_of_the_same_size_keep_a_repetition_each() -> None:
+    schedule = Schedule(3, LinkSpeed.measured(3e-5, 1.2e8), sizes=SIZES[-1:])
+    todo = list(schedule.measurements())
+    least, now = sum(schedule.least(*each) for each in todo), 0.0
+    for number, each in enumerate(todo):
+        count = schedule.repeats(*each, least * 1.01 - now, todo[number + 1 :])
+        assert count >= 1
+        now += schedule.predicted(*each) * (count + 2)
+
+
 def test_what_was_slow_is_expected_to_be() -> None:
-    schedule = Schedule(2, model_of(1e-4, 1e8))
+    schedule = Schedule(2, LinkSpeed.measured(1e-4, 1e8))
     before = schedule.expected("reduce", 4096)
     schedule.learn("reduce", 64, schedule.predicted("reduce", 64) + 0.5)
     assert schedule.expected("reduce", 4096) == pytest.approx(before + 0.5)
@@ -80,12 +89,12 @@ def test_every_collective_has_a_formula_and_few_names_need_few_machines() -> Non
 
 @given(latencies, bandwidths)
 def test_one_small_message_costs_half_a_round_trip(latency: float, bandwidth: float) -> None:
-    link = model_of(latency, bandwidth)
+    link = LinkSpeed.measured(latency, bandwidth)
     assert COSTS["broadcast"](2, 0).seconds(link) == pytest.approx(latency)
 
 
 def test_handling_is_what_latency_and_bytes_do_not_explain() -> None:
-    schedule = Schedule(3, model_of(1e-3, 1e8))
+    schedule = Schedule(3, LinkSpeed.measured(1e-3, 1e8))
     figures = []
     for name in names_for(3):
         cost = COSTS[name](3, 64)

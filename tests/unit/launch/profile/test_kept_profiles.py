@@ -27,32 +27,26 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_kept_is_read_again() -> None:
-    keep("k", "kind", 5.0, _profile("k"))
-    assert read_kept("k", "kind", 5.0) == _profile("k")
-    assert read_kept("k", "kind", 2.0) == _profile("k")
-    assert read_kept("k", "other kind", 5.0) is None
-    assert read_kept("other", "kind", 5.0) is None
-
-
-def test_one_that_took_less_time_is_not_enough() -> None:
-    keep("k", "kind", 5.0, _profile("k"))
-    assert read_kept("k", "kind", 20.0) is None
+    keep("k", "kind", _profile("k"))
+    assert read_kept("k", "kind") == _profile("k")
+    assert read_kept("k", "other kind") is None
+    assert read_kept("other", "kind") is None
 
 
 def test_a_damaged_one_is_written_anew() -> None:
-    keep("k", "kind", 5.0, _profile("k"))
+    keep("k", "kind", _profile("k"))
     (file,) = (cache_home() / "profiles").iterdir()
     for damaged in (b"", b"{", b"[1]", b"\xff" * 100, file.read_bytes()[:-20]):
         file.write_bytes(damaged)
-        assert read_kept("k", "kind", 5.0) is None
-    keep("k", "kind", 5.0, _profile("k"))
-    assert read_kept("k", "kind", 5.0) == _profile("k")
+        assert read_kept("k", "kind") is None
+    keep("k", "kind", _profile("k"))
+    assert read_kept("k", "kind") == _profile("k")
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("in the way")
-    keep("k", "kind", 5.0, _profile("k"))
-    assert read_kept("k", "kind", 5.0) is None
+    keep("k", "kind", _profile("k"))
+    assert read_kept("k", "kind") is None
 
 
 def test_the_key_follows_script_modules_arguments_and_settings(tmp_path: Path) -> None:

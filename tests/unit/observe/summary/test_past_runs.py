@@ -23,11 +23,12 @@ def script(tmp_path: Path) -> Path:
 
 
 def _past(home: Path, name: str, source: str = SCRIPT, **changes: Any) -> None:
-    predicted = changes.pop("predicted", None)
+    predicted, simulated = changes.pop("predicted", None), changes.pop("simulated", False)
     paths = write_run(home, name, **changes)
     paths.source.mkdir()
     (paths.source / "train.py").write_text(source)
     summary = summarise(paths, status="done")
+    summary.simulated = simulated
     if predicted:
         summary.predicted = predicted
     paths.summary.write_bytes(msgspec.json.encode(summary))
@@ -48,6 +49,22 @@ def test_runs_with_the_same_seed_are_pairs(tmp_path: Path, script: Path) -> None
     assert losses_of(past_runs(home), script, [])["async", 2] == pytest.approx(
         {1: 0.01, 2: 0.02}, abs=0.004
     )
+
+
+def test_real_and_simulated_runs_are_no_pairs(tmp_path: Path, script: Path) -> None:
+    home = tmp_path / "runs"
+    _past(home, "1-base", strategy="allreduce", seed=1, accuracy=0.97)
+    _past(home, "2-async", strategy="async", seed=1, accuracy=0.90, simulated=True)
+    assert losses_of(past_runs(home), script, []) == {}
+    _past(home, "3-base", strategy="allreduce", seed=1, accuracy=0.95, simulated=True)
+    assert set(losses_of(past_runs(home), script, [])) == {("async", 2)}
+
+
+def test_other_words_for_a_strategy_are_the_same_evidence(tmp_path: Path, script: Path) -> None:
+    home = tmp_path / "runs"
+    _past(home, "1-base", strategy="allreduce", seed=1, accuracy=0.97)
+    _past(home, "2-ps", strategy="ps", seed=1, accuracy=0.96)
+    assert set(losses_of(past_runs(home), script, [])) == {("async", 2)}
 
 
 def test_predicted_runs_are_outcomes(tmp_path: Path) -> None:

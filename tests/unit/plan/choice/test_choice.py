@@ -123,6 +123,10 @@ def test_impossible_wishes_say_what_is_possible() -> None:
         _choose(EQUAL, priced, probe("ab", FAST), budget=1.0)
     with pytest.raises(InputError, match="needs prices"):
         _choose(EQUAL, machines("ab"), None, objective="cost")
+    half = [*machines("a", price_per_hour=1.0), *machines("b")]
+    for wish in ({"objective": "cost"}, {"budget": 5.0}):
+        with pytest.raises(InputError, match="none for b"):
+            _choose(EQUAL, half, None, **wish)
     with pytest.raises(InputError, match="no machine"):
         _choose(EQUAL, [], None)
     with pytest.raises(InputError, match="unknown objective"):

@@ -35,13 +35,6 @@ def test_variation_makes_the_slowest_slower_and_seldom_meeting_evens_it_out() ->
     assert seldom.waited.sum() < often.waited.sum()
 
 
-def test_the_others_do_the_share_of_a_lost_worker() -> None:
-    found = run_lockstep(SPEEDS, 0.0, 0.0, 10, seed=0, lost=[(2, 6)])
-    assert found.seconds == pytest.approx(6 * 0.4 + 4 * 0.2 * 3 / 2)
-    assert found.steps == 26
-    assert found.waited[2] == pytest.approx(0.0)
-
-
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.integers(1, 6), st.integers(1, 30), st.integers(1, 7), st.integers(0, 1 << 20))
 def test_the_answer_is_that_of_one_step_after_another(

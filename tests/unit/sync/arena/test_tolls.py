@@ -50,6 +50,14 @@ def test_pushes_wait_for_the_link_and_for_the_server_in_turn() -> None:
     assert [done for _, done in times] == [2.0, 5.5, 7.5, 9.5]
 
 
+def test_the_bytes_of_a_slow_worker_leave_room_for_others() -> None:
+    one = VirtualWorker(fixed=0.0, each=0.0, bandwidth=RATE)
+    slow = VirtualWorker(fixed=0.0, each=0.0, bandwidth=RATE / 100)
+    times = _pushes(VirtualCluster(workers=[one, slow, one], servers=(0,)))
+    assert times[1][0] <= 101.0 + 1e-9
+    assert times[2][0] <= 2.0 + 1e-9
+
+
 def test_parts_of_a_push_follow_each_other() -> None:
     """A worker that is alone with two servers on another machine."""
     cluster = _cluster(2, servers=(0, 0))

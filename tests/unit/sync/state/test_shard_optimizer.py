@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from phalanx.sync.state.keras_rules import KERAS_RULES
 from phalanx.sync.state.layout import Layout, by_dtype, make_layout, trainable
 from phalanx.sync.state.shard_optimizer import ShardOptimizer, discover_slots
 
@@ -21,6 +22,7 @@ OPTIMIZERS: list[tuple[Kind, dict[str, Any]]] = [
     (torch.optim.Adam, {"lr": 0.01, "amsgrad": True}),
     (torch.optim.Adam, {"lr": 0.01, "weight_decay": 0.1}),
     (torch.optim.Adagrad, {"lr": 0.1, "initial_accumulator_value": 0.2, "lr_decay": 0.1}),
+    *((kind, {"lr": 0.01, "weight_decay": 0.1}) for kind in KERAS_RULES),
 ]
 
 

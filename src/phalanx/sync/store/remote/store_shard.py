@@ -18,10 +18,9 @@ from phalanx.core.spec.codecs import parse_codec
 from phalanx.sync.codec.codec import Codec, Part, Payload
 from phalanx.sync.codec.make import make_codec
 from phalanx.sync.state.layout import Layout, Piece
-from phalanx.sync.state.shard_optimizer import ELEMENTWISE, ShardOptimizer, discover_slots
+from phalanx.sync.state.shard_optimizer import ShardOptimizer, discover_slots, elementwise_kind
 from phalanx.sync.store.remote import store_messages as m
 
-_KINDS = {kind.__name__: kind for kind in ELEMENTWISE}
 _FLOATS = ("float32", "float64", "float16", "bfloat16")
 DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name) for name in (*_FLOATS, "int8", "uint8", "int16", "int32", "int64")
@@ -152,10 +151,10 @@ def byte_view(tensor: Tensor) -> memoryview:
 
 
 def _stand_in(description: m.Description) -> torch.optim.Optimizer:
-    kind = _KINDS.get(description.optimizer)
+    kind = elementwise_kind(description.optimizer)
     if kind is None:
         raise m.StoreRefused(f"the optimizer {description.optimizer[:60]} cannot run in the store")
-    allowed = set(kind([torch.zeros(1)]).defaults)
+    allowed = set(kind([torch.zeros(1)]).defaults)  # type: ignore[call-arg]
     for options in (*description.groups, description.first_values):
         if unknown := set(options) - allowed:
             raise m.StoreRefused(f"{kind.__name__} has no option '{min(unknown)}'")

@@ -1,0 +1,1 @@
+"""Keras models, whatever their backend, as the engine sees them."""

@@ -1,0 +1,198 @@
+"""A Keras model as the engine sees it: a mirror in torch of its variables, and gradients for it.
+
+The engine exchanges and updates torch parameters. A guest has one for each trainable variable of
+the model; the model's own ``train_step`` computes, and what it would hand to its optimizer becomes
+the gradient. On Keras' torch backend the mirror is the variables themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from phalanx.core.errors import InputError
+
+AVERAGED = {"moving_mean": "running_mean", "moving_variance": "running_var"}
+"""Statistics of batch normalisation, and what the engine averages over workers."""
+
+
+class Guest:
+    """``load`` after each step, ``show`` before Keras itself uses the model."""
+
+    shows_losses = False
+    """Whether the engine sees them go backwards."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.optimizer = model, model.optimizer
+        self.variables = list(model.trainable_variables)
+        self._places = {id(variable): i for i, variable in enumerate(self.variables)}
+        self.states, frozen = _states_and_frozen(model)
+        self.parameters = [self._mirror(variable) for variable in self.variables]
+        self.module = _module_of(
+            self.variables,
+            self.parameters,
+            [(v, self._buffer(v)) for v in self.states],
+            [self._buffer(v) for v in frozen],
+        )
+        self.buffers = [(v, b) for v, b in zip(self.states, self._all_buffers(), strict=True)]
+        self.frozen = list(zip(frozen, self.module.frozen, strict=True))
+        self.module.refresh = self.read_buffers
+        self._given: list[Any] = []
+        self._prepare()
+
+    # -- what a backend decides --------------------------------------------------------------
+
+    def _mirror(self, variable: Any) -> nn.Parameter:
+        return nn.Parameter(_copy_of(variable))
+
+    def _buffer(self, variable: Any) -> Tensor:
+        return _copy_of(variable)
+
+    def _prepare(self) -> None:
+        """Make what ``gradients`` needs."""
+
+    @staticmethod
+    def convert(rows: Any) -> Any:
+        """A NumPy array of a batch, as ``gradients`` takes it."""
+        return rows
+
+    def save_metrics(self) -> list[Any]:
+        return [_copy_of(variable).numpy() for variable in self.model.metrics_variables]
+
+    def restore_metrics(self, saved: list[Any]) -> None:
+        """A step on samples that do not count is not to be seen in them."""
+        for variable, value in zip(self.model.metrics_variables, saved, strict=True):
+            variable.assign(value)
+
+    def begin_epoch(self) -> None:
+        """Keras has set its metrics to zero, or has another state than training left it in."""
+
+    def gradients(self, batch: Any) -> dict[str, Any]:
+        """A training step of the model, up to its optimizer: fills ``.grad``, returns logs."""
+        raise NotImplementedError
+
+    def load(self) -> None:
+        """The mirror's parameters become those that the next step computes with."""
+
+    def read_buffers(self) -> None:
+        """The mirror's buffers get what training has made of them."""
+
+    def show(self) -> None:
+        """The Keras variables get what the mirror has; metrics what training has counted."""
+        for variable, buffer in self.buffers:
+            variable.assign(buffer.numpy())
+
+    def show_frozen(self) -> None:
+        for variable, parameter in self.frozen:
+            variable.assign(parameter.detach().numpy())
+
+    # -- the optimizer, which the engine's stands in for ---------------------------------------
+
+    @contextmanager
+    def intercepted(self) -> Iterator[None]:
+        """Inside, gradients that reach the model's optimizer are taken instead of applied."""
+        object.__setattr__(self.optimizer, "apply", self._take)
+        try:
+            yield
+        finally:
+            object.__delattr__(self.optimizer, "apply")
+
+    def _take(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
+        if trainable_variables is None:
+            trainable_variables = self.optimizer._trainable_variables
+        found: list[Any] = [None] * len(self.variables)
+        for gradient, variable in zip(grads, trainable_variables, strict=True):
+            place = self._places.get(id(variable))
+            if place is None:
+                raise InputError(
+                    f"the model's train_step updates {variable.path}, which is no trainable "
+                    "variable of the model",
+                    "Let it update the model's trainable_variables.",
+                )
+            found[place] = gradient
+        if any(g is not None for g in self._given):
+            raise InputError(
+                "the model's train_step updates its variables more than once a batch",
+                "Phalanx exchanges one gradient a batch: add the losses up.",
+            )
+        self._given = found
+
+    def _taken(self) -> list[Any]:
+        found, self._given = self._given, []
+        if not found:
+            raise InputError(
+                "the model's train_step hands no gradients to model.optimizer",
+                "Call self.optimizer.apply(gradients, variables) with the compiled optimizer.",
+            )
+        return found
+
+    def _all_buffers(self) -> list[Tensor]:
+        return [self.module.buffer_of[id(v)] for v in self.states]
+
+
+class _Mirror(nn.Module):
+    """Under the names of the Keras variables, which a checkpoint shows."""
+
+    frozen: list[nn.Parameter]
+    buffer_of: dict[int, Tensor]
+    refresh: Callable[[], None]
+    """Called before buffers are saved."""
+
+
+def _module_of(
+    variables: Sequence[Any],
+    parameters: Sequence[nn.Parameter],
+    states: Sequence[tuple[Any, Tensor]],
+    frozen: Sequence[Tensor],
+) -> _Mirror:
+    module = _Mirror()
+    for variable, parameter in zip(variables, parameters, strict=True):
+        module.register_parameter(_free_name(module, variable.path), parameter)
+    module.frozen, module.buffer_of = [], {}
+    for i, value in enumerate(frozen):
+        parameter = value if isinstance(value, nn.Parameter) else nn.Parameter(value, False)
+        module.frozen.append(parameter)
+        module.register_parameter(f"frozen_{i}", parameter)
+    for variable, buffer in states:
+        averaged = AVERAGED.get(variable.name)
+        holder: nn.Module = module
+        if averaged is not None:  # the engine looks for modules that have running statistics
+            holder = nn.Module()
+            module.add_module(_free_name(module, variable.path), holder)
+            holder.register_buffer("running_mean", buffer)
+        else:
+            holder.register_buffer(_free_name(module, variable.path), buffer)
+        module.buffer_of[id(variable)] = buffer
+    return module
+
+
+def _free_name(module: nn.Module, path: str) -> str:
+    name = path.replace(".", "_").replace("/", "_") or "variable"
+    while hasattr(module, name):
+        name += "_"
+    return name
+
+
+def _states_and_frozen(model: Any) -> tuple[list[Any], list[Any]]:
+    """Variables that training changes beside the optimizer, and those that nothing changes.
+
+    Seeds are neither: each worker has its own.
+    """
+    kept = {
+        id(v)
+        for layer in model._flatten_layers(include_self=True, recursive=True)
+        for v in layer._non_trainable_variables
+    }
+    others = [v for v in model.non_trainable_variables if "seed_generator_state" not in v.path]
+    states = [v for v in others if id(v) in kept]
+    return states, [v for v in others if id(v) not in kept]
+
+
+def _copy_of(variable: Any) -> Tensor:
+    from keras import ops
+
+    return torch.from_numpy(ops.convert_to_numpy(variable.value).copy())

@@ -1,0 +1,78 @@
+"""Keras on JAX: one compiled function from parameters and a batch to gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import dlpack
+
+from phalanx.adapters.keras.flat import VariableRow
+from phalanx.adapters.keras.guest import Guest
+
+
+class JaxGuest(Guest):
+    def _prepare(self) -> None:
+        import jax
+
+        self._jax, model, layout = jax, self.model, VariableRow(self.variables)
+        self._layout, self._used = layout, list[int]()
+
+        def gradients(flat: Any, others: Any, state: Any, metrics: Any, batch: Any) -> Any:
+            spans = zip(layout.spans, layout.shapes, strict=True)
+            trained = [flat[start:end].reshape(shape) for (start, end), shape in spans]
+            with self.intercepted():
+                logs, after = model.train_step((trained, others, state, metrics), batch)
+            found = self._taken()
+            self._used = [i for i, g in enumerate(found) if g is not None]
+            row = jax.numpy.concatenate([found[i].reshape(-1) for i in self._used])
+            return logs, row, after[1], after[3]
+
+        compiles = not model.run_eagerly and model.jit_compile
+        self._gradients = jax.jit(gradients, donate_argnums=(1, 3)) if compiles else gradients
+        self._state = [v.value for v in self.optimizer.variables]
+        self._read()
+        self.load()
+
+    def _read(self) -> None:
+        """What Keras has in its variables. Copies: the compiled function takes them over."""
+        copy = self._jax.numpy.array
+        self._others = [copy(v.value, copy=True) for v in self.model.non_trainable_variables]
+        self._metrics = [copy(v.value, copy=True) for v in self.model.metrics_variables]
+
+    def save_metrics(self) -> list[Any]:
+        return [self._jax.numpy.array(value, copy=True) for value in self._metrics]
+
+    def restore_metrics(self, saved: list[Any]) -> None:
+        self._metrics = saved
+
+    def begin_epoch(self) -> None:
+        self._read()
+
+    def gradients(self, batch: Any) -> dict[str, Any]:
+        logs, found, self._others, self._metrics = self._gradients(
+            self._flat, self._others, self._state, self._metrics, batch
+        )
+        self._layout.give(dlpack.from_dlpack(found), self._used, self.parameters)
+        return dict(logs)
+
+    def load(self) -> None:
+        self._flat = self._jax.device_put(self._layout.join(self.parameters).numpy())
+
+    def read_buffers(self) -> None:
+        values = dict(zip(map(id, self.model.non_trainable_variables), self._others, strict=True))
+        for variable, buffer in self.buffers:
+            buffer.copy_(torch.from_numpy(np.array(values[id(variable)])))
+
+    def show(self) -> None:
+        copy, model = self._jax.numpy.array, self.model
+        for variable, parameter in zip(self.variables, self.parameters, strict=True):
+            variable.assign(np.array(parameter.detach().numpy()))
+        for variables, values in (
+            (model.non_trainable_variables, self._others),
+            (model.metrics_variables, self._metrics),
+        ):
+            for variable, value in zip(variables, values, strict=True):
+                variable.assign(copy(value, copy=True))  # the compiled function takes them over
+        super().show()

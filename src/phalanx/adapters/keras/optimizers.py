@@ -1,0 +1,125 @@
+"""The torch optimizer that updates as a Keras optimizer does, and their common state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from phalanx.core.errors import InputError
+from phalanx.sync.state import keras_rules as rules
+
+KINDS: dict[str, type[rules.KerasRule]] = {
+    "SGD": rules.KerasSGD,
+    "Adam": rules.KerasAdam,
+    "AdamW": rules.KerasAdam,
+    "Nadam": rules.KerasNadam,
+    "Adamax": rules.KerasAdamax,
+    "RMSprop": rules.KerasRMSprop,
+    "Adagrad": rules.KerasAdagrad,
+    "Adadelta": rules.KerasAdadelta,
+    "Lion": rules.KerasLion,
+    "Ftrl": rules.KerasFtrl,
+}
+_SLOTS = {
+    "momentum": ("momentums", "_momentums", "_m"),
+    "velocity": ("_velocities",),
+    "velocity_hat": ("_velocity_hats",),
+    "norm": ("_u",),
+    "average_gradient": ("_average_gradients",),
+    "accumulator": ("_accumulators",),
+    "linear": ("_linears",),
+    "accumulated_grad": ("_accumulated_grads",),
+    "accumulated_delta_var": ("_accumulated_delta_vars",),
+}
+"""Where Keras' optimizers keep the variables of each slot."""
+_ABSENT = {
+    "use_ema": "keeps an average of the weights (use_ema)",
+    "gradient_accumulation_steps": "accumulates gradients (gradient_accumulation_steps)",
+    "loss_scale_factor": "scales the loss (loss_scale_factor)",
+}
+
+
+def rule_of(optimizer: Any, variables: Sequence[Any], mirror: Sequence[nn.Parameter]) -> Any:
+    """A torch optimizer of the parameters in ``mirror`` with the rule of Keras' ``optimizer``."""
+    _check(optimizer, variables)
+    kind, config = KINDS[type(optimizer).__name__], optimizer.get_config()
+    options = {name: config[name] for name in kind.options}
+    options |= {"lr": rate_of(optimizer), "clipvalue": optimizer.clipvalue or 0.0}
+    if optimizer.clipnorm:
+        kind, options = rules.by_variable(kind), {**options, "clipnorm": optimizer.clipnorm}
+    decay = optimizer.weight_decay or 0.0
+    groups: dict[bool, list[nn.Parameter]] = {}
+    for variable, parameter in zip(variables, mirror, strict=True):
+        decays = bool(decay) and optimizer._use_weight_decay(variable)
+        groups.setdefault(decays, []).append(parameter)
+    given = [
+        {"params": found, "weight_decay": decay if decays else 0.0}
+        for decays, found in groups.items()
+    ]
+    return kind(given, **options)
+
+
+def rate_of(optimizer: Any) -> float:
+    return float(optimizer.learning_rate)
+
+
+def _check(optimizer: Any, variables: Sequence[Any]) -> None:
+    name = type(optimizer).__name__
+    if name not in KINDS or not type(optimizer).__module__.startswith("keras."):
+        raise InputError(
+            f"the optimizer {name} cannot be shared among workers",
+            f"Use one of {', '.join(KINDS)}.",
+        )
+    for attribute, words in _ABSENT.items():
+        if getattr(optimizer, attribute, None):
+            raise InputError(
+                f"the optimizer {words}, which Phalanx does not do", "Leave that option out."
+            )
+    limited = next((v for v in variables if getattr(v, "constraint", None) is not None), None)
+    if limited is not None:
+        raise InputError(
+            f"{limited.path} has a constraint, which Phalanx does not apply",
+            "Leave the constraint out, or use a regularizer.",
+        )
+
+
+def read_state(
+    source: Any, parameters: Sequence[nn.Parameter], target: torch.optim.Optimizer
+) -> None:
+    """What Keras' optimizer has learnt so far becomes the state of ``target``."""
+    from keras import ops
+
+    steps = int(source.iterations)
+    for i, parameter in enumerate(parameters if steps else ()):
+        state = target.state[parameter]
+        for slot, kept in _kept(source).items():
+            state[slot] = torch.from_numpy(ops.convert_to_numpy(kept[i].value).copy())
+        if isinstance(target, rules.KerasRule) and target.counts:
+            state["step"] = torch.tensor(float(steps))
+
+
+def write_state(
+    source: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], target: Any
+) -> None:
+    """The other way."""
+    if (product := getattr(target, "_u_product", None)) is not None:  # of Nadam
+        steps = int(source.state[parameters[0]].get("step", 0))
+        product.assign(rules.nadam_product(target.beta_1, steps))
+    for i, parameter in enumerate(parameters):
+        for slot, kept in _kept(target).items():
+            value = source.state[parameter].get(slot)
+            if value is not None:
+                kept[i].assign(value.detach().cpu().numpy())
+
+
+def _kept(optimizer: Any) -> dict[str, list[Any]]:
+    found = {}
+    for slot, names in _SLOTS.items():
+        for name in names:
+            kept = getattr(optimizer, name, None)
+            if kept and isinstance(kept, list):
+                found[slot] = kept
+    return found

@@ -1,0 +1,43 @@
+"""Keras on torch: its variables are torch parameters already."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from phalanx.adapters.keras.guest import Guest
+
+
+class TorchGuest(Guest):
+    shows_losses = True
+
+    def _mirror(self, variable: Any) -> nn.Parameter:
+        parameter: nn.Parameter = variable.value
+        return parameter
+
+    def _buffer(self, variable: Any) -> Tensor:
+        """Frozen parameters of Keras' model, which it changes in place."""
+        value: Tensor = variable.value
+        return value
+
+    @staticmethod
+    def convert(rows: Any) -> Any:
+        from keras import ops
+
+        return ops.convert_to_tensor(rows)
+
+    def begin_epoch(self) -> None:
+        self.model.train()
+
+    def gradients(self, batch: Any) -> dict[str, Any]:
+        with self.intercepted():
+            logs: dict[str, Any] = self.model.train_step(batch)
+        for parameter, gradient in zip(self.parameters, self._taken(), strict=True):
+            parameter.grad = gradient
+        return logs
+
+    def show(self) -> None:
+        """They are the same."""
+
+    show_frozen = show

@@ -1,0 +1,1 @@
+"""``model.fit`` of Keras, on all the workers of the run."""

@@ -1,0 +1,119 @@
+"""Whether the loss of a batch is the mean over its samples, so that parts of it can be averaged.
+
+A sum is not, nor a mean that divides by weights or by what a mask leaves. Losses of Keras say what
+they are; others are tried: a batch is evaluated whole, and in unequal parts.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from phalanx.core.errors import InputError
+
+MOST = 96
+"""Samples that are tried."""
+_MEANS = ("sum_over_batch_size", "mean")
+_ROOM, _ROOM_OF_HALVES = 2e-5, 1e-2
+"""Of the loss: rounding, in float32 and in 16 bits. A model that was not trained yet has much the
+same loss everywhere, so there is not more room than that."""
+
+
+def check_loss(model: Any, batch: Any) -> str | None:
+    """Refuse a loss that cannot be averaged; returns what could not be tried, in words."""
+    if _own_step(model):
+        return (
+            "the model has its own train_step or compute_loss: its loss is taken as a mean over "
+            "the samples of a batch"
+        )
+    masked, added = _outputs(model, batch)
+    if masked:
+        raise InputError(
+            "the loss leaves out what a mask hides, and divides by what is left of each worker's "
+            "part of the batch",
+            "End the mask inside the model, and pass sample_weight to fit; or train with one "
+            "worker.",
+        )
+    if added or not _known_mean(model):
+        _try(model, batch)
+    return None
+
+
+def _outputs(model: Any, batch: Any) -> tuple[bool, bool]:
+    """Whether a mask reaches the loss, and whether layers add to it (``add_loss``)."""
+    from keras import tree
+    from keras.src import backend
+    from keras.src.trainers.data_adapters import data_adapter_utils
+
+    x, _, _ = data_adapter_utils.unpack_x_y_sample_weight(batch)
+    with _random_kept():
+        outputs = model(x, training=False)
+    masked = any(backend.get_keras_mask(part) is not None for part in tree.flatten(outputs))
+    added = any(layer._losses for layer in model._flatten_layers())
+    model._clear_losses()
+    return masked, added
+
+
+def _own_step(model: Any) -> bool:
+    return any(
+        not getattr(type(model), name).__module__.startswith("keras.")
+        for name in ("train_step", "compute_loss")
+    )
+
+
+def _known_mean(model: Any) -> bool:
+    found = model._compile_loss
+    if found is None:
+        return False
+    return all(_is_mean(part.loss) for part in found._flat_losses)
+
+
+def _is_mean(loss: Any) -> bool:
+    function = getattr(loss, "fn", loss)
+    of_keras = getattr(function, "__module__", "").startswith("keras.")
+    return of_keras and getattr(loss, "reduction", None) in _MEANS
+
+
+def _try(model: Any, batch: Any) -> None:
+    from keras import ops, tree
+    from keras.src.trainers.data_adapters import data_adapter_utils
+
+    some = tree.map_structure(
+        lambda leaf: None if leaf is None else ops.convert_to_numpy(leaf)[:MOST], batch
+    )
+    x, y, weights = data_adapter_utils.unpack_x_y_sample_weight(some)
+    samples = len(next(leaf for leaf in tree.flatten(x) if leaf is not None))
+    if samples < 3:
+        return
+    with _random_kept():
+        whole, parts = (
+            model.evaluate(
+                x, y, sample_weight=weights, batch_size=size, verbose=0, return_dict=True
+            )["loss"]
+            for size in (samples, max(1, samples * 3 // 7))
+        )
+    room = _ROOM if model.dtype_policy.compute_dtype in ("float32", "float64") else _ROOM_OF_HALVES
+    if abs(whole - parts) > room * max(abs(whole), abs(parts)):
+        raise InputError(
+            f"the loss is not a mean over the samples of a batch: {whole:.4g} of {samples} samples "
+            f"together, {parts:.4g} on average of parts of them",
+            'Use a loss with reduction="sum_over_batch_size", in add_loss a mean over the batch, '
+            "and pass sample_weight to fit; or train with one worker.",
+        )
+
+
+@contextmanager
+def _random_kept() -> Iterator[None]:
+    """Evaluating draws numbers that training would have drawn."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])

@@ -1,0 +1,244 @@
+"""Plain Keras scripts, not a line of them changed, on several workers."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from commands import phalanx
+
+NEAR = 1e-5
+LIMIT = 240.0
+BACKENDS = ["torch", "tensorflow", "jax"]
+EXACT = ["allreduce", "bsp"]
+OTHERS = [
+    "async", "ssp:bound=3", "dssp", "localsgd:every=4", "diloco:every=4", "switch:at=0.5",
+    "allreduce+int8", "groups:size=1",
+]  # fmt: skip
+LOCAL = "localsgd:every=4"
+Ended = dict[str, Any]
+
+BEGIN = """
+import json
+import numpy as np
+import keras
+
+keras.utils.set_random_seed(0)
+draw = np.random.default_rng(0)
+x, noise = (draw.normal(size=({samples} + 25, n)).astype("float32") for n in (4, 1))
+y = np.tanh(x.sum(1, keepdims=True)) + {noise} * noise
+model = keras.Sequential([
+    keras.Input((4,)), keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1),
+])
+model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse", metrics=["mae"])
+"""
+ARRAYS = """
+held = x[-25:], y[-25:]
+shown = model.fit(x[:-25], y[:-25], batch_size=16, epochs=3, validation_data=held, verbose=2)
+"""
+BATCHES = """
+class Parts(keras.utils.PyDataset):
+    def __len__(self):
+        return 7
+
+    def __getitem__(self, i):
+        return x[:-25][16 * i : 16 * i + 16], y[:-25][16 * i : 16 * i + 16]
+
+held = x[-25:], y[-25:]
+shown = model.fit(Parts(), epochs=3, shuffle=False, validation_data=held, verbose=2)
+"""
+STOPPING = """
+callbacks = [
+    keras.callbacks.EarlyStopping("val_loss", patience=3, restore_best_weights=True),
+    keras.callbacks.ReduceLROnPlateau("val_loss", patience=1, factor=0.5),
+    keras.callbacks.ModelCheckpoint("best.keras", "val_loss", save_best_only=True),
+]
+shown = model.fit(
+    x, y, batch_size=16, epochs=40, validation_split=0.2, callbacks=callbacks, verbose=2
+)
+"""
+END = """
+found = {
+    "weights": [w.tolist() for w in model.get_weights()],
+    "history": {name: [float(v) for v in values] for name, values in shown.history.items()},
+    "steps": int(model.optimizer.iterations),
+}
+with open("ended.json", "w") as file:
+    json.dump(found, file)
+"""
+DROPOUT = """
+import torch
+
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+data = torch.utils.data.TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
+loader = torch.utils.data.DataLoader(data, batch_size=15, shuffle=True)
+shown = model.fit(loader, epochs=3, verbose=2)
+"""
+LOADS = """
+import json
+import keras
+
+model = keras.saving.load_model("best.keras")
+with open("loaded.json", "w") as file:
+    json.dump([w.tolist() for w in model.get_weights()], file)
+"""
+
+
+def _script(middle: str, noise: float = 0.0, samples: int = 100) -> str:
+    return BEGIN.format(noise=noise, samples=samples) + middle + END
+
+
+def _variables(backend: str) -> dict[str, str]:
+    if importlib.util.find_spec("keras") is None or importlib.util.find_spec(backend) is None:
+        pytest.skip(f"Keras with {backend} is not installed")
+    return {
+        "KERAS_BACKEND": backend, "KERAS_TORCH_DEVICE": "cpu", "JAX_PLATFORMS": "cpu",
+        "CUDA_VISIBLE_DEVICES": "",
+    }  # fmt: skip
+
+
+def _python(name: str, folder: Path, backend: str) -> None:
+    """Plain Python, without Phalanx."""
+    environment = {**os.environ, **_variables(backend)}
+    ended = subprocess.run(
+        [sys.executable, name], cwd=folder, env=environment, capture_output=True, text=True,
+        timeout=LIMIT, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+
+
+def _read(folder: Path) -> Ended:
+    found: Ended = json.loads((folder / "ended.json").read_text())
+    return found
+
+
+def _plain(folder: Path, script: str, backend: str) -> Ended:
+    folder.mkdir(exist_ok=True)
+    (folder / "train.py").write_text(script)
+    _python("train.py", folder, backend)
+    return _read(folder)
+
+
+def _run(folder: Path, script: str, backend: str, workers: int, strategy: str) -> Ended:
+    folder.mkdir(exist_ok=True)
+    (folder / "train.py").write_text(script)
+    ended = phalanx(
+        "run", "train.py", "--workers", str(workers), "--strategy", strategy,
+        cwd=folder, limit=LIMIT, **_variables(backend),
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    return _read(folder)
+
+
+def _assert_same(found: Ended, wanted: Ended) -> None:
+    for one, other in zip(found["weights"], wanted["weights"], strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=NEAR)
+    assert found["history"].keys() == wanted["history"].keys()
+    for name, values in wanted["history"].items():
+        assert found["history"][name] == pytest.approx(values, abs=NEAR), name
+    assert found["steps"] == wanted["steps"]
+
+
+def _assert_learnt(found: Ended, wanted: Ended) -> None:
+    """Not the same numbers; but as many of them, and the loss falls."""
+    _assert_ended(found, wanted)
+    losses = found["history"]["loss"]
+    assert losses[-1] < losses[0] < 1.0
+
+
+def _assert_ended(found: Ended, wanted: Ended) -> None:
+    for name, values in wanted["history"].items():
+        assert len(found["history"][name]) == len(values), name
+        assert np.isfinite(found["history"][name]).all(), name
+    assert all(np.isfinite(weights).all() for weights in found["weights"])
+
+
+@pytest.mark.timeout(600)
+def test_a_plain_script_on_two_workers(tmp_path: Path) -> None:
+    """In lockstep it ends as plain Python does; freely running it learns."""
+    script = _script(ARRAYS)
+    wanted = _plain(tmp_path / "plain", script, "torch")
+    _assert_same(_run(tmp_path / "exact", script, "torch", 2, "allreduce"), wanted)
+    _assert_learnt(_run(tmp_path / "free", script, "torch", 2, "async"), wanted)
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def plain(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Ended]:
+    """A backend, and what plain Python ends with."""
+    folder = tmp_path_factory.mktemp("plain")
+    return request.param, _plain(folder, _script(ARRAYS), request.param)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("strategy", [*EXACT, *OTHERS])
+def test_every_strategy_on_every_backend(
+    tmp_path: Path, plain: tuple[str, Ended], strategy: str
+) -> None:
+    backend, wanted = plain
+    found = _run(tmp_path, _script(ARRAYS), backend, 3, strategy)
+    if strategy.startswith("diloco"):  # its outer momentum overshoots in so few rounds
+        _assert_ended(found, wanted)
+    else:
+        (_assert_same if strategy in EXACT else _assert_learnt)(found, wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("strategy", ["allreduce", "async", LOCAL])
+def test_batches_of_a_stream(tmp_path: Path, backend: str, strategy: str) -> None:
+    script = _script(BATCHES)
+    wanted = _plain(tmp_path / "plain", script, backend)
+    found = _run(tmp_path / "shared", script, backend, 2, strategy)
+    (_assert_same if strategy in EXACT else _assert_learnt)(found, wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("data", [ARRAYS, BATCHES], ids=["arrays", "batches"])
+def test_a_last_batch_of_fewer_samples_than_workers(tmp_path: Path, data: str) -> None:
+    """The one sample of it is one worker's, and counts once."""
+    script = _script(data, samples=97)
+    wanted = _plain(tmp_path / "plain", script, "torch")
+    _assert_same(_run(tmp_path / "shared", script, "torch", 2, "allreduce"), wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_dropout_and_a_shuffled_loader(tmp_path: Path) -> None:
+    """What layers draw does not change the order in which the workers read."""
+    found = _run(tmp_path, _script(DROPOUT), "torch", 2, "allreduce")
+    assert len(found["history"]["loss"]) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_callbacks_of_keras(tmp_path: Path, backend: str) -> None:
+    """Two workers stop where plain Python does, with the same best weights, saved once."""
+    script = _script(STOPPING, noise=0.3)
+    wanted = _plain(tmp_path / "plain", script, backend)
+    epochs = len(wanted["history"]["loss"])
+    assert 4 < epochs < 40, "it stops early, and not at once"
+    assert len(set(wanted["history"]["learning_rate"])) > 1
+    folder = tmp_path / "shared"
+    found = _run(folder, script, backend, 2, "allreduce")
+    assert len(found["history"]["loss"]) == epochs
+    _assert_same(found, wanted)
+    assert [path.name for path in folder.rglob("*.keras")] == ["best.keras"]
+    (folder / "load.py").write_text(LOADS)
+    _python("load.py", folder, backend)
+    saved = json.loads((folder / "loaded.json").read_text())
+    for one, other in zip(saved, found["weights"], strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-7)
