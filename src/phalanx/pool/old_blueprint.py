@@ -38,6 +38,7 @@ def convert(path: Path) -> Converted:
         raise InputError(f"cannot read '{path}': {error}", "Give a text file.") from None
     with TemporaryDirectory() as folder:
         mended = Path(folder) / path.with_suffix(".json").name
+        mended.touch(mode=0o600)  # it may hold passwords; they end with this folder
         mended.write_text(text, encoding="utf-8")
         try:
             pool = read_blueprint(mended)
