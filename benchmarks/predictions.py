@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import statistics
 import subprocess
 import tempfile
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from benchmarks.harness import ROOT, phalanx_command, report
 from phalanx.lab.lab import Lab
@@ -69,6 +71,8 @@ def main(words: list[str]) -> None:
         lab = ends.enter_context(Lab.up(len(suite.speeds), name=name, rate=suite.rates))
         blueprint = folder / "lab.yaml"
         lab.write_blueprint(blueprint)
+        if chosen.busy:
+            one_core_each(lab, blueprint)
         _phalanx("pool", "probe", str(blueprint), folder=folder)
         expected = predict_all(suite, read_blueprint(blueprint), blueprint, strategies)
         outcomes: dict[Case, list[float]] = {case: [] for case in expected}
@@ -79,6 +83,16 @@ def main(words: list[str]) -> None:
                     for job, rate in rates.items():
                         outcomes[selection, strategy, job].append(rate)
     tell(suite, expected, outcomes)
+
+
+def one_core_each(lab: Lab, blueprint: Path) -> None:
+    """Machines that compute would otherwise share the cores of this one."""
+    for number, machine in enumerate(lab.machines):
+        first = psutil.Process(machine.pid)
+        for process in (first, *first.children(recursive=True)):
+            process.cpu_affinity([number])
+    text = re.sub(r'"cores": [0-9]+', '"cores": 1', blueprint.read_text())
+    blueprint.write_text(text)
 
 
 def predict_all(

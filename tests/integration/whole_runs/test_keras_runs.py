@@ -82,6 +82,24 @@ data = torch.utils.data.TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
 loader = torch.utils.data.DataLoader(data, batch_size=15, shuffle=True)
 shown = model.fit(loader, epochs=3, verbose=2)
 """
+DOUBLES = """
+import json
+import os
+os.environ["JAX_ENABLE_X64"] = "1"
+import numpy as np
+import keras
+
+keras.config.set_floatx("float64")
+keras.utils.set_random_seed(0)
+draw = np.random.default_rng(0)
+x = draw.normal(size=(320, 4))
+y = np.tanh(x.sum(1, keepdims=True))
+model = keras.Sequential([
+    keras.Input((4,)), keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1),
+])
+model.compile({optimizer}, "mse")
+shown = model.fit(x, y, batch_size=32, epochs=10, verbose=2)  # a hundred steps
+"""
 LOADS = """
 import json
 import keras
@@ -127,11 +145,11 @@ def _plain(folder: Path, script: str, backend: str) -> Ended:
     return _read(folder)
 
 
-def _run(folder: Path, script: str, backend: str, workers: int, strategy: str) -> Ended:
+def _run(folder: Path, script: str, backend: str, workers: int, strategy: str, *more: str) -> Ended:
     folder.mkdir(exist_ok=True)
     (folder / "train.py").write_text(script)
     ended = phalanx(
-        "run", "train.py", "--workers", str(workers), "--strategy", strategy,
+        "run", "train.py", "--workers", str(workers), "--strategy", strategy, *more,
         cwd=folder, limit=LIMIT, **_variables(backend),
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
@@ -191,6 +209,22 @@ def test_every_strategy_on_every_backend(
         _assert_ended(found, wanted)
     else:
         (_assert_same if strategy in EXACT else _assert_learnt)(found, wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("optimizer", ["SGD(0.05, momentum=0.9)", "Adam(0.01)"])
+def test_a_hundred_steps_in_doubles(tmp_path: Path, backend: str, optimizer: str) -> None:
+    """Equal shares of two workers and of three, and shares that follow unequal speeds."""
+    script = DOUBLES.format(optimizer=f"keras.optimizers.{optimizer}") + END
+    wanted = _plain(tmp_path / "plain", script, backend)
+    assert wanted["steps"] == 100
+    for number, (workers, more) in enumerate(((2, ""), (3, ""), (3, "--slow=1,0.5,0.25"))):
+        folder = tmp_path / str(number)
+        found = _run(folder, script, backend, workers, "allreduce", *more.split())
+        for one, other in zip(found["weights"], wanted["weights"], strict=True):
+            np.testing.assert_allclose(one, other, rtol=0, atol=1e-12)
 
 
 @pytest.mark.slow
