@@ -21,6 +21,8 @@ LossKind = Literal["mean", "sum"]
 LOSSES = ("mean", "sum")
 OURS = "phalanx"
 """The name of this system, among others that do the same job."""
+KERAS_SYSTEMS = {"keras-torch": "torch", "keras-tf": "tensorflow", "keras-jax": "jax"}
+"""Keras scripts that this system trains, by name: the backend of each."""
 
 # The environment of a worker (ours; other launchers' variables are mapped in train/start).
 RANK = "PHALANX_RANK"
@@ -39,6 +41,7 @@ DATASETS = "PHALANX_DATASETS"  # ready-made data sets that the controller sent, 
 SKEW = "PHALANX_SKEW"  # seconds that this machine's wall clock is ahead of the controller's
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")  # others' variables
 HASHING = "PYTHONHASHSEED"  # Python's variable: the order of sets depends on it
+KERAS_BACKEND = "KERAS_BACKEND"  # Keras' variable
 GRACE = "PHALANX_GRACE"  # seconds between SIGTERM and being killed
 
 
@@ -142,6 +145,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The script's name as a module, where it was asked for by ``-m``."""
     resume: str | None = None
     """The folder of the checkpoint to go on from."""
+    keras: str | None = None
+    """The name of a Keras script's backend, one of ``KERAS_SYSTEMS``, where it was asked for."""
     virtual: VirtualCluster | None = None
     """Workers are threads in virtual time: the cluster that they stand for."""
 

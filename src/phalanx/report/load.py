@@ -21,8 +21,9 @@ from phalanx.observe.summary.run_status import DONE, RUNNING
 from phalanx.observe.summary.summary import Summary, read_summary, summarise_files
 
 Getter = Callable[[Summary], float | None]
-Key = tuple[str, int | None, int | None, str | None, tuple[str, ...]]
-"""What the repeats of a run have in common: strategy, batch, workers, emulation, machines."""
+Key = tuple[str, int | None, int | None, str | None, tuple[str, ...], str]
+"""What the repeats of a run have in common: strategy, batch, workers, emulation, machines,
+system."""
 
 
 @dataclass(frozen=True)
@@ -117,13 +118,11 @@ class StudyData:
         for run in self.runs:
             s = run.summary
             names = tuple(machine.name for machine in s.machines)
-            key = (s.strategy or "unknown", s.batch, s.workers, s.emulated, names)
+            key = (s.strategy or "unknown", s.batch, s.workers, s.emulated, names, s.system)
             keys.setdefault(key, []).append(run)
-        systems = {key: runs[0].summary.system for key, runs in keys.items()}
-        shown = _labels(list(keys), systems)
         return [
-            RunGroup(label, *key[:4], tuple(keys[key]), systems[key])
-            for key, label in shown.items()
+            RunGroup(label, *key[:4], tuple(keys[key]), key[5])
+            for key, label in _labels(list(keys)).items()
         ]
 
     @property
@@ -172,19 +171,19 @@ def load_run(paths: RunPaths) -> RunData:
     return run
 
 
-def _labels(keys: Sequence[Key], systems: Mapping[Key, str]) -> dict[Key, str]:
+def _labels(keys: Sequence[Key]) -> dict[Key, str]:
     """The strategy, with batch and workers only where the strategy alone would be ambiguous.
 
     What is emulated always says so: a figure may be looked at without its page. Where systems are
     compared, ours is named too; another's "strategy" is its name already.
     """
     labels = {}
-    several_systems = len(set(systems.values())) > 1
+    several_systems = len({key[5] for key in keys}) > 1
     for key in keys:
-        strategy, batch, workers, emulated, names = key
-        alike = [other for other in keys if other[0] == strategy]
-        ours = several_systems and systems[key] == "phalanx"
-        parts = [f"phalanx {strategy}" if ours else strategy]
+        strategy, batch, workers, emulated, names, system = key
+        alike = [other for other in keys if other[0] == strategy and other[5] == system]
+        named = several_systems and system != strategy
+        parts = [f"{system} {strategy}" if named else strategy]
         if len({other[1] for other in alike}) > 1:
             parts.append(f"batch {batch}" if batch else "the script's batch")
         if len({other[2] for other in alike}) > 1:

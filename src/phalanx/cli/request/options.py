@@ -167,8 +167,9 @@ FrameworkName = Annotated[
     typer.Option(
         "--framework",
         metavar="NAME",
-        help="Run a torch (DDP, Accelerate, Lightning) or tensorflow script unchanged; keras: a "
-        "tf.distribute script whose model.fit Phalanx distributes.",
+        help="Run a torch (DDP, Accelerate, Lightning), tensorflow or jax script unchanged; keras: "
+        "a tf.distribute script whose model.fit Phalanx distributes (keras-torch, keras-tf, "
+        "keras-jax name the backend).",
     ),
 ]
 Roles = Annotated[
@@ -179,7 +180,8 @@ Systems = Annotated[
     str | None,
     typer.Option(
         metavar="A,B,C",
-        help="Compare systems instead of strategies: phalanx, torch-ddp, tf-mwms, tf-ps.",
+        help="Compare systems instead of strategies: phalanx, keras-torch, keras-tf, keras-jax, "
+        "torch-ddp, tf-mwms, tf-ps, jax-dp.",
     ),
 ]
 PeerScripts = Annotated[
@@ -187,7 +189,8 @@ PeerScripts = Annotated[
     typer.Option(
         "--peer",
         metavar="SYSTEM=SCRIPT",
-        help="The script for a system. Default: NAME.ddp.py, NAME.keras.py beside SCRIPT.",
+        help="The script for a system. Default, beside SCRIPT: NAME.ddp.py, NAME.keras.py, "
+        "NAME.jax.py, NAME.fit.py (keras-…).",
     ),
 ]
 DryRun = Annotated[

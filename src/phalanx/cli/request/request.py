@@ -20,6 +20,7 @@ from phalanx.core.registry import did_you_mean
 from phalanx.core.script.weight_writes import may_write_weights
 from phalanx.core.settings import (
     BALANCES,
+    KERAS_SYSTEMS,
     LOSSES,
     ON_NONFINITE,
     PRECISIONS,
@@ -60,6 +61,8 @@ class Request:
     rate: float | None
     checkpoints: CheckpointTimes
     ship_limit: int | None
+    keras: str | None = None
+    """Which Keras trains, of ``KERAS_SYSTEMS``, where it was asked for."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -118,6 +121,7 @@ class Request:
             adopt=self.adopt,
             private_weights=may_write_weights(self.script),
             loss=cast("LossKind | None", options.loss),
+            keras=self.keras,
         )
         return Job(
             script=self.script,
@@ -158,13 +162,13 @@ def check(
     *,
     module: bool = False,
     joins: bool = True,
-    keras: bool = False,
+    keras: str | None = None,
 ) -> Request:
     """Refuse whatever can be known to be wrong now, in one line each.
 
     ``module``: ``script`` is the name of a module, as for ``python -m``. ``joins``: the script has
-    to call Phalanx, which one of another framework does not. ``keras``: what it distributes
-    itself is left out.
+    to call Phalanx, which one of another framework does not. ``keras``: as ``--framework`` names
+    it; what such a script distributes itself is left out.
     """
     from phalanx.core.script.packages import module_file
     from phalanx.launch.script.script_check import check_script, is_adopted
@@ -184,7 +188,7 @@ def check(
     named = None
     if module:
         script, named = module_file(str(script), Path.cwd())
-    script = check_script(script, joins=joins and not keras)
+    script = check_script(script, joins=joins and keras is None)
     if adopt := joins and is_adopted(script):
         check_adopted(options)
     machines, pool = _machines(options)
@@ -201,6 +205,7 @@ def check(
         rate=rate,
         checkpoints=times,
         ship_limit=ship_limit,
+        keras=keras if keras in KERAS_SYSTEMS else None,
     )
     _check_travel(request)
     check_speeds(slow, request.workers)

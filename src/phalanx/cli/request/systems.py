@@ -12,11 +12,12 @@ import msgspec
 from phalanx.core.errors import InputError, PhalanxError
 from phalanx.core.files import write_whole
 from phalanx.core.registry import did_you_mean
-from phalanx.core.settings import OURS
+from phalanx.core.settings import KERAS_SYSTEMS, OURS
 from phalanx.core.spec import parse_specs
 from phalanx.launch.frameworks.framework import (
     FRAMEWORKS,
-    KERAS,
+    JAX,
+    KERAS_NAMES,
     MIRRORED,
     PARAMETER_SERVER,
     SERVER,
@@ -51,21 +52,27 @@ def read_framework(
     ctx: typer.Context, name: str | None, roles: str | None, script: Path
 ) -> Framework | None:
     """``--framework`` and ``--roles``; what kind of TensorFlow script it is, it says itself."""
-    if name in (None, KERAS):
+    if name is None or name in KERAS_NAMES:
         if roles is not None:
             raise InputError(
                 "--roles is for TensorFlow scripts only", "Add --framework tensorflow."
             )
         return None
     if name not in FRAMEWORKS:
-        raise InputError(f"unknown framework '{name}'", did_you_mean(name, FRAMEWORKS))
+        raise InputError(
+            f"unknown framework '{name}'", did_you_mean(name, [*FRAMEWORKS, *KERAS_SYSTEMS])
+        )
+    from phalanx.launch.frameworks.peer_environments import JAX_PACKAGES
+
     _refuse(ctx, "strategy", "its script synchronises the workers itself")
     for option in ("slow", "rate", "precision", "balance", "checkpoint_every"):
         _refuse(ctx, option, "only Phalanx's training loop supports it")
+    if name != TENSORFLOW and roles is not None:
+        raise InputError("--roles is for TensorFlow scripts only", "Leave it out.")
     if name == TORCH:
-        if roles is not None:
-            raise InputError("--roles is for TensorFlow scripts only", "Leave it out.")
         return Framework(name=name, system=TORCH)
+    if name == JAX:
+        return Framework(name=name, system=JAX, requirements=list(JAX_PACKAGES))
     return _tensorflow(TENSORFLOW, roles, script)
 
 
@@ -99,7 +106,6 @@ def read_systems(
     script: Path,
 ) -> Wanted | None:
     """``--systems`` and ``--peer``; every script is looked for before anything starts."""
-    from phalanx.launch.frameworks.peer_environments import peer_of, sibling_of
     from phalanx.launch.script.script_check import check_script
 
     named = _named_scripts(peers or ())
@@ -112,10 +118,11 @@ def read_systems(
         raise InputError(f"--systems has '{twice}' twice", "To run each again: --repeat N")
     if unused := sorted(set(named) - set(names)):
         raise InputError(f"--peer names {unused[0]}, but --systems does not", "Name it in both.")
-    for option in ("slow", "rate", "precision"):
-        _refuse(ctx, option, "other systems do not support it")
+    if set(names) - {OURS, *KERAS_SYSTEMS}:
+        for option in ("slow", "rate", "precision"):
+            _refuse(ctx, option, "other systems do not support it")
     found = {
-        name: check_script(named.get(name) or sibling_of(script, peer_of(name)), joins=False)
+        name: check_script(named.get(name) or _script_for(name, script), joins=False)
         for name in names
         if name != OURS
     }
@@ -123,6 +130,17 @@ def read_systems(
     chosen = source is not None and source.name == "COMMANDLINE"
     ours = [spec.text for spec in parse_specs(strategies)] if chosen else ["allreduce"]
     return Wanted(names, ours, found)
+
+
+def _script_for(system: str, script: Path) -> Path:
+    """The sibling; but a Keras script is itself what each of Keras' backends trains."""
+    from phalanx.launch.frameworks.peer_environments import peer_of, sibling_of
+    from phalanx.launch.script.script_check import uses_keras
+
+    peer = peer_of(system)
+    if system in KERAS_SYSTEMS and script.is_file() and uses_keras(script):
+        return script
+    return sibling_of(script, peer)
 
 
 def _named_scripts(peers: Sequence[str]) -> dict[str, Path]:
@@ -143,6 +161,13 @@ def framework_of(system: str) -> Framework:
 
     peer = peer_of(system)
     return Framework(name=peer.framework, system=peer.system, requirements=list(peer.requirements))
+
+
+def keras_request(request: Request, system: str, script: Path) -> Request:
+    """The same for a Keras script on one of its backends: Phalanx trains it."""
+    from phalanx.launch.script.script_check import is_adopted
+
+    return replace(request, script=script, adopt=is_adopted(script), keras=system)
 
 
 def framework_job(

@@ -110,8 +110,8 @@ def _simulated(request: Request, out: Output) -> Callable[[StudyCell], Job]:
 def compare_systems(request: Request, wanted: Wanted, batches: list[int | None]) -> int:
     """Every system, the same model, data, batch, seed, epochs and machines; one report."""
     from phalanx.cli.request.study import StudyRun, alternating, show_or_execute, start_of
-    from phalanx.cli.request.systems import framework_job, framework_of
-    from phalanx.core.settings import OURS
+    from phalanx.cli.request.systems import framework_job, framework_of, keras_request
+    from phalanx.core.settings import KERAS_SYSTEMS, OURS
 
     out, batches = start_of(request, batches)
 
@@ -119,13 +119,17 @@ def compare_systems(request: Request, wanted: Wanted, batches: list[int | None])
         if cell.system == OURS:
             return request.job(cell.strategy, cell.batch, repeat=cell.repeat)
         script = wanted.scripts[cell.system]
+        if cell.system in KERAS_SYSTEMS:
+            mine = keras_request(request, cell.system, script)
+            return mine.job(cell.strategy, cell.batch, repeat=cell.repeat)
         return framework_job(
             request, framework_of(cell.system), script, cell.batch, repeat=cell.repeat
         )
 
-    rows = [(system, system, system) for system in wanted.systems]
-    if OURS in wanted.systems:
-        at = wanted.systems.index(OURS)
-        rows[at : at + 1] = [(s, OURS, f"{OURS} {s}") for s in wanted.strategies]
+    rows: list[tuple[str, str, str]] = []
+    for system in wanted.systems:
+        ours = system == OURS or system in KERAS_SYSTEMS
+        strategies = wanted.strategies if ours else [system]
+        rows += [(s, system, f"{system} {s}" if ours else system) for s in strategies]
     cells = alternating(rows, batches, request.options.repeat)
     return show_or_execute(StudyRun(request, cells, out, make_job), out, request.options.dry_run)

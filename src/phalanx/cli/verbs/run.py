@@ -10,6 +10,7 @@ import typer
 from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
 from phalanx.core.errors import InputError
+from phalanx.launch.frameworks.framework import KERAS_NAMES
 
 if TYPE_CHECKING:
     from phalanx.cli.request.request import Request
@@ -56,7 +57,7 @@ def run(
     foreign = read_framework(ctx, framework, roles, script)
     check_at_least("--batch", options.batch, 1)
     refuse_two_batches(options.batch, options.batch_per_worker)
-    joins, keras = foreign is None, framework == "keras"
+    joins, keras = foreign is None, framework if framework in KERAS_NAMES else None
     request = check(options, script, ctx.obj, module=module, joins=joins, keras=keras)
     out = Output(options.json)
     for warning in request.warnings:

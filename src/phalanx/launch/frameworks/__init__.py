@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phalanx.core.settings import RunSettings
-from phalanx.launch.frameworks import tensorflow_scripts, torch_scripts
-from phalanx.launch.frameworks.framework import CHIEF, TENSORFLOW, Framework, Places, Process
+from phalanx.launch.frameworks import jax_scripts, tensorflow_scripts, torch_scripts
+from phalanx.launch.frameworks.framework import CHIEF, JAX, TENSORFLOW, Framework, Places, Process
 from phalanx.launch.frameworks.seating import places_of, plan_for, roles_by_rank, seat
 
 __all__ = [
@@ -33,6 +33,8 @@ def environment_of(framework: str, places: Places) -> dict[int, dict[str, str]]:
     """The variables of each rank."""
     if framework == TENSORFLOW:
         return tensorflow_scripts.environment(places)
+    if framework == JAX:
+        return jax_scripts.environment(places)
     return torch_scripts.environment(places)
 
 

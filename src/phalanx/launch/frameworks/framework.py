@@ -7,9 +7,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-TORCH, TENSORFLOW, KERAS = "torch", "tensorflow", "keras"
-FRAMEWORKS = (TORCH, TENSORFLOW, KERAS)
+from phalanx.core.settings import KERAS_SYSTEMS
+
+TORCH, TENSORFLOW, JAX, KERAS = "torch", "tensorflow", "jax", "keras"
+FRAMEWORKS = (TORCH, TENSORFLOW, JAX, KERAS)
 """What ``--framework`` names. Of a ``keras`` script ``model.fit`` is Phalanx' own."""
+KERAS_NAMES = (KERAS, *KERAS_SYSTEMS)
+"""Scripts whose ``model.fit`` is ours, with the backend where it is named."""
 CHIEF, WORKER, SERVER = "chief", "worker", "ps"
 """TensorFlow's names of tasks. Processes of torch are all workers."""
 MIRRORED, PARAMETER_SERVER = "tf-mwms", "tf-ps"
@@ -20,7 +24,7 @@ class Framework(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     system: str
-    """What reports call it: torch, torch-ddp, tf-mwms, tf-ps."""
+    """What reports call it: torch, torch-ddp, tf-mwms, tf-ps, jax-dp."""
     roles: dict[str, int] = {}
     """How many of each, as asked for; empty leaves it to the number of machines."""
     python: str | None = None

@@ -20,9 +20,11 @@ from pathlib import Path
 from phalanx.core.errors import InputError, MachineError
 from phalanx.core.files import cache_home
 from phalanx.core.registry import did_you_mean
-from phalanx.core.settings import OURS
+from phalanx.core.settings import KERAS_SYSTEMS, OURS
 from phalanx.core.terminal import Say
 from phalanx.launch.frameworks.framework import (
+    JAX,
+    KERAS,
     MIRRORED,
     PARAMETER_SERVER,
     TENSORFLOW,
@@ -30,12 +32,14 @@ from phalanx.launch.frameworks.framework import (
     Framework,
 )
 
+JAX_PACKAGES = ("keras==3.15.*", "jax==0.10.*")
 TENSORFLOW_PACKAGES = ("tensorflow==2.21.*", "tf-keras==2.21.*")
 """With tf_keras, because Keras 3 cannot train under MultiWorkerMirrored."""
 VARIABLE = "PHALANX_TF_ENV"
 """A folder with an environment that has TensorFlow: it is used as it is."""
 LIMIT = 1800.0
-_MODULES = {TENSORFLOW: ("tensorflow", "tf_keras")}
+_MODULES = {TENSORFLOW: ("tensorflow", "tf_keras"), JAX: ("keras", "jax")}
+_REQUIRED = {TENSORFLOW: TENSORFLOW_PACKAGES, JAX: JAX_PACKAGES}
 _MARK = "phalanx-requirements.txt"
 
 
@@ -51,7 +55,7 @@ class PeerSystem:
 
     @property
     def requirements(self) -> tuple[str, ...]:
-        return TENSORFLOW_PACKAGES if self.framework == TENSORFLOW else ()
+        return _REQUIRED.get(self.framework, ())
 
 
 PEERS = {
@@ -60,6 +64,8 @@ PEERS = {
         PeerSystem("torch-ddp", TORCH, ".ddp.py", "torch DistributedDataParallel"),
         PeerSystem(MIRRORED, TENSORFLOW, ".keras.py", "TensorFlow MultiWorkerMirroredStrategy"),
         PeerSystem(PARAMETER_SERVER, TENSORFLOW, ".keras.py", "TensorFlow ParameterServerStrategy"),
+        PeerSystem("jax-dp", JAX, ".jax.py", "Keras' DataParallel on JAX"),
+        *(PeerSystem(name, KERAS, ".fit.py", f"Keras on {b}") for name, b in KERAS_SYSTEMS.items()),
     )
 }
 
@@ -85,7 +91,7 @@ def python_of(framework: Framework) -> Path:
     """The Python of this machine that runs such scripts, whether or not it is made yet."""
     if _is_ours(framework):
         return Path(sys.executable)
-    named = os.environ.get(VARIABLE)
+    named = _named(framework)
     folder = Path(named).expanduser() if named else cache_home() / "peers" / _name(framework)
     return folder / "bin" / "python"
 
@@ -93,14 +99,15 @@ def python_of(framework: Framework) -> Path:
 def environment_for(framework: Framework, say: Say) -> Path:
     """The same, made if it is missing; raises what hinders it."""
     python = python_of(framework)
-    if _is_ours(framework) or os.environ.get(VARIABLE):
+    named = _named(framework)
+    if _is_ours(framework) or named:
         # Looks for the packages only: importing them takes seconds.
         code = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))"
         words = [str(python), "-c", code, *_MODULES.get(framework.name, ())]
         if not (python.exists() and subprocess.run(words, timeout=60.0).returncode == 0):
-            named = os.environ.get(VARIABLE)
             raise InputError(
-                f"{named} has no TensorFlow", f"Install it there, or unset {VARIABLE}."
+                f"{named} has no {' and '.join(_MODULES[framework.name])}",
+                f"Install it there, or unset {VARIABLE}.",
             )
         return python
     folder, content = python.parents[1], _content(framework)
@@ -112,10 +119,14 @@ def environment_for(framework: Framework, say: Say) -> Path:
     return python
 
 
+def _named(framework: Framework) -> str | None:
+    return os.environ.get(VARIABLE) if framework.name == TENSORFLOW else None
+
+
 def _is_ours(framework: Framework) -> bool:
     """Whether this very Python will do: always for torch, else where the packages are in it."""
     modules = _MODULES.get(framework.name, ())
-    if os.environ.get(VARIABLE) and modules:
+    if _named(framework):
         return False
     return all(importlib.util.find_spec(module) is not None for module in modules)
 

@@ -234,7 +234,7 @@ def describe_launch(job: Job, paths: RunPaths, workers: list[WorkerCommand]) -> 
         resumes=job.resumes,
         pool=str(job.fleet.pool.resolve()) if job.fleet.pool else None,
         framework=framework,
-        system=framework.system if framework else OURS,
+        system=framework.system if framework else job.settings.keras or OURS,
         decides=deciding(roles),
         joins=framework is None,
     )
@@ -262,7 +262,14 @@ def process_variables(job: Job, slot: Slot) -> dict[str, str]:
         settings.CPUS: ",".join(map(str, slot.cpus)),
         "PYTHONUNBUFFERED": "1",
         **dict.fromkeys(settings.THREADS, str(slot.threads)),
+        **_keras_backend(job.settings.keras),
     }
+
+
+def _keras_backend(system: str | None) -> dict[str, str]:
+    """The one that was asked for, or that of this shell: other machines have none of their own."""
+    backend = settings.KERAS_SYSTEMS.get(system or "", os.environ.get(settings.KERAS_BACKEND))
+    return {settings.KERAS_BACKEND: backend} if backend else {}
 
 
 def with_own_threads(slot: Slot, environment: Mapping[str, str]) -> Slot:

@@ -55,6 +55,11 @@ def is_adopted(script: Path) -> bool:
     return not _look(script, script.read_bytes()).calls
 
 
+def uses_keras(script: Path) -> bool:
+    look = _look(script, script.read_bytes())
+    return look.keras or "keras" in look.imports
+
+
 def may_call_phalanx(script: Path) -> bool:
     look = _look(script, script.read_bytes())
     return look.calls or look.unclear

@@ -15,7 +15,7 @@ import msgspec
 
 from phalanx.core.files import read_bounded, read_lines
 from phalanx.core.run_folder.run_paths import RunPaths, beside
-from phalanx.core.settings import OURS, RunSettings
+from phalanx.core.settings import KERAS_SYSTEMS, OURS, RunSettings
 from phalanx.observe.events.event_types import Joined, MachineSample
 from phalanx.observe.events.timeline import RankLog, read_ranks
 
@@ -59,6 +59,10 @@ class LaunchRecord(msgspec.Struct, kw_only=True):
     workers: list[WorkerRecord] = []
     resumes: str | None = None
     system: str = OURS
+
+    @property
+    def ours(self) -> bool:
+        return self.system == OURS or self.system in KERAS_SYSTEMS
 
 
 class ControllerRecord(msgspec.Struct, kw_only=True):

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.core.settings import OURS, describe_emulation
+from phalanx.core.settings import describe_emulation
 from phalanx.observe.events.event_types import Saved
 from phalanx.observe.events.strategy_phases import split_phases
 from phalanx.observe.events.timeline import RankLog
@@ -70,7 +70,7 @@ def summarise_files(
     _add_outcome(summary, run, generation)
     add_steps(summary, ranks, split_phases(ranks, run.strategy or ""))
     add_shares(summary, ranks)
-    if summary.system == OURS:  # another system's processes do not count what they send
+    if run.launch.ours:  # another system's processes do not count what they send
         add_bytes(summary, ranks)
     _add_worth(summary, run)
     _add_extras(summary, run)
@@ -153,12 +153,12 @@ def _add_outcome(summary: Summary, run: RunFiles, generation: int) -> None:
     _add_checkpoints(summary, ranks, None if began is None else began - before)
     summary.seconds = _elapsed(run)
     summary.phases = _phases(ranks)
-    if not run.joined or (run.launch.system != OURS and not summary.history):
+    if not run.joined or (not run.launch.ours and not summary.history):
         return
     summary.epochs = sum(not row.get("earlier") for row in summary.history)
     samples = sum(log.samples for log in ranks)
     summary.samples_lost = sum(event.lost for log in ranks for event in log.settled)
-    if summary.status == DONE and summary.system == OURS:
+    if summary.status == DONE and run.launch.ours:
         summary.unreported = [log.rank for log in ranks if log.joined and not log.finished]
     summary.samples = samples or sum(done.samples for log in ranks for done in log.epochs)
     train = summary.phases.train
