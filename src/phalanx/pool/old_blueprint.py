@@ -13,12 +13,11 @@ from tempfile import TemporaryDirectory
 
 from phalanx.core.errors import InputError
 from phalanx.pool.blueprint import read_blueprint
-from phalanx.pool.machine import Machine
+from phalanx.pool.machine import FILE_FIELDS, Machine
 
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+|\s+')
 _WORDS = {"yes": "true", "no": "false"}
-_SHOWN = ("host", "port", "user", "key", "jump", "python", "gpus", "cores", "memory", "watts",
-          "price_per_hour", "energy_efficient", "data")  # fmt: skip
+_SHOWN = [name for name in FILE_FIELDS if name not in ("name", "password")]
 
 
 @dataclass(frozen=True)
@@ -75,14 +74,18 @@ def repaired(text: str) -> tuple[str, int, int]:
 
 def _line(machine: Machine) -> str:
     chosen = machine.model_fields_set & set(_SHOWN) | {"host"}
-    fields = [f"{name}: {_value(getattr(machine, name))}" for name in _SHOWN if name in chosen]
+    fields = [
+        f"{name}: {_value(getattr(machine, name), 'B' if name == 'memory' else '')}"
+        for name in _SHOWN
+        if name in chosen
+    ]
     fields += ["password: prompt"] if machine.password is not None else []
     return f"  {machine.name}: {{{', '.join(fields)}}}"
 
 
-def _value(value: object) -> str:
+def _value(value: object, unit: str = "") -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    text = str(value)
+    text = f"{value}{unit}"
     plain = re.fullmatch(r"[\w./~@+-]+", text) is not None
     return text if plain else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

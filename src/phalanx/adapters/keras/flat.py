@@ -32,6 +32,11 @@ class VariableRow:
         """A copy, which nobody else changes: frameworks may use its memory."""
         return torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
 
+    def split(self, flat: Any) -> list[Any]:
+        """An array of a framework, as its variables."""
+        spans = zip(self.spans, self.shapes, strict=True)
+        return [flat[start:end].reshape(shape) for (start, end), shape in spans]
+
     def give(self, flat: Tensor, used: Sequence[int], parameters: Sequence[nn.Parameter]) -> None:
         """Of a row with the gradients of those that are ``used``, to each its own."""
         for parameter in parameters:

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from phalanx.core.errors import InputError
 
-AVERAGED = {"moving_mean": "running_mean", "moving_variance": "running_var"}
-"""Statistics of batch normalisation, and what the engine averages over workers."""
+AVERAGED = {"moving_mean", "moving_variance"}
+"""Statistics of batch normalisation, which the engine averages over workers."""
 
 
 class Guest:
@@ -25,6 +25,8 @@ class Guest:
 
     shows_losses = False
     """Whether the engine sees them go backwards."""
+    shares_memory = False
+    """Whether the mirror is the model's own variables."""
 
     def __init__(self, model: Any) -> None:
         self.model, self.optimizer = model, model.optimizer
@@ -38,19 +40,21 @@ class Guest:
             [(v, self._buffer(v)) for v in self.states],
             [self._buffer(v) for v in frozen],
         )
-        self.buffers = [(v, b) for v, b in zip(self.states, self._all_buffers(), strict=True)]
+        self.buffers = [(v, self.module.buffer_of[id(v)]) for v in self.states]
         self.frozen = list(zip(frozen, self.module.frozen, strict=True))
+        self.all_variables = [*self.variables, *self.states, *frozen]
         self.module.refresh = self.read_buffers
+        self.own_step = not type(model).train_step.__module__.startswith("keras.")
         self._given: list[Any] = []
         self._prepare()
 
     # -- what a backend decides --------------------------------------------------------------
 
     def _mirror(self, variable: Any) -> nn.Parameter:
-        return nn.Parameter(_copy_of(variable))
+        return nn.Parameter(copy_of(variable))
 
     def _buffer(self, variable: Any) -> Tensor:
-        return _copy_of(variable)
+        return copy_of(variable)
 
     def _prepare(self) -> None:
         """Make what ``gradients`` needs."""
@@ -61,7 +65,7 @@ class Guest:
         return rows
 
     def save_metrics(self) -> list[Any]:
-        return [_copy_of(variable).numpy() for variable in self.model.metrics_variables]
+        return [copy_of(variable).numpy() for variable in self.model.metrics_variables]
 
     def restore_metrics(self, saved: list[Any]) -> None:
         """A step on samples that do not count is not to be seen in them."""
@@ -74,6 +78,24 @@ class Guest:
     def gradients(self, batch: Any) -> dict[str, Any]:
         """A training step of the model, up to its optimizer: fills ``.grad``, returns logs."""
         raise NotImplementedError
+
+    def unchanged(self) -> list[Tensor]:
+        """Copies of what a ``train_step`` leaves alone: what is trained, and what is frozen."""
+        return [copy_of(v) for v in (*self.variables, *(v for v, _ in self.frozen))]
+
+    def checked_gradients(self, batch: Any) -> dict[str, Any]:
+        """The same, of a ``train_step`` of the script's own: refuse one that writes weights."""
+        before, logs = self.unchanged(), self.gradients(batch)
+        variables = [*self.variables, *(variable for variable, _ in self.frozen)]
+        for variable, old, new in zip(variables, before, self.unchanged(), strict=True):
+            if not torch.equal(old, new):
+                raise InputError(
+                    f"the model's train_step writes {variable.path} itself, beside its "
+                    "optimizer's update",
+                    "Phalanx updates the weights after train_step: write them in a callback at "
+                    "the end of an epoch, or train with one worker.",
+                )
+        return logs
 
     def load(self) -> None:
         """The mirror's parameters become those that the next step computes with."""
@@ -90,15 +112,29 @@ class Guest:
         for variable, parameter in self.frozen:
             variable.assign(parameter.detach().numpy())
 
+    def take_states(self, values: Sequence[Tensor]) -> None:
+        """What is not trained by gradients becomes ``values``, in mirror and model."""
+        for (variable, mirror), value in zip((*self.buffers, *self.frozen), values, strict=True):
+            mirror.detach().copy_(value)
+            variable.assign(value.numpy())
+
+    def count_steps(self, steps: int) -> None:
+        """So many updates were made: a ``train_step`` of the script's own may ask."""
+        self.optimizer._iterations.assign(steps)
+
     # -- the optimizer, which the engine's stands in for ---------------------------------------
 
     @contextmanager
     def intercepted(self) -> Iterator[None]:
         """Inside, gradients that reach the model's optimizer are taken instead of applied."""
+        from keras.src.optimizers.base_optimizer import BaseOptimizer
+
         object.__setattr__(self.optimizer, "apply", self._take)
+        others, BaseOptimizer.apply = BaseOptimizer.apply, _refuse_other
         try:
             yield
         finally:
+            BaseOptimizer.apply = others
             object.__delattr__(self.optimizer, "apply")
 
     def _take(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
@@ -109,8 +145,8 @@ class Guest:
             place = self._places.get(id(variable))
             if place is None:
                 raise InputError(
-                    f"the model's train_step updates {variable.path}, which is no trainable "
-                    "variable of the model",
+                    f"the model's train_step updates {variable.path}, which is not among the "
+                    "model's trainable variables",
                     "Let it update the model's trainable_variables.",
                 )
             found[place] = gradient
@@ -130,8 +166,13 @@ class Guest:
             )
         return found
 
-    def _all_buffers(self) -> list[Tensor]:
-        return [self.module.buffer_of[id(v)] for v in self.states]
+
+def _refuse_other(*args: Any, **kwargs: Any) -> None:
+    raise InputError(
+        "the model's train_step updates variables by an optimizer that the model was not compiled "
+        "with",
+        "Phalanx exchanges the gradients of one optimizer: train such models with one worker.",
+    )
 
 
 class _Mirror(nn.Module):
@@ -158,9 +199,8 @@ def _module_of(
         module.frozen.append(parameter)
         module.register_parameter(f"frozen_{i}", parameter)
     for variable, buffer in states:
-        averaged = AVERAGED.get(variable.name)
         holder: nn.Module = module
-        if averaged is not None:  # the engine looks for modules that have running statistics
+        if variable.name in AVERAGED:  # the engine looks for modules that have running statistics
             holder = nn.Module()
             module.add_module(_free_name(module, variable.path), holder)
             holder.register_buffer("running_mean", buffer)
@@ -192,7 +232,7 @@ def _states_and_frozen(model: Any) -> tuple[list[Any], list[Any]]:
     return states, [v for v in others if id(v) not in kept]
 
 
-def _copy_of(variable: Any) -> Tensor:
+def copy_of(variable: Any) -> Tensor:
     from keras import ops
 
     return torch.from_numpy(ops.convert_to_numpy(variable.value).copy())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils import dlpack
 
 from phalanx.adapters.keras.flat import VariableRow
@@ -17,17 +19,16 @@ class JaxGuest(Guest):
         import jax
 
         self._jax, model, layout = jax, self.model, VariableRow(self.variables)
-        self._layout, self._used = layout, list[int]()
+        self._layout, self._used, self._written = layout, list[int](), ()
 
         def gradients(flat: Any, others: Any, state: Any, metrics: Any, batch: Any) -> Any:
-            spans = zip(layout.spans, layout.shapes, strict=True)
-            trained = [flat[start:end].reshape(shape) for (start, end), shape in spans]
+            trained = layout.split(flat)
             with self.intercepted():
                 logs, after = model.train_step((trained, others, state, metrics), batch)
             found = self._taken()
             self._used = [i for i, g in enumerate(found) if g is not None]
             row = jax.numpy.concatenate([found[i].reshape(-1) for i in self._used])
-            return logs, row, after[1], after[3]
+            return logs, row, after[0] if self.own_step else (), after[1], after[3]
 
         compiles = not model.run_eagerly and model.jit_compile
         self._gradients = jax.jit(gradients, donate_argnums=(1, 3)) if compiles else gradients
@@ -50,8 +51,22 @@ class JaxGuest(Guest):
     def begin_epoch(self) -> None:
         self._read()
 
+    def unchanged(self) -> list[Tensor]:
+        values = dict(zip(map(id, self.model.non_trainable_variables), self._others, strict=True))
+        frozen = [values[id(variable)] for variable, _ in self.frozen]
+        trained = self._written or self._layout.split(self._flat)
+        return [torch.from_numpy(np.array(value)) for value in (*trained, *frozen)]
+
+    def take_states(self, values: Sequence[Tensor]) -> None:
+        super().take_states(values)
+        self._read()
+
+    def count_steps(self, steps: int) -> None:
+        super().count_steps(steps)
+        self._state = [v.value for v in self.optimizer.variables]
+
     def gradients(self, batch: Any) -> dict[str, Any]:
-        logs, found, self._others, self._metrics = self._gradients(
+        logs, found, self._written, self._others, self._metrics = self._gradients(
             self._flat, self._others, self._state, self._metrics, batch
         )
         self._layout.give(dlpack.from_dlpack(found), self._used, self.parameters)

@@ -62,12 +62,25 @@ def rule_of(optimizer: Any, variables: Sequence[Any], mirror: Sequence[nn.Parame
     return kind(given, **options)
 
 
-def rate_of(optimizer: Any) -> float:
-    return float(optimizer.learning_rate)
+def rate_of(optimizer: Any, step: int | None = None) -> float:
+    """A schedule's of ``step``; a function without arguments is asked anew each time."""
+    from keras.optimizers import schedules
+
+    rate = optimizer._learning_rate
+    if step is None or not callable(rate):
+        return float(optimizer.learning_rate)
+    return float(rate(step) if isinstance(rate, schedules.LearningRateSchedule) else rate())
 
 
 def _check(optimizer: Any, variables: Sequence[Any]) -> None:
     name = type(optimizer).__name__
+    if optimizer is None:
+        raise InputError("the model has no optimizer", "Give model.compile an optimizer.")
+    if name == "LossScaleOptimizer":
+        raise InputError(
+            "the optimizer scales the loss (mixed_float16), which Phalanx does not do",
+            'Use keras.mixed_precision.set_global_policy("mixed_bfloat16"), or float32.',
+        )
     if name not in KINDS or not type(optimizer).__module__.startswith("keras."):
         raise InputError(
             f"the optimizer {name} cannot be shared among workers",
@@ -87,32 +100,50 @@ def _check(optimizer: Any, variables: Sequence[Any]) -> None:
 
 
 def read_state(
-    source: Any, parameters: Sequence[nn.Parameter], target: torch.optim.Optimizer
+    source: Any,
+    variables: Sequence[Any],
+    mirror: Sequence[nn.Parameter],
+    target: torch.optim.Optimizer,
 ) -> None:
     """What Keras' optimizer has learnt so far becomes the state of ``target``."""
     from keras import ops
 
     steps = int(source.iterations)
-    for i, parameter in enumerate(parameters if steps else ()):
-        state = target.state[parameter]
+    for variable, parameter in zip(variables, mirror, strict=True) if steps else ():
+        state, place = target.state[parameter], _place(source, variable)
         for slot, kept in _kept(source).items():
-            state[slot] = torch.from_numpy(ops.convert_to_numpy(kept[i].value).copy())
+            state[slot] = torch.from_numpy(ops.convert_to_numpy(kept[place].value).copy())
         if isinstance(target, rules.KerasRule) and target.counts:
             state["step"] = torch.tensor(float(steps))
 
 
 def write_state(
-    source: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], target: Any
+    source: torch.optim.Optimizer,
+    mirror: Sequence[nn.Parameter],
+    variables: Sequence[Any],
+    target: Any,
 ) -> None:
     """The other way."""
     if (product := getattr(target, "_u_product", None)) is not None:  # of Nadam
-        steps = int(source.state[parameters[0]].get("step", 0))
+        steps = int(source.state[mirror[0]].get("step", 0))
         product.assign(rules.nadam_product(target.beta_1, steps))
-    for i, parameter in enumerate(parameters):
+    for variable, parameter in zip(variables, mirror, strict=True):
+        place = _place(target, variable)
         for slot, kept in _kept(target).items():
             value = source.state[parameter].get(slot)
             if value is not None:
-                kept[i].assign(value.detach().cpu().numpy())
+                kept[place].assign(value.detach().cpu().numpy())
+
+
+def _place(optimizer: Any, variable: Any) -> int:
+    """Layers may have been frozen since it was built."""
+    try:
+        return int(optimizer._get_variable_index(variable))
+    except KeyError:
+        raise InputError(
+            f"the optimizer was built without {variable.path}, which is trainable now",
+            "Call model.compile(…) again before model.fit.",
+        ) from None
 
 
 def _kept(optimizer: Any) -> dict[str, list[Any]]:

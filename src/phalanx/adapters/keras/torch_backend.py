@@ -10,7 +10,7 @@ from phalanx.adapters.keras.guest import Guest
 
 
 class TorchGuest(Guest):
-    shows_losses = True
+    shows_losses = shares_memory = True
 
     def _mirror(self, variable: Any) -> nn.Parameter:
         parameter: nn.Parameter = variable.value
@@ -38,6 +38,8 @@ class TorchGuest(Guest):
         return logs
 
     def show(self) -> None:
-        """They are the same."""
+        """Its variables are the mirror. Outside of steps Keras leaves a model in this mode."""
+        self.model.eval()
 
-    show_frozen = show
+    def show_frozen(self) -> None:
+        """They are the same."""

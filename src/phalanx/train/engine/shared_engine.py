@@ -194,6 +194,9 @@ class SharedEngine(Engine):
         if self.apart:
             self._phases.drain()
 
+    def come_to_rest(self) -> None:
+        self._phases.drain()
+
     def _tell_shares(self, change: ShareChange) -> None:
         if self.rank == 0:
             self._listener.shares_changed(change)

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from phalanx.core import settings
+from phalanx.core.errors import InputError
 from phalanx.core.settings import RunSettings
 from phalanx.train.keras.stand_ins import stand_in
 
@@ -69,6 +70,15 @@ def adopt_fit(keras: ModuleType) -> None:
         return shared_fit(self, plain.__get__(self), *args, **kwargs)
 
     kind.fit = fit
+    if int(os.environ.get(settings.WORKERS, "1")) > 1:
+        kind.train_on_batch = _refuse_batches
+
+
+def _refuse_batches(model: Any, *args: Any, **kwargs: Any) -> Any:
+    raise InputError(
+        "the script calls model.train_on_batch, which Phalanx does not distribute",
+        "Train with model.fit, with a train_step of your own where its step is special.",
+    )
 
 
 def seed_backend(keras: Any) -> None:

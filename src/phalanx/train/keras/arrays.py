@@ -78,6 +78,8 @@ class ArraySource:
         self._epochs = epochs_of(model, over)
         self.words = f"arrays of {len(reader):,} samples"
         self.steps: int = self._epochs.num_batches
+        self.drawn = self.steps
+        """Batches of the epoch in hand: of ``steps_per_epoch`` the last one may have fewer."""
 
         build_as_keras(model, self._epochs, lambda found: reader.fetch(_numbers(found), 0))
         self.first = reader.fetch(torch.arange(min(self.batch, len(reader))), 0)
@@ -86,7 +88,8 @@ class ArraySource:
     def begin(self, meeting: Meeting) -> Tensor:
         """The order of an epoch: the first worker's."""
         self._opened = batches_of(self._epochs)
-        mine = torch.cat([_numbers(batch) for batch in islice(self._opened, self.steps)])
+        found = [_numbers(batch) for batch in islice(self._opened, self.steps)]
+        self.drawn, mine = len(found), torch.cat(found)
         order: Tensor = meeting.from_first(mine)
         return order
 

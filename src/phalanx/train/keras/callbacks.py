@@ -9,9 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from phalanx.core.errors import InputError
+
 _INSIDE = (
     "on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end",
 )  # fmt: skip
+
+
+_SAVE = {"ModelCheckpoint", "LambdaCallback", "SwapEMAWeights"}
 
 
 def callbacks_of(
@@ -20,11 +25,15 @@ def callbacks_of(
     """Keras' own list of them, for this worker."""
     from keras import callbacks as keras_callbacks
 
-    if isinstance(given, keras_callbacks.CallbackList):
-        given = given.callbacks
-    chosen = list(given) if isinstance(given, Iterable) else [given] if given else []
+    chosen = given_callbacks(given)
+    for each in chosen:
+        if isinstance(each, keras_callbacks.BackupAndRestore):
+            raise InputError(
+                "BackupAndRestore would restore one worker only",
+                "Leave it out: Phalanx saves checkpoints itself, and goes on by phalanx resume.",
+            )
     if not first:
-        chosen = [each for each in chosen if _acts_inside(each)]
+        chosen = [each for each in chosen if acts_inside(each)]
     if verbose == "auto" and launched:
         verbose = 2  # one line an epoch: a bar is for terminals
     return keras_callbacks.CallbackList(
@@ -38,7 +47,32 @@ def callbacks_of(
     )
 
 
-def _acts_inside(callback: Any) -> bool:
+def given_callbacks(given: Any) -> list[Any]:
+    """What ``fit`` was given, as a list."""
+    given = getattr(given, "callbacks", given)
+    return list(given) if isinstance(given, Iterable) else [given] if given else []
+
+
+def sees_batches(callback: Any) -> bool:
+    """Whether it may look at the model between two batches."""
+    return acts_inside(callback) or getattr(callback, "save_freq", "epoch") != "epoch"
+
+
+def may_save(callback: Any) -> bool:
+    """Whether it may use the optimizer after an epoch."""
+    kind = type(callback)
+    return not kind.__module__.startswith("keras.") or kind.__name__ in _SAVE
+
+
+def begins_epochs(callback: Any) -> bool:
+    """Whether it may change weights before an epoch."""
+    kind = type(callback)
+    if kind.__module__.startswith("keras."):
+        return kind.__name__ == "LambdaCallback"
+    return "on_epoch_begin" in {name for owner in kind.__mro__[:-2] for name in vars(owner)}
+
+
+def acts_inside(callback: Any) -> bool:
     """Keras' own only show and save, but for a ``LambdaCallback``."""
     kind = type(callback)
     if any(name in vars(callback) for name in _INSIDE):

@@ -6,22 +6,35 @@ step computes is the model's own ``train_step``, see :mod:`phalanx.adapters.kera
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from phalanx.adapters.keras.guest import Guest
-from phalanx.adapters.keras.optimizers import read_state, rule_of, write_state
+from phalanx.adapters.keras.guest import copy_of
+from phalanx.adapters.keras.optimizers import rate_of, read_state, rule_of, write_state
 from phalanx.core.errors import InputError
-from phalanx.core.spec import parse_spec
-from phalanx.train.keras.arrays import ArraySource
-from phalanx.train.keras.callbacks import callbacks_of
+from phalanx.train.keras.callbacks import (
+    begins_epochs,
+    callbacks_of,
+    given_callbacks,
+    may_save,
+    sees_batches,
+)
 from phalanx.train.keras.epochs import Asked
 from phalanx.train.keras.loss_check import check_loss
 from phalanx.train.keras.meeting import Meeting
 from phalanx.train.keras.seeds import KerasSeeds
-from phalanx.train.keras.streams import StreamSource
+from phalanx.train.keras.setup import (
+    backend_of,
+    check_clipping,
+    check_options,
+    notes_of,
+    source_of,
+    tests_itself,
+)
 from phalanx.train.keras.validation import part_of, unpacked
 from phalanx.train.loop.assembly import build_worker
 from phalanx.train.loop.gradient_weight import NEXT_TO_NOTHING
@@ -71,16 +84,19 @@ class SharedFit:
                 "Name machines and strategy: phalanx run SCRIPT --machines all --strategy "
                 "allreduce",
             )
-        _check_clipping(model.optimizer, environment)
+        check_options(environment)
+        check_clipping(model.optimizer, environment)
         backend = backend_of()
-        self._epochs = environment.settings.epochs or asked.epochs
+        chosen = environment.settings.epochs
+        self._epochs = asked.initial_epoch + chosen if chosen else asked.epochs
         self._seeds = KerasSeeds(model)
-        self._source = _source_of(model, asked, environment, backend, self._seeds)
+        self._source = source_of(model, asked, environment, backend, self._seeds)
         note = check_loss(model, self._source.first) if environment.workers > 1 else None
         self._guest = backend(model)
         self._rule = rule_of(model.optimizer, self._guest.variables, self._guest.parameters)
-        read_state(model.optimizer, self._guest.parameters, self._rule)
-        self._parts, self._loop = self._join(environment)
+        read_state(model.optimizer, self._guest.variables, self._guest.parameters, self._rule)
+        device = self._guest.parameters[0].device if self._guest.parameters else environment.device
+        self._parts, self._loop = self._join(replace(environment, device=device))
         self._reader = self._parts.readers.of(self._source.reader, trains=True)
         self._parts.trained.keepers["keras"] = KeptRate(model.optimizer)
         notes = [note, RESUMED if self._parts.resumed is not None else None]
@@ -93,26 +109,25 @@ class SharedFit:
         """Of the epoch: losses times samples, and samples."""
         self._stops = False
         """Whether a callback asked for it inside an epoch, which all workers end first."""
+        given = given_callbacks(asked.callbacks)
+        self._watched = any(map(sees_batches, given))
+        self._saves = self._rule if any(map(may_save, given)) else None
+        self._begins = any(map(begins_epochs, given))
+        self._logs: dict[str, Any] = {}
+        """Of the last batch."""
 
     def _join(self, environment: Environment) -> tuple[WorkerParts, TrainingLoop]:
         parts, loop = build_worker(
             environment, self._guest.module, self._rule, buffers="auto", loss="mean", trial=None,
-            seeds=self._seeds, notes=self._notes(),
+            seeds=self._seeds, notes=notes_of(self._guest, self._source, environment.workers),
         )  # fmt: skip
-        loop.adopt(self._epochs)
+        loop.adopt(max(self._epochs - self._asked.initial_epoch, 0))
         parts.steps.keeps_gradients = False
+        self._guest.begin_epoch()  # what it has read so far was before seeds were set apart
         self._guest.show_frozen()
         self._guest.load()
         self._guest.show()
         return parts, loop
-
-    def _notes(self) -> list[str]:
-        model, source = self._model, self._source
-        count = sum(p.numel() for p in self._guest.parameters)
-        return [
-            f"Keras: {type(model).__name__} of {count:,} parameters, "
-            f"{type(model.optimizer).__name__}; {source.words}, batch {source.batch}"
-        ]
 
     def train(self) -> Any:
         asked, model, meeting = self._asked, self._model, self._meeting
@@ -122,26 +137,31 @@ class SharedFit:
             steps=self._source.steps,
         )  # fmt: skip
         model.stop_training = False
-        callbacks.on_train_begin()
+        with meeting.in_common():
+            callbacks.on_train_begin()
         logs: dict[str, Any] = {}
-        for epoch in range(model._initial_epoch or asked.initial_epoch, self._epochs):
+        for epoch in range(asked.initial_epoch, self._epochs):
             if self._loop.is_before_checkpoint:
                 self._train_epoch(None)
                 continue
             model.reset_metrics()
+            meeting.check_metrics()
             self._guest.begin_epoch()
-            callbacks.on_epoch_begin(epoch)
+            with meeting.in_common() if self._begins else nullcontext():
+                callbacks.on_epoch_begin(epoch)
+            self._guest.begin_epoch()
             meeting.follow_first()
             self._train_epoch(callbacks)
-            with meeting.in_common():
+            with meeting.in_common(self._saves):
                 logs = self._figures(epoch, callbacks)
                 callbacks.on_epoch_end(epoch, logs)
                 model.stop_training = model.stop_training or self._stops
                 meeting.follow_first()
             if model.stop_training:
                 break
-        with meeting.in_common():
+        with meeting.in_common(self._saves):
             callbacks.on_train_end(logs)
+            model.history.history = meeting.from_first(model.history.history)
         self._finish()
         return model.history
 
@@ -154,9 +174,12 @@ class SharedFit:
             if not number and self._parts.resumed is not None:
                 self._show_restored()
             self._seeds.enter_pass()
-            callbacks.on_train_batch_begin(number)
-            logs = self._step(*source.unpack(batch, self._parts.stopwatch.batch_samples))
-            callbacks.on_train_batch_end(number, logs)
+            step = self._done + (self._loop.reached - 1) // source.batch  # that all have come to
+            with self._watching(step):
+                callbacks.on_train_batch_begin(number)
+            logs = self._step(*source.unpack(batch, self._parts.stopwatch.batch_samples), step)
+            with self._watching(step + 1):
+                callbacks.on_train_batch_end(number, logs)
             if self._model.stop_training:
                 self._stops = True
                 if self._meeting.workers == 1:
@@ -165,7 +188,7 @@ class SharedFit:
         self._seeds.leave_pass()  # what follows is drawn by all alike
         if not self._stops or self._meeting.workers > 1:
             source.end(self._meeting)
-        self._done += -(-self._loop.reached // source.batch) if self._stops else source.steps
+        self._done += -(-self._loop.reached // source.batch) if self._stops else source.drawn
         self._model.optimizer._iterations.assign(self._done)
         self._seen = 0.0, 0
 
@@ -174,13 +197,16 @@ class SharedFit:
         self._guest.show()
         self._guest.begin_epoch()
 
-    def _step(self, batch: Any, samples: int) -> dict[str, Any]:
+    def _step(self, batch: Any, samples: int, step: int) -> dict[str, Any]:
         """``samples``: of the batch, those that count."""
-        counted = None if samples else self._guest.save_metrics()
-        logs = self._guest.gradients(batch)
+        guest = self._guest
+        counted = None if samples else guest.save_metrics()
+        checks = guest.own_step and not self._logs and self._meeting.workers > 1
+        logs = (guest.checked_gradients if checks else guest.gradients)(batch)
+        self._logs = logs
         if counted is not None:
             self._guest.restore_metrics(counted)
-        rate = self._rate()
+        rate = rate_of(self._model.optimizer, step)
         for group in self._rule.param_groups:
             group["lr"] = rate
         self._note_loss(logs, samples)
@@ -196,16 +222,28 @@ class SharedFit:
             return None
         return max(samples / self._source.batch * parties, NEXT_TO_NOTHING)
 
-    def _rate(self) -> float:
-        """A schedule is asked for the step that all workers have come to."""
-        rate = self._model.optimizer._learning_rate
-        if callable(rate):
-            return float(rate(self._done + (self._loop.reached - 1) // self._source.batch))
-        return float(rate)
+    @contextmanager
+    def _watching(self, steps: int) -> Iterator[None]:
+        """Callbacks that act between two batches see the weights, and have to leave them alone."""
+        guest = self._guest
+        if guest.own_step or self._watched:
+            guest.count_steps(steps)
+        if not self._watched or guest.shares_memory:  # those are watched by the engine
+            yield
+            return
+        guest.show()
+        yield
+        for variable, parameter in zip(guest.variables, guest.parameters, strict=True):
+            if not torch.equal(copy_of(variable), parameter.detach()):
+                raise InputError(
+                    f"a callback has written {variable.path} between two batches",
+                    "Write weights at the end of an epoch: on_epoch_end.",
+                )
 
     def _note_loss(self, logs: dict[str, Any], samples: int) -> None:
         """Keras tells the mean of the epoch so far: what of it is the batch in hand's."""
-        if "loss" not in logs or not samples or self._guest.shows_losses:
+        guest = self._guest
+        if "loss" not in logs or not samples or guest.shows_losses or guest.own_step:
             return
         before, seen = self._seen
         whole = float(logs["loss"]) * (seen + samples)
@@ -214,20 +252,29 @@ class SharedFit:
 
     def _figures(self, epoch: int, callbacks: Any) -> dict[str, Any]:
         """Of training, over all workers, and of validation."""
+        from keras.src.utils.python_utils import pythonify_logs
+
         model, asked = self._model, self._asked
         self._meeting.add_metrics()
-        logs = {name: float(value) for name, value in model.get_metrics_result().items()}
+        logs: dict[str, Any] = pythonify_logs(model.get_metrics_result())
+        if set(self._logs) - set(logs):  # Keras then tells what the train_step has told
+            logs = self._meeting.mean_logs(self._logs)
         if asked.validation_data is not None and model._should_eval(epoch, asked.validation_freq):
             found = self._validate(callbacks)
-            logs |= {f"val_{name}": float(value) for name, value in found.items()}
+            logs |= {f"val_{name}": value for name, value in pythonify_logs(found).items()}
         if self._parts.environment.launched:
-            self._parts.figures.log({_column(n): v for n, v in logs.items() if n != "loss"})
+            tells = self._guest.own_step and not self._guest.shows_losses
+            shown = {n: v for n, v in logs.items() if isinstance(v, int | float)}
+            if not tells:
+                shown.pop("loss", None)  # known from its batches
+            self._parts.figures.log({_column(name): value for name, value in shown.items()})
         return logs
 
     def _validate(self, callbacks: Any) -> dict[str, Any]:
         """Of arrays each worker evaluates a part; of a stream, all of it."""
         asked, model, meeting = self._asked, self._model, self._meeting
-        part = part_of(asked.validation_data, meeting.rank, meeting.workers)
+        whole = asked.validation_steps is not None or tests_itself(model)
+        part = part_of(asked.validation_data, meeting.rank, 1 if whole else meeting.workers)
         found: dict[str, Any] = model.evaluate(
             **(part or unpacked(asked.validation_data)), steps=asked.validation_steps,
             batch_size=asked.validation_batch_size or asked.batch_size, callbacks=callbacks,
@@ -242,58 +289,10 @@ class SharedFit:
         self._loop.finish()
         self._guest.load()
         self._guest.show()
-        write_state(self._rule, self._guest.parameters, self._model.optimizer)
+        guest = self._guest
+        write_state(self._rule, guest.parameters, guest.variables, self._model.optimizer)
 
 
 def _column(name: str) -> str:
     """As Phalanx' reports name it."""
     return name.replace("val_", "validation_", 1) if name.startswith("val_") else f"train_{name}"
-
-
-def _check_clipping(optimizer: Any, environment: Environment) -> None:
-    phases = parse_spec(environment.settings.strategy).phases
-    free = next((p.label for p in phases if not p.traits.any_optimizer), None)
-    if optimizer.clipnorm and environment.workers > 1 and free is not None:
-        raise InputError(
-            f"clipnorm limits the gradient of each variable as a whole; under {free} variables are "
-            "updated in parts",
-            "Use global_clipnorm or clipvalue, or the strategy allreduce.",
-        )
-
-
-def _source_of(
-    model: Any, asked: Asked, environment: Environment, guest: type[Guest], seeds: KerasSeeds
-) -> ArraySource | StreamSource:
-    from keras.src.trainers.data_adapters import array_data_adapter
-
-    batch = environment.settings.batch
-    if array_data_adapter.can_convert_arrays((asked.x, asked.y, asked.sample_weight)):
-        return ArraySource(model, asked, batch, guest)
-    if batch:
-        raise InputError(
-            "--batch has no effect: the script's data come in batches already",
-            "Leave it out, and set the batch size where the data are made.",
-        )
-    return StreamSource(model, asked, guest, seeds.in_common)
-
-
-def backend_of() -> type[Guest]:
-    import keras
-
-    match keras.backend.backend():
-        case "torch":
-            from phalanx.adapters.keras.torch_backend import TorchGuest
-
-            return TorchGuest
-        case "tensorflow":
-            from phalanx.adapters.keras.tensorflow_backend import TensorFlowGuest
-
-            return TensorFlowGuest
-        case "jax":
-            from phalanx.adapters.keras.jax_backend import JaxGuest
-
-            return JaxGuest
-        case other:
-            raise InputError(
-                f"Keras' backend {other} does not train", "Use torch, tensorflow or jax."
-            )

@@ -8,6 +8,7 @@ from typing import Any
 
 from phalanx.train.keras.adoption import seed_backend
 from phalanx.train.keras.fitting import shared_fit
+from phalanx.train.start.environment import detect
 
 
 def join(model: Any) -> None:
@@ -16,6 +17,9 @@ def join(model: Any) -> None:
         hooks.end_adoption()
     import keras
 
+    environment = detect()
+    if not environment.launched and environment.workers == 1:
+        return  # plain Python
     seed_backend(keras)
     plain = type(model).fit.__get__(model)
     object.__setattr__(model, "fit", functools.partial(shared_fit, model, plain))

@@ -14,14 +14,20 @@ from typing import Any
 import numpy as np
 import torch
 
+from phalanx.adapters.keras.guest import copy_of
 from phalanx.core.errors import InputError
 
 MOST = 96
 """Samples that are tried."""
 _MEANS = ("sum_over_batch_size", "mean")
+_OF_BATCHES = {"dice", "tversky", "circle"}
+"""Losses of Keras that are a ratio over the whole batch, or over all its pairs."""
 _ROOM, _ROOM_OF_HALVES = 2e-5, 1e-2
 """Of the loss: rounding, in float32 and in 16 bits. A model that was not trained yet has much the
 same loss everywhere, so there is not more room than that."""
+
+
+_TAKEN = "the loss is taken as a mean over the samples of a batch"
 
 
 def check_loss(model: Any, batch: Any) -> str | None:
@@ -29,7 +35,13 @@ def check_loss(model: Any, batch: Any) -> str | None:
     if _own_step(model):
         return (
             "the model has its own train_step or compute_loss: its loss is taken as a mean over "
-            "the samples of a batch"
+            "the samples of a batch, and what it does to gradients (clipping) is done to those of "
+            "each worker's part"
+        )
+    if "sum" in {getattr(part.loss, "reduction", None) for part in _losses(model)}:
+        raise InputError(
+            'the loss is a sum over the samples of a batch (reduction="sum")',
+            'Use reduction="sum_over_batch_size", with a smaller learning rate.',
         )
     masked, added = _outputs(model, batch)
     if masked:
@@ -40,8 +52,25 @@ def check_loss(model: Any, batch: Any) -> str | None:
             "worker.",
         )
     if added or not _known_mean(model):
-        _try(model, batch)
+        return _try(model, batch)
+    if _adds_in_training(model, batch):
+        return "a loss that layers add in training only is taken as a mean over the samples"
     return None
+
+
+def _adds_in_training(model: Any, batch: Any) -> bool:
+    from keras.src.trainers.data_adapters import data_adapter_utils
+
+    x, _, _ = data_adapter_utils.unpack_x_y_sample_weight(batch)
+    values = [
+        [v.value for v in vs] for vs in (model.trainable_variables, model.non_trainable_variables)
+    ]
+    with _random_kept(model):
+        kept, more = (
+            model.stateless_call(*values, x, return_losses=True, training=training)[2]
+            for training in (False, True)
+        )
+    return len(more) > len(kept)
 
 
 def _outputs(model: Any, batch: Any) -> tuple[bool, bool]:
@@ -51,11 +80,11 @@ def _outputs(model: Any, batch: Any) -> tuple[bool, bool]:
     from keras.src.trainers.data_adapters import data_adapter_utils
 
     x, _, _ = data_adapter_utils.unpack_x_y_sample_weight(batch)
-    with _random_kept():
+    with _random_kept(model):
         outputs = model(x, training=False)
-    masked = any(backend.get_keras_mask(part) is not None for part in tree.flatten(outputs))
-    added = any(layer._losses for layer in model._flatten_layers())
-    model._clear_losses()
+        masked = any(backend.get_keras_mask(part) is not None for part in tree.flatten(outputs))
+        added = any(layer._losses for layer in model._flatten_layers())
+        model._clear_losses()
     return masked, added
 
 
@@ -66,20 +95,27 @@ def _own_step(model: Any) -> bool:
     )
 
 
-def _known_mean(model: Any) -> bool:
+def _losses(model: Any) -> list[Any]:
     found = model._compile_loss
-    if found is None:
-        return False
-    return all(_is_mean(part.loss) for part in found._flat_losses)
+    return list(found._flat_losses or ()) if found is not None else []
+
+
+def _known_mean(model: Any) -> bool:
+    found = _losses(model)
+    return bool(found) and all(_is_mean(part.loss) for part in found)
 
 
 def _is_mean(loss: Any) -> bool:
     function = getattr(loss, "fn", loss)
-    of_keras = getattr(function, "__module__", "").startswith("keras.")
-    return of_keras and getattr(loss, "reduction", None) in _MEANS
+    names = {type(loss).__name__.lower(), getattr(function, "__name__", "").lower()}
+    of_keras = all(
+        getattr(each, "__module__", "").startswith("keras.") for each in (type(loss), function)
+    )
+    return of_keras and not names & _OF_BATCHES and getattr(loss, "reduction", None) in _MEANS
 
 
-def _try(model: Any, batch: Any) -> None:
+def _try(model: Any, batch: Any) -> str | None:
+    """Returns why it says nothing, if so."""
     from keras import ops, tree
     from keras.src.trainers.data_adapters import data_adapter_utils
 
@@ -89,15 +125,17 @@ def _try(model: Any, batch: Any) -> None:
     x, y, weights = data_adapter_utils.unpack_x_y_sample_weight(some)
     samples = len(next(leaf for leaf in tree.flatten(x) if leaf is not None))
     if samples < 3:
-        return
-    with _random_kept():
-        whole, parts = (
+        return f"{_TAKEN}: a batch of {samples} is too small to try it"
+    with _random_kept(model):
+        whole, again, parts = (
             model.evaluate(
                 x, y, sample_weight=weights, batch_size=size, verbose=0, return_dict=True
-            )["loss"]
-            for size in (samples, max(1, samples * 3 // 7))
+            ).get("loss", 0.0)
+            for size in (samples, samples, max(1, samples * 3 // 7))
         )
     room = _ROOM if model.dtype_policy.compute_dtype in ("float32", "float64") else _ROOM_OF_HALVES
+    if abs(whole - again) > room * max(abs(whole), abs(again)):
+        return f"{_TAKEN}: it cannot be tried, because the model draws random numbers for it"
     if abs(whole - parts) > room * max(abs(whole), abs(parts)):
         raise InputError(
             f"the loss is not a mean over the samples of a batch: {whole:.4g} of {samples} samples "
@@ -105,15 +143,20 @@ def _try(model: Any, batch: Any) -> None:
             'Use a loss with reduction="sum_over_batch_size", in add_loss a mean over the batch, '
             "and pass sample_weight to fit; or train with one worker.",
         )
+    return None
 
 
 @contextmanager
-def _random_kept() -> Iterator[None]:
+def _random_kept(model: Any) -> Iterator[None]:
     """Evaluating draws numbers that training would have drawn."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    seeds = [v for v in model.non_trainable_variables if "seed_generator_state" in v.path]
+    values = [copy_of(variable).numpy() for variable in seeds]
     try:
         yield
     finally:
+        for variable, value in zip(seeds, values, strict=True):
+            variable.assign(value)
         random.setstate(states[0])
         np.random.set_state(states[1])
         torch.set_rng_state(states[2])

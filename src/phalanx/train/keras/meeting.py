@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from phalanx.adapters.keras.guest import Guest
+from phalanx.adapters.keras.guest import Guest, copy_of
+from phalanx.adapters.keras.optimizers import write_state
 from phalanx.core.errors import InputError
 from phalanx.train.api import gathered_values as gathered
 from phalanx.train.loop.stretches import WorkerParts
@@ -41,22 +41,29 @@ class Meeting:
         return self.gather(value if self.is_first else None)[0]
 
     @contextmanager
-    def in_common(self) -> Iterator[None]:
-        """Inside, Keras' model has the weights that all workers have come to."""
+    def in_common(self, rule: torch.optim.Optimizer | None = None) -> Iterator[None]:
+        """Inside, Keras' model has what all workers have come to, and may be given other weights.
+
+        ``rule``: its optimizer too, with the state of that one, for callbacks that save.
+        """
         engine, guest = self._engine, self._guest
-        self.gather(None)  # no step is under way any more
+        engine.come_to_rest()
         guest.read_buffers()
-        engine.settle()
         engine.model.share_buffers()
         with engine.model.showing(engine.model.take_snapshot()):
             guest.load()
             guest.show()
-            shown = [p.detach().cpu().clone() for p in guest.parameters] if self.is_first else []
+            if rule is not None and self.is_first:
+                engine.optimizers.write(0)
+                write_state(rule, guest.parameters, guest.variables, self._model.optimizer)
+            shown = [copy_of(v) for v in guest.all_variables] if self.is_first else []
             yield
             chosen = self._weights_of_first(shown)
         engine.note_weights()  # what was written was a copy
         if chosen is not None:
-            self._take_over(chosen)
+            trained = len(guest.variables)
+            self._take_over(chosen[:trained])
+            guest.take_states(chosen[trained:])
         guest.load()
 
     def add_metrics(self) -> None:
@@ -64,7 +71,7 @@ class Meeting:
         variables = self._model.metrics_variables
         if self.workers == 1 or not variables:
             return
-        mine = [_tensor_of(variable) for variable in variables]
+        mine = [copy_of(variable) for variable in variables]
         for variable, *values in zip(variables, *self.gather(mine), strict=True):
             if getattr(variable, "aggregation", "sum") != "sum":
                 raise InputError(
@@ -72,6 +79,22 @@ class Meeting:
                     'Create it with aggregation="sum".',
                 )
             variable.assign(torch.stack(values).sum(0).numpy())
+
+    def check_metrics(self) -> None:
+        """They have been reset: what does not begin with 0 is no sum."""
+        for variable in self._model.metrics_variables if self.workers > 1 else ():
+            if bool(copy_of(variable).any()):
+                raise InputError(
+                    f"the metric variable {variable.path} does not begin with 0, so it cannot be "
+                    "added up over workers",
+                    "Let the metric keep sums and counts; or train with one worker.",
+                )
+
+    def mean_logs(self, logs: dict[str, Any]) -> dict[str, float]:
+        """What a ``train_step`` of the script's own tells of its last batch, of all workers."""
+        mine = {name: float(value) for name, value in logs.items()}
+        found = self.gather(mine)
+        return {name: sum(each[name] for each in found) / len(found) for name in mine}
 
     def follow_first(self) -> None:
         """What callbacks on the first worker did to the rate and to ``stop_training``."""
@@ -87,7 +110,7 @@ class Meeting:
 
     def _weights_of_first(self, shown: list[Tensor]) -> list[Tensor] | None:
         """If callbacks have set other weights than were shown: those, on every worker."""
-        now = [_tensor_of(variable) for variable in self._guest.variables] if shown else []
+        now = [copy_of(variable) for variable in self._guest.all_variables] if shown else []
         changed = not all(map(torch.equal, now, shown))
         found: list[Tensor] | None = self.from_first(now if changed else None)
         return found
@@ -104,9 +127,3 @@ class Meeting:
         with self._parts.steps.ours:
             engine.model.restore(shared, None)
         engine.note_weights()
-
-
-def _tensor_of(variable: Any) -> Tensor:
-    from keras import ops
-
-    return torch.from_numpy(np.array(ops.convert_to_numpy(variable.value)))

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from phalanx.core import settings
+from phalanx.core.errors import InputError
 
 _NAMES = (
     "Strategy", "MirroredStrategy", "MultiWorkerMirroredStrategy", "ParameterServerStrategy",
@@ -45,6 +46,12 @@ class StandInStrategy:
 
     def scope(self) -> AbstractContextManager[None]:
         return nullcontext()
+
+    def __getattr__(self, name: str) -> Any:
+        raise InputError(
+            f"the script uses {name} of its tf.distribute strategy, for a training loop of its own",
+            "Phalanx distributes model.fit: run the script with --framework tensorflow.",
+        )
 
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
         """``fit`` shares it out."""

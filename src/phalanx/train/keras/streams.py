@@ -138,12 +138,18 @@ class StreamReader:
         batch = self._tree.map_structure(self._as_array, found)
         for leaf in self._tree.flatten(batch):
             if leaf is not None:
-                self.checksum = zlib.crc32(np.ascontiguousarray(leaf).data, self.checksum)
+                self.checksum = zlib.crc32(_bytes_of(leaf), self.checksum)
         self._kept.append((self._read, batch))
         self._read += 1
 
     def _as_array(self, leaf: Any) -> Any:
         return None if leaf is None else np.asarray(self._numpy(leaf))
+
+
+def _bytes_of(leaf: Any) -> Any:
+    if leaf.dtype.kind == "O":  # strings of TensorFlow
+        return b"\0".join(str(value).encode() for value in leaf.reshape(-1))
+    return np.ascontiguousarray(leaf).data
 
 
 class StreamSource:
@@ -171,7 +177,7 @@ class StreamSource:
                 "Give fit steps_per_epoch, or the dataset its length: "
                 "dataset.apply(tf.data.experimental.assert_cardinality(n)).",
             )
-        self.steps = int(batches)
+        self.steps = self.drawn = int(batches)
         self.words = f"{type(asked.x).__name__} of {self.steps:,} batches"
         self.reader = StreamReader(self.steps, self.batch, guest.convert, in_common)
         self._opened: Iterator[Any] | None = chain([first], opened)

@@ -137,7 +137,7 @@ def test_a_rule_goes_on_from_the_state_of_keras(keras: Any, name: str, options: 
     for parameter, variable in zip(pair.mirror, pair.variables, strict=True):
         parameter.data.copy_(variable.value)
     pair.rule = pair.new_rule()
-    read_state(pair.optimizer, pair.mirror, pair.rule)
+    read_state(pair.optimizer, pair.variables, pair.mirror, pair.rule)
     for _ in range(STEPS):
         pair.step()
         assert pair.gap() <= NEAR
@@ -153,7 +153,7 @@ def test_keras_goes_on_from_the_state_of_a_rule(keras: Any, name: str, options: 
         pair.step(keras=False)
     for parameter, variable in zip(pair.mirror, pair.variables, strict=True):
         variable.assign(parameter.detach())
-    write_state(pair.rule, pair.mirror, pair.optimizer)
+    write_state(pair.rule, pair.mirror, pair.variables, pair.optimizer)
     pair.optimizer.iterations.assign(3)
     for _ in range(STEPS):
         pair.step()
@@ -164,7 +164,7 @@ def test_what_was_read_is_a_copy(keras: Any) -> None:
     """Keras' own state stays as it is while the rule goes on."""
     pair = _Pair(keras, "SGD", {"momentum": 0.9})
     pair.step(mirror=False)
-    read_state(pair.optimizer, pair.mirror, pair.rule)
+    read_state(pair.optimizer, pair.variables, pair.mirror, pair.rule)
     before = pair.optimizer.momentums[0].value.detach().clone()
     pair.step(keras=False)
     assert torch.equal(pair.optimizer.momentums[0].value, before)

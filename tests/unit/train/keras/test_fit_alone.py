@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from phalanx.core.errors import InputError
 from phalanx.keras import join
+from phalanx.train.keras.fitting import shared_fit
 
 NEAR = 1e-9
 SAMPLES = 50
@@ -34,6 +37,12 @@ def _model(keras: Any, optimizer: Any = None, outputs: int = 1, **options: Any) 
     return model
 
 
+def share(model: Any) -> None:
+    """As a worker of a run does; ``join`` alone leaves ``fit`` as it is."""
+    plain = type(model).fit.__get__(model)
+    object.__setattr__(model, "fit", functools.partial(shared_fit, model, plain))
+
+
 def _both(keras: Any, make: Callable[[], Any], train: Callable[[Any], list[Any]]) -> Any:
     """Train a plain model and a joined one; returns the joined one, which has ended the same."""
     ended = []
@@ -41,7 +50,7 @@ def _both(keras: Any, make: Callable[[], Any], train: Callable[[Any], list[Any]]
         keras.utils.set_random_seed(7)
         model = make()
         if joined:
-            join(model)
+            share(model)
         histories = [history.history for history in train(model)]
         ended.append((model, histories))
     (plain, wanted), (model, found) = ended
@@ -318,3 +327,146 @@ def test_plain_fit_goes_on_after_a_joined_one(keras: Any) -> None:
         ]
 
     _both(keras, lambda: _model(keras), train)
+
+
+# -- what scripts do beside, and what is refused --------------------------------------------------
+
+
+def test_join_leaves_plain_python_alone(keras: Any) -> None:
+    model = _model(keras)
+    join(model)
+    assert "fit" not in vars(model)
+
+
+def test_best_weights_have_their_own_statistics(keras: Any) -> None:
+    """Those of batch normalisation are restored with the weights they belong to."""
+    x, y = _data()
+
+    def make() -> Any:
+        layers = keras.layers
+        model = keras.Sequential([keras.Input((4,)), layers.BatchNormalization(), layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        return model
+
+    def train(model: Any) -> list[Any]:
+        stop = keras.callbacks.EarlyStopping("val_loss", patience=2, restore_best_weights=True)
+        held = x[:10], np.random.default_rng(1).normal(size=(10, 1))  # gets worse soon
+        return [model.fit(x, y, epochs=9, validation_data=held, callbacks=[stop], verbose=0)]
+
+    _both(keras, make, train)
+
+
+def test_steps_that_do_not_divide_the_batches(keras: Any) -> None:
+    x, y = _data()
+    _both(
+        keras,
+        lambda: _model(keras),
+        lambda m: [m.fit(x, y, batch_size=8, steps_per_epoch=5, epochs=2, verbose=0)],
+    )
+
+
+def test_a_callback_may_ask_for_the_number_of_the_step(keras: Any) -> None:
+    x, y = _data()
+
+    class WarmUp(keras.callbacks.Callback):  # type: ignore[name-defined, misc]
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            done = int(self.model.optimizer.iterations)
+            self.model.optimizer.learning_rate = 0.001 * (done + 1)
+
+    _both(
+        keras,
+        lambda: _model(keras),
+        lambda m: [m.fit(x, y, batch_size=8, epochs=2, callbacks=[WarmUp()], verbose=0)],
+    )
+
+
+def test_weights_that_are_loaded_as_training_begins(keras: Any) -> None:
+    x, y = _data()
+
+    class Begins(keras.callbacks.Callback):  # type: ignore[name-defined, misc]
+        def on_train_begin(self, logs: Any = None) -> None:
+            self.model.set_weights([np.full(w.shape, 0.1) for w in self.model.get_weights()])
+
+    _both(
+        keras,
+        lambda: _model(keras),
+        lambda m: [m.fit(x, y, epochs=2, callbacks=[Begins()], verbose=0)],
+    )
+
+
+def test_a_saved_model_has_the_state_of_its_optimizer(keras: Any, tmp_path: Any) -> None:
+    x, y = _data()
+    saved: list[Any] = []
+
+    def train(model: Any) -> list[Any]:
+        path = str(tmp_path / f"{len(saved)}.keras")
+        each = keras.callbacks.ModelCheckpoint(path)
+        found = [model.fit(x, y, epochs=2, callbacks=[each], verbose=0)]
+        saved.append([v.numpy() for v in keras.saving.load_model(path).optimizer.variables])
+        return found
+
+    _both(keras, lambda: _model(keras), train)
+    for one, other in zip(*saved, strict=True):
+        np.testing.assert_allclose(one, other, atol=NEAR)
+
+
+def test_layers_that_are_frozen_after_a_fit(keras: Any) -> None:
+    """Without compiling again the optimizer still knows all variables."""
+    x, y = _data()
+
+    def train(model: Any) -> list[Any]:
+        first = model.fit(x, y, epochs=1, verbose=0)
+        model.layers[0].trainable = False
+        return [first, model.fit(x, y, epochs=1, verbose=0)]
+
+    _both(keras, lambda: _model(keras), train)
+
+
+def test_metrics_of_several_numbers_and_logs_of_a_step(keras: Any) -> None:
+    x, y = _data()
+
+    class Tells(keras.Model):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = keras.layers.Dense(1)
+
+        def call(self, x: Any) -> Any:
+            return self.layer(x)
+
+        def train_step(self, data: Any) -> dict[str, Any]:
+            super().train_step(data)
+            return {"mine": keras.ops.mean(data[0])}
+
+    def make() -> Any:
+        model = Tells()
+        model.compile("sgd", "mse")
+        return model
+
+    _both(keras, make, lambda m: [m.fit(x, y, epochs=2, verbose=0)])
+
+
+def test_two_optimizers_are_refused(keras: Any) -> None:
+    x, y = _data()
+
+    class Two(keras.Sequential):  # type: ignore[name-defined, misc]
+        def train_step(self, data: Any) -> dict[str, Any]:
+            other = keras.optimizers.SGD(0.1)
+            loss = keras.ops.mean(self(data[0]) ** 2)
+            loss.backward()
+            variables = self.trainable_variables
+            other.apply([v.value.grad for v in variables], variables)
+            return {"loss": loss}
+
+    model = Two([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    share(model)
+    with pytest.raises(InputError, match="was not compiled with"):
+        model.fit(x, y, verbose=0)
+
+
+def test_a_backup_of_keras_is_refused(keras: Any, tmp_path: Any) -> None:
+    x, y = _data()
+    model = _model(keras)
+    share(model)
+    with pytest.raises(InputError, match="BackupAndRestore"):
+        model.fit(x, y, callbacks=[keras.callbacks.BackupAndRestore(str(tmp_path))], verbose=0)

@@ -1,0 +1,112 @@
+"""What a ``fit`` on several workers needs to know before it begins, and refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phalanx.adapters.keras.guest import AVERAGED, Guest
+from phalanx.core.errors import InputError
+from phalanx.core.spec import parse_spec
+from phalanx.train.keras.arrays import ArraySource
+from phalanx.train.keras.epochs import Asked
+from phalanx.train.keras.seeds import KerasSeeds
+from phalanx.train.keras.streams import StreamSource
+from phalanx.train.start.environment import Environment
+
+
+def notes_of(guest: Guest, source: ArraySource | StreamSource, workers: int) -> list[str]:
+    """What was found, and what is not as in one process."""
+    model = guest.model
+    count = sum(p.numel() for p in guest.parameters)
+    found = [
+        f"Keras: {type(model).__name__} of {count:,} parameters, "
+        f"{type(model.optimizer).__name__}; {source.words}, batch {source.batch}"
+    ]
+    if workers == 1:
+        return found
+    names = {variable.name for variable in guest.states}
+    if names & AVERAGED:
+        found.append("batch norm: statistics of each worker's part of a batch, averaged per epoch")
+    if others := sorted(names - AVERAGED):
+        found.append(f"{', '.join(others)}: those of the first worker, from its part of the data")
+    if own := sorted(filter(None, map(_own_metric, _metrics_of(model)))):
+        found.append(f"{', '.join(own)}: computed of each worker's part of a batch, and added up")
+    return found
+
+
+def _metrics_of(model: Any) -> list[Any]:
+    return [each for metric in model.metrics for each in getattr(metric, "metrics", [metric])]
+
+
+def _own_metric(metric: Any) -> str | None:
+    """Its name, where what it computes is not Keras' own."""
+    function = getattr(metric, "_fn", metric)
+    kinds = (type(metric), function if callable(function) else type(metric))
+    ours = all(getattr(kind, "__module__", "keras.").startswith("keras.") for kind in kinds)
+    return None if ours else str(metric.name)
+
+
+def tests_itself(model: Any) -> bool:
+    """What a ``test_step`` of the script's own tells may be no metric that can be added up."""
+    return not type(model).test_step.__module__.startswith("keras.")
+
+
+def check_options(environment: Environment) -> None:
+    settings = environment.settings
+    for option, given in (
+        ("--batch-per-worker", settings.batch_per_worker),
+        ("--precision", settings.precision != "float32"),
+    ):
+        if given:
+            raise InputError(
+                f"{option} has no effect on a Keras script", "Set it in the script itself."
+            )
+
+
+def check_clipping(optimizer: Any, environment: Environment) -> None:
+    phases = parse_spec(environment.settings.strategy).phases
+    free = next((p.label for p in phases if not p.traits.any_optimizer), None)
+    if optimizer.clipnorm and environment.workers > 1 and free is not None:
+        raise InputError(
+            f"clipnorm limits the gradient of each variable as a whole; under {free} variables are "
+            "updated in parts",
+            "Use global_clipnorm or clipvalue, or the strategy allreduce.",
+        )
+
+
+def source_of(
+    model: Any, asked: Asked, environment: Environment, guest: type[Guest], seeds: KerasSeeds
+) -> ArraySource | StreamSource:
+    from keras.src.trainers.data_adapters import array_data_adapter
+
+    batch = environment.settings.batch
+    if array_data_adapter.can_convert_arrays((asked.x, asked.y, asked.sample_weight)):
+        return ArraySource(model, asked, batch, guest)
+    if batch:
+        raise InputError(
+            "--batch has no effect: the script's data come in batches already",
+            "Leave it out, and set the batch size where the data are made.",
+        )
+    return StreamSource(model, asked, guest, seeds.in_common)
+
+
+def backend_of() -> type[Guest]:
+    import keras
+
+    match keras.backend.backend():
+        case "torch":
+            from phalanx.adapters.keras.torch_backend import TorchGuest
+
+            return TorchGuest
+        case "tensorflow":
+            from phalanx.adapters.keras.tensorflow_backend import TensorFlowGuest
+
+            return TensorFlowGuest
+        case "jax":
+            from phalanx.adapters.keras.jax_backend import JaxGuest
+
+            return JaxGuest
+        case other:
+            raise InputError(
+                f"Keras' backend {other} does not train", "Use torch, tensorflow or jax."
+            )
