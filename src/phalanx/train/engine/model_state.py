@@ -99,6 +99,8 @@ class SharedModelState(ModelState):
             self._arena.barrier()
             self.buffers.load(*found)
             self.buffers.forget_counts()
+            self.buffers.publish()  # whatever is read next is what all have now
+            self._arena.barrier()
 
     def take_snapshot(self) -> Snapshot | None:
         flats = [replica.private_flats() for replica in self.replicas]
