@@ -202,7 +202,9 @@ class SharedFit:
         guest = self._guest
         counted = None if samples else guest.save_metrics()
         checks = guest.own_step and not self._logs and self._meeting.workers > 1
-        logs = (guest.checked_gradients if checks else guest.gradients)(batch)
+        # Keras reads each gradient as a script does that clips: which it does not.
+        with nullcontext() if guest.own_step else self._parts.steps.ours:
+            logs = (guest.checked_gradients if checks else guest.gradients)(batch)
         self._logs = logs
         if counted is not None:
             self._guest.restore_metrics(counted)
