@@ -37,7 +37,9 @@ class Case:
 
 CASES = {
     "digits, five machines at 20 Mbit/s": Case("examples/digits.py", (), 5, "20mbit"),
-    "a sleeping job, three machines at 1 Gbit/s": Case(JOBS, ("--jobs", "small"), 3, "1gbit"),
+    "a sleeping job, three machines at 1 Gbit/s": Case(
+        JOBS, ("--jobs", "small", "--epochs", "40"), 3, "1gbit"
+    ),
     "a large gradient, two machines at 50 Mbit/s": Case(
         JOBS, ("--jobs", "large"), 2, "50mbit", codec="allreduce+int8"
     ),

@@ -47,15 +47,15 @@ def make_model(name: str) -> nn.Module:
     )  # fmt: skip
 
 
-def train(name: str) -> None:
+def train(name: str, epochs: int) -> None:
     torch.manual_seed(0)
     model, batch = make_model(name), BATCH[name]
     sleeps = name in PARAMETERS
     data = torch.ones(batch * BATCHES, 1) if sleeps else torch.randn(batch * BATCHES, 1, 28, 28)
     run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.01))
     began = 0.0
-    for epoch in run.epochs(EPOCHS):
-        if epoch == EPOCHS - TIMED:
+    for epoch in run.epochs(epochs):
+        if epoch == epochs - TIMED:
             began = time.perf_counter()
         for (x,) in run.batches(torch.utils.data.TensorDataset(data), batch=batch):
             found = model(x)
@@ -69,5 +69,7 @@ def train(name: str) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--jobs", default=",".join(PARAMETERS))
-    for job in parser.parse_args().jobs.split(","):
-        train(job)
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    chosen = parser.parse_args()
+    for job in chosen.jobs.split(","):
+        train(job, chosen.epochs)

@@ -10,7 +10,6 @@ import typer
 from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
 from phalanx.core.errors import InputError
-from phalanx.launch.frameworks.framework import KERAS_NAMES
 
 if TYPE_CHECKING:
     from phalanx.cli.request.request import Request
@@ -44,6 +43,7 @@ def run(
     from phalanx.cli.request.systems import framework_job, read_framework, ready
     from phalanx.cli.request.values import refuse_two_batches
     from phalanx.core.spec import parse_spec
+    from phalanx.launch.frameworks.framework import KERAS_NAMES
 
     if is_auto(strategy, options):
         if explain or framework is not None:
