@@ -19,7 +19,7 @@ from typing import Any
 from phalanx.core import settings
 from phalanx.core.errors import InputError
 from phalanx.core.settings import RunSettings
-from phalanx.train.keras.stand_ins import stand_in
+from phalanx.train.keras.stand_ins import stand_in, tell_cluster
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
@@ -49,15 +49,20 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 
 def adopt_keras() -> None:
     """Called before the script of a worker begins."""
-    for name, look in (("keras", adopt_fit), ("tensorflow", stand_in)):
+    tell_cluster()
+    for name, look in (("keras", adopt_fit), ("tensorflow", prepare_tensorflow)):
         if name in sys.modules:
             look(sys.modules[name])
         else:
             sys.meta_path.insert(0, _AfterImport(name, look))
 
 
+def prepare_tensorflow(tensorflow: ModuleType) -> None:
+    stand_in(tensorflow)
+    seed_tensorflow(tensorflow)
+
+
 def adopt_fit(keras: ModuleType) -> None:
-    seed_backend(keras)
     kind: Any = keras.Model
     plain = kind.fit
 
@@ -81,9 +86,7 @@ def _refuse_batches(model: Any, *args: Any, **kwargs: Any) -> Any:
     )
 
 
-def seed_backend(keras: Any) -> None:
-    """TensorFlow, as Python, NumPy and torch are: all workers shuffle alike."""
-    if keras.backend.backend() == "tensorflow" and settings.SETTINGS in os.environ:
-        import tensorflow as tf
-
-        tf.random.set_seed(RunSettings.from_json(os.environ[settings.SETTINGS]).seed)
+def seed_tensorflow(tensorflow: Any) -> None:
+    """As Python, NumPy and torch are: all workers shuffle alike."""
+    if settings.SETTINGS in os.environ:
+        tensorflow.random.set_seed(RunSettings.from_json(os.environ[settings.SETTINGS]).seed)

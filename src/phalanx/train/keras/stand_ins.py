@@ -6,6 +6,7 @@ number of replicas; all of that stays right, while ``model.fit`` is Phalanx' own
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -56,6 +57,14 @@ class StandInStrategy:
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
         """``fit`` shares it out."""
         return dataset
+
+
+def tell_cluster() -> None:
+    """Scripts multiply their batch by the number of workers that this variable lists."""
+    workers = int(os.environ.get(settings.WORKERS, "1"))
+    task = {"type": "worker", "index": int(os.environ.get(settings.RANK, "0"))}
+    cluster = {"worker": [f"worker-{rank}:0" for rank in range(workers)]}
+    os.environ.setdefault("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
 
 
 def stand_in(tensorflow: Any) -> None:
