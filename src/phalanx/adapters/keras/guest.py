@@ -118,6 +118,24 @@ class Guest:
             mirror.detach().copy_(value)
             variable.assign(value.numpy())
 
+    @contextmanager
+    def lent(self) -> Iterator[list[Any]]:
+        """Inside, callbacks may look at the model; gives what trained variables they assign."""
+        from keras.src.backend.common.variables import Variable
+
+        plain, written, places = Variable.assign, list[Any](), self._places
+
+        def assign(variable: Any, value: Any) -> Any:
+            if id(variable) in places:
+                written.append(variable)
+            return plain(variable, value)
+
+        Variable.assign = assign
+        try:
+            yield written
+        finally:
+            Variable.assign = plain
+
     def count_steps(self, steps: int) -> None:
         """So many updates were made: a ``train_step`` of the script's own may ask."""
         self.optimizer._iterations.assign(steps)

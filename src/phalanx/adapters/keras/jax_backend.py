@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,21 @@ class JaxGuest(Guest):
     def take_states(self, values: Sequence[Tensor]) -> None:
         super().take_states(values)
         self._read()
+
+    @contextmanager
+    def lent(self) -> Iterator[list[Any]]:
+        """The model gets its state when a callback asks for it, as in Keras."""
+        with super().lent() as written:
+
+            def sync() -> None:
+                self.show()
+                written.clear()
+
+            object.__setattr__(self.model, "jax_state_sync", sync)
+            try:
+                yield written
+            finally:
+                object.__delattr__(self.model, "jax_state_sync")
 
     def count_steps(self, steps: int) -> None:
         super().count_steps(steps)

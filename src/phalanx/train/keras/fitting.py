@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from phalanx.adapters.keras.guest import copy_of
 from phalanx.adapters.keras.optimizers import rate_of, read_state, rule_of, write_state
 from phalanx.core.errors import InputError
 from phalanx.train.keras.callbacks import (
@@ -113,6 +112,8 @@ class SharedFit:
         self._watched = any(map(sees_batches, given))
         self._saves = self._rule if any(map(may_save, given)) else None
         self._begins = any(map(begins_epochs, given))
+        self._counted = -1
+        """Steps that the optimizer was told of."""
         self._logs: dict[str, Any] = {}
         """Of the last batch."""
 
@@ -228,19 +229,19 @@ class SharedFit:
     def _watching(self, steps: int) -> Iterator[None]:
         """Callbacks that act between two batches see the weights, and have to leave them alone."""
         guest = self._guest
-        if guest.own_step or self._watched:
+        if (guest.own_step or self._watched) and steps != self._counted:
             guest.count_steps(steps)
+            self._counted = steps
         if not self._watched or guest.shares_memory:  # those are watched by the engine
             yield
             return
-        guest.show()
-        yield
-        for variable, parameter in zip(guest.variables, guest.parameters, strict=True):
-            if not torch.equal(copy_of(variable), parameter.detach()):
-                raise InputError(
-                    f"a callback has written {variable.path} between two batches",
-                    "Write weights at the end of an epoch: on_epoch_end.",
-                )
+        with guest.lent() as written:
+            yield
+        if written:
+            raise InputError(
+                f"a callback has written {written[0].path} between two batches",
+                "Write weights at the end of an epoch: on_epoch_end.",
+            )
 
     def _note_loss(self, logs: dict[str, Any], samples: int) -> None:
         """Keras tells the mean of the epoch so far: what of it is the batch in hand's."""
