@@ -24,7 +24,7 @@ from phalanx.train.keras.callbacks import (
 )
 from phalanx.train.keras.epochs import Asked
 from phalanx.train.keras.loss_check import check_loss
-from phalanx.train.keras.meeting import Meeting
+from phalanx.train.keras.meeting import KeptRate, Meeting
 from phalanx.train.keras.seeds import KerasSeeds
 from phalanx.train.keras.setup import (
     backend_of,
@@ -52,21 +52,6 @@ RESUMED = (
     "resumed: the script runs from its start, and passes over the epochs before the checkpoint; "
     "callbacks begin anew"
 )
-
-
-class KeptRate:
-    """The learning rate that callbacks have set, as it is saved with the run."""
-
-    def __init__(self, optimizer: Any) -> None:
-        self._optimizer = optimizer
-
-    def state_dict(self) -> dict[str, Any]:
-        rate = self._optimizer._learning_rate
-        return {} if callable(rate) else {"rate": float(rate)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if "rate" in state:
-            self._optimizer.learning_rate = state["rate"]
 
 
 class SharedFit:

@@ -127,3 +127,18 @@ class Meeting:
         with self._parts.steps.ours:
             engine.model.restore(shared, None)
         engine.note_weights()
+
+
+class KeptRate:
+    """The learning rate that callbacks have set, as it is saved with the run."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
+
+    def state_dict(self) -> dict[str, Any]:
+        rate = self._optimizer._learning_rate
+        return {} if callable(rate) else {"rate": float(rate)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if "rate" in state:
+            self._optimizer.learning_rate = state["rate"]
