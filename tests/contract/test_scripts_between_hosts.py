@@ -58,8 +58,10 @@ def test_every_strategy_between_two_hosts(tmp_path: Path, name: str, strategy: s
     script = BETWEEN_HOSTS[name]
     ended = train_workers(script, 3, tmp_path, strategy)
     wanted = train_plain(script)
+    assert any(outcome.rates for outcome in ended)
     for outcome in ended:
-        assert outcome.last_rates == pytest.approx(wanted.last_rates, rel=1e-9)
+        if outcome.rates:  # without a batch, a worker's script never advances its schedule
+            assert outcome.last_rates == pytest.approx(wanted.last_rates, rel=1e-9)
         assert outcome.weights.keys() == wanted.weights.keys()
         for key, value in outcome.weights.items():
             assert torch.equal(value, ended[0].weights[key]), key
