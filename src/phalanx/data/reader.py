@@ -51,9 +51,11 @@ class Reader(Protocol):
         Orders may be taken ahead of time. Where ``background`` is true, this whole iterator may
         run in a thread beside the training.
         """
+        for key, indices in orders:
+            yield key, self.fetch(indices, epoch) if len(indices) else None
 
 
-class TensorReader:
+class TensorReader(Reader):
     """Tensors in memory, one row a sample."""
 
     background = True
@@ -100,12 +102,6 @@ class TensorReader:
 
     def peek(self, places: Sequence[int]) -> Iterator[Any]:
         return (tuple(t[place] for t in self.tensors) for place in places)
-
-    def stream(
-        self, orders: Iterable[tuple[K, Tensor]], epoch: int
-    ) -> Iterator[tuple[K, Batch | None]]:
-        for key, indices in orders:
-            yield key, self.fetch(indices, epoch) if len(indices) else None
 
 
 def order(samples: int, seed: int, number: int, shuffle: bool = True) -> Tensor:

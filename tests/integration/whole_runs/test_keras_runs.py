@@ -133,6 +133,15 @@ found = {
 with open(f"ended-{os.environ['PHALANX_RANK']}.json", "w") as file:
     json.dump(found, file)
 """
+WRITES = """
+class Pull(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        kernel = self.model.layers[0].kernel
+        kernel.assign(kernel * 0.5)
+        self.seen = self.model.layers[0].name
+
+shown = model.fit(x, y, batch_size=16, epochs=1, callbacks=[Pull()], verbose=2)
+"""
 LOADS = """
 import json
 import keras
@@ -338,3 +347,16 @@ def test_callbacks_of_keras(tmp_path: Path, backend: str) -> None:
     saved = json.loads((folder / "loaded.json").read_text())
     for one, other in zip(saved, found["weights"], strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-7)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_a_callback_that_writes_between_batches_is_refused(tmp_path: Path, backend: str) -> None:
+    """Also one that looks at the model again after it has written."""
+    (tmp_path / "train.py").write_text(_script(WRITES))
+    ended = phalanx(
+        "run", "train.py", "--workers", "2", cwd=tmp_path, limit=LIMIT, **_variables(backend)
+    )
+    assert ended.returncode != 0
+    assert "between two batches" in ended.stderr

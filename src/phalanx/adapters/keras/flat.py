@@ -29,7 +29,7 @@ class VariableRow:
         self.spans = list(pairwise(accumulate(self._sizes, initial=0)))
 
     def join(self, parameters: Sequence[nn.Parameter]) -> Tensor:
-        """A copy, which nobody else changes: frameworks may use its memory."""
+        """A copy: frameworks may go on using its memory."""
         return torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
 
     def split(self, flat: Any) -> list[Any]:

@@ -45,7 +45,10 @@ class Guest:
         self.all_variables = [*self.variables, *self.states, *frozen]
         self.module.refresh = self.read_buffers
         self.own_step = not type(model).train_step.__module__.startswith("keras.")
-        self._given: list[Any] = []
+        self._applied: list[Any] = []
+        """What the optimizer was given in this step; ``None`` where a variable has no gradient."""
+        self._used: list[int] = []
+        """Of the last step that was traced: the variables that have one."""
         self._prepare()
 
     # -- what a backend decides --------------------------------------------------------------
@@ -147,7 +150,7 @@ class Guest:
         """Inside, gradients that reach the model's optimizer are taken instead of applied."""
         from keras.src.optimizers.base_optimizer import BaseOptimizer
 
-        object.__setattr__(self.optimizer, "apply", self._take)
+        object.__setattr__(self.optimizer, "apply", self._intercept)
         others, BaseOptimizer.apply = BaseOptimizer.apply, _refuse_other
         try:
             yield
@@ -155,7 +158,9 @@ class Guest:
             BaseOptimizer.apply = others
             object.__delattr__(self.optimizer, "apply")
 
-    def _take(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
+    def _intercept(
+        self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None
+    ) -> None:
         if trainable_variables is None:
             trainable_variables = self.optimizer._trainable_variables
         found: list[Any] = [None] * len(self.variables)
@@ -168,21 +173,27 @@ class Guest:
                     "Let it update the model's trainable_variables.",
                 )
             found[place] = gradient
-        if any(g is not None for g in self._given):
+        if any(g is not None for g in self._applied):
             raise InputError(
                 "the model's train_step updates its variables more than once a batch",
                 "Phalanx exchanges one gradient a batch: add the losses up.",
             )
-        self._given = found
+        self._applied = found
 
-    def _taken(self) -> list[Any]:
-        found, self._given = self._given, []
+    def _intercepted_gradients(self) -> list[Any]:
+        found, self._applied = self._applied, []
         if not found:
             raise InputError(
                 "the model's train_step hands no gradients to model.optimizer",
                 "Call self.optimizer.apply(gradients, variables) with the compiled optimizer.",
             )
         return found
+
+    def _used_gradients(self) -> list[Any]:
+        """Those that there are; of which variables is noted."""
+        found = self._intercepted_gradients()
+        self._used = [i for i, gradient in enumerate(found) if gradient is not None]
+        return [found[i] for i in self._used]
 
 
 def _refuse_other(*args: Any, **kwargs: Any) -> None:

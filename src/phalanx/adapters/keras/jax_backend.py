@@ -20,15 +20,13 @@ class JaxGuest(Guest):
         import jax
 
         self._jax, model, layout = jax, self.model, VariableRow(self.variables)
-        self._layout, self._used, self._written = layout, list[int](), ()
+        self._layout, self._written = layout, ()
 
         def gradients(flat: Any, others: Any, state: Any, metrics: Any, batch: Any) -> Any:
             trained = layout.split(flat)
             with self.intercepted():
                 logs, after = model.train_step((trained, others, state, metrics), batch)
-            found = self._taken()
-            self._used = [i for i, g in enumerate(found) if g is not None]
-            row = jax.numpy.concatenate([found[i].reshape(-1) for i in self._used])
+            row = jax.numpy.concatenate([g.reshape(-1) for g in self._used_gradients()])
             return logs, row, after[0] if self.own_step else (), after[1], after[3]
 
         compiles = not model.run_eagerly and model.jit_compile
@@ -53,7 +51,7 @@ class JaxGuest(Guest):
         self._read()
 
     def unchanged(self) -> list[Tensor]:
-        values = dict(zip(map(id, self.model.non_trainable_variables), self._others, strict=True))
+        values = self._values()
         frozen = [values[id(variable)] for variable, _ in self.frozen]
         trained = self._written or self._layout.split(self._flat)
         return [torch.from_numpy(np.array(value)) for value in (*trained, *frozen)]
@@ -66,10 +64,14 @@ class JaxGuest(Guest):
     def lent(self) -> Iterator[list[Any]]:
         """The model gets its state when a callback asks for it, as in Keras."""
         with super().lent() as written:
+            shown = False
 
             def sync() -> None:
-                self.show()
-                written.clear()
+                nonlocal shown
+                if not shown:  # once: what a callback writes stays, and is seen
+                    before, shown = list(written), True
+                    self.show()
+                    written[:] = before
 
             object.__setattr__(self.model, "jax_state_sync", sync)
             try:
@@ -92,9 +94,13 @@ class JaxGuest(Guest):
         self._flat = self._jax.device_put(self._layout.join(self.parameters).numpy())
 
     def read_buffers(self) -> None:
-        values = dict(zip(map(id, self.model.non_trainable_variables), self._others, strict=True))
+        values = self._values()
         for variable, buffer in self.buffers:
             buffer.copy_(torch.from_numpy(np.array(values[id(variable)])))
+
+    def _values(self) -> dict[int, Any]:
+        """Of variables that are not trained, by their ids."""
+        return dict(zip(map(id, self.model.non_trainable_variables), self._others, strict=True))
 
     def show(self) -> None:
         copy, model = self._jax.numpy.array, self.model

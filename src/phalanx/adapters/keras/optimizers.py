@@ -79,7 +79,7 @@ def _check(optimizer: Any, variables: Sequence[Any]) -> None:
     if name == "LossScaleOptimizer":
         raise InputError(
             "the optimizer scales the loss (mixed_float16), which Phalanx does not do",
-            'Use keras.mixed_precision.set_global_policy("mixed_bfloat16"), or float32.',
+            'Use keras.config.set_dtype_policy("mixed_bfloat16"), or float32.',
         )
     if name not in KINDS or not type(optimizer).__module__.startswith("keras."):
         raise InputError(

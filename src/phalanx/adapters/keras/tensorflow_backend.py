@@ -16,7 +16,7 @@ class TensorFlowGuest(Guest):
         import tensorflow as tf
 
         self._tf, model, layout = tf, self.model, VariableRow(self.variables)
-        self._layout, self._used = layout, list[int]()
+        self._layout = layout
 
         def flattened(gradient: Any) -> Any:  # that of an embedding is sparse
             return tf.reshape(tf.convert_to_tensor(gradient), [-1])
@@ -24,9 +24,7 @@ class TensorFlowGuest(Guest):
         def gradients(batch: Any) -> Any:
             with self.intercepted():
                 logs = model.train_step(batch)
-            found = self._taken()
-            self._used = [i for i, g in enumerate(found) if g is not None]
-            return logs, tf.concat([flattened(found[i]) for i in self._used], 0)
+            return logs, tf.concat([flattened(g) for g in self._used_gradients()], 0)
 
         def assign(flat: Any) -> None:
             places = zip(self.variables, layout.spans, layout.shapes, strict=True)

@@ -33,7 +33,7 @@ class TorchGuest(Guest):
     def gradients(self, batch: Any) -> dict[str, Any]:
         with self.intercepted():
             logs: dict[str, Any] = self.model.train_step(batch)
-        for parameter, gradient in zip(self.parameters, self._taken(), strict=True):
+        for parameter, gradient in zip(self.parameters, self._intercepted_gradients(), strict=True):
             parameter.grad = gradient
         return logs
 

@@ -11,17 +11,12 @@ caches, unless they belong into a folder that the script has made.
 from __future__ import annotations
 
 import functools
-import importlib.util
 import os
 import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from phalanx.core import context, settings
@@ -31,6 +26,7 @@ from phalanx.train.adopt.files.file_calls import Act, Call, announce, opens, rea
 from phalanx.train.adopt.files.folder_calls import lists, scans
 from phalanx.train.adopt.files.private_files import PrivateFiles
 from phalanx.train.adopt.files.script_files import FirstFiles, ScriptFiles
+from phalanx.train.start import import_hooks
 
 _TORCH = "torch torch.serialization torch.jit torch.export"
 _SAFE = "safetensors.torch safetensors.numpy"
@@ -108,12 +104,7 @@ def _keep_apart(files: ScriptFiles) -> None:
     for module in dict.fromkeys(" ".join(modules for modules, _, _ in _HOOKS).split()):
         if module not in _installed:
             _installed.add(module)
-            if module in sys.modules:
-                _put_hooks(sys.modules[module])
-            else:
-                _finder.waiting.add(module)
-    if _finder not in sys.meta_path:
-        sys.meta_path.insert(0, _finder)
+            import_hooks.HOOKS.add(module, _put_hooks)
 
 
 def _private(paths: RunPaths, inside: Path | None = None) -> PrivateFiles:
@@ -170,36 +161,3 @@ def _hook(plain: Any, act: Act) -> Any:
             able.add(hook)
     _hooks[plain] = hook
     return hook
-
-
-class _Finder(MetaPathFinder):
-    """Modules get their hooks as soon as the script has imported them, and are not imported for
-    their sake."""
-
-    def __init__(self) -> None:
-        self.waiting: set[str] = set()
-        self._asking = threading.local()
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name not in self.waiting or getattr(self._asking, "name", None) == name:
-            return None
-        self._asking.name = name
-        try:
-            spec = importlib.util.find_spec(name)  # by all the others
-        finally:
-            self._asking.name = None
-        if spec is not None and spec.loader is not None:
-            plain = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:  # who only asks for it does not import it
-                plain(module)
-                self.waiting.discard(name)
-                _put_hooks(module)
-
-            setattr(spec.loader, "exec_module", exec_module)  # noqa: B010
-        return spec
-
-
-_finder = _Finder()

@@ -1,4 +1,4 @@
-"""A Keras script that does not know of Phalanx: its ``model.fit`` is taken hold of.
+"""A Keras script that does not know of Phalanx: Phalanx replaces ``model.fit``.
 
 Keras is imported by the script, after the worker has begun, with the backend that the script
 chose; so its ``Model`` is changed at the end of that import.
@@ -7,12 +7,7 @@ chose; so its ``Model`` is changed at the end of that import.
 from __future__ import annotations
 
 import functools
-import importlib.abc
-import importlib.machinery
 import os
-import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -20,41 +15,14 @@ from phalanx.core import settings
 from phalanx.core.errors import InputError
 from phalanx.core.settings import RunSettings
 from phalanx.train.keras.stand_ins import stand_in, tell_cluster
-
-
-class _AfterImport(importlib.abc.MetaPathFinder):
-    """Finds a module as everything else does, and has ``look`` see it when it is there."""
-
-    def __init__(self, name: str, look: Callable[[ModuleType], None]) -> None:
-        self._name, self._look = name, look
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name != self._name:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None:
-            load = spec.loader.exec_module
-
-            def then_look(module: ModuleType) -> None:
-                load(module)
-                with suppress(ValueError):
-                    sys.meta_path.remove(self)  # not before: some only ask whether it is there
-                self._look(module)
-
-            setattr(spec.loader, "exec_module", then_look)  # noqa: B010
-        return spec
+from phalanx.train.start.import_hooks import HOOKS
 
 
 def adopt_keras() -> None:
     """Called before the script of a worker begins."""
     tell_cluster()
-    for name, look in (("keras", adopt_fit), ("tensorflow", prepare_tensorflow)):
-        if name in sys.modules:
-            look(sys.modules[name])
-        else:
-            sys.meta_path.insert(0, _AfterImport(name, look))
+    HOOKS.add("keras", adopt_fit)
+    HOOKS.add("tensorflow", prepare_tensorflow)
 
 
 def prepare_tensorflow(tensorflow: ModuleType) -> None:

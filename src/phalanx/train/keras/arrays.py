@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from phalanx.train.keras.epochs import Asked, batches_of, build_as_keras, epochs_of
-from phalanx.train.keras.meeting import Meeting
+from phalanx.data.reader import Reader
+from phalanx.train.keras.epoch_sync import EpochSync
+from phalanx.train.keras.fit_arguments import FitArguments, batches_of, build_as_keras, epochs_of
 
-K = TypeVar("K")
 
-
-class ArrayReader:
+class ArrayReader(Reader):
     """A :class:`~phalanx.data.reader.Reader` of what an adapter of Keras holds."""
 
     background, shuffle, drop_last = False, True, False
@@ -47,12 +46,6 @@ class ArrayReader:
         leaves = self._tree.flatten(self._arrays)
         return (tuple(array[place] for array in leaves) for place in places)
 
-    def stream(
-        self, orders: Iterable[tuple[K, Tensor]], epoch: int
-    ) -> Iterator[tuple[K, Any | None]]:
-        for key, indices in orders:
-            yield key, self.fetch(indices, epoch) if len(indices) else None
-
 
 class ArraySource:
     """In each epoch all samples, in an order that Keras' own iterator draws, over numbers.
@@ -62,7 +55,7 @@ class ArraySource:
 
     weighs = False
 
-    def __init__(self, model: Any, asked: Asked, batch: int | None, guest: Any) -> None:
+    def __init__(self, model: Any, asked: FitArguments, batch: int | None, guest: Any) -> None:
         from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
         adapter = ArrayDataAdapter(
@@ -85,7 +78,7 @@ class ArraySource:
         self.first = reader.fetch(torch.arange(min(self.batch, len(reader))), 0)
         model._symbolic_build(data_batch=self.first)
 
-    def begin(self, meeting: Meeting) -> Tensor:
+    def begin(self, meeting: EpochSync) -> Tensor:
         """The order of an epoch: the first worker's."""
         self._opened = batches_of(self._epochs)
         found = [_numbers(batch) for batch in islice(self._opened, self.steps)]
@@ -93,7 +86,7 @@ class ArraySource:
         order: Tensor = meeting.from_first(mine)
         return order
 
-    def end(self, meeting: Meeting) -> None:
+    def end(self, meeting: EpochSync) -> None:
         next(self._opened, None)  # here Keras draws for the next epoch
 
     def unpack(self, batch: Any, samples: int) -> tuple[Any, int]:

@@ -22,9 +22,9 @@ from phalanx.train.keras.callbacks import (
     may_save,
     sees_batches,
 )
-from phalanx.train.keras.epochs import Asked
+from phalanx.train.keras.epoch_sync import EpochSync, KeptRate
+from phalanx.train.keras.fit_arguments import FitArguments
 from phalanx.train.keras.loss_check import check_loss
-from phalanx.train.keras.meeting import KeptRate, Meeting
 from phalanx.train.keras.seeds import KerasSeeds
 from phalanx.train.keras.setup import (
     backend_of,
@@ -45,7 +45,7 @@ from phalanx.train.start.environment import Environment, detect
 def shared_fit(model: Any, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """In place of ``model.fit(…)``, which is ``plain``."""
     model._assert_compile_called("fit")
-    return SharedFit(model, Asked.of(plain, *args, **kwargs)).train()
+    return SharedFit(model, FitArguments.of(plain, *args, **kwargs)).train()
 
 
 RESUMED = (
@@ -55,7 +55,7 @@ RESUMED = (
 
 
 class SharedFit:
-    def __init__(self, model: Any, asked: Asked) -> None:
+    def __init__(self, model: Any, asked: FitArguments) -> None:
         self._model, self._asked, environment = model, asked, detect()
         if environment.thread and environment.workers > 1:
             raise InputError(
@@ -86,7 +86,7 @@ class SharedFit:
         notes = [note, RESUMED if self._parts.resumed is not None else None]
         for words in filter(None, notes):
             self._parts.figures.say_once(words)
-        self._meeting = Meeting(self._parts, self._guest)
+        self._meeting = EpochSync(self._parts, self._guest)
         self._done = int(model.optimizer.iterations)
         """Steps of all epochs before."""
         self._seen = 0.0, 0

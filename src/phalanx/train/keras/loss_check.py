@@ -22,7 +22,7 @@ MOST = 96
 _MEANS = ("sum_over_batch_size", "mean")
 _OF_BATCHES = {"dice", "tversky", "circle"}
 """Losses of Keras that are a ratio over the whole batch, or over all its pairs."""
-_ROOM, _ROOM_OF_HALVES = 2e-5, 1e-2
+_TOLERANCE, _HALF_TOLERANCE = 2e-5, 1e-2
 """Of the loss: rounding, in float32 and in 16 bits. A model that was not trained yet has much the
 same loss everywhere, so there is not more room than that."""
 
@@ -133,7 +133,11 @@ def _try(model: Any, batch: Any) -> str | None:
             ).get("loss", 0.0)
             for size in (samples, samples, max(1, samples * 3 // 7))
         )
-    room = _ROOM if model.dtype_policy.compute_dtype in ("float32", "float64") else _ROOM_OF_HALVES
+    room = (
+        _TOLERANCE
+        if model.dtype_policy.compute_dtype in ("float32", "float64")
+        else _HALF_TOLERANCE
+    )
     if abs(whole - again) > room * max(abs(whole), abs(again)):
         return f"{_TAKEN}: it cannot be tried, because the model draws random numbers for it"
     if abs(whole - parts) > room * max(abs(whole), abs(parts)):

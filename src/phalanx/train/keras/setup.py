@@ -8,7 +8,7 @@ from phalanx.adapters.keras.guest import AVERAGED, Guest
 from phalanx.core.errors import InputError
 from phalanx.core.spec import parse_spec
 from phalanx.train.keras.arrays import ArraySource
-from phalanx.train.keras.epochs import Asked
+from phalanx.train.keras.fit_arguments import FitArguments
 from phalanx.train.keras.seeds import KerasSeeds
 from phalanx.train.keras.streams import StreamSource
 from phalanx.train.start.environment import Environment
@@ -75,7 +75,7 @@ def check_clipping(optimizer: Any, environment: Environment) -> None:
 
 
 def source_of(
-    model: Any, asked: Asked, environment: Environment, guest: type[Guest], seeds: KerasSeeds
+    model: Any, asked: FitArguments, environment: Environment, guest: type[Guest], seeds: KerasSeeds
 ) -> ArraySource | StreamSource:
     from keras.src.trainers.data_adapters import array_data_adapter
 

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from phalanx.core.errors import InputError
-from phalanx.train.keras.epochs import Asked, batches_of, build_as_keras, epochs_of
-from phalanx.train.keras.meeting import Meeting
+from phalanx.data.reader import Reader
+from phalanx.train.keras.epoch_sync import EpochSync
+from phalanx.train.keras.fit_arguments import FitArguments, batches_of, build_as_keras, epochs_of
 
-K = TypeVar("K")
 InCommon = Callable[[], AbstractContextManager[None]]
 KEPT = 8
 """Global batches that are kept for a share that is read again."""
@@ -36,7 +36,7 @@ class BatchPart:
     rows: int
 
 
-class StreamReader:
+class StreamReader(Reader):
     """A :class:`~phalanx.data.reader.Reader` whose numbers are columns of global batches.
 
     Number ``i`` is column ``i % batch`` of batch ``i // batch``. A batch that is shorter than the
@@ -110,12 +110,6 @@ class StreamReader:
     def peek(self, places: Sequence[int]) -> Iterator[Any]:
         return iter(())  # they are compared as they are read
 
-    def stream(
-        self, orders: Iterable[tuple[K, Tensor]], epoch: int
-    ) -> Iterator[tuple[K, Any | None]]:
-        for key, indices in orders:
-            yield key, self.fetch(indices, epoch) if len(indices) else None
-
     def _global_batch(self, number: int) -> Any:
         while self._read <= number:
             self._next()
@@ -157,7 +151,7 @@ class StreamSource:
     """A batch may be shorter than the ledger says."""
 
     def __init__(
-        self, model: Any, asked: Asked, guest: Any, in_common: InCommon = nullcontext
+        self, model: Any, asked: FitArguments, guest: Any, in_common: InCommon = nullcontext
     ) -> None:
         from keras import tree
 
@@ -182,12 +176,12 @@ class StreamSource:
         self.reader = StreamReader(self.steps, self.batch, guest.convert, in_common)
         self._opened: Iterator[Any] | None = chain([first], opened)
 
-    def begin(self, meeting: Meeting) -> Tensor:
+    def begin(self, meeting: EpochSync) -> Tensor:
         self.reader.begin(self._opened or batches_of(self._epochs))
         self._opened = None
         return torch.arange(len(self.reader))
 
-    def end(self, meeting: Meeting) -> None:
+    def end(self, meeting: EpochSync) -> None:
         found = meeting.gather(self.reader.end())
         if len(set(found)) > 1:
             raise InputError(

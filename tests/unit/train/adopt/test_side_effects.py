@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import bz2
 import glob
-import importlib
-import importlib.util
 import json
 import logging
 import os
@@ -512,18 +510,3 @@ print(os.environ["WANDB_MODE"], os.environ["MLFLOW_TRACKING_URI"])
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.startswith("disabled file:///")
     assert list(home.iterdir()) == [] and not (tmp_path / "thread.pt").exists()
-
-
-def test_who_asks_whether_a_module_is_there_does_not_keep_its_hooks_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "made_for_hooks.py").write_text("value = 1\n")
-    finder, hooked = side_effects._Finder(), []
-    finder.waiting.add("made_for_hooks")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
-    monkeypatch.setattr(side_effects, "_put_hooks", hooked.append)
-    assert importlib.util.find_spec("made_for_hooks") is not None
-    module = importlib.import_module("made_for_hooks")
-    monkeypatch.delitem(sys.modules, "made_for_hooks")
-    assert hooked == [module]

@@ -11,7 +11,7 @@ from keras_here import Alone, noting_model, numbered
 
 from phalanx.adapters.keras.torch_backend import TorchGuest
 from phalanx.train.keras.arrays import ArraySource
-from phalanx.train.keras.epochs import Asked
+from phalanx.train.keras.fit_arguments import FitArguments
 
 SAMPLES, EPOCHS = 23, 3
 CASES: dict[str, dict[str, Any]] = {
@@ -24,7 +24,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def _source(model: Any, *args: Any, batch: int | None = None, **options: Any) -> ArraySource:
-    asked = Asked.of(type(model).fit.__get__(model), *args, **options)
+    asked = FitArguments.of(type(model).fit.__get__(model), *args, **options)
     return ArraySource(model, asked, batch, TorchGuest)
 
 

@@ -14,7 +14,7 @@ from keras_here import Alone, noting_model, numbered
 
 from phalanx.adapters.keras.torch_backend import TorchGuest
 from phalanx.core.errors import InputError
-from phalanx.train.keras.epochs import Asked
+from phalanx.train.keras.fit_arguments import FitArguments
 from phalanx.train.keras.streams import KEPT, BatchPart, StreamReader, StreamSource
 
 SAMPLES, EPOCHS = 22, 3
@@ -123,7 +123,7 @@ def test_the_checksum_is_of_all_that_was_read(keras: Any) -> None:
 
 
 def _source(model: Any, *args: Any, **options: Any) -> StreamSource:
-    asked = Asked.of(type(model).fit.__get__(model), *args, **options)
+    asked = FitArguments.of(type(model).fit.__get__(model), *args, **options)
     return StreamSource(model, asked, TorchGuest)
 
 

@@ -16,7 +16,7 @@ from phalanx.train.api import gathered_values as gathered
 from phalanx.train.loop.stretches import WorkerParts
 
 
-class Meeting:
+class EpochSync:
     """All workers meet here after an epoch, whatever the strategy."""
 
     def __init__(self, parts: WorkerParts, guest: Guest) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 
 @dataclass
-class Asked:
+class FitArguments:
     """The arguments of ``fit``."""
 
     x: Any
@@ -31,11 +31,13 @@ class Asked:
     validation_freq: Any
 
     @staticmethod
-    def of(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Asked:
+    def of(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> FitArguments:
         """As ``plain``, Keras' own, would understand them."""
         given = inspect.signature(plain).bind(*args, **kwargs)
         given.apply_defaults()
-        asked = Asked(**{field.name: given.arguments[field.name] for field in fields(Asked)})
+        asked = FitArguments(
+            **{field.name: given.arguments[field.name] for field in fields(FitArguments)}
+        )
         asked._split()
         return asked
 
@@ -56,7 +58,7 @@ _ITERATORS = {
 }
 
 
-def epochs_of(model: Any, asked: Asked) -> Any:
+def epochs_of(model: Any, asked: FitArguments) -> Any:
     """Keras' own iterator of the epochs, as its backend has it."""
     from keras import backend
 
