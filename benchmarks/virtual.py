@@ -102,8 +102,8 @@ def virtual(kind: str, strategy: str, workers: int, batch: int, steps: int) -> C
     )
     STAMPS.clear()
     outcome = execute(job, new_run(f"virtual-{kind}"), Observer())
-    if outcome.error:
-        raise SystemExit(str(outcome.error))
+    if outcome.error or not STAMPS:  # a run that was stopped in its first epoch has none
+        raise SystemExit(str(outcome.error or "stopped"))
     return since(min(STAMPS), max(STAMPS))
 
 
