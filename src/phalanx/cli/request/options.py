@@ -174,7 +174,9 @@ FrameworkName = Annotated[
 ]
 Roles = Annotated[
     str | None,
-    typer.Option(metavar="A=N,…", help="For TensorFlow scripts, such as chief=1,worker=2,ps=1."),
+    typer.Option(
+        metavar="A=N,…", help="For TensorFlow scripts, such as chief=1,worker=2,ps=1,evaluator=1."
+    ),
 ]
 Systems = Annotated[
     str | None,

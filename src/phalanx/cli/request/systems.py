@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -46,6 +47,8 @@ class Wanted:
     strategies: Sequence[str]
     """Under which Phalanx itself trains."""
     scripts: Mapping[str, Path] = field(default_factory=dict)
+    roles: Mapping[str, int] = field(default_factory=dict)
+    """How many processes of each kind TensorFlow's systems have."""
 
 
 def read_framework(
@@ -79,16 +82,24 @@ def read_framework(
 def _tensorflow(name: str, text: str | None, script: Path) -> Framework:
     from phalanx.launch.frameworks.peer_environments import TENSORFLOW_PACKAGES
     from phalanx.launch.frameworks.seating import read_roles
-    from phalanx.launch.frameworks.tensorflow_scripts import system_of
+    from phalanx.launch.frameworks.tensorflow_scripts import (
+        LEGACY_KERAS,
+        needs_legacy_keras,
+        system_of,
+    )
 
+    source = script.read_bytes() if script.is_file() else b""
     roles = read_roles(text) if text is not None else {}
+    system = system_of(source)
     if roles:
         system = PARAMETER_SERVER if SERVER in roles else MIRRORED
-    else:
-        system = system_of(script.read_bytes()) if script.is_file() else MIRRORED
     if system == PARAMETER_SERVER and roles:
         roles = {"chief": 1, **roles}
-    return Framework(name=name, system=system, roles=roles, requirements=list(TENSORFLOW_PACKAGES))
+    legacy = LEGACY_KERAS not in os.environ and needs_legacy_keras(source)
+    return Framework(
+        name=name, system=system, roles=roles, requirements=list(TENSORFLOW_PACKAGES),
+        variables={LEGACY_KERAS: "1"} if legacy else {},
+    )  # fmt: skip
 
 
 def _refuse(ctx: typer.Context, option: str, why: str) -> None:
@@ -104,11 +115,19 @@ def read_systems(
     peers: Sequence[str] | None,
     strategies: str,
     script: Path,
+    roles: str | None = None,
 ) -> Wanted | None:
-    """``--systems`` and ``--peer``; every script is looked for before anything starts."""
+    """``--systems``, ``--peer``, ``--roles``; every script is looked for before anything starts."""
+    from phalanx.launch.frameworks.seating import read_roles
     from phalanx.launch.script.script_check import check_script
 
     named = _named_scripts(peers or ())
+    counts = read_roles(roles) if roles is not None else {}
+    if counts and (SERVER not in counts or PARAMETER_SERVER not in (systems or "").split(",")):
+        raise InputError(
+            f"--roles of a comparison is for {PARAMETER_SERVER}",
+            f"Add --systems {OURS},{PARAMETER_SERVER} --roles chief=1,worker=2,ps=2",
+        )
     if systems is None:
         if named:
             raise InputError("--peer needs --systems", f"Add --systems {OURS},{min(named)}")
@@ -129,7 +148,7 @@ def read_systems(
     source = ctx.get_parameter_source("strategies")
     chosen = source is not None and source.name == "COMMANDLINE"
     ours = [spec.text for spec in parse_specs(strategies)] if chosen else ["allreduce"]
-    return Wanted(names, ours, found)
+    return Wanted(names, ours, found, counts)
 
 
 def _script_for(system: str, script: Path) -> Path:
@@ -155,12 +174,15 @@ def _named_scripts(peers: Sequence[str]) -> dict[str, Path]:
     return found
 
 
-def framework_of(system: str) -> Framework:
+def framework_of(system: str, roles: Mapping[str, int]) -> Framework:
     from phalanx.launch.frameworks import Framework
     from phalanx.launch.frameworks.peer_environments import peer_of
 
     peer = peer_of(system)
-    return Framework(name=peer.framework, system=peer.system, requirements=list(peer.requirements))
+    mine = {"chief": 1, **roles} if system == PARAMETER_SERVER and roles else {}
+    return Framework(
+        name=peer.framework, system=peer.system, roles=mine, requirements=list(peer.requirements)
+    )
 
 
 def keras_request(request: Request, system: str, script: Path) -> Request:
@@ -182,6 +204,11 @@ def framework_job(
         )
     job = request.job("allreduce", batch, repeat=repeat)
     asked = request.options.workers
+    if framework.is_alone and asked not in (None, 1):
+        raise InputError(
+            f"--workers {asked}, but the script's strategy of TensorFlow is one process",
+            "Leave --workers out; or use MultiWorkerMirroredStrategy, or --framework keras.",
+        )
     total = sum(framework.roles.values()) or asked
     if framework.roles and asked not in (None, total, framework.roles.get("worker")):
         raise InputError(f"--workers {asked} does not match --roles", "Give one of them.")
@@ -201,6 +228,11 @@ def framework_job(
 
 def ready(job: Job, out: Output) -> Job:
     """With an environment on this machine, made now if there is none; others make their own."""
+    if job.framework is not None and job.framework.variables:
+        out.note(
+            "note: tf.keras is legacy Keras here (TF_USE_LEGACY_KERAS=1): Keras 3 cannot train "
+            "under this strategy"
+        )
     if job.framework is None or job.launcher != "local":
         return job
     from phalanx.launch.frameworks.peer_environments import environment_for

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -31,6 +32,7 @@ def compare(
     strategies: o.Strategies = DEFAULT,
     systems: o.Systems = None,
     peer: o.PeerScripts = None,
+    roles: o.Roles = None,
     single: Annotated[
         bool, typer.Option(help="Also train with one process, as the baseline.")
     ] = True,
@@ -52,7 +54,8 @@ def compare(
     from phalanx.cli.request.values import refuse_two_batches
     from phalanx.core.spec import parse_specs
 
-    wanted = read_systems(ctx, systems, peer, strategies, script)
+    wanted = read_systems(ctx, systems, peer, strategies, script, roles)
+    options = with_workers_of(wanted, options)
     specs = rows(parse_specs(strategies), single)
     check_at_least("--repeat", options.repeat, 1)
     check_at_most("--repeat", options.repeat, MOST_REPEATS)
@@ -65,6 +68,16 @@ def compare(
     if wanted is not None:
         return compare_systems(request, wanted, batches)
     return compare_checked(request, specs, batches, simulate=simulate)
+
+
+def with_workers_of(wanted: Wanted | None, options: o.RunOptions) -> o.RunOptions:
+    """All systems have as many workers as ``--roles`` says."""
+    workers = wanted.roles.get("worker") if wanted else None
+    if workers is None or options.workers == workers:
+        return options
+    if options.workers is not None:
+        raise InputError(f"--workers {options.workers} does not match --roles", "Give one of them.")
+    return replace(options, workers=workers)
 
 
 def rows(specs: list[Spec], single: bool) -> list[str]:
@@ -123,7 +136,7 @@ def compare_systems(request: Request, wanted: Wanted, batches: list[int | None])
             mine = keras_request(request, cell.system, script)
             return mine.job(cell.strategy, cell.batch, repeat=cell.repeat)
         return framework_job(
-            request, framework_of(cell.system), script, cell.batch, repeat=cell.repeat
+            request, framework_of(cell.system, wanted.roles), script, cell.batch, repeat=cell.repeat
         )
 
     rows: list[tuple[str, str, str]] = []

@@ -9,7 +9,15 @@ from collections.abc import Sequence
 
 from phalanx.core.settings import RunSettings
 from phalanx.launch.frameworks import jax_scripts, tensorflow_scripts, torch_scripts
-from phalanx.launch.frameworks.framework import CHIEF, JAX, TENSORFLOW, Framework, Places, Process
+from phalanx.launch.frameworks.framework import (
+    CHIEF,
+    EVALUATOR,
+    JAX,
+    TENSORFLOW,
+    Framework,
+    Places,
+    Process,
+)
 from phalanx.launch.frameworks.seating import places_of, plan_for, roles_by_rank, seat
 
 __all__ = [
@@ -41,10 +49,11 @@ def environment_of(framework: str, places: Places) -> dict[int, dict[str, str]]:
 def deciding(roles: Sequence[str]) -> list[int]:
     """The ranks whose end is the run's: once they have ended well the others are ended.
 
-    TensorFlow's workers and servers of a chief never end by themselves; else all decide.
+    TensorFlow's workers and servers of a chief never end by themselves; else all decide, but for
+    an evaluator, which waits for checkpoints.
     """
     chiefs = [rank for rank, role in enumerate(roles) if role == CHIEF]
-    return chiefs or list(range(len(roles)))
+    return chiefs or [rank for rank, role in enumerate(roles) if role != EVALUATOR]
 
 
 def settings_variables(settings: RunSettings, workers: int) -> dict[str, str]:

@@ -38,6 +38,7 @@ def commands_of(
         env = {
             **told,
             **variables[slot.rank],
+            **framework.variables,
             **ground.variables,
             settings.RUN_FOLDER: ground.run_folder,
             settings.MACHINE: machine.name,

@@ -14,9 +14,11 @@ FRAMEWORKS = (TORCH, TENSORFLOW, JAX, KERAS)
 """What ``--framework`` names. Of a ``keras`` script ``model.fit`` is Phalanx' own."""
 KERAS_NAMES = (KERAS, *KERAS_SYSTEMS)
 """Scripts whose ``model.fit`` is ours, with the backend where it is named."""
-CHIEF, WORKER, SERVER = "chief", "worker", "ps"
+CHIEF, WORKER, SERVER, EVALUATOR = "chief", "worker", "ps", "evaluator"
 """TensorFlow's names of tasks. Processes of torch are all workers."""
 MIRRORED, PARAMETER_SERVER = "tf-mwms", "tf-ps"
+ONE_MACHINE = {"MirroredStrategy": "tf-mirrored", "CentralStorageStrategy": "tf-central-storage"}
+"""Strategies of TensorFlow that use all GPUs of one machine, by one process."""
 
 
 class Framework(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,17 +26,24 @@ class Framework(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     system: str
-    """What reports call it: torch, torch-ddp, tf-mwms, tf-ps, jax-dp."""
+    """What reports call it: torch, torch-ddp, tf-mwms, tf-ps, tf-mirrored, jax-dp."""
     roles: dict[str, int] = {}
     """How many of each, as asked for; empty leaves it to the number of machines."""
     python: str | None = None
     """The Python of this machine that has the framework; ``None`` is our own."""
     requirements: list[str] = []
     """What an environment for it is made of; empty where our own will do."""
+    variables: dict[str, str] = {}
+    """Of every process."""
 
     @property
     def has_servers(self) -> bool:
         return self.system == PARAMETER_SERVER
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it is one process, on one machine."""
+        return self.system in ONE_MACHINE.values()
 
 
 @dataclass(frozen=True)

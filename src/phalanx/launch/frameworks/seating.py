@@ -8,11 +8,19 @@ import msgspec
 
 from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
-from phalanx.launch.frameworks.framework import CHIEF, SERVER, WORKER, Framework, Places, Process
+from phalanx.launch.frameworks.framework import (
+    CHIEF,
+    EVALUATOR,
+    SERVER,
+    WORKER,
+    Framework,
+    Places,
+    Process,
+)
 from phalanx.plan.plan import Plan, PlannedMachine, Slot, make_plan
 from phalanx.pool.machine import Machine
 
-_ROLES = (CHIEF, WORKER, SERVER)
+_ROLES = (CHIEF, WORKER, SERVER, EVALUATOR)
 _FEWEST = 3
 """Machines from which on chief and server have one of their own."""
 MOST = 1024
@@ -32,8 +40,9 @@ def read_roles(text: str) -> dict[str, int]:
         roles[name] = int(number)
     if WORKER not in roles:
         raise InputError("--roles has no worker", "Try chief=1,worker=2,ps=1")
-    if roles.get(CHIEF, 1) > 1:
-        raise InputError(f"--roles has {roles[CHIEF]} chiefs", "Give one chief: chief=1")
+    for role in (CHIEF, EVALUATOR):
+        if roles.get(role, 1) > 1:
+            raise InputError(f"--roles has {roles[role]} {role}s", f"Give one: {role}=1")
     return roles
 
 
@@ -71,6 +80,8 @@ def plan_for(
 ) -> Plan:
     """The plan of a run with ``asked`` workers, with seats for all roles of the framework."""
     roles = framework.roles if framework else {}
+    if framework and framework.is_alone:
+        machines, asked = machines[:1], 1
     plan = make_plan(
         machines,
         workers=sum(roles.values()) or asked,
@@ -78,13 +89,28 @@ def plan_for(
         selection=selection,
         batch=batch,
     )
+    if framework and framework.is_alone:
+        return _on_all_devices(plan, machines[0])
     return seat(plan, framework, asked) if framework else plan
 
 
+def _on_all_devices(plan: Plan, machine: Machine) -> Plan:
+    """One process that has all of its machine."""
+    (slot,) = plan.machines[0].slots
+    whole = msgspec.structs.replace(
+        slot, cpus=[], threads=machine.cores or slot.threads,
+        device=f"cuda:{','.join(map(str, range(machine.gpus)))}" if machine.gpus else "cpu",
+    )  # fmt: skip
+    reasons = [*plan.reasons, f"this strategy of TensorFlow uses one machine: {machine.name}"]
+    machines = [_with(plan.machines[0], [whole])]
+    return msgspec.structs.replace(plan, machines=machines, reasons=reasons)
+
+
 def roles_by_rank(framework: Framework, processes: int) -> list[str]:
-    """First the chief, then the workers, last the servers."""
+    """First the chief, then the workers, the servers, last an evaluator."""
     if not framework.has_servers:
-        return [WORKER] * processes
+        evaluators = framework.roles.get(EVALUATOR, 0)
+        return [WORKER] * (processes - evaluators) + [EVALUATOR] * evaluators
     counts = framework.roles or {CHIEF: 1, WORKER: processes - 2, SERVER: 1}
     return [role for role in _ROLES for _ in range(counts.get(role, 0))]
 

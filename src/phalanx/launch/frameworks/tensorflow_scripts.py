@@ -8,7 +8,9 @@ import json
 from phalanx.core.hosts_settings import endpoint
 from phalanx.launch.frameworks.framework import (
     CHIEF,
+    EVALUATOR,
     MIRRORED,
+    ONE_MACHINE,
     PARAMETER_SERVER,
     SERVER,
     WORKER,
@@ -17,13 +19,16 @@ from phalanx.launch.frameworks.framework import (
 )
 
 _OF_SERVERS = {"ParameterServerStrategy", "ParameterServerStrategyV2", "ClusterCoordinator"}
+_OF_WORKERS = {"MultiWorkerMirroredStrategy"}
+_TF_KERAS = "tf.keras"
+LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 
 
 def environment(places: Places) -> dict[int, dict[str, str]]:
     # {"worker": ["address:port", …]}, with chief and ps where there are such.
     found = {
         role: [endpoint(one.address, one.port) for one in places.with_role(role)]
-        for role in (CHIEF, WORKER, SERVER)
+        for role in (CHIEF, WORKER, SERVER, EVALUATOR)
     }
     cluster = {role: endpoints for role, endpoints in found.items() if endpoints}
     return {process.rank: _variables(process, places, cluster) for process in places.processes}
@@ -31,16 +36,47 @@ def environment(places: Places) -> dict[int, dict[str, str]]:
 
 def system_of(source: bytes | str) -> str:
     """By what the script names in its code; one that cannot be read is the usual kind."""
+    names = _names_in(source)
+    if names & _OF_SERVERS:
+        return PARAMETER_SERVER
+    if names & _OF_WORKERS:
+        return MIRRORED
+    return next((system for name, system in ONE_MACHINE.items() if name in names), MIRRORED)
+
+
+def needs_legacy_keras(source: bytes | str) -> bool:
+    """Whether it calls ``fit`` of ``tf.keras`` under a strategy that Keras 3 cannot train under.
+
+    A script that chooses its Keras itself is left alone.
+    """
+    names = _names_in(source)
+    fits = {_TF_KERAS, "fit"} <= names and LEGACY_KERAS not in names
+    return fits and bool(names & (_OF_SERVERS | _OF_WORKERS))
+
+
+def _names_in(source: bytes | str) -> set[str]:
+    """Names of its code, ``tf.keras`` where it uses that, and whether it chooses its Keras."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
-        return MIRRORED
+        return set()
+    found: set[str] = set()
     for node in ast.walk(tree):
         match node:
-            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name):
-                if name.rpartition(".")[2] in _OF_SERVERS:
-                    return PARAMETER_SERVER
-    return MIRRORED
+            case ast.Constant(value="TF_USE_LEGACY_KERAS"):
+                found.add(LEGACY_KERAS)
+            case ast.Name(id=name):
+                found.add(name)
+            case ast.Attribute(attr=name):
+                found |= {name, _TF_KERAS} if name == "keras" else {name}
+            case ast.alias(name=name):
+                found.add(name.rpartition(".")[2])
+                found |= {_TF_KERAS} if name.startswith("tensorflow.keras") else set()
+            case ast.ImportFrom(module=str(module), names=names):
+                whole = [f"{module}.{each.name}." for each in names]
+                if any(name.startswith("tensorflow.keras.") for name in whole):
+                    found.add(_TF_KERAS)
+    return found
 
 
 def _variables(process: Process, places: Places, cluster: dict[str, list[str]]) -> dict[str, str]:

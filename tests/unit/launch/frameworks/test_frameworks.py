@@ -15,13 +15,15 @@ from phalanx.launch.frameworks import (
     deciding,
     environment_of,
     places_of,
+    plan_for,
     roles_by_rank,
     seat,
     settings_variables,
 )
 from phalanx.launch.frameworks.seating import read_roles
-from phalanx.launch.frameworks.tensorflow_scripts import system_of
+from phalanx.launch.frameworks.tensorflow_scripts import needs_legacy_keras, system_of
 from phalanx.plan.plan import Plan, PlannedMachine, Slot
+from phalanx.pool.machine import Machine
 
 TORCH = Framework(name="torch", system="torch")
 MIRRORED = Framework(name="tensorflow", system="tf-mwms")
@@ -166,9 +168,59 @@ def test_roles_that_were_asked_for_are_taken_as_they_are() -> None:
     assert roles_by_rank(framework, 5) == ["chief", "worker", "worker", "ps", "ps"]
 
 
+@pytest.mark.parametrize("system", ["tf-mwms", "tf-ps"])
+def test_an_evaluator_is_the_last(system: str) -> None:
+    framework = Framework(
+        name="tensorflow", system=system, roles=read_roles("worker=2,evaluator=1")
+    )
+    places = placed(plan_of(2, 1), framework)
+    found = configs(places)[2]
+    assert found["task"] == {"type": "evaluator", "index": 0}
+    assert found["cluster"] == {
+        "worker": ["192.0.2.0:4000", "192.0.2.0:4001"],
+        "evaluator": ["192.0.2.1:4002"],
+    }
+
+
+def test_a_strategy_of_one_machine_has_all_of_it() -> None:
+    framework = Framework(name="tensorflow", system="tf-mirrored")
+    machines = [Machine(name=name, host="192.0.2.1", gpus=2, cores=8) for name in ("a", "b")]
+    plan = plan_for(machines, framework, None, strategy="allreduce", selection="all", batch=None)
+    assert [machine.name for machine in plan.machines] == ["a"] and plan.workers == 1
+    (found,) = environment_of("tensorflow", placed(plan, framework)).values()
+    assert found["CUDA_VISIBLE_DEVICES"] == "0,1" and found["TF_NUM_INTRAOP_THREADS"] == "8"
+
+
+FITS = "\nwith tf.distribute.{}().scope():\n    m = make()\nm.fit(x)\n"
+
+
+@pytest.mark.parametrize(
+    ("begin", "strategy", "needed"),
+    [
+        (
+            "import tensorflow as tf\nmake = tf.keras.Sequential",
+            "MultiWorkerMirroredStrategy",
+            True,
+        ),
+        ("from tensorflow.keras import layers", "ParameterServerStrategy", True),
+        ("from tensorflow import keras", "MultiWorkerMirroredStrategy", True),
+        ("import tensorflow.keras.layers as L", "MultiWorkerMirroredStrategy", True),
+        ("import keras", "MultiWorkerMirroredStrategy", False),
+        ("from tensorflow import keras", "MirroredStrategy", False),
+        (
+            "import os; os.environ['TF_USE_LEGACY_KERAS'] = '0'; tf.keras",
+            "ParameterServerStrategy",
+            False,
+        ),
+    ],
+)
+def test_where_keras_3_cannot_do_it(begin: str, strategy: str, needed: bool) -> None:
+    assert needs_legacy_keras(begin + FITS.format(strategy)) is needed
+
+
 NONSENSE = (
     "", "worker", "worker=0", "worker=x", "chief=1", "chief=2,worker=1", "worker=1,worker=2",
-    "wroker=2", "worker=-1", "worker=99999",
+    "wroker=2", "worker=-1", "worker=99999", "worker=2,evaluator=2",
 )  # fmt: skip
 
 
@@ -199,6 +251,9 @@ def test_a_tensorflow_process_sees_its_own_gpu_only() -> None:
         ("s = tf.distribute.experimental.ParameterServerStrategy(r)", "tf-ps"),
         ("s = tf.distribute.MultiWorkerMirroredStrategy()", "tf-mwms"),
         ("# not a ParameterServerStrategy\ns = 'ParameterServerStrategy'", "tf-mwms"),
+        ("s = tf.distribute.MirroredStrategy()", "tf-mirrored"),
+        ("d = tf.distribute\nd.MirroredStrategy() or d.MultiWorkerMirroredStrategy()", "tf-mwms"),
+        ("s = tf.distribute.experimental.CentralStorageStrategy()", "tf-central-storage"),
         ("def broken(", "tf-mwms"),
         ("a\x00b", "tf-mwms"),
     ],
@@ -211,6 +266,7 @@ def test_who_decides_the_end() -> None:
     assert deciding(["chief", "worker", "worker", "ps"]) == [0]
     assert deciding(["worker", "worker"]) == [0, 1]
     assert deciding(["worker"] * 3) == [0, 1, 2]
+    assert deciding(["worker", "worker", "evaluator"]) == [0, 1]
 
 
 def test_only_what_was_asked_for_is_passed_on() -> None:
