@@ -26,10 +26,11 @@ from benchmarks.harness import ROOT, phalanx_command, report
 from phalanx.lab.lab import Lab
 from phalanx.launch.profile.profile_job import profile_job
 from phalanx.plan.cost.model import CostModel
+from phalanx.plan.cost.network import USUAL_HANDLING
 from phalanx.plan.job import JobProfile, MachineCosts
 from phalanx.pool.blueprint import read_blueprint
 from phalanx.pool.machine import Pool
-from phalanx.pool.measured import read_probe
+from phalanx.pool.measured import Probe, read_probe
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def predict_all(
     suite: Suite, pool: Pool, blueprint: Path, strategies: Sequence[str]
 ) -> dict[Case, float]:
     """Samples a second."""
-    found, probe = {}, read_probe(blueprint)
+    found, probe = {}, _handled(read_probe(blueprint), suite.speeds)
     for job in suite.jobs:
         profile = profile_job(SCRIPT, ["--jobs", job], pool, pool.machines[:1])
         model = CostModel(_slowed(profile, suite.speeds), probe)
@@ -117,6 +118,18 @@ def _slowed(profile: JobProfile, speeds: dict[str, float]) -> JobProfile:
     return msgspec.structs.replace(
         profile, costs={name: _scaled(plain, 1.0 / speed) for name, speed in speeds.items()}
     )
+
+
+def _handled(probe: Probe | None, speeds: dict[str, float]) -> Probe | None:
+    """``--slow`` also slows what messages take from computing; the probe ran at full speed."""
+    if probe is None:
+        return None
+    replace = msgspec.structs.replace
+    links = [
+        replace(link, handling=(link.handling or USUAL_HANDLING) / speeds[link.source])
+        for link in probe.links
+    ]
+    return replace(probe, links=links)
 
 
 def _scaled(costs: MachineCosts, factor: float) -> MachineCosts:

@@ -30,6 +30,8 @@ class LinkFigures(msgspec.Struct, frozen=True):
     target: str
     latency: Seconds
     bandwidth: Rate
+    handling: Seconds | None = None
+    """Seconds that the processor of ``source`` takes for each byte, sent or received."""
 
 
 class CollectiveFigures(msgspec.Struct, frozen=True):

@@ -154,7 +154,9 @@ class Prober:
         if all(isinstance(answer, m.PairFigures) for answer in found):
             for source, target, figures in zip(pair, reversed(pair), found, strict=True):
                 assert isinstance(figures, m.PairFigures)
-                link = LinkFigures(source, target, figures.latency, figures.bandwidth)
+                link = LinkFigures(
+                    source, target, figures.latency, figures.bandwidth, figures.handling
+                )
                 self._found.links.append(link)
             return
         problem = next((a for a in found if isinstance(a, m.ProbeProblem)), None)

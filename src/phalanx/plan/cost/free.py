@@ -40,6 +40,7 @@ def free_cost(setup: Setup, *, exact: bool) -> StepCost:
     computing = [_computing(setup, crew, samples) for crew in crews]
     pushed = [sum(samples[rank] for rank in crew) for crew in crews]
     rule = rule_of(phase.name, phase.options)
+    computing = _with_handling(setup, crews, computing, by_pace=isinstance(rule, Free))
     pace = (_played if exact else _rough)(_cluster(setup, crews, computing), rule, pushed)
     seconds = job.batch / pace
     unsure = ENGINE_ERROR if exact else ROUGH_ERROR
@@ -69,6 +70,26 @@ def _computing(setup: Setup, crew: Team, samples: Sequence[float]) -> float:
     inside = setup.network.exchange(hosts, setup.job.gradient_bytes).seconds
     inside += setup.sum_in_memory if len(crew) > len(hosts) else 0.0
     return longest * (1.0 + setup.team.variation * lateness(len(crew))) + inside
+
+
+def _with_handling(
+    setup: Setup, crews: Sequence[Team], computing: Sequence[float], *, by_pace: bool
+) -> list[float]:
+    """On machines without a spare core, pushes take it from computing: one's own, and those of
+    others to a server beside it. ``by_pace``: a quick crew makes more steps than a slow one."""
+    homes = [setup.team.members[crew[0]].host for crew in crews]
+    each = setup.job.gradient_bytes * (1.0 + setup.codec.ratio) if setup.apart else 0.0
+    servers, found = setup.servers if setup.apart else (), []
+    for home, own in zip(homes, computing, strict=True):
+        held = servers.count(home) / max(len(servers), 1)
+        others = sum(
+            own / other if by_pace else 1.0
+            for host, other in zip(homes, computing, strict=True)
+            if host != home
+        )
+        moved = each * ((1.0 - held) + held * others)
+        found.append(own + moved * setup.handling[home])
+    return found
 
 
 def _cluster(setup: Setup, crews: Sequence[Team], computing: Sequence[float]) -> FreeCluster:

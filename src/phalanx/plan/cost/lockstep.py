@@ -97,7 +97,9 @@ def _summed(setup: Setup, computing: float) -> ExchangeCost:
         return found
     # Of two hosts each sends all at once; of more, what comes back goes after the sum.
     early = found.seconds if len(team.hosts) == 2 else found.seconds / 2
-    hidden = OVERLAPPED * (early - _left_after(setup.job, early, computing))
+    ahead = early - _left_after(setup.job, early, computing)
+    moved = 4.0 * size * (1.0 - 1.0 / len(team.hosts)) * ahead / found.seconds
+    hidden = max(0.0, min(OVERLAPPED * ahead, ahead - moved * max(setup.handling.values())))
     return ExchangeCost(found.seconds - hidden, found.error + 0.1 * hidden / found.seconds)
 
 
@@ -114,14 +116,16 @@ def _through_store(setup: Setup) -> ExchangeCost:
     team, network, codec, size = setup.team, setup.network, setup.codec, setup.job.gradient_bytes
     others = len(team.hosts) - 1
     updates = {m.host: m.costs.update for m in team.members}
-    pushing = replying = update = most = 0.0
+    pushing = replying = update = most = handling = 0.0
     for host in team.hosts:
         held = setup.servers.count(host) / len(setup.servers)
         away, there, back = 1.0 - held, network.sending(host), network.receiving(host)
         pushing = max(pushing, codec.ratio * size * max(away / there, held * others / back))
         replying = max(replying, size * max(away / back, held * others / there))
         update, most = max(update, updates[host] * held), max(most, held)
+        moved = size * (1.0 + codec.ratio) * (away + held * others)
+        handling = max(handling, setup.handling[host] * moved)
     coding = size * codec.coding * (1.0 + len(team.hosts) * most)
     link, known = network.link(team.hosts)
-    seconds = pushing + replying + update + coding + 2.0 * link.latency
+    seconds = pushing + replying + update + coding + handling + 2.0 * link.latency
     return ExchangeCost(seconds, STORE_ERROR if known else UNKNOWN_ERROR)

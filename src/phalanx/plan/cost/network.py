@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log
+from statistics import median
 
 import numpy as np
 
@@ -18,6 +19,8 @@ FORMULA_ERROR = 0.12
 """Of the formula, corrected by what was measured on other machines of the pool."""
 BARE_ERROR = 0.25
 """Of the formula alone, from measured links."""
+USUAL_HANDLING = 1.5e-9
+"""Of machines that were not probed (one core of a 2-core ARM machine)."""
 UNKNOWN_ERROR = 1.5
 """Of links that were not measured: Ethernet has 100 Mbit/s to 10 Gbit/s."""
 
@@ -54,6 +57,12 @@ class Network:
     def rate(self, name: str) -> float:
         """The slower direction."""
         return min(self.sending(name), self.receiving(name))
+
+    def handling(self, name: str) -> float:
+        """Seconds of the machine's processor for each byte that it sends or receives."""
+        links = self._probe.links if self._probe else ()
+        found = [k.handling for k in links if k.source == name and k.handling is not None]
+        return median(found) if found else USUAL_HANDLING
 
     def link(self, names: Sequence[str]) -> tuple[LinkSpeed, bool]:
         """The slowest among ``names``, and whether it was measured."""

@@ -31,6 +31,8 @@ class Member:
     costs: MachineCosts
     crowding: float = 1.0
     """How many workers share what one of them was measured with."""
+    spare: bool = True
+    """Whether another core handles messages while it computes."""
 
     @property
     def curve(self) -> tuple[float, float]:
@@ -95,6 +97,7 @@ def form_team(
     for machine, share in used:
         host = used[0][0].name if together else machine.name
         crowding = max(1.0, share / natural_workers([machine]))
-        members += [Member(machine.name, host, job.costs[machine.name], crowding)] * share
+        spare = machine.cores is None or machine.cores > share
+        members += [Member(machine.name, host, job.costs[machine.name], crowding, spare)] * share
     overlaps = not any(machine.gpus or machine.tls for machine, _ in used)
     return SelectedWorkers(tuple(members), job.batch, overlaps)

@@ -47,6 +47,12 @@ class Setup:
         wish = self.phase.options.get("servers")
         return tuple(place_servers(places, int(wish) if wish is not None else None))
 
+    @cached_property
+    def handling(self) -> dict[str, float]:
+        """By host: seconds of computing that each byte costs which it sends or receives."""
+        busy = {m.host for m in self.team.members if not m.spare} if self.apart else set()
+        return {h: self.network.handling(h) if h in busy else 0.0 for h in self.team.hosts}
+
     @property
     def sum_in_memory(self) -> float:
         """Seconds that workers of one host take to add up their gradients."""

@@ -75,6 +75,8 @@ class PairFigures(Message, frozen=True, tag="figures"):
 
     bandwidth: float
     latency: float
+    handling: float = 0.0
+    """Seconds of the processor for each byte that is sent or received here."""
 
 
 class Timed(Message, frozen=True, tag="timed"):

@@ -36,10 +36,12 @@ class ProbeParticipant:
         try:
             half = probing.latency(links, request.seconds * LATENCY_SHARE)
             each = request.seconds * (1 - LATENCY_SHARE) / 2
-            rates = [probing.bandwidth(links, sender, each, half) for sender in (0, 1)]
+            streams = [probing.stream(links, sender, each, half) for sender in (0, 1)]
         finally:
             links.close()
-        return m.PairFigures(rates[request.rank] or 0.0, half)
+        moved = sum(stream.moved for stream in streams)
+        handling = sum(stream.processor for stream in streams) / max(moved, 1)
+        return m.PairFigures(streams[request.rank].rate or 0.0, half, handling)
 
     def _time(self, request: m.TimeCollective) -> m.Answer:
         if self._mesh is None or request.name not in probing.COLLECTIVES:

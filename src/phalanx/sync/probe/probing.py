@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import median
 
 import torch
@@ -61,22 +62,43 @@ def latency(links: Links, seconds: float) -> float:
     return half
 
 
-def bandwidth(links: Links, sender: int, seconds: float, one_way: float) -> float | None:
-    """Bytes per second from ``sender`` to the other of two, as the sender sees it.
+@dataclass(frozen=True)
+class Stream:
+    """What one of two has seen of it."""
+
+    rate: float | None
+    """Bytes per second; ``None`` at the receiver."""
+    moved: int
+    """Bytes."""
+    processor: float
+    """Seconds that this process took for them."""
+
+
+def stream(links: Links, sender: int, seconds: float, one_way: float) -> Stream:
+    """From ``sender`` to the other of two."""
+    memory, began = memoryview(bytearray(FIRST_STREAM * 64)), time.process_time()
+    if links.rank == sender:
+        rate, moved = _send_stream(links, 1 - sender, memory, seconds, one_way)
+        return Stream(rate, moved, time.process_time() - began)
+    moved = _receive_stream(links, sender, memory)
+    return Stream(None, moved, time.process_time() - began)
+
+
+def _send_stream(
+    links: Links, to: int, memory: memoryview, seconds: float, one_way: float
+) -> tuple[float, int]:
+    """Bytes per second, as the sender sees it, and how many were sent.
 
     Messages grow until one takes long enough, or the next one would not be over in time; each is
     answered by a byte, so that what waits in the sender's kernel does not count as sent.
     """
-    memory = memoryview(bytearray(FIRST_STREAM * 64))
-    if links.rank != sender:
-        _receive_stream(links, sender, memory)
-        return None
     steady: list[float] = []
-    size, end = FIRST_STREAM, time.monotonic() + seconds
+    size, end, moved = FIRST_STREAM, time.monotonic() + seconds, 0
     while True:
         start = time.perf_counter()
-        links.swap([(1 - sender, (memoryview(_SIZE.pack(size)), *_pieces(memory, size)))], [])
-        links.receive(1 - sender, memoryview(bytearray(1)))
+        links.swap([(to, (memoryview(_SIZE.pack(size)), *_pieces(memory, size)))], [])
+        links.receive(to, memoryview(bytearray(1)))
+        moved += size
         took = time.perf_counter() - start - 2 * one_way
         rate = size / max(took, 1e-9)
         if took < LONG_ENOUGH and size < LARGEST_STREAM:
@@ -85,8 +107,8 @@ def bandwidth(links: Links, sender: int, seconds: float, one_way: float) -> floa
             steady.append(rate)
         if time.monotonic() + size / rate > end:
             break
-    links.send(1 - sender, memoryview(_SIZE.pack(0)))
-    return upper_quartile(steady or [rate])
+    links.send(to, memoryview(_SIZE.pack(0)))
+    return upper_quartile(steady or [rate]), moved
 
 
 def upper_quartile(values: Sequence[float]) -> float:
@@ -94,13 +116,14 @@ def upper_quartile(values: Sequence[float]) -> float:
     return sorted(values)[round(0.75 * (len(values) - 1))]
 
 
-def _receive_stream(links: Links, frm: int, memory: memoryview) -> None:
-    header = memoryview(bytearray(_SIZE.size))
+def _receive_stream(links: Links, frm: int, memory: memoryview) -> int:
+    header, moved = memoryview(bytearray(_SIZE.size)), 0
     while True:
         links.receive(frm, header)
         (size,) = _SIZE.unpack(header)
         if not 0 < size <= LARGEST_STREAM:
-            return
+            return moved
+        moved += size
         for piece in _pieces(memory, size):
             links.receive(frm, piece)
         links.send(frm, header[:1])

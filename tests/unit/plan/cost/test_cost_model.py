@@ -225,3 +225,23 @@ def test_learnt_factors_are_applied() -> None:
 def test_a_machine_without_a_curve_is_refused() -> None:
     with pytest.raises(InputError, match="not measured on b"):
         predict(job({"a": 0.01}), machines("ab"), None, "allreduce")
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", "bsp", "async", "ssp:bound=3"])
+def test_messages_take_a_lone_core_from_computing(strategy: str) -> None:
+    """As long as the probe says that the processor is busy with each byte."""
+    work = job(dict.fromkeys("ab", 1e-3), ready=[(0.5, 0.5), (0.5, 1.0)])
+    two, one = (
+        machines("ab"),
+        [machine.model_copy(update={"cores": 1}) for machine in machines("ab")],
+    )
+
+    def seconds(pool: list[Machine], handling: float) -> float:
+        found = probe("ab", 1000 * MBIT)
+        links = [msgspec.structs.replace(link, handling=handling) for link in found.links]
+        return predict(work, pool, msgspec.structs.replace(found, links=links), strategy).step.value
+
+    assert seconds(two, 5e-9) == seconds(two, 0.0) == seconds(one, 0.0)
+    little, much = seconds(one, 2e-9), seconds(one, 5e-9)
+    assert seconds(one, 0.0) < little < much
+    assert much - seconds(one, 0.0) <= 5e-9 * 4 * work.gradient_bytes

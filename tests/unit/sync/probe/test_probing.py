@@ -54,7 +54,9 @@ def test_a_link_is_measured_as_it_is(
     monkeypatch: pytest.MonkeyPatch, latency: float, rates: tuple[float, float]
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr(probing, "time", SimpleNamespace(monotonic=clock, perf_counter=clock))
+    monkeypatch.setattr(
+        probing, "time", SimpleNamespace(monotonic=clock, perf_counter=clock, process_time=clock)
+    )
     pair = [
         slowed(links, clock, latency, rate)
         for links, rate in zip(memory_links(2), rates, strict=True)
@@ -65,7 +67,7 @@ def test_a_link_is_measured_as_it_is(
     assert clock.now <= 0.3 + (probing.FEWEST + 2) * trip
     for sender, rate in enumerate(rates):
         before = clock.now
-        found = together(pair, lambda links, s=sender: probing.bandwidth(links, s, 0.35, latency))
+        found = together(pair, lambda links, s=sender: probing.stream(links, s, 0.35, latency).rate)
         assert found[sender] == pytest.approx(rate, rel=0.01)
         assert found[1 - sender] is None
         one_message = probing.FIRST_STREAM * 4 / rate + 2 * latency
@@ -75,7 +77,9 @@ def test_a_link_is_measured_as_it_is(
 def test_a_burst_at_first_is_not_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     """A shaped link lets the first bytes pass at once: growing messages do not count."""
     clock = Clock()
-    monkeypatch.setattr(probing, "time", SimpleNamespace(monotonic=clock, perf_counter=clock))
+    monkeypatch.setattr(
+        probing, "time", SimpleNamespace(monotonic=clock, perf_counter=clock, process_time=clock)
+    )
     first, second = memory_links(2)
     swap = first.swap
 
@@ -86,7 +90,7 @@ def test_a_burst_at_first_is_not_the_rate(monkeypatch: pytest.MonkeyPatch) -> No
         swap(outgoing, incoming)
 
     first.swap = shaped  # type: ignore[method-assign]
-    found = together([first, second], lambda links: probing.bandwidth(links, 0, 0.35, 0.0))
+    found = together([first, second], lambda links: probing.stream(links, 0, 0.35, 0.0).rate)
     assert found[0] == pytest.approx(1e6, rel=0.01)
 
 
@@ -128,3 +132,10 @@ def test_a_slow_message_among_others_does_not_count() -> None:
     assert probing.upper_quartile([5.0]) == 5.0
     assert probing.upper_quartile([95.0, 60.0]) == 95.0
     assert probing.upper_quartile([95.0, 60.0, 94.0, 99.0, 93.0]) == 95.0
+
+
+def test_both_sides_of_a_stream_count_its_bytes() -> None:
+    sent, received = together(memory_links(2), lambda links: probing.stream(links, 0, 0.05, 0.0))
+    assert sent.moved == received.moved > 0
+    assert sent.rate is not None and received.rate is None
+    assert sent.processor > 0.0 and received.processor > 0.0
