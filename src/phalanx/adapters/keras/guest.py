@@ -122,22 +122,37 @@ class Guest:
             variable.assign(value.numpy())
 
     @contextmanager
-    def lent(self) -> Iterator[list[Any]]:
-        """Inside, callbacks may look at the model; gives what trained variables they assign."""
+    def lent(self, steps: int) -> Iterator[list[Any]]:
+        """Inside, callbacks may look at the model, after so many ``steps``: it gets its state when
+        they read a variable. Gives what trained variables they assign."""
         from keras.src.backend.common.variables import Variable
 
-        plain, written, places = Variable.assign, list[Any](), self._places
+        assign, value, written = Variable.assign, Variable.value, list[Any]()
+        rate, shown, showing = self.optimizer._learning_rate, False, False
 
-        def assign(variable: Any, value: Any) -> Any:
-            if id(variable) in places:
+        def show() -> None:
+            nonlocal shown, showing
+            shown = showing = True
+            self.count_steps(steps)
+            self.read_buffers()
+            self.show()
+            showing = False
+
+        def noted_assign(variable: Any, given: Any) -> Any:
+            if id(variable) in self._places and not showing:
                 written.append(variable)
-            return plain(variable, value)
+            return assign(variable, given)
 
-        Variable.assign = assign
+        def shown_value(variable: Any) -> Any:
+            if not shown and variable is not rate:  # once: what a callback writes stays
+                show()
+            return value.fget(variable)
+
+        Variable.assign, Variable.value = noted_assign, property(shown_value)
         try:
             yield written
         finally:
-            Variable.assign = plain
+            Variable.assign, Variable.value = assign, value
 
     def count_steps(self, steps: int) -> None:
         """So many updates were made: a ``train_step`` of the script's own may ask."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -59,25 +58,6 @@ class JaxGuest(Guest):
     def take_states(self, values: Sequence[Tensor]) -> None:
         super().take_states(values)
         self._read()
-
-    @contextmanager
-    def lent(self) -> Iterator[list[Any]]:
-        """The model gets its state when a callback asks for it, as in Keras."""
-        with super().lent() as written:
-            shown = False
-
-            def sync() -> None:
-                nonlocal shown
-                if not shown:  # once: what a callback writes stays, and is seen
-                    before, shown = list(written), True
-                    self.show()
-                    written[:] = before
-
-            object.__setattr__(self.model, "jax_state_sync", sync)
-            try:
-                yield written
-            finally:
-                object.__delattr__(self.model, "jax_state_sync")
 
     def count_steps(self, steps: int) -> None:
         super().count_steps(steps)

@@ -1,4 +1,4 @@
-"""Keras on TensorFlow: one graph for the gradients, one that assigns the parameters."""
+"""Keras on TensorFlow: one graph that assigns the parameters and computes gradients."""
 
 from __future__ import annotations
 
@@ -21,31 +21,55 @@ class TensorFlowGuest(Guest):
         def flattened(gradient: Any) -> Any:  # that of an embedding is sparse
             return tf.reshape(tf.convert_to_tensor(gradient), [-1])
 
-        def gradients(batch: Any) -> Any:
-            with self.intercepted():
-                logs = model.train_step(batch)
-            return logs, tf.concat([flattened(g) for g in self._used_gradients()], 0)
-
         def assign(flat: Any) -> None:
             places = zip(self.variables, layout.spans, layout.shapes, strict=True)
             for variable, (start, end), shape in places:
                 variable.value.assign(tf.reshape(flat[start:end], shape))
 
+        def gradients(flat: Any, batch: Any) -> Any:
+            assign(flat)
+            with self.intercepted():
+                logs = model.train_step(batch)
+            return logs, tf.concat([flattened(g) for g in self._used_gradients()], 0)
+
         self._assign = tf.function(assign)
-        self._gradients = gradients
+        self._gradients: Any = gradients
+        self._traced: dict[Any, Any] = {}
         if not model.run_eagerly:
             self._gradients = tf.function(
                 gradients, reduce_retracing=True, jit_compile=model.jit_compile, autograph=False
             )
+        self.load()
 
     def gradients(self, batch: Any) -> dict[str, Any]:
         constants = self._tf.nest.map_structure(self._tf.convert_to_tensor, batch)
-        logs, found = self._gradients(constants)
+        logs, found = self._function_for(batch, constants)(self._flat, constants)
         self._layout.give(dlpack.from_dlpack(found), self._used, self.parameters)
         return dict(logs)
 
+    def _function_for(self, batch: Any, constants: Any) -> Any:
+        """Traced once for batches of any size, as Keras does. Finding it again by what it is called
+        with takes longer than a small step; a ``train_step`` of the script's own may ask how many
+        samples there are."""
+        if self.own_step or self.model.run_eagerly:
+            return self._gradients
+        nest, spec = self._tf.nest, self._tf.TensorSpec
+        key = tuple((each.dtype, each.shape[1:]) for each in nest.flatten(batch))
+        if key not in self._traced:
+            specs = nest.map_structure(lambda t: spec([None, *t.shape[1:]], t.dtype), constants)
+            self._traced[key] = self._gradients.get_concrete_function(self._flat, specs)
+        return self._traced[key]
+
+    def checked_gradients(self, batch: Any) -> dict[str, Any]:
+        self._assign(self._flat)
+        return super().checked_gradients(batch)
+
     def load(self) -> None:
-        self._assign(self._tf.convert_to_tensor(self._layout.join(self.parameters).numpy()))
+        self._flat = self._tf.convert_to_tensor(self._layout.join(self.parameters).numpy())
+
+    def show(self) -> None:
+        self._assign(self._flat)
+        super().show()
 
     def read_buffers(self) -> None:
         for variable, buffer in self.buffers:

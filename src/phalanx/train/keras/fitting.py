@@ -214,13 +214,15 @@ class SharedFit:
     def _watching(self, steps: int) -> Iterator[None]:
         """Callbacks that act between two batches see the weights, and have to leave them alone."""
         guest = self._guest
-        if (guest.own_step or self._watched) and steps != self._counted:
+        lends = self._watched and not guest.shares_memory  # which the engine watches
+        counts = guest.own_step or (self._watched and not lends)
+        if counts and steps != self._counted:
             guest.count_steps(steps)
             self._counted = steps
-        if not self._watched or guest.shares_memory:  # those are watched by the engine
+        if not lends:
             yield
             return
-        with guest.lent() as written:
+        with guest.lent(steps) as written:
             yield
         if written:
             raise InputError(
