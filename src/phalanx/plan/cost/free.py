@@ -75,8 +75,9 @@ def _computing(setup: Setup, crew: Team, samples: Sequence[float]) -> float:
 def _with_handling(
     setup: Setup, crews: Sequence[Team], computing: Sequence[float], *, by_pace: bool
 ) -> list[float]:
-    """On machines without a spare core, pushes take it from computing: one's own, and those of
-    others to a server beside it. ``by_pace``: a quick crew makes more steps than a slow one."""
+    """On machines without a spare core, pushes of others to a server beside a worker take it from
+    computing. (A worker's own take the processor while the link is waited for.) ``by_pace``: a
+    quick crew makes more steps than a slow one."""
     homes = [setup.team.members[crew[0]].host for crew in crews]
     each = setup.job.gradient_bytes * (1.0 + setup.codec.ratio) if setup.apart else 0.0
     servers, found = setup.servers if setup.apart else (), []
@@ -87,8 +88,7 @@ def _with_handling(
             for host, other in zip(homes, computing, strict=True)
             if host != home
         )
-        moved = each * ((1.0 - held) + held * others)
-        found.append(own + moved * setup.handling[home])
+        found.append(own + each * held * others * setup.handling[home])
     return found
 
 

@@ -227,7 +227,7 @@ def test_a_machine_without_a_curve_is_refused() -> None:
         predict(job({"a": 0.01}), machines("ab"), None, "allreduce")
 
 
-@pytest.mark.parametrize("strategy", ["allreduce", "bsp", "async", "ssp:bound=3"])
+@pytest.mark.parametrize("strategy", ["allreduce", "bsp", "async"])
 def test_messages_take_a_lone_core_from_computing(strategy: str) -> None:
     """As long as the probe says that the processor is busy with each byte."""
     work = job(dict.fromkeys("ab", 1e-3), ready=[(0.5, 0.5), (0.5, 1.0)])
