@@ -19,7 +19,7 @@ import phalanx
 PARAMETERS = {"small": 250_000, "large": 500_000}
 FIXED, EACH = 5e-3, 1e-3
 """Seconds of a sleeping step, and of each of its samples."""
-BATCHES, EPOCHS, TIMED = 30, 8, 4
+BATCHES, EPOCHS, TIMED = 30, 12, 4
 BATCH = {"small": 40, "large": 40, "mlp": 256, "cnn": 64}
 
 

@@ -109,17 +109,17 @@ class Guest:
     def show(self) -> None:
         """The Keras variables get what the mirror has; metrics what training has counted."""
         for variable, buffer in self.buffers:
-            variable.assign(buffer.numpy())
+            variable.assign(buffer.cpu().numpy())
 
     def show_frozen(self) -> None:
         for variable, parameter in self.frozen:
-            variable.assign(parameter.detach().numpy())
+            variable.assign(parameter.detach().cpu().numpy())
 
     def take_states(self, values: Sequence[Tensor]) -> None:
         """What is not trained by gradients becomes ``values``, in mirror and model."""
         for (variable, mirror), value in zip((*self.buffers, *self.frozen), values, strict=True):
             mirror.detach().copy_(value)
-            variable.assign(value.numpy())
+            variable.assign(value.cpu().numpy())
 
     @contextmanager
     def lent(self, steps: int) -> Iterator[list[Any]]:

@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import dlpack
 
 from phalanx.adapters.keras.flat import VariableRow
-from phalanx.adapters.keras.guest import Guest
+from phalanx.adapters.keras.guest import Guest, copy_of
 
 
 class JaxGuest(Guest):
+    """The mirror is where JAX computes, if torch can use that device too."""
+
+    def _mirror(self, variable: Any) -> nn.Parameter:
+        return nn.Parameter(self._buffer(variable))
+
+    def _buffer(self, variable: Any) -> Tensor:
+        return copy_of(variable).to(self._device)
+
+    @cached_property
+    def _device(self) -> torch.device:
+        import jax
+
+        (device,) = jax.numpy.zeros(1).devices()
+        if device.platform == "gpu" and torch.cuda.is_available():
+            return torch.device("cuda", device.local_hardware_id)
+        return torch.device("cpu")
+
     def _prepare(self) -> None:
         import jax
 
@@ -67,11 +85,25 @@ class JaxGuest(Guest):
         logs, found, self._written, self._others, self._metrics = self._gradients(
             self._flat, self._others, self._state, self._metrics, batch
         )
-        self._layout.give(dlpack.from_dlpack(found), self._used, self.parameters)
+        self._layout.give(self._as_torch(found), self._used, self.parameters)
         return dict(logs)
 
+    def _as_torch(self, found: Any) -> Tensor:
+        (device,) = found.devices()
+        if device.platform == self._platform:
+            return dlpack.from_dlpack(found)
+        return torch.from_numpy(np.array(found))  # JAX computes on what torch cannot use
+
+    @property
+    def _platform(self) -> str:
+        return "cpu" if self._device.type == "cpu" else "gpu"
+
     def load(self) -> None:
-        self._flat = self._jax.device_put(self._layout.join(self.parameters).numpy())
+        flat = self._layout.join(self.parameters)
+        if self._device.type == "cpu":
+            self._flat = self._jax.device_put(flat.numpy())
+        else:
+            self._flat = self._jax.dlpack.from_dlpack(flat)
 
     def read_buffers(self) -> None:
         values = self._values()
@@ -85,7 +117,7 @@ class JaxGuest(Guest):
     def show(self) -> None:
         copy, model = self._jax.numpy.array, self.model
         for variable, parameter in zip(self.variables, self.parameters, strict=True):
-            variable.assign(np.array(parameter.detach().numpy()))
+            variable.assign(np.array(parameter.detach().cpu().numpy()))
         for variables, values in (
             (model.non_trainable_variables, self._others),
             (model.metrics_variables, self._metrics),

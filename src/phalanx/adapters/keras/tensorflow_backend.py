@@ -44,7 +44,9 @@ class TensorFlowGuest(Guest):
     def gradients(self, batch: Any) -> dict[str, Any]:
         constants = self._tf.nest.map_structure(self._tf.convert_to_tensor, batch)
         logs, found = self._function_for(batch, constants)(self._flat, constants)
-        self._layout.give(dlpack.from_dlpack(found), self._used, self.parameters)
+        here = found.device.endswith("CPU:0")
+        row = dlpack.from_dlpack(found) if here else torch.from_numpy(found.numpy())
+        self._layout.give(row, self._used, self.parameters)
         return dict(logs)
 
     def _function_for(self, batch: Any, constants: Any) -> Any:

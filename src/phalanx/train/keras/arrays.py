@@ -94,4 +94,7 @@ class ArraySource:
 
 
 def _numbers(batch: Any) -> Tensor:
-    return torch.from_numpy(np.asarray(batch).reshape(-1).astype(np.int64))
+    from keras import ops
+
+    (found,) = batch if isinstance(batch, tuple | list) else (batch,)
+    return torch.from_numpy(ops.convert_to_numpy(found).reshape(-1).astype(np.int64))
