@@ -56,10 +56,16 @@ def rule_of(optimizer: Any, variables: Sequence[Any], mirror: Sequence[nn.Parame
         decays = bool(decay) and optimizer._use_weight_decay(variable)
         groups.setdefault(decays, []).append(parameter)
     given = [
-        {"params": found, "weight_decay": decay if decays else 0.0}
+        {"params": found, "weight_decay": decay if decays else 0.0, **_of_backend()}
         for decays, found in groups.items()
     ]
     return kind(given, **options)
+
+
+def _of_backend() -> dict[str, bool]:
+    from keras import backend
+
+    return {"float32_powers": True} if backend.backend() == "tensorflow" else {}
 
 
 def rate_of(optimizer: Any, step: int | None = None) -> float:

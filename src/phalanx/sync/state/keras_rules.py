@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -84,6 +85,11 @@ class KerasSGD(KerasRule):
             p.add_(moved)
 
 
+def _base(o: Options, beta: str) -> float:
+    """Of the powers that correct the bias: TensorFlow's are of the beta in float32."""
+    return float(np.float32(o[beta])) if o.get("float32_powers") else float(o[beta])
+
+
 class KerasAdam(KerasRule):
     """Kingma and Ba, "Adam: a method for stochastic optimization", 2015."""
 
@@ -95,7 +101,8 @@ class KerasAdam(KerasRule):
 
     def update(self, p: Tensor, g: Tensor, state: State, o: Options) -> None:
         step, momentum, velocity = float(state["step"]), state["momentum"], state["velocity"]
-        rate = o["lr"] * (1.0 - o["beta_2"] ** step) ** 0.5 / (1.0 - o["beta_1"] ** step)
+        first, second = (1.0 - _base(o, beta) ** step for beta in ("beta_1", "beta_2"))
+        rate = o["lr"] * second**0.5 / first
         momentum.lerp_(g, 1.0 - o["beta_1"])
         velocity.mul_(o["beta_2"]).addcmul_(g, g, value=1.0 - o["beta_2"])
         if o["amsgrad"]:
@@ -148,7 +155,7 @@ class KerasAdamax(KerasRule):
         momentum, norm = state["momentum"], state["norm"]
         momentum.lerp_(g, 1.0 - o["beta_1"])
         torch.maximum(norm.mul_(o["beta_2"]), g.abs(), out=norm)
-        rate = o["lr"] / (1.0 - o["beta_1"] ** float(state["step"]))
+        rate = o["lr"] / (1.0 - _base(o, "beta_1") ** float(state["step"]))
         p.addcdiv_(momentum, norm + o["epsilon"], value=-rate)
 
 

@@ -114,6 +114,6 @@ def _refusal(what: str, rank: int, differences: dict[int, str]) -> InputError:
     others = f"worker {ranks[0]}" if len(ranks) == 1 else f"workers {', '.join(ranks)}"
     return InputError(
         f"worker {rank} has different {what} than {others} ({differences[min(differences)]})",
-        "Create it before phalanx.join, where all workers share one seed, or in a fixed order: "
-        "random_split(…, generator=torch.Generator().manual_seed(0)), sorted(folder.glob(…)).",
+        "Make it with a fixed seed and in a fixed order, before phalanx.join if the script calls "
+        "it: np.random.default_rng(0), torch.Generator().manual_seed(0), sorted(folder.glob(…)).",
     )

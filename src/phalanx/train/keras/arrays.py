@@ -75,8 +75,10 @@ class ArraySource:
         """Batches of the epoch in hand: of ``steps_per_epoch`` the last one may have fewer."""
 
         build_as_keras(model, self._epochs, lambda found: reader.fetch(_numbers(found), 0))
-        self.first = reader.fetch(torch.arange(min(self.batch, len(reader))), 0)
-        model._symbolic_build(data_batch=self.first)
+        spread = torch.linspace(0, len(reader) - 1, min(self.batch, len(reader))).long()
+        self.samples = [reader.fetch(torch.arange(len(spread)), 0), reader.fetch(spread, 0)]
+        """The first, and some of all."""
+        model._symbolic_build(data_batch=self.samples[0])
 
     def begin(self, meeting: EpochSync) -> Tensor:
         """The order of an epoch: the first worker's."""

@@ -1,7 +1,7 @@
-"""Callbacks run once: on the first worker, whose decisions the others follow.
+"""Keras' own callbacks run on the first worker, whose decisions the others follow.
 
-Those of the script's own that act inside an epoch (a rate for each batch) run on every worker: no
-worker waits for another one's callback between two batches.
+Those of the script's own run on every worker, as all of the script does: they may change what a
+loss or a layer reads. No worker waits for another one's callback between two batches.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def callbacks_of(
                 "Leave it out: Phalanx saves checkpoints itself, and goes on by phalanx resume.",
             )
     if not first:
-        chosen = [each for each in chosen if acts_inside(each)]
+        chosen = [each for each in chosen if is_own(each)]
     if verbose == "auto" and launched:
         verbose = 2  # one line an epoch: a bar is for terminals
     return keras_callbacks.CallbackList(
@@ -56,6 +56,16 @@ def given_callbacks(given: Any) -> list[Any]:
 def sees_batches(callback: Any) -> bool:
     """Whether it may look at the model between two batches."""
     return acts_inside(callback) or getattr(callback, "save_freq", "epoch") != "epoch"
+
+
+def is_own(callback: Any) -> bool:
+    """Whether it does what the script says, in a method or a function."""
+    own = (vars(owner) for owner in type(callback).__mro__ if not _of_keras(owner))
+    return any(name.startswith("on_") for names in (vars(callback), *own) for name in names)
+
+
+def _of_keras(kind: type) -> bool:
+    return kind.__module__.startswith(("keras.", "builtins"))
 
 
 def may_save(callback: Any) -> bool:
@@ -82,7 +92,7 @@ def acts_inside(callback: Any) -> bool:
     return any(
         getattr(owner, name, None) is not None
         for owner in kind.__mro__
-        if not owner.__module__.startswith(("keras.", "builtins"))
+        if not _of_keras(owner)
         for name in _INSIDE
         if name in vars(owner)
     )

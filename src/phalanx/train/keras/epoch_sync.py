@@ -36,9 +36,14 @@ class EpochSync:
             value, lambda mine: gathered.bring_together(self._engine, mine, False, over)
         )
 
-    def from_first(self, value: Any) -> Any:
-        """What the first worker gives."""
-        return self.gather(value if self.is_first else None)[0]
+    def from_first(self, value: Any, *, as_numpy: bool = False) -> Any:
+        """What the first worker gives; tensors travel as those of torch."""
+        from keras import tree
+
+        found = self.gather(value if self.is_first else None)[0]
+        if not as_numpy:
+            return found
+        return tree.map_structure(lambda v: v.numpy() if isinstance(v, Tensor) else v, found)
 
     @contextmanager
     def in_common(self, rule: torch.optim.Optimizer | None = None) -> Iterator[None]:

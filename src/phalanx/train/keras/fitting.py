@@ -16,6 +16,7 @@ import torch
 from phalanx.adapters.keras.optimizers import rate_of, read_state, rule_of, write_state
 from phalanx.core.errors import InputError
 from phalanx.train.keras.callbacks import (
+    acts_inside,
     begins_epochs,
     callbacks_of,
     given_callbacks,
@@ -54,6 +55,16 @@ RESUMED = (
 )
 
 
+STOPS_LATER = (
+    "a callback has asked to stop inside an epoch: the workers end the epoch first, so there are "
+    "more steps than with one worker"
+)
+SEES_A_PART = (
+    "callbacks that act on batches run on every worker; the logs that they are given are of the "
+    "worker's own part of a batch"
+)
+
+
 class SharedFit:
     def __init__(self, model: Any, asked: FitArguments) -> None:
         self._model, self._asked, environment = model, asked, detect()
@@ -68,14 +79,14 @@ class SharedFit:
                 "Name machines and strategy: phalanx run SCRIPT --machines all --strategy "
                 "allreduce",
             )
-        check_options(environment)
+        check_options(environment, model)
         check_clipping(model.optimizer, environment)
         backend = backend_of()
         chosen = environment.settings.epochs
         self._epochs = asked.initial_epoch + chosen if chosen else asked.epochs
         self._seeds = KerasSeeds(model)
         self._source = source_of(model, asked, environment, backend, self._seeds)
-        note = check_loss(model, self._source.first) if environment.workers > 1 else None
+        note = check_loss(model, self._source.samples) if environment.workers > 1 else None
         self._guest = backend(model)
         self._rule = rule_of(model.optimizer, self._guest.variables, self._guest.parameters)
         read_state(model.optimizer, self._guest.variables, self._guest.parameters, self._rule)
@@ -83,9 +94,6 @@ class SharedFit:
         self._parts, self._loop = self._join(replace(environment, device=device))
         self._reader = self._parts.readers.of(self._source.reader, trains=True)
         self._parts.trained.keepers["keras"] = KeptRate(model.optimizer)
-        notes = [note, RESUMED if self._parts.resumed is not None else None]
-        for words in filter(None, notes):
-            self._parts.figures.say_once(words)
         self._meeting = EpochSync(self._parts, self._guest)
         self._done = int(model.optimizer.iterations)
         """Steps of all epochs before."""
@@ -95,6 +103,10 @@ class SharedFit:
         """Whether a callback asked for it inside an epoch, which all workers end first."""
         given = given_callbacks(asked.callbacks)
         self._watched = any(map(sees_batches, given))
+        notes = {note: True, RESUMED: self._parts.resumed is not None}
+        notes[SEES_A_PART] = environment.workers > 1 and any(map(acts_inside, given))
+        for words in filter(None, (words for words, said in notes.items() if said)):
+            self._parts.figures.say_once(words)
         self._saves = self._rule if any(map(may_save, given)) else None
         self._begins = any(map(begins_epochs, given))
         self._counted = -1
@@ -147,7 +159,7 @@ class SharedFit:
                 break
         with meeting.in_common(self._saves):
             callbacks.on_train_end(logs)
-            model.history.history = meeting.from_first(model.history.history)
+            model.history.history = meeting.from_first(model.history.history, as_numpy=True)
         self._finish()
         return model.history
 
@@ -168,6 +180,8 @@ class SharedFit:
                 callbacks.on_train_batch_end(number, logs)
             if self._model.stop_training:
                 self._stops = True
+                if self._meeting.workers > 1:
+                    self._parts.figures.say_once(STOPS_LATER)
                 if self._meeting.workers == 1:
                     batches.close()  # type: ignore[attr-defined]
                     break

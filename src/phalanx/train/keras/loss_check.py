@@ -7,7 +7,7 @@ they are; others are tried: a batch is evaluated whole, and in unequal parts.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 
 from phalanx.adapters.keras.guest import copy_of
 from phalanx.core.errors import InputError
+from phalanx.train.keras.model_check import check_model, check_samples_apart
 
 MOST = 96
 """Samples that are tried."""
@@ -30,8 +31,9 @@ same loss everywhere, so there is not more room than that."""
 _TAKEN = "the loss is taken as a mean over the samples of a batch"
 
 
-def check_loss(model: Any, batch: Any) -> str | None:
+def check_loss(model: Any, batches: Sequence[Any]) -> str | None:
     """Refuse a loss that cannot be averaged; returns what could not be tried, in words."""
+    check_model(model)
     if _own_step(model):
         return (
             "the model has its own train_step or compute_loss: its loss is taken as a mean over "
@@ -43,17 +45,17 @@ def check_loss(model: Any, batch: Any) -> str | None:
             'the loss is a sum over the samples of a batch (reduction="sum")',
             'Use reduction="sum_over_batch_size", with a smaller learning rate.',
         )
-    masked, added = _outputs(model, batch)
-    if masked:
+    masked, added = _outputs(model, batches[0])
+    if masked or any(_ignores(part.loss) for part in _losses(model)):
         raise InputError(
-            "the loss leaves out what a mask hides, and divides by what is left of each worker's "
-            "part of the batch",
+            "the loss leaves out what a mask hides (or ignore_class), and divides by what is left "
+            "of each worker's part of the batch",
             "End the mask inside the model, and pass sample_weight to fit; or train with one "
             "worker.",
         )
     if added or not _known_mean(model):
-        return _try(model, batch)
-    if _adds_in_training(model, batch):
+        return next(filter(None, [_try(model, batch) for batch in batches]), None)
+    if _adds_in_training(model, batches[0]):
         return "a loss that layers add in training only is taken as a mean over the samples"
     return None
 
@@ -79,11 +81,12 @@ def _outputs(model: Any, batch: Any) -> tuple[bool, bool]:
     from keras.src import backend
     from keras.src.trainers.data_adapters import data_adapter_utils
 
-    x, _, _ = data_adapter_utils.unpack_x_y_sample_weight(batch)
+    x, _, _ = data_adapter_utils.unpack_x_y_sample_weight(_some_of(batch))
     with _random_kept(model):
-        outputs = model(x, training=False)
-        masked = any(backend.get_keras_mask(part) is not None for part in tree.flatten(outputs))
+        outputs = tree.flatten(model(x, training=False))
+        masked = any(backend.get_keras_mask(part) is not None for part in outputs)
         added = any(layer._losses for layer in model._flatten_layers())
+        check_samples_apart(model, x, outputs)
         model._clear_losses()
     return masked, added
 
@@ -114,15 +117,27 @@ def _is_mean(loss: Any) -> bool:
     return of_keras and not names & _OF_BATCHES and getattr(loss, "reduction", None) in _MEANS
 
 
-def _try(model: Any, batch: Any) -> str | None:
-    """Returns why it says nothing, if so."""
-    from keras import ops, tree
-    from keras.src.trainers.data_adapters import data_adapter_utils
+def _ignores(loss: Any) -> bool:
+    """Whether it leaves out samples or pixels by their label."""
+    given = getattr(loss, "_fn_kwargs", None) or {}
+    return given.get("ignore_class") is not None
 
-    some = tree.map_structure(
+
+def _some_of(batch: Any) -> Any:
+    """Its first samples, as NumPy arrays."""
+    from keras import ops, tree
+
+    return tree.map_structure(
         lambda leaf: None if leaf is None else ops.convert_to_numpy(leaf)[:MOST], batch
     )
-    x, y, weights = data_adapter_utils.unpack_x_y_sample_weight(some)
+
+
+def _try(model: Any, batch: Any) -> str | None:
+    """Returns why it says nothing, if so."""
+    from keras import tree
+    from keras.src.trainers.data_adapters import data_adapter_utils
+
+    x, y, weights = data_adapter_utils.unpack_x_y_sample_weight(_some_of(batch))
     samples = len(next(leaf for leaf in tree.flatten(x) if leaf is not None))
     if samples < 3:
         return f"{_TAKEN}: a batch of {samples} is too small to try it"

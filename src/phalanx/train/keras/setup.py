@@ -51,8 +51,12 @@ def tests_itself(model: Any) -> bool:
     return not type(model).test_step.__module__.startswith("keras.")
 
 
-def check_options(environment: Environment) -> None:
+def check_options(environment: Environment, model: Any) -> None:
     settings = environment.settings
+    if backend_of().shares_memory and model.steps_per_execution != 1:
+        raise InputError(
+            "steps_per_execution must be 1 with Keras on torch", "Leave it out of model.compile."
+        )
     for option, given in (
         ("--batch-per-worker", settings.batch_per_worker),
         ("--precision", settings.precision != "float32"),

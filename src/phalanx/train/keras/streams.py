@@ -161,7 +161,7 @@ class StreamSource:
         first = next(opened, None)
         if first is None:
             raise InputError("the data to train on are empty", "Give at least one batch.")
-        self.first = first
+        self.samples = [first]
         model._symbolic_build(data_batch=first)
         self.batch = len(next(leaf for leaf in tree.flatten(first) if leaf is not None))
         batches = self._epochs.num_batches

@@ -69,7 +69,7 @@ def check_sizes(samples: int, batch: int, workers: int) -> None:
     if batch < workers:
         raise InputError(
             f"the batch of {batch} is smaller than the {workers} workers",
-            "The batch is shared among all workers: use a larger --batch or fewer --workers.",
+            "The batch is shared among all workers: use a larger batch or fewer --workers.",
         )
 
 

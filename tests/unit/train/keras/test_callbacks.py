@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from phalanx.train.keras.callbacks import callbacks_of
+from phalanx.train.keras.callbacks import acts_inside, callbacks_of
 
 
 @pytest.fixture
@@ -38,10 +38,11 @@ OUTSIDE = [
 
 @pytest.mark.parametrize("hook", [*INSIDE, *OUTSIDE])
 def test_own_callbacks(keras: Any, model: Any, hook: str) -> None:
-    """Those that act inside an epoch run everywhere, the others once."""
-    callback = _own(keras, "on_epoch_end", hook)
-    assert _chosen(model, [callback], first=True) == [callback]
-    assert _chosen(model, [callback], first=False) == ([callback] if hook in INSIDE else [])
+    """They run everywhere: they may change what a loss or a layer reads."""
+    callback = _own(keras, hook)
+    for first in (True, False):
+        assert _chosen(model, [callback], first=first) == [callback]
+    assert acts_inside(callback) == (hook in INSIDE)
 
 
 def test_a_hook_may_be_inherited(keras: Any, model: Any) -> None:
@@ -77,8 +78,9 @@ def test_a_function_of_the_script_for_each_batch(keras: Any, model: Any) -> None
 
 def test_in_the_order_given(keras: Any, model: Any) -> None:
     given = [_own(keras, hook) for hook in ("on_batch_end", "on_epoch_end", "on_batch_begin")]
+    given.insert(1, keras.callbacks.EarlyStopping("loss"))
     assert _chosen(model, given, first=True) == given
-    assert _chosen(model, given, first=False) == [given[0], given[2]]
+    assert _chosen(model, given, first=False) == [given[0], given[2], given[3]]
 
 
 def test_every_shape_that_fit_takes(keras: Any, model: Any) -> None:

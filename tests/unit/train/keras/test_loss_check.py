@@ -25,7 +25,7 @@ def _batch(weights: bool = False) -> tuple[Any, ...]:
 def _check(model: Any, batch: Any) -> str | None:
     """As fit does: the model knows its data."""
     model._symbolic_build(data_batch=batch)
-    return check_loss(model, batch)
+    return check_loss(model, [batch])
 
 
 def _model(keras: Any, loss: Any, *layers: Any) -> Any:
@@ -191,3 +191,21 @@ def test_trying_leaves_no_trace(keras: Any) -> None:
     assert random.getstate() == states[0]
     assert np.array_equal(np.random.get_state()[1], states[1])
     assert torch.equal(torch.get_rng_state(), states[2])
+
+
+def test_labels_that_are_ignored(keras: Any) -> None:
+    """The mean is over those that count: not the same number in every part."""
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=1)
+    x, _ = _batch()
+    with pytest.raises(InputError, match="ignore_class"):
+        _check(_model(keras, loss), (x, np.arange(SAMPLES) % 2))
+
+
+def test_what_only_later_samples_show(keras: Any) -> None:
+    """The first batch has nothing that does not count."""
+    model, (x, y) = _model(keras, _divided(keras)), _batch()
+    first, later = (x, np.abs(y)), (x, y)
+    model._symbolic_build(data_batch=first)
+    assert check_loss(model, [first]) is None
+    with pytest.raises(InputError, match="not a mean over the samples"):
+        check_loss(model, [first, later])
