@@ -154,10 +154,8 @@ class Prober:
         if all(isinstance(answer, m.PairFigures) for answer in found):
             for source, target, figures in zip(pair, reversed(pair), found, strict=True):
                 assert isinstance(figures, m.PairFigures)
-                link = LinkFigures(
-                    source, target, figures.latency, figures.bandwidth, figures.handling
-                )
-                self._found.links.append(link)
+                measured = (figures.latency, figures.bandwidth, figures.handling)
+                self._found.links.append(LinkFigures(source, target, *measured))
             return
         problem = next((a for a in found if isinstance(a, m.ProbeProblem)), None)
         if problem and set(pair) <= self._workers.keys():

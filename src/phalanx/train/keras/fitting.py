@@ -28,6 +28,9 @@ from phalanx.train.keras.fit_arguments import FitArguments
 from phalanx.train.keras.loss_check import check_loss
 from phalanx.train.keras.seeds import KerasSeeds
 from phalanx.train.keras.setup import (
+    RESUMED,
+    SEES_A_PART,
+    STOPS_LATER,
     backend_of,
     check_clipping,
     check_options,
@@ -47,22 +50,6 @@ def shared_fit(model: Any, plain: Callable[..., Any], *args: Any, **kwargs: Any)
     """In place of ``model.fit(…)``, which is ``plain``."""
     model._assert_compile_called("fit")
     return SharedFit(model, FitArguments.of(plain, *args, **kwargs)).train()
-
-
-RESUMED = (
-    "resumed: the script runs from its start, and passes over the epochs before the checkpoint; "
-    "callbacks begin anew"
-)
-
-
-STOPS_LATER = (
-    "a callback has asked to stop inside an epoch: the workers end the epoch first, so there are "
-    "more steps than with one worker"
-)
-SEES_A_PART = (
-    "callbacks that act on batches run on every worker; the logs that they are given are of the "
-    "worker's own part of a batch"
-)
 
 
 class SharedFit:
@@ -200,6 +187,8 @@ class SharedFit:
     def _step(self, batch: Any, samples: int, step: int) -> dict[str, Any]:
         """``samples``: of the batch, those that count."""
         guest = self._guest
+        if self._source.weighs:
+            self._parts.stopwatch.loss_samples = samples
         counted = None if samples else guest.save_metrics()
         checks = guest.own_step and not self._logs and self._meeting.workers > 1
         # Keras reads each gradient as a script does that clips: which it does not.

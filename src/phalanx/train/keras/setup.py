@@ -13,6 +13,21 @@ from phalanx.train.keras.seeds import KerasSeeds
 from phalanx.train.keras.streams import StreamSource
 from phalanx.train.start.environment import Environment
 
+RESUMED = (
+    "resumed: the script runs from its start, and passes over the epochs before the checkpoint; "
+    "callbacks begin anew"
+)
+
+
+STOPS_LATER = (
+    "a callback has asked to stop inside an epoch: the workers end the epoch first, so there are "
+    "more steps than with one worker"
+)
+SEES_A_PART = (
+    "callbacks that act on batches run on every worker; the logs that they are given are of the "
+    "worker's own part of a batch"
+)
+
 
 def notes_of(guest: Guest, source: ArraySource | StreamSource, workers: int) -> list[str]:
     """What was found, and what is not as in one process."""

@@ -54,6 +54,8 @@ class Stopwatch:
     _input: float = 0.0
     _samples: int = 0
     _batch: int = 0
+    loss_samples: int | None = None
+    """Of the batch in hand, those that its loss is the mean of, where these are fewer."""
     _loss: float | None = None
     _losses: list[tuple[float | Tensor, int]] = field(default_factory=list)
     """Of the step in hand: they count when it does."""
@@ -69,12 +71,13 @@ class Stopwatch:
     def received(self, asked: float, samples: int) -> None:
         self._input += self.clock.now() - asked
         self._samples += samples
-        self._batch = samples
+        self._batch, self.loss_samples = samples, None
         self.sums.samples += samples
 
     def loss(self, error: Tensor, *, summed: bool = False) -> None:
         """The mean loss of the batch in hand; of one that is ``summed``, per sample."""
-        value, samples = error.detach(), self._batch
+        value = error.detach()
+        samples = self._batch if self.loss_samples is None else self.loss_samples
         if summed:
             value = value / max(1, samples)
         if value.device.type == "cpu":  # reading it elsewhere would make the host wait
