@@ -1,7 +1,8 @@
 """Keras' own callbacks run on the first worker, whose decisions the others follow.
 
 Those of the script's own run on every worker, as all of the script does: they may change what a
-loss or a layer reads. No worker waits for another one's callback between two batches.
+loss or a layer reads. So do those of Keras that write into the logs, which they may read.
+No worker waits for another one's callback between two batches.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ _INSIDE = (
 )  # fmt: skip
 
 
+_WRITE_LOGS = {"LearningRateScheduler", "ReduceLROnPlateau"}
 _SAVE = {"ModelCheckpoint", "LambdaCallback", "SwapEMAWeights"}
 
 
@@ -33,7 +35,7 @@ def callbacks_of(
                 "Leave it out: Phalanx saves checkpoints itself, and goes on by phalanx resume.",
             )
     if not first:
-        chosen = [each for each in chosen if is_own(each)]
+        chosen = [each for each in chosen if is_own(each) or type(each).__name__ in _WRITE_LOGS]
     if verbose == "auto" and launched:
         verbose = 2  # one line an epoch: a bar is for terminals
     return keras_callbacks.CallbackList(

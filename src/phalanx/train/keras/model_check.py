@@ -14,7 +14,7 @@ _TOLERANCE, _HALF_TOLERANCE = 1e-4, 3e-2
 
 
 def check_model(model: Any) -> None:
-    """Refuse what keeps something from batch to batch, sample by sample, or names their number."""
+    """Refuse what keeps something from batch to batch, sample by sample."""
     for layer in model._flatten_layers():
         if getattr(layer, "stateful", False) is True:
             raise InputError(
@@ -22,12 +22,6 @@ def check_model(model: Any) -> None:
                 "and workers have parts of batches",
                 "Use stateful=False, or train with one worker.",
             )
-    shapes = [each.shape for each in getattr(model, "inputs", None) or ()]
-    if fixed := next((shape[0] for shape in shapes if shape and shape[0] is not None), None):
-        raise InputError(
-            f"the model takes batches of {fixed} samples only, and workers have parts of batches",
-            "Use keras.Input(shape=…) without a batch size, or train with one worker.",
-        )
 
 
 def check_samples_apart(model: Any, x: Any, outputs: Sequence[Any]) -> None:
@@ -43,7 +37,14 @@ def check_samples_apart(model: Any, x: Any, outputs: Sequence[Any]) -> None:
 
     def outputs_of(rows: slice) -> list[Any]:
         part = tree.map_structure(lambda leaf: None if leaf is None else leaf[rows], x)
-        found = tree.flatten(model(part, training=False))
+        try:
+            found = tree.flatten(model(part, training=False))
+        except Exception as failure:
+            raise InputError(
+                "the model fails on a part of a batch, and workers have parts of batches: "
+                f"{str(failure).strip().partition(chr(10))[0]}",
+                "Let no layer name the number of samples of a batch, or train with one worker.",
+            ) from failure
         return [ops.convert_to_numpy(each) for each in found]
 
     parts = zip(outputs_of(slice(0, cut)), outputs_of(slice(cut, None)), strict=True)

@@ -51,5 +51,12 @@ def test_states_of_samples(keras: Any) -> None:
 
 
 def test_a_number_of_samples_that_is_fixed(keras: Any) -> None:
-    with pytest.raises(InputError, match="batches of 14 samples only"):
-        _check(keras, keras.layers.Dense(4), batch_size=14)
+    by_number = keras.layers.Lambda(lambda x: keras.ops.reshape(x, (14, 3, 6)))
+    with pytest.raises(InputError, match="fails on a part of a batch"):
+        _check(keras, by_number, batch_size=14)
+
+
+def test_a_batch_size_that_only_the_input_names(keras: Any) -> None:
+    """Keras itself takes any number of samples then; and a model that is built by its first batch
+    has such an input too."""
+    _check(keras, keras.layers.Dense(4), batch_size=14)
