@@ -11,7 +11,7 @@ import ranks
 import torch
 from devices import AWAY
 from torch import nn
-from training import CLASSES, FEATURES, Training, _data
+from training import CLASSES, FEATURES, Training, made_data
 
 import phalanx
 from phalanx.sync.collective.algorithms import ahead
@@ -61,7 +61,7 @@ class Meddling(Training):
         model, steps = self.models[rank], 0
         run: Run = phalanx.join(model, self.optimizers[rank])
         for _ in run.epochs(self.epochs):
-            for x, y, _ in run.batches(_data(48), batch=12):
+            for x, y, _ in run.batches(made_data(48), batch=12):
                 run.backward(nn.functional.cross_entropy(model(x), y))
                 self.meddle(model, steps)
                 run.step()
@@ -149,7 +149,7 @@ class Across(Training):
         model = self.models[rank]
         run: Run = phalanx.join(model, self.optimizers[rank])
         for _ in run.epochs(self.epochs):
-            for x, y, _ in run.batches(_data(13), batch=12):
+            for x, y, _ in run.batches(made_data(13), batch=12):
                 run.backward(nn.functional.cross_entropy(model(x), y))
                 if run.pending == 3:
                     run.step()
@@ -176,7 +176,7 @@ class Freezing(Training):
         run: Run = phalanx.join(model, self.optimizers[rank])
         for epoch in run.epochs(self.epochs):
             next(reversed(list(model.parameters()))).requires_grad_(epoch != 1)
-            for x, y, _ in run.batches(_data(48), batch=12):
+            for x, y, _ in run.batches(made_data(48), batch=12):
                 nn.functional.cross_entropy(model(x), y).backward(create_graph=True)
                 run.step()
 

@@ -66,6 +66,8 @@ class Training:
     commands: dict[int, Directive] = field(default_factory=dict)
     """By the step of the first worker after which it is given."""
     settings: dict[str, Any] = field(default_factory=dict)
+    data: Callable[[Training], Any] | None = None
+    """What batches are taken from; plain tensors without it."""
     look: bool = False
     """Whether the state is captured before the first step."""
 
@@ -108,7 +110,7 @@ class Training:
         captured = run.engine.capture() if self.look else None
         self._prepare(run)
         for epoch in run.epochs(self.epochs):
-            for x, y, numbers in run.batches(_data(self.samples), batch=self.batch):
+            for x, y, numbers in run.batches(self._data(), batch=self.batch):
                 if run.samples:
                     self.seen[rank] += [(epoch, int(n)) for n in numbers]
                 run.backward(nn.functional.cross_entropy(model(x), y))
@@ -119,6 +121,9 @@ class Training:
             if self.at_end is not None and epoch == self.epochs - 1:
                 self.at_end(run)
         return captured
+
+    def _data(self) -> Any:
+        return self.data(self) if self.data is not None else made_data(self.samples)
 
     def _prepare(self, run: Run) -> None:
         source, checkpointer = run.engine.source, run._parts.checkpointer
@@ -156,7 +161,7 @@ class Training:
         return Counter({(e, n): 1 for e in range(self.epochs) for n in range(self.samples)})
 
 
-def _data(samples: int) -> tuple[Tensor, Tensor, Tensor]:
+def made_data(samples: int) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(5)
     x = torch.randn(samples, FEATURES, generator=generator)
     return x, (x[:, 0] > 0).long() + (x[:, 1] > 0).long(), torch.arange(samples)

@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from phalanx.cli.adapt.adapt import adapt
+from phalanx.cli.data.data import data_app
 from phalanx.cli.invocation import PASS_WORDS_ON, Invocation
 from phalanx.cli.machines.doctor import doctor
 from phalanx.cli.machines.lab import lab_app
@@ -48,6 +49,7 @@ ORDER = (
     "tune-switch",
     "adapt",
     "pool",
+    "data",
     "runs",
     "report",
     "logs",
@@ -137,6 +139,12 @@ for verb, example in (
     app.command(epilog=f"Example: {example}")(verb)
 app.add_typer(
     pool_app, name="pool", no_args_is_help=False, epilog="Example: phalanx pool check pool.yaml"
+)
+app.add_typer(
+    data_app,
+    name="data",
+    no_args_is_help=False,
+    epilog="Example: phalanx data inspect train.parquet",
 )
 app.add_typer(
     lab_app,

@@ -53,7 +53,9 @@ class LoaderOptions:
 def loader_options(loader: DataLoader[Any]) -> LoaderOptions:
     """The options of ``loader``; one that decides itself who reads what is refused."""
     if isinstance(loader.dataset, IterableDataset):
-        return LoaderOptions()
+        if loader.batch_size is None:
+            raise _refused("no batch size")
+        return replace(options_of(loader), shuffle=False, drop_last=loader.drop_last)
     if type(loader.batch_sampler) is not BatchSampler:
         raise _refused("its own batch_sampler" if loader.batch_sampler else "no batch size")
     sampler = loader.sampler

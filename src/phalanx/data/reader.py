@@ -5,6 +5,7 @@ Who reads which samples is the ledger's business; a reader turns sample numbers 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -20,7 +21,7 @@ from phalanx.data.lazy import LazyReader, LoaderOptions, loader_options
 Batch = Any
 """As the script's own DataLoader would yield it."""
 K = TypeVar("K")
-KINDS = "Give tensors (x, y), NumPy arrays, a map-style Dataset, or a DataLoader."
+KINDS = "Give tensors (x, y), NumPy arrays, a Dataset, or a DataLoader."
 
 
 @runtime_checkable
@@ -119,8 +120,8 @@ def as_reader(data: Any, *, seed: int = 0, augment: Augment | None = None) -> Re
         return data
     if isinstance(data, DataLoader):
         return reader_of(data.dataset, loader_options(data), seed=seed, augment=augment)
-    if isinstance(data, IterableDataset):
-        raise _unnumbered()
+    if isinstance(data, IterableDataset) or inspect.isgeneratorfunction(data):
+        return _stream_of(data, seed, augment, LoaderOptions())
     tensors = tensors_of(data)
     if tensors is not None:
         return TensorReader(tensors, seed=seed, augment=augment, form=_form_of(data))
@@ -134,7 +135,7 @@ def reader_of(
 ) -> Reader:
     """Of the dataset of a DataLoader, to which a list is one of samples."""
     if isinstance(dataset, IterableDataset):
-        raise _unnumbered()
+        return _stream_of(dataset, seed, augment, options)
     plain = options.collate is default_collate and not isinstance(dataset, list | tuple)
     tensors = tensors_of(dataset) if plain else None
     if tensors is None:
@@ -143,11 +144,15 @@ def reader_of(
     return TensorReader(tensors, seed=seed, augment=augment, options=options, form=form)
 
 
-def _unnumbered() -> InputError:
-    return InputError(
-        "an IterableDataset cannot be shared among workers: its samples have no numbers",
-        "Use a map-style Dataset (__len__ and __getitem__).",
-    )
+def _stream_of(data: Any, seed: int, augment: Augment | None, options: LoaderOptions) -> Reader:
+    from phalanx.data.stream import StreamReader
+
+    if augment is not None:
+        raise InputError("augment needs samples with numbers", "Augment inside the dataset.")
+    if not callable(getattr(data, "__iter__", None)):  # a generator function
+        return StreamReader(data, None, seed, options)
+    length = len(data) if hasattr(type(data), "__len__") else None
+    return StreamReader(data.__iter__, length, seed, options)
 
 
 def tensors_of(data: Any) -> list[Tensor] | None:

@@ -12,6 +12,9 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+LANE_CELLS = 5
+"""Numbers by which ``lanes`` describes what one worker reads of data in blocks."""
+
 
 @dataclass(frozen=True)
 class Lease:
@@ -36,6 +39,8 @@ class Lease:
     """That batch, as a share of a whole one; below 1 for a shorter last one."""
     total: int = 0
     """Samples that its worker has been given up to the end of this lease, where that is counted."""
+    ends: tuple[int, ...] = ()
+    """In lockstep: where each worker's part of the batch ends; the first number is 0."""
 
     @property
     def samples(self) -> int:
@@ -91,12 +96,19 @@ def split_among_all(total: int, shares: Sequence[float], least: int = 1) -> list
 
 
 def lease_of(
-    start: int, first: int, last: int, whole: int, want: int, *, ends_round: bool = False
+    start: int,
+    first: int,
+    last: int,
+    whole: int,
+    want: int,
+    *,
+    ends_round: bool = False,
+    ends: tuple[int, ...] = (),
 ) -> Lease:
     """Samples ``first … last`` of a batch of ``whole`` at ``start``, where ``want`` were wanted."""
     begin, end = (first, last) if first < last else (0, whole)
-    share, over = (last - first) / want, start + whole
-    return Lease(start + begin, start + end, share, over, ends_round, 1.0, whole, whole / want)
+    share, over, full = (last - first) / want, start + whole, whole / want
+    return Lease(start + begin, start + end, share, over, ends_round, 1.0, whole, full, 0, ends)
 
 
 def lockstep(
@@ -108,20 +120,27 @@ def lockstep(
     *,
     least: int = 1,
     fixed: bool = False,
+    left: Sequence[int] | None = None,
 ) -> Iterator[Lease]:
     """This worker's share of each global batch.
 
     A round is ``every`` batches; the last one of a segment may be shorter. ``least``: what a share
     has at least, if anything. ``fixed``: the same columns also of a last batch that is not full.
+    ``left``: of samples that only one worker can read, how many each has; all then end together.
     """
     for number, start in enumerate(range(segment.start, segment.end, batch), 1):
         total = min(batch, segment.end - start)
-        parts = split_among_all(batch if fixed else total, shares, least)
-        ends = [0, *(min(end, total) for end in parts)]
+        if left is None:
+            parts = split_among_all(batch if fixed else total, shares, least)
+        else:
+            parts = split(total, left)
+            taken = itertools.pairwise([0, *parts])
+            left = [rows - (b - a) for rows, (a, b) in zip(left, taken, strict=True)]
+        ends = (0, *(min(end, total) for end in parts))
         over = start + total
         round_over = bool(every) and (number % every == 0 or over == segment.end)
         first, last = ends[rank], ends[rank + 1]
-        yield lease_of(start, first, last, total, batch, ends_round=round_over)
+        yield lease_of(start, first, last, total, batch, ends_round=round_over, ends=ends)
 
 
 @dataclass(frozen=True)

@@ -160,6 +160,7 @@ class Checkpointer:
             },
             "paused": trained.paused(),
             "first_pass": schedule.first_pass,
+            "lanes": msgspec.to_builtins(current.lanes.state) if current.lanes else None,
             "training": trained.training,
             "history": list(trained.history),
             "best": msgspec.to_builtins(best) if best else None,

@@ -14,6 +14,7 @@ from torch import nn
 from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.spec import parse_spec
+from phalanx.rules.lanes import LaneState
 from phalanx.sync.state.optimizer_state import State
 from phalanx.train.checkpoint.buffer_state import names_of
 from phalanx.train.checkpoint.checkpoint_index import verified
@@ -48,7 +49,9 @@ class Resumed:
         saved = self.manifest
         first_pass = _count(saved.other.get("first_pass"), saved.pass_number)
         phase = saved.phase if self.same_spec else 0  # another spec's phases are others
-        return ResumePoint(saved.epoch, saved.pass_number, saved.position, phase, first_pass)
+        lanes = msgspec.convert(saved.other.get("lanes"), LaneState | None)
+        at = saved.epoch, saved.pass_number, saved.position
+        return ResumePoint(*at, phase, first_pass, lanes if saved.position else None)
 
     @property
     def best(self) -> BestSoFar | None:

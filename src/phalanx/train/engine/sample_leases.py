@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from torch import nn
 
@@ -13,6 +14,9 @@ from phalanx.sync.arena.arena import Arena, LostWorker
 from phalanx.train.control.control import Control
 from phalanx.train.engine.active_phase import PhaseSet
 from phalanx.train.engine.shared_leases import SharedLeases
+
+if TYPE_CHECKING:
+    from phalanx.train.engine.pass_lanes import PassLanes
 
 
 class EngineListener:
@@ -39,6 +43,12 @@ class SampleLeases:
         ``fixed``: always the same columns of each global batch.
         """
         return lockstep(segment, batch, 0, [1.0])
+
+    def use_lanes(self, lanes: PassLanes | None) -> None:
+        """The next leases are of a pass whose data come in blocks, or are not."""
+
+    def end_lanes(self, ticket: int) -> None:
+        """A stretch is over."""
 
     def complete(self, ticket: int) -> bool:
         """After all leases of a stretch, whether it is over: no worker has any of it in hand.
@@ -72,6 +82,7 @@ class SharedSampleLeases(SampleLeases):
         """Samples that this worker has had in this training, and those it has stepped with."""
         self.batch_end = 0
         """Of the pass, where the batch in hand ends."""
+        self._segment = Segment(0, 0, 0)
 
     def begin_phase(self) -> None:
         if self._phases.current.grouped:
@@ -82,15 +93,23 @@ class SharedSampleLeases(SampleLeases):
     def of(
         self, ticket: int, segment: Segment, batch: int, *, fixed: bool = False
     ) -> Iterator[Lease]:
-        self._control.fixed = fixed
+        self._control.fixed, self._segment = fixed, segment
         active, workers = self._phases.current, self._arena.workers
         if not active.lockstep:
             return self._claimed(ticket, segment, batch)
         shares = [1.0] * workers if fixed else self._control.use_shares()
-        least = self._claims.least
+        lanes = self._claims.lanes
         return lockstep(
-            segment, batch, self._arena.rank, shares, active.every, least=least, fixed=fixed
-        )
+            segment, batch, self._arena.rank, shares, active.every, least=self._claims.least,
+            fixed=fixed, left=lanes.left if lanes is not None else None,
+        )  # fmt: skip
+
+    def use_lanes(self, lanes: PassLanes | None) -> None:
+        self._claims.lanes = lanes
+
+    def end_lanes(self, ticket: int) -> None:
+        if not self._phases.current.lockstep:
+            self._claims.end_lanes(ticket)
 
     def _claimed(self, ticket: int, segment: Segment, batch: int) -> Iterator[Lease]:
         active, arena, claims = self._phases.current, self._arena, self._claims
@@ -124,6 +143,9 @@ class SharedSampleLeases(SampleLeases):
 
     def complete(self, ticket: int) -> bool:
         given, active = self._claims.given, self._phases.current
+        if not active.lockstep and self._claims.others_have_more(ticket, self._segment):
+            self._phases.rest()  # no other waits for this worker's steps meanwhile
+            self._claims.wait_for_others(ticket, self._segment)
         if given is None or active.lockstep or active.grouped:
             return True
         self._phases.rest()

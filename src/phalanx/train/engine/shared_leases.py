@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
-from phalanx.rules.ledger import Counter, Lease, Segment, claim, cut, lease_of, split_among_all
+from phalanx.rules.ledger import (
+    LANE_CELLS,
+    Counter,
+    Lease,
+    Segment,
+    claim,
+    cut,
+    lease_of,
+    split_among_all,
+)
 from phalanx.sync.arena.arena import Arena, Locks
 
 if TYPE_CHECKING:
+    from phalanx.train.engine.pass_lanes import PassLanes
     from phalanx.train.engine.samples_in_hand import GivenOut
 
 RING = 64
 """Chunks of a team that its fastest member may be ahead of its slowest."""
 AHEAD = 4
 """Chunks that a worker claims at once, where others are on other machines."""
-_TICKET, _NUMBER, _START, _WANT, _WHOLE, _FIRST_SHARE = range(6)
+_TICKET, _NUMBER, _START, _WANT, _WHOLE, _REACHED, _FIRST_SHARE = range(7)
 _NUMBERS = 1 << 32  # that one ticket may use
 
 
@@ -32,6 +43,11 @@ class SharedLeases:
         rings = arena.region("team claims", arena.workers * RING * width, torch.int64)
         self._rings = rings.view(arena.workers, RING, width).numpy()
         self._taken = arena.region("team taken", arena.workers, torch.int64).numpy()
+        # [ticket, …]: which rows of blocks come next, while workers claim them.
+        lanes = arena.region("lanes", 1 + LANE_CELLS * arena.workers, torch.int64)
+        self._lane_cells = lanes.numpy()
+        self.lanes: PassLanes | None = None
+        """Where the data of the pass come in blocks."""
         self.given: GivenOut | None = None
         """Where a worker can be lost and the others go on: what each has in hand."""
         if arena.hosts is not None:
@@ -40,6 +56,7 @@ class SharedLeases:
             self.given = GivenOut(arena)
         if arena.rank == 0:
             self._cells[:] = (-1, 0, 0, -1)
+            self._lane_cells[0] = -1
             self._rings[:] = -1
         arena.barrier()
 
@@ -69,17 +86,58 @@ class SharedLeases:
                 if lease is None:
                     # One at a time, for the same reason: what a lost worker had in hand.
                     if not found and (back := self.given.take_back(ticket)):
-                        found.append(self.given.record(ticket, back.again(0), back.want))
+                        again = self.given.record(ticket, back.again(0), back.want)
+                        found.append(replace(again, batch_end=self.position))
                     break
-                found.append(self.given.record(ticket, lease, want))
-                if segment.end - lease.end < 2 * AHEAD * self._arena.workers * want:
+                recorded = self.given.record(ticket, lease, want)
+                found.append(replace(recorded, batch_end=lease.batch_end))
+                if segment.end - lease.batch_end < 2 * AHEAD * self._arena.workers * want:
                     break
         return found
 
-    def _claim(self, ticket: int, segment: Segment, want: int) -> Lease | None:
+    def _claim(self, ticket: int, segment: Segment, want: int, lane: int = -1) -> Lease | None:
         counter, lease = claim(self._counter(), ticket, segment, want, self.least)
+        if self.lanes is not None and lease is not None:
+            return self._claim_of_lane(counter, lease, want, segment, lane)
         self._store(counter)
         return lease
+
+    def _claim_of_lane(
+        self, counter: Counter, lease: Lease, want: int, segment: Segment, lane: int
+    ) -> Lease | None:
+        """As many rows as ``lease`` has, or fewer, of this worker's lane; ``None`` if only others
+        can read what is left."""
+        assert self.lanes is not None
+        if self._lane_cells[0] != counter.ticket:  # as all workers know it
+            self._lane_cells[1:] = self.lanes.cells
+            self._lane_cells[0] = counter.ticket
+        worker = self._arena.rank if lane < 0 else lane
+        most = segment.end - lease.start
+        rows = self.lanes.claim(self._lane_cells[1:], worker, lease.samples, most, self.least)
+        if rows is None:
+            return None
+        position, count = lease.start + rows[1] - rows[0], rows[1] - rows[0]
+        self._store(replace(counter, position=position))
+        return replace(lease_of(rows[0], 0, count, count, want), batch_end=position)
+
+    def others_have_more(self, ticket: int, segment: Segment) -> bool:
+        """Whether there are samples to give out that this worker cannot read. It waits for them:
+        one counter is enough only if no worker is a stretch ahead of it."""
+        counter, lanes = self._counter(), self.lanes
+        if lanes is None or lanes.left is None or counter.cut == ticket:
+            return False
+        if counter.ticket != ticket or counter.position >= segment.end:
+            return counter.ticket < ticket
+        left = lanes.left_in(self._lane_cells[1:])
+        return any(rows for rank, rows in enumerate(left) if rank not in self._arena.lost)
+
+    def wait_for_others(self, ticket: int, segment: Segment) -> None:
+        self._arena.await_(lambda: not self.others_have_more(ticket, segment))
+
+    def end_lanes(self, ticket: int) -> None:
+        """What has been claimed of the stretch is known to all workers."""
+        if self.lanes is not None and self._lane_cells[0] == ticket:
+            self.lanes.cells[:] = self._lane_cells[1:]
 
     def next_of_team(
         self,
@@ -104,10 +162,11 @@ class SharedLeases:
         with self._arena.lock(Locks.CLAIMS):
             cell = self._rings[first, number % RING]
             if cell[_NUMBER] != number or cell[_TICKET] != ticket:
-                lease = self._claim(ticket, segment, want)
+                lease = self._claim(ticket, segment, want, first)
                 cell[_TICKET], cell[_NUMBER], cell[_WANT] = ticket, number, want
                 cell[_START] = lease.start if lease else -1
                 whole = cell[_WHOLE] = lease.samples if lease else 0
+                cell[_REACHED] = lease.batch_end if lease else 0
                 ends = [0, *split_among_all(max(1, whole), shares, self.least)]
                 for i in range(len(members)):
                     cell[_FIRST_SHARE + 2 * i : _FIRST_SHARE + 2 * i + 2] = ends[i : i + 2]
@@ -148,10 +207,13 @@ class SharedLeases:
 
     def _store(self, counter: Counter) -> None:
         self._cells[:] = (counter.ticket, counter.position, counter.end, counter.cut)
+        if self.lanes is not None and self.lanes.left is not None:
+            self._arena.wake()
 
 
 def _part(cell: list[int], index: int) -> Lease | None:
     if cell[_START] < 0:
         return None
     first, last = cell[_FIRST_SHARE + 2 * index :][:2]
-    return lease_of(cell[_START], first, last, cell[_WHOLE], cell[_WANT])
+    lease = lease_of(cell[_START], first, last, cell[_WHOLE], cell[_WANT])
+    return replace(lease, batch_end=cell[_REACHED])

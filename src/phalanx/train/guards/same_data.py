@@ -84,7 +84,8 @@ class CheckedReaders:
             try:  # one that has the data themselves would keep them: it is made again
                 held = weakref.ref(data, functools.partial(self._known.pop, key))
                 copied = isinstance(reader, TensorReader) and reader is not data
-                self._known[key] = held, augment, reader if copied else None
+                kept = copied or getattr(reader, "was_counted", False)
+                self._known[key] = held, augment, reader if kept else None
             except TypeError:  # a tuple: it is kept, so that its id stays its own
                 self._known[key] = data, augment, reader
         return self._known[key][2] or as_reader(data, seed=self._seed, augment=augment)

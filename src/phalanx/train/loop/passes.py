@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -16,6 +16,12 @@ from phalanx.data.reader import Reader, TensorReader, order
 from phalanx.data.structure import map_tensors
 from phalanx.rules.ledger import Lease
 
+if TYPE_CHECKING:
+    from phalanx.data.blocks.block_data import BlockData
+    from phalanx.data.blocks.block_order import BlockOrder
+    from phalanx.rules.lanes import LaneState
+    from phalanx.train.engine.pass_lanes import PassLanes
+
 
 @dataclass(frozen=True)
 class Pass:
@@ -26,19 +32,33 @@ class Pass:
     reader: Reader
     samples: int
     batch: int
-    order: Tensor
+    order: Tensor | BlockOrder
     fixed: bool = False
     """Each worker reads the same columns of each batch."""
     adopted: bool = False
     """In the order of the script's own loader; the script itself moves batches to a device."""
+    lanes: PassLanes | None = None
+    """Where the data come in blocks."""
 
     def indices(self, lease: Lease) -> Tensor:
+        if self.lanes is not None:
+            return self.lanes.rows(lease)
         return self.order[lease.start : lease.end]
 
 
 def new_pass(
-    number: int, epoch: int, reader: Reader, batch: int, seed: int, *, fixed: bool = False
+    number: int,
+    epoch: int,
+    reader: Reader,
+    batch: int,
+    seed: int,
+    *,
+    fixed: bool = False,
+    rank: int = 0,
+    workers: int = 1,
+    lanes: LaneState | None = None,
 ) -> Pass:
+    """``lanes``: where a pass over blocks goes on."""
     samples = len(reader) // batch * batch if reader.drop_last else len(reader)
     if samples == 0:
         raise InputError(
@@ -47,6 +67,18 @@ def new_pass(
         )
     # Samples that go on from each other keep their order, unless a DataLoader says otherwise.
     shuffle = reader.shuffle and not (fixed and reader.batch is None)
+    if hasattr(reader, "in_order"):
+        from phalanx.train.engine.pass_lanes import PassLanes
+
+        if fixed and workers > 1:
+            raise InputError(
+                "fixed=True needs the same columns of each batch, and blocks are read by turns",
+                'Read the data into memory: phalanx.data.read(URL, by="sample").',
+            )
+        blocks = cast("BlockData", reader)
+        ordered, rows = blocks.in_order(seed, number, workers, shuffle=shuffle)
+        walk = PassLanes(rows, ordered, rank, workers, lanes)
+        return Pass(number, epoch, ordered, samples, batch, rows, fixed, lanes=walk)
     mixed = order(len(reader), seed, number, shuffle)
     return Pass(number, epoch, reader, samples, batch, mixed, fixed)
 

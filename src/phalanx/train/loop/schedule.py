@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,6 +18,9 @@ from phalanx.rules.ledger import Segment
 from phalanx.rules.switch_points import boundaries, segments
 from phalanx.sync.state.shard_optimizer import is_elementwise
 from phalanx.train.loop.passes import Pass
+
+if TYPE_CHECKING:
+    from phalanx.rules.lanes import LaneState
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,8 @@ class ResumePoint:
     phase: int = 0
     first_pass: int = 0
     """The number of the first pass of that epoch."""
+    lanes: LaneState | None = None
+    """Where that pass goes on, if its data come in blocks."""
 
 
 class TrainingSchedule:

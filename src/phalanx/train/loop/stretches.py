@@ -97,7 +97,10 @@ class Stretches:
         while segment := schedule.next(current):
             self._enter(segment, current)
             self._reached, over = segment.end, False
+            leases.use_lanes(current.lanes)
             while not over:
+                if current.lanes is not None:
+                    current.lanes.go_to(segment.start)
                 found = leases.of(ticket, segment, current.batch, fixed=current.fixed)
                 try:
                     yield self._loaded(current, found)
@@ -107,6 +110,9 @@ class Stretches:
                     raise
                 over = leases.complete(ticket)
             schedule.position, directive = engine.after_stretch(ticket, self._reached)
+            leases.end_lanes(ticket)
+            if current.lanes is not None:
+                current.lanes.came_to(schedule.position, lockstep=engine.lockstep)
             self._carry_out(directive, current)
             ticket += 1
         engine.rest()

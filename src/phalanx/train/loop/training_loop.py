@@ -194,9 +194,16 @@ class TrainingLoop:
         # A loop without run.epochs: each pass is an epoch.
         epoch = number if self.epochs is None else self.epoch
         if order is None:
-            current = new_pass(number, epoch, reader, wanted, chosen.seed, fixed=fixed)
+            start = self._schedule.start
+            current = new_pass(
+                number, epoch, reader, wanted, chosen.seed, fixed=fixed, workers=workers,
+                rank=self._engine.rank,
+                lanes=start.lanes if number == start.pass_number else None,
+            )  # fmt: skip
         else:
             current = Pass(number, epoch, reader, len(order), wanted, order, adopted=True)
+        if note := getattr(current.lanes or reader, "note", None):
+            self._figures.say_once(note)
         self._figures.plan(current)
         self._steps.open()
         return current

@@ -12,7 +12,7 @@ ALIGN = 64
 Bytes = NDArray[np.uint8]
 
 
-class Block:
+class MemoryBlock:
     """Memory from address ``base`` on, and what the coordinator knows of it."""
 
     def __init__(self, base: int, capacity: int) -> None:

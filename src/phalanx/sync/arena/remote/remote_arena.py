@@ -23,7 +23,7 @@ from phalanx.sync.arena.clock import Clock, MonotonicClock, ShiftedClock
 from phalanx.sync.arena.remote import coordinator_messages as m
 from phalanx.sync.arena.remote.coordinator_client import NOTHING, Changes, CoordinatorClient, Gone
 from phalanx.sync.arena.remote.direct_barrier import MOST_BYTES, DirectBarrier
-from phalanx.sync.arena.remote.mirrored_memory import Block, joined
+from phalanx.sync.arena.remote.mirrored_memory import MemoryBlock, joined
 from phalanx.sync.connect.channel import Channel
 
 HOT_BYTES, COLD_BYTES = 32 << 20, 256 << 20
@@ -78,7 +78,7 @@ class RemoteArena:
         """How few workers meet without the coordinator, while all are ``in_step``."""
         self.in_step = False
         self._client = CoordinatorClient(channel, self._changes, self._apply, self._hear_of)
-        self._hot, self._cold = Block(0, HOT_BYTES), Block(1 << 40, COLD_BYTES)
+        self._hot, self._cold = MemoryBlock(0, HOT_BYTES), MemoryBlock(1 << 40, COLD_BYTES)
         self._locks: dict[int, RemoteLock] = {}
 
     # -- memory ------------------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""``phalanx data``: what files of data hold, and how they become others."""

@@ -1,0 +1,167 @@
+"""Parquet and Arrow files, straight to tensors: a row group or a record batch is a block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from phalanx.core.errors import InputError
+from phalanx.data.blocks.block import Block, Columns
+from phalanx.data.blocks.files import is_remote, open_file
+
+MOST_ROWS = 1 << 16
+"""Of a block of Arrow: whole chunks may be large."""
+_MAGIC = b"ARROW1"
+
+
+class ParquetReader:
+    def __init__(self, sources: Sequence[str], columns: Sequence[str] | None) -> None:
+        self._columns = columns
+        self._metadata: dict[str, Any] = {source: self._open(source).metadata for source in sources}
+        self.blocks = [
+            Block(source, number, found.row_group(number).num_rows)
+            for source, found in self._metadata.items()
+            for number in range(found.num_row_groups)
+        ]
+        first = sources[0]
+        _check_columns(first, self._open(first).schema_arrow.names, columns)
+        groups = [f.row_group(n) for f in self._metadata.values() for n in range(f.num_row_groups)]
+        rows = sum(group.num_rows for group in groups)
+        self.row_bytes = max(1, sum(self._size(group) for group in groups) // max(1, rows))
+
+    def _size(self, group: Any) -> int:
+        parts = (group.column(number) for number in range(group.num_columns))
+        wanted = None if self._columns is None else set(self._columns)
+        return sum(
+            part.total_uncompressed_size
+            for part in parts
+            if wanted is None or part.path_in_schema.partition(".")[0] in wanted
+        )
+
+    def _open(self, source: str) -> Any:
+        import pyarrow.parquet as pq
+
+        file = open_file(source) if is_remote(source) else source
+        with _named(source):
+            return pq.ParquetFile(file, metadata=getattr(self, "_metadata", {}).get(source))
+
+    def read(self, block: Block) -> Columns:
+        with _named(block.source):
+            file = self._open(block.source)
+            table = file.read_row_group(block.number, columns=self._columns, use_threads=False)
+        return to_columns(table, block.source)
+
+
+class TableReader:
+    """A table of Arrow in memory, or mapped into it; its chunks are the blocks."""
+
+    def __init__(self, tables: dict[str, Any], columns: Sequence[str] | None) -> None:
+        self._batches: dict[tuple[str, int], Any] = {}
+        for source, table in tables.items():
+            _check_columns(source, table.column_names, columns)
+            chosen = table if columns is None else table.select(list(columns))
+            for number, batch in enumerate(chosen.to_batches(max_chunksize=MOST_ROWS)):
+                self._batches[source, number] = batch
+        self.blocks = [Block(*key, batch.num_rows) for key, batch in self._batches.items()]
+        size = sum(batch.nbytes for batch in self._batches.values())
+        self.row_bytes = max(1, size // max(1, sum(block.rows for block in self.blocks)))
+
+    def read(self, block: Block) -> Columns:
+        import pyarrow as pa
+
+        batch = self._batches[block.source, block.number]
+        return to_columns(pa.Table.from_batches([batch]), block.source)
+
+
+class ArrowReader(TableReader):
+    """Files of Arrow, also those of Hugging Face datasets; mapped into memory where that can be."""
+
+    def __init__(self, sources: Sequence[str], columns: Sequence[str] | None) -> None:
+        super().__init__({source: _mapped(source) for source in sources}, columns)
+
+
+def _mapped(source: str) -> Any:
+    import pyarrow as pa
+
+    with _named(source):
+        file = pa.PythonFile(open_file(source)) if is_remote(source) else pa.memory_map(source)
+        is_stream = file.read(len(_MAGIC)) != _MAGIC
+        file.seek(0)
+        return (pa.ipc.open_stream if is_stream else pa.ipc.open_file)(file).read_all()
+
+
+class _named:  # noqa: N801  (a context manager, used like a function)
+    """What Arrow says of a file that it cannot read, with the name of the file."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type | None, error: BaseException | None, _: Any) -> None:
+        import pyarrow as pa
+
+        if isinstance(error, FileNotFoundError):
+            raise InputError(f"no file {self._source}", "Check the path.") from error
+        if isinstance(error, pa.ArrowException | OSError):
+            raise InputError(
+                f"cannot read {self._source}: {str(error).partition(chr(10))[0]}",
+                "Check that the file is whole: phalanx data inspect FILE",
+            ) from error
+
+
+def _check_columns(source: str, there: Sequence[str], wanted: Sequence[str] | None) -> None:
+    missing = [name for name in wanted or () if name not in there]
+    if missing:
+        raise InputError(
+            f"{source} has no column {missing[0]!r}", f"It has: {', '.join(map(str, there))}."
+        )
+
+
+def to_columns(table: Any, source: str) -> Columns:
+    return {
+        name: _column(table.column(name).combine_chunks(), name, source)
+        for name in table.column_names
+    }
+
+
+def _column(array: Any, name: str, source: str) -> Any:
+    import pyarrow as pa
+    import pyarrow.types as kinds
+
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks) if array.num_chunks != 1 else array.chunk(0)
+    if array.null_count:
+        raise InputError(
+            f"column {name!r} of {source} has {array.null_count} empty values",
+            "Fill or drop them first.",
+        )
+    kind = array.type
+    if kinds.is_fixed_size_list(kind):
+        inner = _column(array.flatten(), name, source)
+        return inner.view(len(array), kind.list_size, *inner.shape[1:])
+    if kinds.is_list(kind) or kinds.is_large_list(kind):
+        return _equal_lists(array, name, source)
+    if kinds.is_fixed_size_binary(kind):
+        start = array.offset * kind.byte_width
+        whole = np.frombuffer(array.buffers()[1], np.uint8, len(array) * kind.byte_width, start)
+        return torch.from_numpy(whole.reshape(len(array), kind.byte_width).copy())
+    if kinds.is_boolean(kind):
+        return torch.from_numpy(array.to_numpy(zero_copy_only=False))
+    if kinds.is_integer(kind) or kinds.is_floating(kind):
+        if kind in (pa.uint16(), pa.uint32(), pa.uint64()):  # of which torch knows little
+            return torch.from_numpy(array.to_numpy().astype(np.int64))
+        return torch.utils.dlpack.from_dlpack(array)  # without a copy
+    return array.to_pylist()
+
+
+def _equal_lists(array: Any, name: str, source: str) -> Any:
+    lengths = np.diff(array.offsets.to_numpy())
+    inner = _column(array.flatten(), name, source)
+    if not isinstance(inner, torch.Tensor) or (len(lengths) and (lengths != lengths[0]).any()):
+        return array.to_pylist()
+    return inner.view(len(array), int(lengths[0]) if len(lengths) else 0, *inner.shape[1:])

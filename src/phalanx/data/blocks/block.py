@@ -1,0 +1,33 @@
+"""A block of rows, and what reads one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+Columns = dict[str, Any]
+"""By name: a tensor with one row per sample, or a list where there is no tensor form (bytes)."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows that are read at once: a row group, a range of records, a batch of Spark."""
+
+    source: str
+    """The path or URL of its file."""
+    number: int
+    """In that file."""
+    rows: int
+    home: int | None = None
+    """The only worker that can read it, if not all can."""
+
+
+class BlockReader(Protocol):
+    @property
+    def blocks(self) -> Sequence[Block]: ...
+
+    row_bytes: int
+    """About the bytes of a row, once it is read."""
+
+    def read(self, block: Block) -> Columns: ...

@@ -1,0 +1,213 @@
+"""Blocks as one set of samples: a window of them is in memory, the next one is read meanwhile."""
+
+from __future__ import annotations
+
+import copy
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from phalanx.core.errors import InputError
+from phalanx.data.augment import Augment, Draws
+from phalanx.data.blocks.block import Block, BlockReader, Columns
+from phalanx.data.blocks.block_order import BlockOrder
+from phalanx.data.reader import Batch, Reader
+from phalanx.data.structure import with_first
+
+Decode = Callable[[Columns], Columns]
+Form = Callable[[Columns], Batch]
+WINDOWS = 3
+"""That are kept: a batch may be of the end of one and the beginning of the next, while the one
+after them is read."""
+THREADS = 4
+
+
+class BlockData(Reader):
+    """A :class:`Reader` whose samples are the rows of all blocks, in the order of the files."""
+
+    background = True
+    batch = None
+
+    def __init__(
+        self,
+        reader: BlockReader,
+        *,
+        form: Form,
+        decode: Decode | None = None,
+        shuffle: bool = True,
+        window: int,
+        drop_last: bool = False,
+    ) -> None:
+        """``window``: rows that are shuffled together, and at least in memory."""
+        self.blocks: Sequence[Block] = [block for block in reader.blocks if block.rows]
+        if not self.blocks:
+            raise InputError("the data is empty", "Give at least one row.")
+        self.shuffle, self.drop_last, self.window = shuffle, drop_last, window
+        self._reader, self._form, self._decode = reader, form, decode
+        self._augment: Augment | None = None
+        self._seed = 0
+        rows = np.array([block.rows for block in self.blocks], np.int64)
+        self._offsets = np.concatenate(([0], np.cumsum(rows)))
+        self._ends: list[int] = self._offsets[1:].tolist()
+        self._read_by([[block] for block in range(len(rows))])
+
+    def __len__(self) -> int:
+        return int(self._offsets[-1])
+
+    def augmented(self, augment: Augment | None, seed: int) -> BlockData:
+        self._augment, self._seed = augment, seed
+        return self
+
+    @property
+    def pinned(self) -> bool:
+        return any(block.home is not None for block in self.blocks)
+
+    # -- the order of a pass -----------------------------------------------------------------
+
+    def in_order(
+        self, seed: int, number: int, workers: int, *, shuffle: bool
+    ) -> tuple[BlockData, BlockOrder]:
+        """The order of pass ``number``, and these data as they are read in it: by its windows."""
+        found = BlockOrder(
+            [block.rows for block in self.blocks], [block.home for block in self.blocks],
+            window=self.window, seed=seed, number=number, shuffle=shuffle, workers=workers,
+        )  # fmt: skip
+        data = copy.copy(self)
+        data.shuffle = shuffle
+        data._read_by(found.windows)
+        return data, found
+
+    def _read_by(self, windows: list[list[int]]) -> None:
+        self._windows, self._window_of = windows, np.empty(len(self.blocks), np.int64)
+        self._shifts = np.empty(len(self.blocks), np.int64)
+        """Of each block: from the number of a row to its place in the window."""
+        for window, blocks in enumerate(windows):
+            rows = [self.blocks[block].rows for block in blocks]
+            self._window_of[blocks] = window
+            self._shifts[blocks] = np.cumsum([0, *rows[:-1]]) - self._offsets[blocks]
+        self._loaded: OrderedDict[int, Future[Columns]] = OrderedDict()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def read_ahead(self, window: int) -> None:
+        """Begin to read it, beside what is done meanwhile."""
+        if window in self._loaded:
+            self._loaded.move_to_end(window)
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, "phalanx-blocks")
+        self._keep(window, self._pool.submit(self._read, window))
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def fetch(self, indices: Tensor, epoch: int) -> Batch:
+        batch = self._form(self._columns(indices.numpy()))
+        if self._augment is None:
+            return batch
+        augment, draws = self._augment, Draws(self._seed, epoch, indices)
+        changed = with_first(batch, lambda images: augment(images, draws))
+        if changed is None:
+            raise InputError(
+                f"augment does not know which part of a {type(batch).__name__} holds the images",
+                "Name the columns in their order: read(URL, columns=(…)).",
+            )
+        return changed
+
+    def _columns(self, rows: NDArray[np.int64]) -> Columns:
+        first, last = int(rows[0]), int(rows[-1])
+        block = bisect_right(self._ends, first)
+        if last - first == len(rows) - 1 and last < self._ends[block] and not self.shuffle:
+            start = first + int(self._shifts[block])
+            whole = self._window(int(self._window_of[block]))
+            # A copy, as a gather is: a script may change its batch in place.
+            return {name: part[start : start + len(rows)].clone() for name, part in whole.items()}
+        blocks = np.searchsorted(self._offsets, rows, side="right") - 1
+        windows = self._window_of[blocks]
+        if (windows == windows[0]).all():
+            return self._select(int(windows[0]), rows, blocks)
+        return self._assembled(windows, rows, blocks)
+
+    def _window(self, window: int) -> Columns:
+        if window not in self._loaded:
+            self._keep(window, _done(self._read(window)))
+        self._loaded.move_to_end(window)
+        return self._loaded[window].result()
+
+    def _select(self, window: int, rows: NDArray[np.int64], blocks: NDArray[np.int64]) -> Columns:
+        places = torch.from_numpy(rows + self._shifts[blocks])
+        whole = self._window(window)
+        return {name: column.index_select(0, places) for name, column in whole.items()}
+
+    def _assembled(
+        self,
+        windows: NDArray[np.int64],
+        rows: NDArray[np.int64],
+        blocks: NDArray[np.int64],
+    ) -> Columns:
+        parts, places = [], []
+        for window in dict.fromkeys(windows.tolist()):
+            here = np.flatnonzero(windows == window)
+            parts.append(self._select(window, rows[here], blocks[here]))
+            places.append(here)
+        back = torch.from_numpy(np.argsort(np.concatenate(places), kind="stable"))
+        return {
+            name: torch.cat([part[name] for part in parts]).index_select(0, back)
+            for name in parts[0]
+        }
+
+    def _keep(self, window: int, columns: Future[Columns]) -> None:
+        self._loaded[window] = columns
+        while len(self._loaded) > WINDOWS:
+            self._loaded.popitem(last=False)
+
+    def _read(self, window: int) -> Columns:
+        blocks = [self.blocks[block] for block in self._windows[window]]
+        if len(blocks) == 1:
+            return self.read_block(blocks[0])
+        with ThreadPoolExecutor(min(THREADS, len(blocks)), "phalanx-decode") as pool:
+            parts = list(pool.map(self.read_block, blocks))
+        try:
+            return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        except (KeyError, RuntimeError, TypeError) as error:
+            files = sorted({block.source for block in blocks})
+            raise InputError(
+                f"blocks of {', '.join(files[:3])} do not fit together: {error}",
+                "Give all files the same columns, types and shapes.",
+            ) from error
+
+    def read_block(self, block: Block) -> Columns:
+        columns = self._reader.read(block)
+        if self._decode is not None:
+            columns = self._decode(columns)
+        for name, column in columns.items():
+            if not isinstance(column, Tensor):
+                raise InputError(
+                    f"column {name!r} of {block.source} has no numbers, but "
+                    f"{type(column[0]).__name__}",
+                    "Turn it into a tensor: read(URL, decode=function of a dict of columns), or "
+                    "leave it out: read(URL, columns=(…)).",
+                )
+            if len(column) != block.rows:
+                raise InputError(
+                    f"decode returned {len(column)} rows of {name!r} for {block.rows}",
+                    "Return one row per sample.",
+                )
+        return columns
+
+    def peek(self, places: Sequence[int]) -> Iterator[Any]:
+        """By which workers compare their data: what the blocks are, which costs nothing."""
+        for place in places:
+            block = self.blocks[int(np.searchsorted(self._offsets, place, side="right")) - 1]
+            yield block.source.rpartition("/")[2], block.number, block.rows
+
+
+def _done(columns: Columns) -> Future[Columns]:
+    future: Future[Columns] = Future()
+    future.set_result(columns)
+    return future

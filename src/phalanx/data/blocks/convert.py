@@ -1,0 +1,112 @@
+"""From one format to another, a block at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from phalanx.core.errors import InputError
+from phalanx.data.blocks.block import Columns
+from phalanx.data.blocks.read import format_of, open_blocks
+
+ROWS = 1 << 14
+"""Of a block that is written: small enough to be shuffled with others, large enough to pay."""
+Write = Callable[[Columns], None]
+
+
+def convert(source: str, target: Path, *, report: Callable[[int, int], None]) -> int:
+    """Write all rows of ``source`` into the file ``target``; returns how many.
+
+    ``report``: called with the rows that are written, and all.
+    """
+    kind = format_of(target.name)
+    if source.endswith(".npz"):
+        total, columns = _arrays(Path(source))
+    else:
+        reader = open_blocks(source)
+        total = sum(block.rows for block in reader.blocks)
+        columns = (reader.read(block) for block in reader.blocks if block.rows)
+    done = 0
+    with _writer(kind, target) as write:
+        for part in columns:
+            rows = len(next(iter(part.values())))
+            for first in range(0, rows, ROWS):
+                write({name: column[first : first + ROWS] for name, column in part.items()})
+                done += min(ROWS, rows - first)
+                report(done, total)
+    return done
+
+
+def _arrays(path: Path) -> tuple[int, Iterator[Columns]]:
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            arrays = {name: found[name] for name in found.files}
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read {path}: {error}", "Give an archive of numbers.") from error
+    lengths = {len(array) if array.ndim else 0 for array in arrays.values()}
+    if len(lengths) != 1 or 0 in lengths:
+        raise InputError(
+            f"the arrays of {path} differ in length: {', '.join(map(str, sorted(lengths)))}",
+            "Give each array one row per sample, and write train and test apart.",
+        )
+    import torch
+
+    return lengths.pop(), iter([{n: torch.from_numpy(a) for n, a in arrays.items()}])
+
+
+@contextmanager
+def _writer(kind: str, target: Path) -> Iterator[Write]:
+    if kind == "tfrecord":
+        from phalanx.data.blocks.tfrecord_writer import TFRecordWriter
+
+        with TFRecordWriter(target) as records:
+            yield records.write
+        return
+    part, opened = target.with_name(f".{target.name}.part"), _ArrowWriter(kind)
+    try:
+        yield lambda columns: opened.write(part, columns)
+        opened.close()
+        part.rename(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+class _ArrowWriter:
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._sink: Any = None
+
+    def write(self, path: Path, columns: Columns) -> None:
+        table = to_table(columns)
+        if self._sink is None:
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+
+            kinds = {"parquet": pq.ParquetWriter, "arrow": pa.ipc.new_file}
+            self._sink = kinds[self._kind](str(path), table.schema)
+        self._sink.write_table(table)
+
+    def close(self) -> None:
+        if self._sink is not None:
+            self._sink.close()
+
+
+def to_table(columns: Columns) -> Any:
+    """A row of several numbers is a list of fixed size in Arrow, nested for each dimension."""
+    import pyarrow as pa
+
+    arrays = {}
+    for name, column in columns.items():
+        if not isinstance(column, Tensor):
+            arrays[name] = pa.array(column)
+            continue
+        flat = pa.array(column.reshape(-1).numpy())
+        for length in reversed(column.shape[1:]):
+            flat = pa.FixedSizeListArray.from_arrays(flat, length)
+        arrays[name] = flat
+    return pa.table(arrays)

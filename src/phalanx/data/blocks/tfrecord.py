@@ -1,0 +1,226 @@
+"""TFRecord files of ``tf.train.Example``, without TensorFlow: a range of records is a block.
+
+A record: its length in 8 bytes, the masked CRC-32C of these, the data, the masked CRC-32C of the
+data; all little-endian. The format has no index: one is made by going from length to length.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.core.errors import InputError
+from phalanx.data.blocks.block import Block, Columns
+from phalanx.data.blocks.example_proto import BYTES, FLOATS, Feature, parse
+from phalanx.data.blocks.example_wire import RecordError, decode
+from phalanx.data.blocks.files import is_remote, open_file, package, read_range, size_of
+
+SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec")
+HEADER, FOOTER = 12, 4
+LONGEST = (1 << 31) - 1
+"""Bytes of a record; protobuf reads no more."""
+SCAN_BYTES = 4 << 20
+"""Of a file elsewhere, for its index."""
+COMPRESSED = {b"\x1f\x8b": "gzip", b"\x78\x01": "zlib", b"\x78\x9c": "zlib", b"\x78\xda": "zlib"}
+Places = npt.NDArray[np.int64]
+AGAIN = "Copy or make the file again."
+
+
+@dataclass(frozen=True)
+class Span:
+    """Where a block is in its file, and the number of its first record there."""
+
+    start: int
+    end: int
+    first: int
+
+
+class TFRecordReader:
+    """The features of the first record are those of all; ``columns`` chooses among them."""
+
+    def __init__(
+        self,
+        sources: Sequence[str],
+        columns: Sequence[str] | None = None,
+        block_rows: int = 4096,
+        block_bytes: int = 8 << 20,
+    ) -> None:
+        self.blocks: list[Block] = []
+        self._spans: dict[tuple[str, int], Span] = {}
+        for source in sources:
+            for number, (span, rows) in enumerate(_index(source, block_rows, block_bytes)):
+                self.blocks.append(Block(source, number, rows))
+                self._spans[source, number] = span
+        if not self.blocks:
+            raise InputError(f"{', '.join(sources)}: no records", "Give files with records.")
+        self.features = self._features(columns)
+        self.row_bytes = self._row_bytes()
+
+    def read(self, block: Block) -> Columns:
+        span = self._spans[block.source, block.number]
+        data = read_range(block.source, span.start, span.end - span.start)
+        start, end = _records(data, block, span)
+        _check_data(data, start, end, block.source, span.start)
+        try:
+            return decode(data, start, end, self.features)
+        except RecordError as error:
+            raise _unusable(block.source, span.first + error.row, str(error)) from error
+
+    def _features(self, columns: Sequence[str] | None) -> list[Feature]:
+        source = self.blocks[0].source
+        data = read_range(source, 0, HEADER)
+        length = int.from_bytes(data[:8], "little")
+        data += read_range(source, HEADER, length + FOOTER)
+        start, end = np.array([HEADER]), np.array([HEADER + length])
+        _check_data(data, start, end, source, 0)
+        try:
+            found = parse(data[HEADER : HEADER + length])
+        except ValueError as error:
+            raise _unusable(source, 0, str(error)) from error
+        names = sorted(found) if columns is None else list(columns)
+        for name in names:
+            if name not in found:
+                has = ", ".join(sorted(found)) or "none"
+                raise InputError(f"{source} has no feature '{name}'", f"It has these: {has}.")
+        if not names:
+            raise _unusable(source, 0, "it has no features")
+        return [_feature(source, name, *found[name]) for name in names]
+
+    def _row_bytes(self) -> int:
+        sizes = {FLOATS: 4, BYTES: 0}
+        known = sum(f.values * sizes.get(f.kind, 8) for f in self.features)
+        if not any(f.kind == BYTES for f in self.features):
+            return known
+        spans = self._spans.values()
+        rows = sum(block.rows for block in self.blocks)
+        return max(known, sum(span.end - span.start for span in spans) // rows)
+
+
+def _feature(source: str, name: str, kind: str, values: Any) -> Feature:
+    if not len(values):
+        raise _unusable(source, 0, f"its feature '{name}' has no values")
+    if kind == BYTES and len(values) > 1:
+        raise _unusable(source, 0, f"its feature '{name}' has {len(values):,} values of bytes")
+    return Feature(name, kind, len(values))
+
+
+def _index(source: str, block_rows: int, block_bytes: int) -> Iterator[tuple[Span, int]]:
+    """The blocks of a file, each with its number of rows."""
+    if source.endswith(".gz"):
+        raise _compressed(source, "gzip")
+    start = first = rows = end = 0
+    for end in _ends(source):
+        rows += 1
+        if rows >= block_rows or end - start >= block_bytes:
+            yield Span(start, end, first), rows
+            start, first, rows = end, first + rows, 0
+    if rows:
+        yield Span(start, end, first), rows
+
+
+def _ends(source: str) -> Iterator[int]:
+    """The byte after each record. Lengths are checked here before anything is read by them."""
+    crc32c = _crc32c()
+    unpack = struct.Struct("<QI").unpack_from
+    size, at, offset = size_of(source), 0, 0
+    with _mapped(source, size) as data:
+        while at < size:
+            left = size - at - HEADER - FOOTER
+            if left < 0:
+                raise _damaged(source, at, f"a record is cut off at byte {size:,}")
+            if at + HEADER > offset + len(data):
+                offset, data = at, read_range(source, at, min(SCAN_BYTES, size - at))
+            place = at - offset
+            length, crc = unpack(data, place)
+            if crc != _mask(crc32c(data[place : place + 8])):
+                raise _bad_length(source, at, data[place : place + 2])
+            if length > min(left, LONGEST):
+                why = f"its record says it has {length:,} bytes, but {left:,} are left"
+                raise _damaged(source, at, why if length > left else "its record is over 2 GB")
+            at += HEADER + length + FOOTER
+            yield at
+
+
+@contextlib.contextmanager
+def _mapped(source: str, size: int) -> Iterator[Any]:
+    """A file on this machine, of which only the pages with headers are then read."""
+    if is_remote(source) or not size:
+        yield b""
+        return
+    with open_file(source) as file:
+        try:
+            found = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise InputError(f"cannot read {source}: {error}", AGAIN) from error
+        with found:
+            yield found
+
+
+def _records(data: bytes, block: Block, span: Span) -> tuple[Places, Places]:
+    """Where the data of each record start and end."""
+    unpack, size = struct.Struct("<Q").unpack_from, len(data)
+    at, starts, ends = 0, [], []
+    while at + HEADER + FOOTER <= size:
+        (length,) = unpack(data, at)
+        at += HEADER
+        starts.append(at)
+        at += length
+        ends.append(at)
+        at += FOOTER
+    if at != size or len(starts) != block.rows:
+        raise _damaged(block.source, span.start, "it has changed since its records were counted")
+    return np.array(starts, np.int64), np.array(ends, np.int64)
+
+
+def _check_data(data: bytes, start: Places, end: Places, source: str, offset: int) -> None:
+    crc32c, view = _crc32c(), memoryview(data)
+    pairs = zip(start.tolist(), end.tolist(), strict=True)
+    found = np.array([crc32c(view[a:b]) for a, b in pairs], np.uint64)
+    written = np.frombuffer(data, np.uint8)[end[:, None] + np.arange(FOOTER)].view("<u4")[:, 0]
+    wrong = np.flatnonzero(_mask(found) != written)
+    if len(wrong):
+        at = offset + int(start[wrong[0]]) - HEADER
+        raise _damaged(source, at, "the checksum of its record's data is wrong")
+
+
+def masked_crc(data: bytes) -> int:
+    return int(_mask(_crc32c()(data)))
+
+
+def _mask(crc: Any) -> Any:
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _crc32c() -> Any:
+    return package("crc32c", "a TFRecord file").crc32c
+
+
+def _bad_length(source: str, at: int, start: bytes) -> InputError:
+    if at == 0 and start in COMPRESSED:
+        return _compressed(source, COMPRESSED[start])
+    return _damaged(source, at, "the checksum of its record's length is wrong")
+
+
+def _damaged(source: str, at: int, why: str) -> InputError:
+    return InputError(f"{source} is damaged, or no TFRecord file, at byte {at:,}: {why}", AGAIN)
+
+
+def _compressed(source: str, how: str) -> InputError:
+    return InputError(
+        f"{source} is compressed with {how}: its records cannot be read in any order",
+        "Decompress the file first.",
+    )
+
+
+def _unusable(source: str, record: int, why: str) -> InputError:
+    return InputError(
+        f"{source}, record {record:,}: {why}",
+        "Give every record the same features, with as many values; or name the columns to read.",
+    )

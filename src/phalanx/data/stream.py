@@ -1,0 +1,108 @@
+"""Samples that come one after another, without numbers: an ``IterableDataset`` or a generator.
+
+Every worker goes through the whole stream, and keeps the samples that are its own. So each sample
+is trained exactly once, if the stream is the same on all workers: its random numbers (Python's,
+NumPy's and torch's) are seeded by (seed, epoch), and are its own.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from phalanx.core.errors import InputError
+from phalanx.data.augment import hashed
+from phalanx.data.lazy import LoaderOptions, kept_generators
+from phalanx.data.reader import Reader
+
+Stream = Callable[[], Iterable[Any]]
+COUNT_SECONDS = 60.0
+_States = tuple[Any, Any, Tensor]
+
+
+class StreamReader(Reader):
+    shuffle = background = False
+    was_counted = True
+    """It may have cost a way through the whole stream: it is not made again for each pass."""
+
+    def __init__(self, stream: Stream, length: int | None, seed: int, options: LoaderOptions):
+        self._stream, self._seed, self._collate = stream, seed, options.collate
+        self.batch, self.drop_last = options.batch, options.drop_last
+        self._epoch, self._next = -1, 0
+        self._iterator: Iterator[Any] = iter(())
+        self._states: _States | None = None
+        self._length = self._counted() if length is None else length
+        if self._length == 0:
+            raise InputError("the data is empty", "Give at least one sample.")
+
+    def _counted(self) -> int:
+        until, count = time.monotonic() + COUNT_SECONDS, 0
+        for count, _ in enumerate(self._from_start(0), 1):
+            if time.monotonic() > until:
+                raise InputError(
+                    f"the stream of data does not say how long it is, and gave {count:,} samples "
+                    f"in {COUNT_SECONDS:.0f} s without an end",
+                    "Give it __len__: the samples of an epoch.",
+                )
+        return count
+
+    @property
+    def note(self) -> str:
+        return "each worker goes through the whole stream of samples, and trains on its part of it"
+
+    def __len__(self) -> int:
+        return self._length
+
+    def fetch(self, indices: Tensor, epoch: int) -> Any:
+        return self._collate([self._sample(place, epoch) for place in indices.tolist()])
+
+    def peek(self, places: Sequence[int]) -> Iterator[Any]:
+        """The first sample only: later ones cost all before them."""
+        return (self._sample(place, 0) for place in places if place == 0)
+
+    def _sample(self, place: int, epoch: int) -> Any:
+        if epoch != self._epoch or place < self._next:
+            self._iterator, self._epoch, self._next = self._from_start(epoch), epoch, 0
+        for sample in self._iterator:
+            self._next += 1
+            if self._next > place:
+                return sample
+        raise InputError(
+            f"the stream of data ended after {self._next} samples of {self._length}",
+            "Let it give equally many samples in each epoch, and correct its __len__.",
+        )
+
+    def _from_start(self, epoch: int) -> Iterator[Any]:
+        """With random numbers of its own, which it goes on with from sample to sample."""
+        with kept_generators():
+            word = int(hashed(np.array([0], np.uint64), self._seed, epoch)[0])
+            random.seed(word)
+            np.random.seed(word & 0xFFFFFFFF)
+            torch.default_generator.manual_seed(word & (1 << 63) - 1)
+            iterator = iter(self._stream())
+            states = _generators()
+        while True:
+            with kept_generators():
+                _set_generators(states)
+                try:
+                    sample = next(iterator)
+                except StopIteration:
+                    return
+                states = _generators()
+            yield sample
+
+
+def _generators() -> _States:
+    return random.getstate(), np.random.get_state(), torch.get_rng_state()
+
+
+def _set_generators(states: _States) -> None:
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    torch.set_rng_state(states[2])

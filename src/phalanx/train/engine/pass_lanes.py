@@ -1,0 +1,126 @@
+"""The lanes of one pass over blocks, as one worker follows them.
+
+In lockstep every worker takes for all of them, without messages, so all know the same. Where
+workers claim, the lanes are in shared memory meanwhile (see ``SharedLeases``).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from phalanx.core.errors import InputError
+from phalanx.data.blocks.block_data import BlockData
+from phalanx.data.blocks.block_order import BlockOrder
+from phalanx.rules.lanes import Lanes, LaneState, Range
+from phalanx.rules.ledger import Lease
+
+KEPT = 16
+"""Batches that may have been read ahead when a stretch ends: they are read again."""
+
+
+class PassLanes:
+    def __init__(
+        self,
+        order: BlockOrder,
+        data: BlockData,
+        rank: int,
+        workers: int,
+        state: LaneState | None = None,
+    ) -> None:
+        self._order, self._data, self._rank = order, data, rank
+        self._lanes = Lanes(order.lines, workers)
+        if state is not None:
+            self._lanes = Lanes.import_state(state, workers)
+        if self._lanes.pinned and 0 in self._lanes.left():
+            raise InputError(
+                f"worker {self._lanes.left().index(0)} has no rows of the data",
+                "Spread the rows over all workers (df.repartition), or use fewer workers.",
+            )
+        self._batches: deque[tuple[int, NDArray[np.int64]]] = deque(maxlen=KEPT)
+        """Of the last batches: where each ended, and the lanes there."""
+        first, last = order.lines[rank if self._lanes.pinned else 0][0]
+        self._weightless = [(first, min(first + 2, last))]
+        """For a worker without a part of a batch, which is in the script's loop as all are."""
+
+    @property
+    def note(self) -> str:
+        """How the rows come, in words."""
+        if self._lanes.pinned:
+            return "each worker reads the rows that it has: shares follow them, and balance is off"
+        shuffled = (
+            f"shuffled in windows of {self._data.window:,}" if self._data.shuffle else "as is"
+        )
+        alike = "; batches are others than with one worker" if self._lanes.workers > 1 else ""
+        return f"{len(self._order):,} rows are read by blocks, {shuffled}{alike}"
+
+    @property
+    def cells(self) -> NDArray[np.int64]:
+        return self._lanes.cells
+
+    @property
+    def left(self) -> list[int] | None:
+        """Rows that each worker has left, where only it can read them."""
+        return self._lanes.left() if self._lanes.pinned else None
+
+    def left_in(self, cells: NDArray[np.int64]) -> list[int]:
+        with self._using(cells):
+            return self._lanes.left()
+
+    @contextmanager
+    def _using(self, cells: NDArray[np.int64]) -> Iterator[None]:
+        own, self._lanes.cells = self._lanes.cells, cells
+        try:
+            yield
+        finally:
+            self._lanes.cells = own
+
+    @property
+    def state(self) -> LaneState:
+        return self._lanes.export_state()
+
+    def go_to(self, position: int) -> None:
+        """Back to where that many samples of the pass were used: what was read ahead is not."""
+        for reached, cells in self._batches:
+            if reached == position:
+                self._lanes.cells[:] = cells
+        self._batches.clear()
+        self._batches.append((position, self._lanes.cells.copy()))
+
+    def came_to(self, position: int, *, lockstep: bool) -> None:
+        """A stretch ended there."""
+        if lockstep:
+            self.go_to(position)
+        else:
+            self._batches.clear()
+
+    def rows(self, lease: Lease) -> Tensor:
+        """The rows of ``lease``; in lockstep, to be asked once for each, in order."""
+        mine = [(lease.start, lease.end)]
+        if lease.ends:
+            parts = [
+                self._lanes.take(rank, end - start)
+                for rank, (start, end) in enumerate(pairwise(lease.ends))
+            ]
+            self._batches.append((lease.batch_end, self._lanes.cells.copy()))
+            mine = parts[self._rank] or self._weightless
+            if (ahead := self._lanes.next_window(self._rank)) is not None:
+                self._data.read_ahead(self._order.window_of(ahead))
+        return self._order.rows_of(mine)
+
+    def claim(
+        self, cells: NDArray[np.int64], worker: int, want: int, most: int, least: int
+    ) -> Range | None:
+        """Rows of that worker's lane, where ``cells`` are shared; under their lock."""
+        with self._using(cells):
+            found = self._lanes.take_one(worker, want, most, least)
+            ahead = self._lanes.next_window(worker)
+        if ahead is not None and worker == self._rank:
+            self._data.read_ahead(self._order.window_of(ahead))
+        return found

@@ -1,0 +1,140 @@
+"""Parquet and Arrow become tensors as they are, and say what they cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from phalanx.core.errors import InputError
+from phalanx.data.blocks.arrow import ArrowReader, ParquetReader, to_columns
+from phalanx.data.blocks.block_data import BlockData
+from phalanx.data.blocks.read import read
+from phalanx.data.reader import TensorReader
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+ROWS = 50
+
+
+def table(rows: int = ROWS, first: int = 0) -> Any:
+    numbers = np.arange(first, first + rows)
+    lists = [[float(n), n + 0.5] for n in numbers]
+    return pa.table(
+        {
+            "n": pa.array(numbers, pa.int64()),
+            "x": pa.array(lists, pa.list_(pa.float32(), 2)),
+            "free": pa.array(lists, pa.list_(pa.float64())),
+            "small": pa.array(numbers % 200, pa.uint8()),
+            "wide": pa.array(numbers, pa.uint32()),
+            "half": pa.array(numbers.astype(np.float16)),
+            "yes": pa.array(numbers % 2 == 0),
+            "raw": pa.array([bytes([n % 256, 1, 2]) for n in numbers], pa.binary(3)),
+        }
+    )
+
+
+def check(columns: dict[str, Any], rows: int = ROWS, first: int = 0) -> None:
+    numbers = torch.arange(first, first + rows)
+    assert torch.equal(columns["n"], numbers)
+    assert torch.equal(columns["x"], torch.stack([numbers, numbers + 0.5], 1).float())
+    assert torch.equal(columns["free"], torch.stack([numbers, numbers + 0.5], 1).double())
+    assert columns["small"].dtype == torch.uint8 and torch.equal(columns["wide"], numbers)
+    assert torch.equal(columns["half"], numbers.half())
+    assert torch.equal(columns["yes"], numbers % 2 == 0)
+    assert torch.equal(columns["raw"][:, 0], (numbers % 256).to(torch.uint8))
+
+
+def test_every_kind_of_column() -> None:
+    check(to_columns(table(), "made"))
+
+
+def test_a_part_of_a_table() -> None:
+    """Slices begin in the middle of Arrow's buffers."""
+    check(to_columns(table().slice(7, 20), "made"), 20, 7)
+    check(to_columns(pa.concat_tables([table(5), table(4, 5)]), "made"), 9)
+
+
+def test_parquet(tmp_path: Path) -> None:
+    for part in range(3):
+        pq.write_table(table(ROWS, part * ROWS), tmp_path / f"{part}.parquet", row_group_size=20)
+    (tmp_path / "_SUCCESS").write_text("")
+    reader = ParquetReader([str(tmp_path / f"{part}.parquet") for part in range(3)], None)
+    assert [block.rows for block in reader.blocks] == [20, 20, 10] * 3
+    check(reader.read(reader.blocks[4]), 20, ROWS + 20)
+    assert 0 < reader.row_bytes < 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_arrow(tmp_path: Path, stream: bool) -> None:
+    path = str(tmp_path / "made.arrow")
+    new = pa.ipc.new_stream if stream else pa.ipc.new_file
+    with new(path, table().schema) as sink:
+        sink.write_table(table(), max_chunksize=20)
+    reader = ArrowReader([path], ["n", "x"])
+    assert [block.rows for block in reader.blocks] == [20, 20, 10]
+    assert set(found := reader.read(reader.blocks[2])) == {"n", "x"}
+    assert found["n"].tolist() == list(range(40, 50))
+
+
+def test_read_chooses_by_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pq.write_table(table(), tmp_path / "a.parquet", row_group_size=20)
+    whole = read(str(tmp_path), columns=("x", "n"))
+    assert isinstance(whole, TensorReader) and len(whole) == ROWS
+    x, n = whole.fetch(torch.tensor([3, 41]), 0)
+    assert n.tolist() == [3, 41] and x[1].tolist() == [41, 41.5]
+    monkeypatch.setattr("phalanx.data.blocks.read.IN_MEMORY", 1 << 50)
+    parts = read(str(tmp_path))
+    assert isinstance(parts, BlockData) and len(parts) == ROWS
+    batch = parts.fetch(torch.tensor([3, 41, 20, 19]), 0)
+    assert batch["n"].tolist() == [3, 41, 20, 19]
+    assert len(read(str(tmp_path), by="file").blocks) == 1  # type: ignore[attr-defined]
+
+
+def test_rows_come_in_the_order_asked_for(tmp_path: Path) -> None:
+    pq.write_table(table(), tmp_path / "a.parquet", row_group_size=7)
+    data = read(str(tmp_path), columns=("n",), by="block", window=15)
+    assert isinstance(data, BlockData)
+    view, order = data.in_order(3, 0, 1, shuffle=True)
+    found = torch.cat([view.fetch(order[at : at + 10], 0)[0] for at in range(0, ROWS, 10)])
+    assert torch.equal(found, order[0:ROWS]) and sorted(found.tolist()) == list(range(ROWS))
+
+
+def test_what_has_no_tensor(tmp_path: Path) -> None:
+    words = pa.table({"text": ["a", "bb", "ccc"]})
+    pq.write_table(words, tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=r"column 'text'.* has no numbers, but str"):
+        read(str(tmp_path))
+    data = read(str(tmp_path), decode=lambda found: {"n": torch.tensor([*map(len, found["text"])])})
+    assert data.fetch(torch.arange(3), 0)["n"].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        ({"n": pa.array([1, None])}, "column 'n' of .* has 1 empty values"),
+        ({"x": pa.array([[1.0], [1.0, 2.0]])}, "column 'x' of .* has no numbers, but list"),
+    ],
+)
+def test_columns_that_are_refused(tmp_path: Path, made: dict[str, Any], words: str) -> None:
+    pq.write_table(pa.table(made), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=words):
+        read(str(tmp_path))
+
+
+def test_files_that_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 is not enough PAR1")
+    with pytest.raises(InputError, match=r"cannot read .*a\.parquet"):
+        read(str(tmp_path / "a.parquet"))
+    pq.write_table(table(), tmp_path / "b.parquet")
+    with pytest.raises(InputError, match="has no column 'label'"):
+        read(str(tmp_path / "b.parquet"), columns=("x", "label"))
+    with pytest.raises(InputError):
+        read(str(tmp_path / "c.parquet"))
+    (tmp_path / "what").write_text("")
+    with pytest.raises(InputError, match="does not say what it is"):
+        read(str(tmp_path / "what"))
