@@ -47,6 +47,7 @@ class Locks(IntEnum):
     STOP = 3
     GATE = 4
     DATA = 5
+    SLOTS = 6
     FIRST_SHARD = 8
     SHARDS = 48
 

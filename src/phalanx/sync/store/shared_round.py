@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 
 from phalanx.sync.arena.arena import Locks, shard_lock
@@ -55,8 +57,9 @@ class SharedRound:
     def settle(self) -> None:
         """The shared state is the store: there is nothing to bring back."""
 
-    def fetch_slots(self) -> None:
-        """They are there."""
+    def holding_slots(self) -> AbstractContextManager[None]:
+        """In lockstep they stay as they are."""
+        return nullcontext()
 
     def take_part(self) -> Timing:
         """Push to every shard; then wait until all of them are a version further."""

@@ -7,7 +7,8 @@ the order (Li et al., "Scaling distributed machine learning with the parameter s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -74,8 +75,13 @@ class SharedStore:
     def settle(self) -> None:
         """Nothing is pushed any more: the shared state becomes what the store has. Collective."""
 
-    def fetch_slots(self) -> None:
-        """The optimizer's state in the shared state becomes what the store has now."""
+    @contextmanager
+    def holding_slots(self) -> Iterator[None]:
+        """The optimizer's state in the shared state is what the store has now, and stays so."""
+        with ExitStack() as held:
+            for lock in sorted({shard_lock(shard) for shard in range(self._shards)}):
+                held.enter_context(self._arena.lock(lock))
+            yield
 
     def push_buffers(
         self,

@@ -99,8 +99,8 @@ class Asynchronous(SharedStrategy):
         self._store.settle()
 
     def write_optimizer(self) -> None:
-        self._store.fetch_slots()
-        super().write_optimizer()
+        with self._store.holding_slots():
+            super().write_optimizer()
 
     def export_private(self) -> State:
         return self._buffers.sender.export_state()

@@ -48,8 +48,8 @@ class BulkSynchronous(TeamStrategy):
         self._round.settle()
 
     def write_optimizer(self) -> None:
-        self._round.fetch_slots()
-        super().write_optimizer()
+        with self._round.holding_slots():
+            super().write_optimizer()
 
     def export_private(self) -> State:
         return self._round.sender.export_state()

@@ -76,8 +76,8 @@ class Groups(TeamStrategy):
         self._store.settle()
 
     def write_optimizer(self) -> None:
-        self._store.fetch_slots()
-        super().write_optimizer()
+        with self._store.holding_slots():
+            super().write_optimizer()
 
     def export_private(self) -> State:
         return self._reducer.sender.export_state() | self._store.export_private()

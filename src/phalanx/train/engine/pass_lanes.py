@@ -38,7 +38,7 @@ class PassLanes:
         self._lanes = Lanes(order.lines, workers)
         if state is not None:
             self._lanes = Lanes.import_state(state, workers)
-        if self._lanes.pinned and 0 in self._lanes.left():
+        if state is None and self._lanes.pinned and 0 in self._lanes.left():
             raise InputError(
                 f"worker {self._lanes.left().index(0)} has no rows of the data",
                 "Spread the rows over all workers (df.repartition), or use fewer workers.",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 from phalanx.sync.reduce.reducer import Reducer
 from phalanx.sync.store.remote.remote_store import RemoteStore
 from phalanx.sync.store.remote.store_client import Share
@@ -30,8 +32,8 @@ class RemoteRound:
     def settle(self) -> None:
         self._store.settle()
 
-    def fetch_slots(self) -> None:
-        self._store.fetch_slots()
+    def holding_slots(self) -> AbstractContextManager[None]:
+        return self._store.holding_slots()
 
     def offer(self, weight: float, clip: float | None) -> None:
         self._reducer.offer(weight, clip)

@@ -6,13 +6,14 @@ it, and models on a CPU compute with it in place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from phalanx.rules.ledger import Applied
-from phalanx.sync.arena.arena import shard_lock
+from phalanx.sync.arena.arena import Locks, shard_lock
 from phalanx.sync.reduce.encoding import Sender
 from phalanx.sync.reduce.reducer import Reducer
 from phalanx.sync.state.replica import Masks
@@ -64,8 +65,11 @@ class RemoteStore:
             self._shared.import_whole(self.client.save())
         self._arena.barrier()
 
-    def fetch_slots(self) -> None:
-        self._shared.import_slots(self.client.save())
+    @contextmanager
+    def holding_slots(self) -> Iterator[None]:
+        with self._arena.lock(Locks.SLOTS):  # all workers of a host use the same memory
+            self._shared.import_slots(self.client.save())
+            yield
 
     # -- pushes ------------------------------------------------------------------------------
 
