@@ -94,6 +94,8 @@ LONG = {
     "balance": "benchmarks.balance",
     "gpu": "benchmarks.gpu",
     "keras": "benchmarks.keras_fit",
+    "parquet": "benchmarks.parquet_reading",
+    "tfrecord": "benchmarks.tfrecord_reading",
     "tune-switch": "benchmarks.tune_switch",
     "strategy-switch": "benchmarks.strategy_switch",
     "hosts": "benchmarks.hosts",

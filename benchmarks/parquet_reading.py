@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -100,12 +100,12 @@ def train(path: Path, folder: Path) -> None:
     report("parquet, an epoch of two workers, s", value=max(f[1] for f in found))
 
 
-def main() -> None:
+def main(words: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks parquet", description=__doc__)
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--train", type=int, default=0)
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(words)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as name:
         path = Path(name) / "rows.parquet"
@@ -128,4 +128,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -1,6 +1,6 @@
 """Rows of TFRecord files per CPU second: our reader against ``tf.data``, on one file each.
 
-``python -m benchmarks.tfrecord_reading [PYTHON_WITH_TENSORFLOW]``: one JSON line per figure.
+``python -m benchmarks tfrecord [PYTHON_WITH_TENSORFLOW]``: one JSON line per figure.
 Without a Python, the environment of ``phalanx compare --systems`` is used.
 """
 

@@ -145,14 +145,14 @@ def reader_of(
 
 
 def _stream_of(data: Any, seed: int, augment: Augment | None, options: LoaderOptions) -> Reader:
-    from phalanx.data.stream import StreamReader
+    from phalanx.data.stream import StreamedSamples
 
     if augment is not None:
         raise InputError("augment needs samples with numbers", "Augment inside the dataset.")
     if not callable(getattr(data, "__iter__", None)):  # a generator function
-        return StreamReader(data, None, seed, options)
+        return StreamedSamples(data, None, seed, options)
     length = len(data) if hasattr(type(data), "__len__") else None
-    return StreamReader(data.__iter__, length, seed, options)
+    return StreamedSamples(data.__iter__, length, seed, options)
 
 
 def tensors_of(data: Any) -> list[Tensor] | None:

@@ -26,7 +26,7 @@ COUNT_SECONDS = 60.0
 _States = tuple[Any, Any, Tensor]
 
 
-class StreamReader(Reader):
+class StreamedSamples(Reader):
     shuffle = background = False
     was_counted = True
     """It may have cost a way through the whole stream: it is not made again for each pass."""

@@ -24,7 +24,7 @@ def test_the_verbs_are_those_that_are_built() -> None:
     assert {name for name, _ in verbs()} == {
         "demo", "run", "compare", "plan", "simulate", "tune-switch", "adapt", "pool init",
         "pool trust", "pool check", "pool convert",
-        "pool probe", "runs", "attach",
+        "pool probe", "data inspect", "data convert", "runs", "attach",
         "report", "logs", "switch",
         "stop", "resume", "export", "doctor", "worker",
         "lab up", "lab down", "lab status", "lab slow", "lab cut", "lab heal", "lab kill",

@@ -46,6 +46,10 @@ def _print(name: str, job: Job, launch: Launch, out: Output) -> None:
     out.say(f"{name}: {plan.workers} worker{'s' * (plan.workers != 1)}, {job.launcher}", "bold")
     for reason in plan.reasons:
         out.say(f"  {reason}")
+    if launch.batch_script:
+        for line in launch.batch_script.splitlines():
+            out.say(line)
+        return
     for worker in launch.workers:
         cores = ",".join(map(str, worker.cpus)) or "any"
         threads = f"{worker.threads} thread{'s' * (worker.threads != 1)}"

@@ -11,6 +11,8 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from phalanx.core.errors import InputError
+
 STRATEGY_NAMES = "single, allreduce, async, bsp, ssp, dssp, groups, localsgd, diloco"
 
 
@@ -93,9 +95,19 @@ LauncherName = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="local (processes), ssh (other machines) or inprocess (threads, to debug). "
-        "Default: depends on the machines.",
+        help="local (processes), ssh (other machines), slurm, ray, or inprocess (threads, to "
+        "debug). Default: depends on the machines.",
     ),
+]
+SlurmOptions = Annotated[
+    str | None,
+    typer.Option(
+        "--slurm", metavar="A=B,…", help="Options for sbatch, such as partition=gpu,time=1:00:00."
+    ),
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="A Ray cluster, or auto. Default: one of its own here."),
 ]
 DataFolder = Annotated[
     Path | None,
@@ -214,6 +226,8 @@ class RunOptions:
     pool: PoolFile = None
     machines: Machines = "all"
     launcher: LauncherName = "auto"
+    slurm: SlurmOptions = None
+    ray_address: RayAddress = None
     epochs: Epochs = None
     batch: Batch = None
     batch_per_worker: BatchPerWorker = None
@@ -234,6 +248,17 @@ class RunOptions:
     name: Name = None
     dry_run: DryRun = False
     json: Json = False
+
+    def __post_init__(self) -> None:
+        for needed, given in (("slurm", self.slurm), ("ray", self.ray_address)):
+            if given is not None and self.launcher != needed:
+                option = "--slurm" if needed == "slurm" else "--ray-address"
+                raise InputError(f"{option} needs --launcher {needed}", f"Add --launcher {needed}.")
+
+    @property
+    def cluster(self) -> str:
+        """What a cluster's manager is asked for."""
+        return self.slurm or self.ray_address or ""
 
 
 Verb = Callable[..., int]

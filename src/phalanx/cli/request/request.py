@@ -136,16 +136,16 @@ class Request:
     def _fleet(self) -> Fleet:
         from phalanx.launch.launchers.launcher import Fleet
 
-        options = self.options
         return Fleet(
             machines=tuple(self.machines),
-            pool=options.pool,
+            pool=self.options.pool,
             tls=self.pool.tls,
-            data=options.data,
+            data=self.options.data,
             ship_limit=self.ship_limit,
-            follow_links=options.follow_links,
-            detach=options.detach,
-            workers=options.workers,
+            follow_links=self.options.follow_links,
+            detach=self.options.detach,
+            workers=self.options.workers,
+            cluster=self.options.cluster,
         )
 
     def _data(self) -> str | None:

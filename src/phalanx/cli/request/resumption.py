@@ -38,6 +38,8 @@ class ResumeOptions:
         Number, typer.Option(metavar="NUMBER", help="Its number. Default: the newest complete one.")
     ] = None
     launcher: Annotated[Text, typer.Option(metavar="NAME", help=Same)] = None
+    slurm: Annotated[Text, typer.Option("--slurm", metavar="A=B,…", help=Same)] = None
+    ray_address: Annotated[Text, typer.Option(metavar="HOST:PORT", help=Same)] = None
     pool: Annotated[Path | None, typer.Option("--pool", metavar="FILE", help=Same)] = None
     machines: Annotated[Text, typer.Option(metavar="SELECTION", help=Same)] = None
     balance: Annotated[Text, typer.Option(metavar="NAME", help=Same)] = None
@@ -109,11 +111,15 @@ class Resumption:
         launch, asked = self.past.launch, self.options
         settings, wanted = launch.settings, asked.settings(launch.settings)
         _check_script_is_there(self.past)
+        launcher = asked.launcher or ("auto" if launch.pool or asked.pool else launch.launcher)
+        kept = launch.cluster or None if launcher == launch.launcher else None
         options = o.RunOptions(
             workers=self._workers(),
             pool=asked.pool or (Path(launch.pool) if launch.pool else None),
             machines=asked.machines or ("all" if asked.pool else self.past.selection),
-            launcher=asked.launcher or ("auto" if launch.pool or asked.pool else launch.launcher),
+            launcher=launcher,
+            slurm=asked.slurm or (kept if launcher == "slurm" else None),
+            ray_address=asked.ray_address or (kept if launcher == "ray" else None),
             epochs=asked.epochs,
             seed=settings.seed,
             precision=settings.precision,

@@ -10,11 +10,15 @@ import torch
 
 from phalanx.core.errors import InputError
 from phalanx.data.blocks.block import Block, Columns
-from phalanx.data.blocks.files import is_remote, open_file
+from phalanx.data.blocks.files import is_remote, open_file, package
 
 MOST_ROWS = 1 << 16
 """Of a block of Arrow: whole chunks may be large."""
 _MAGIC = b"ARROW1"
+
+
+def arrow(name: str = "pyarrow") -> Any:
+    return package(name, "Parquet and Arrow")
 
 
 class ParquetReader:
@@ -42,7 +46,7 @@ class ParquetReader:
         )
 
     def _open(self, source: str) -> Any:
-        import pyarrow.parquet as pq
+        pq = arrow("pyarrow.parquet")
 
         file = open_file(source) if is_remote(source) else source
         with _named(source):
@@ -70,7 +74,7 @@ class TableReader:
         self.row_bytes = max(1, size // max(1, sum(block.rows for block in self.blocks)))
 
     def read(self, block: Block) -> Columns:
-        import pyarrow as pa
+        pa = arrow()
 
         batch = self._batches[block.source, block.number]
         return to_columns(pa.Table.from_batches([batch]), block.source)
@@ -84,7 +88,7 @@ class ArrowReader(TableReader):
 
 
 def _mapped(source: str) -> Any:
-    import pyarrow as pa
+    pa = arrow()
 
     with _named(source):
         file = pa.PythonFile(open_file(source)) if is_remote(source) else pa.memory_map(source)
@@ -103,7 +107,7 @@ class _named:  # noqa: N801  (a context manager, used like a function)
         return None
 
     def __exit__(self, kind: type | None, error: BaseException | None, _: Any) -> None:
-        import pyarrow as pa
+        pa = arrow()
 
         if isinstance(error, FileNotFoundError):
             raise InputError(f"no file {self._source}", "Check the path.") from error
@@ -130,8 +134,7 @@ def to_columns(table: Any, source: str) -> Columns:
 
 
 def _column(array: Any, name: str, source: str) -> Any:
-    import pyarrow as pa
-    import pyarrow.types as kinds
+    pa, kinds = arrow(), arrow("pyarrow.types")
 
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks) if array.num_chunks != 1 else array.chunk(0)

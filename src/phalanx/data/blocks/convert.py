@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from phalanx.core.errors import InputError
+from phalanx.data.blocks.arrow import arrow
 from phalanx.data.blocks.block import Columns
 from phalanx.data.blocks.read import format_of, open_blocks
 
@@ -84,10 +85,10 @@ class _ArrowWriter:
     def write(self, path: Path, columns: Columns) -> None:
         table = to_table(columns)
         if self._sink is None:
-            import pyarrow as pa
-            import pyarrow.parquet as pq
-
-            kinds = {"parquet": pq.ParquetWriter, "arrow": pa.ipc.new_file}
+            kinds = {
+                "parquet": arrow("pyarrow.parquet").ParquetWriter,
+                "arrow": arrow().ipc.new_file,
+            }
             self._sink = kinds[self._kind](str(path), table.schema)
         self._sink.write_table(table)
 
@@ -98,8 +99,7 @@ class _ArrowWriter:
 
 def to_table(columns: Columns) -> Any:
     """A row of several numbers is a list of fixed size in Arrow, nested for each dimension."""
-    import pyarrow as pa
-
+    pa = arrow()
     arrays = {}
     for name, column in columns.items():
         if not isinstance(column, Tensor):

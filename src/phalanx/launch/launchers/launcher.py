@@ -70,6 +70,10 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks whose end is the run's, where not all of them end by themselves."""
     joins: bool = True
     """Whether the script has to call ``phalanx.fit`` or ``phalanx.join``."""
+    batch_script: str = ""
+    """What a cluster's manager is given, where one starts the workers."""
+    cluster: str = ""
+    """As asked of it: see ``Fleet``."""
 
     def to_json(self) -> str:
         return msgspec.json.format(msgspec.json.encode(self), indent=2).decode()
@@ -112,6 +116,8 @@ class Fleet:
     detach: bool = False
     workers: int | None = None
     """As asked for: how many there are in all is settled when the machines are known."""
+    cluster: str = ""
+    """What a cluster's manager is asked for: options of Slurm, the address of Ray."""
 
 
 def read_launch(paths: RunPaths) -> tuple[Launch, Plan]:
@@ -211,6 +217,8 @@ LAUNCHERS = Registry(
         "local": "phalanx.launch.launchers.local:LocalLauncher",
         "inprocess": "phalanx.launch.launchers.inprocess:InProcessLauncher",
         "ssh": "phalanx.launch.launchers.ssh:SshLauncher",
+        "slurm": "phalanx.launch.cluster.slurm:SlurmLauncher",
+        "ray": "phalanx.launch.cluster.ray_launcher:RayLauncher",
     },
 )
 
@@ -237,6 +245,7 @@ def describe_launch(job: Job, paths: RunPaths, workers: list[WorkerCommand]) -> 
         system=framework.system if framework else job.settings.keras or OURS,
         decides=deciding(roles),
         joins=framework is None,
+        cluster=job.fleet.cluster,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -26,6 +27,9 @@ class LineTail:
         """New lines, without their newlines."""
         try:
             with self.path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size < self._offset:
+                    # Another file by that name: a cluster has started the job again.
+                    self._offset, self._partial = 0, b""
                 file.seek(self._offset)
                 data = file.read(_CHUNK)
         except OSError:

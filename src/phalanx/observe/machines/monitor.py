@@ -90,9 +90,11 @@ class MachineSamples:
 class Monitor(MachineSamples):
     """A thread that samples this machine into a file. Its errors never harm the run."""
 
-    def __init__(self, name: str, path: Path, pids: Callable[[], list[int]]) -> None:
+    def __init__(
+        self, name: str, path: Path, pids: Callable[[], list[int]], clock_offset: float = 0.0
+    ) -> None:
         super().__init__()
-        self._path = path
+        self._path, self._clock_offset = path, clock_offset
         self._pids = pids
         self._stop = threading.Event()
         self._thread = threading.Thread(
@@ -114,7 +116,7 @@ class Monitor(MachineSamples):
             with contextlib.closing(meter), self._path.open("ab", buffering=0) as file:
                 wait = FIRST
                 while not self._stop.wait(wait):
-                    sample = sample_of(meter.read())
+                    sample = sample_of(meter.read(), self._clock_offset)
                     file.write(msgspec.json.encode(sample) + b"\n")
                     self._fresh.append(sample)
                     wait = PERIOD

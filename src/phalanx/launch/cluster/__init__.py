@@ -1,0 +1,1 @@
+"""Clusters that have a manager of their own: Slurm, Ray. It starts the workers, and we follow."""

@@ -1,0 +1,130 @@
+"""In a process of Ray: starts one worker as a process of its own, and shows what it writes.
+
+Where this node does not see the run's folder, it has one of its own, whose files are fetched.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from phalanx.agent import system
+from phalanx.core.run_folder.run_key import KEY_VARIABLE
+from phalanx.core.run_folder.run_paths import RunPaths, slug
+from phalanx.core.settings import RUN_FOLDER
+from phalanx.launch.cluster import node
+from phalanx.launch.cluster.seats import Meeting, SeatNote, seated
+from phalanx.launch.launchers.launcher import WorkerCommand
+from phalanx.observe.machines.monitor import Monitor
+
+PIECE = 4 << 20
+"""Bytes of one answer."""
+_PROJECT = "project"
+
+
+class RaySeat:
+    """One worker. Every method answers at once: none waits for the worker."""
+
+    def __init__(self, rank: int, address: str, folder: str, mark: str) -> None:
+        """``address``: of this node, as Ray has it. ``mark``: a file of the run's folder."""
+        self._name = slug(os.uname().nodename)
+        self.shared = Path(folder, mark).is_file()
+        if not self.shared:
+            folder = str(Path(tempfile.gettempdir()) / f"phalanx-{os.getuid()}-{mark}")
+        self._paths = RunPaths(Path(folder))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._code: int | None = None
+        self._monitor: Monitor | None = None
+        gpus = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
+        self._note = SeatNote(
+            rank=rank, attempt=0, node=self._name, address=address, cores=os.cpu_count() or 1,
+            threads=1, device="cuda:0" if gpus else "cpu",
+        )  # fmt: skip
+
+    def look(self) -> tuple[bytes, bool, float]:
+        """Its place, whether it sees the run's folder, and its clock."""
+        return msgspec.json.encode(self._note), self.shared, node.clock_ahead()
+
+    def port(self, address: str) -> int:
+        return node.port_of(address)
+
+    def start(self, order: dict[str, Any]) -> int:
+        """``order``: the worker, the meeting, the key, its place on its node, the project."""
+        worker = msgspec.json.decode(order["worker"], type=WorkerCommand)
+        meeting = msgspec.json.decode(order["meeting"], type=Meeting)
+        local, cwd = order["local"], Path(order["cwd"])
+        note = msgspec.structs.replace(self._note, threads=order["threads"])
+        env = seated(worker, note, None)
+        if order["several"]:
+            key = {KEY_VARIABLE: order["key"]}
+            env |= node.meeting_variables(meeting, order["address"], key, local)
+        argv = [sys.executable, *worker.argv[1:]]
+        if not self.shared:
+            cwd = self._own_folder(order["project"])
+            env[RUN_FOLDER] = str(self._paths.folder)
+            argv = [order["script"] if word == order["argument"] else word for word in argv]
+        worker = msgspec.structs.replace(worker, argv=argv)
+        place = cwd if cwd.is_dir() else None
+        self._process = node.start_worker(worker, env, self._paths, cwd=place, apart=True)
+        if local[0] == 0:
+            offset = meeting.ahead - node.clock_ahead()
+            path = self._paths.machine(self._name)
+            self._monitor = Monitor(self._name, path, self._pids, offset)
+            self._monitor.start()
+        return self._process.pid
+
+    def _own_folder(self, project: dict[str, bytes]) -> Path:
+        self._paths.folder.mkdir(mode=0o700, exist_ok=True)
+        if self._paths.folder.is_symlink() or self._paths.folder.stat().st_uid != os.getuid():
+            raise PermissionError(f"{self._paths.folder} is not ours")
+        self._paths.make()
+        root = self._paths.folder / _PROJECT
+        for name, data in project.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_bytes(data)
+        return root
+
+    def _pids(self) -> list[int]:
+        return [self._process.pid] if self._process and self._code is None else []
+
+    def poll(self, offsets: dict[str, int]) -> tuple[int | None, dict[str, bytes]]:
+        """How the worker ended, and the next pieces of the files named."""
+        process = self._process
+        if process is not None and self._code is None and system.has_ended(process.pid):
+            # Before the leader is reaped its group cannot be another's.
+            system.signal_group(process.pid, signal.SIGKILL)
+            self._code = process.wait()
+            if self._monitor is not None:
+                self._monitor.stop()
+        found = {name: self.piece(name, offset) for name, offset in offsets.items()}
+        return self._code, {name: data for name, data in found.items() if data}
+
+    def piece(self, name: str, offset: int) -> bytes:
+        try:
+            with (self._paths.folder / name).open("rb") as file:
+                file.seek(offset)
+                return file.read(PIECE)
+        except OSError:
+            return b""
+
+    def files(self) -> list[str]:
+        """Of a folder of its own: all that the workers of this node left."""
+        found = [path for path in self._paths.folder.rglob("*") if path.is_file()]
+        names = [path.relative_to(self._paths.folder).as_posix() for path in found]
+        return [name for name in names if not name.startswith(f"{_PROJECT}/")]
+
+    def signal(self, number: int) -> None:
+        if self._process is not None and self._code is None:
+            system.signal_group(self._process.pid, number)
+
+    def clean(self) -> None:
+        if not self.shared:
+            shutil.rmtree(self._paths.folder, ignore_errors=True)

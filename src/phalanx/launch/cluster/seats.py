@@ -1,0 +1,218 @@
+"""What a cluster's workers are before their nodes are known, and what the nodes say of them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from phalanx.core import settings
+from phalanx.core.errors import InputError
+from phalanx.core.files import read_bounded, write_whole
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.core.run_folder.trust import write_launch
+from phalanx.launch.launchers.launcher import (
+    Job,
+    Launch,
+    WorkerCommand,
+    log_name,
+    process_variables,
+    with_own_threads,
+    worker_variables,
+)
+from phalanx.observe.events.collect import LineTail
+from phalanx.observe.events.event_types import MachineSample
+from phalanx.observe.machines.monitor import MachineSamples
+from phalanx.plan.plan import Plan, PlannedMachine, Slot
+
+_LARGEST_NOTE = 1 << 16
+_AS_NODE = "0"
+"""Threads of a worker of which the user's environment says nothing: the node decides."""
+
+
+class SeatNote(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker, as the process that starts it on its node writes it down."""
+
+    rank: int
+    attempt: int
+    node: str
+    address: str
+    cores: int
+    threads: int
+    device: str
+    pid: int | None = None
+    code: int | None = None
+
+
+class Meeting(msgspec.Struct, frozen=True, kw_only=True):
+    """What the node of rank 0 settles for all."""
+
+    address: str
+    port: int
+    members: list[str]
+    ahead: float
+    """Seconds that the monotonic clock of this node is ahead of the wall's, which nodes share."""
+    resume: str | None = None
+    """The checkpoint that a job goes on from that was started again."""
+
+
+def cluster_folder(paths: RunPaths) -> Path:
+    return paths.folder / "cluster"
+
+
+def key_file(paths: RunPaths) -> Path:
+    return cluster_folder(paths) / "run.key"
+
+
+def note_file(paths: RunPaths, rank: int) -> Path:
+    return cluster_folder(paths) / f"rank-{rank}.json"
+
+
+def read_note(paths: RunPaths, rank: int) -> SeatNote | None:
+    try:
+        data = read_bounded(note_file(paths, rank), _LARGEST_NOTE)
+        return msgspec.json.decode(data, type=SeatNote)
+    except (OSError, InputError, msgspec.MsgspecError):
+        return None
+
+
+def write_note(paths: RunPaths, note: SeatNote) -> None:
+    write_whole(note_file(paths, note.rank), msgspec.json.encode(note))
+
+
+def meeting_file(paths: RunPaths, attempt: int) -> Path:
+    return cluster_folder(paths) / f"meeting-{attempt}.json"
+
+
+def read_meeting(paths: RunPaths, attempt: int) -> Meeting | None:
+    try:
+        data = read_bounded(meeting_file(paths, attempt), _LARGEST_NOTE)
+        return msgspec.json.decode(data, type=Meeting)
+    except (OSError, InputError, msgspec.MsgspecError):
+        return None
+
+
+def before(paths: RunPaths, attempt: int) -> RunPaths:
+    """Where lies what the run wrote before its job was started again: a run of its own, that this
+    one goes on from. Hidden, so that it is never the newest."""
+    return RunPaths(paths.folder.with_name(f".{paths.id}-before-{attempt}"))
+
+
+def write_private(path: Path, text: str) -> None:
+    """A new file that only this user can read, in a folder of that kind."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+
+
+def on_cluster(job: Job, kind: str, workers: int) -> Job:
+    """The job without this machine, which has no part in it: nodes are known when it runs."""
+    if job.framework is not None:
+        raise InputError(
+            f"--launcher {kind} cannot run another framework's script",
+            "Leave out --framework, or use --launcher local or ssh.",
+        )
+    if job.fleet.pool is not None:
+        raise InputError(f"--launcher {kind} has no use for a pool", "Leave out --pool.")
+    slots = [Slot(rank=rank, cpus=[], threads=1, device="cpu") for rank in range(workers)]
+    machine = PlannedMachine(name=kind, host=kind, cores=None, gpus=0, slots=slots)
+    plural = "s" if workers != 1 else ""
+    plan = msgspec.structs.replace(
+        job.plan, machines=[machine], workers=workers, selection="all",
+        reasons=[f"{workers} worker{plural}; {kind} chooses the nodes"],
+    )  # fmt: skip
+    return replace(job, plan=plan)
+
+
+def commands(job: Job, paths: RunPaths) -> list[WorkerCommand]:
+    """By rank, without what only the node knows."""
+    found = []
+    for machine, planned in job.plan.seats:
+        unsaid = msgspec.structs.replace(planned, threads=int(_AS_NODE))
+        slot = with_own_threads(unsaid, os.environ)
+        said = worker_variables(job, str(paths.folder.absolute()), machine, slot)
+        bootstrap = [sys.executable, "-P", "-m", "phalanx.launch.worker.bootstrap"]
+        found.append(
+            WorkerCommand(
+                rank=slot.rank,
+                machine=machine.name,
+                argv=[*bootstrap, str(job.script), *job.arguments],
+                env={**said, **process_variables(job, slot)},
+                cpus=[],
+                threads=slot.threads,
+                log=log_name(paths, slot.rank),
+            )
+        )
+    return found
+
+
+def seated(worker: WorkerCommand, note: SeatNote, resume: str | None) -> dict[str, str]:
+    """The variables of a worker on its node."""
+    env = {**worker.env, settings.MACHINE: note.node, settings.DEVICE: note.device}
+    for name in settings.THREADS:
+        if env.get(name) == _AS_NODE:
+            env[name] = str(note.threads)
+    if resume is not None:
+        chosen = settings.RunSettings.from_json(env[settings.SETTINGS])
+        env[settings.SETTINGS] = msgspec.structs.replace(chosen, resume=resume).to_json()
+    return env
+
+
+def write_down_nodes(
+    launch: Launch, plan: Plan, paths: RunPaths, notes: Sequence[SeatNote], resume: str | None
+) -> None:
+    """The plan and the launch with the nodes that they turned out to be on."""
+    if resume is not None:
+        source = before(paths, notes[0].attempt).id
+        launch = msgspec.structs.replace(
+            launch,
+            settings=msgspec.structs.replace(launch.settings, resume=resume),
+            resumes=f"{source}, checkpoint {int(Path(resume).name)}",
+        )
+    slots: dict[str, list[Slot]] = {}
+    for note in notes:
+        slot = Slot(rank=note.rank, cpus=[], threads=note.threads, device=note.device)
+        slots.setdefault(note.node, []).append(slot)
+    cores = {note.node: note.cores for note in notes}
+    machines = [
+        PlannedMachine(
+            name=name,
+            host=name,
+            cores=cores[name],
+            gpus=len({slot.device for slot in mine if slot.device != "cpu"}),
+            slots=mine,
+        )
+        for name, mine in slots.items()
+    ]
+    by_rank: Mapping[int, SeatNote] = {note.rank: note for note in notes}
+    workers = [
+        msgspec.structs.replace(
+            worker, machine=by_rank[worker.rank].node, threads=by_rank[worker.rank].threads
+        )
+        for worker in launch.workers
+    ]
+    write_whole(paths.plan, msgspec.structs.replace(plan, machines=machines).to_json() + "\n")
+    write_launch(paths, msgspec.structs.replace(launch, workers=workers).to_json() + "\n")
+
+
+class NodeSamples(MachineSamples):
+    """The readings that the nodes write into the run's folder, whichever nodes those are."""
+
+    def __init__(self, paths: RunPaths) -> None:
+        super().__init__()
+        self._folder = paths.machines
+        self._tails: dict[Path, LineTail] = {}
+
+    def take(self) -> list[MachineSample]:
+        for path in self._folder.glob("*.jsonl"):
+            tail = self._tails.setdefault(path, LineTail(path))
+            for line in tail.poll():
+                try:
+                    self._fresh.append(msgspec.json.decode(line, type=MachineSample))
+                except msgspec.MsgspecError:
+                    continue  # cut short by a node that was lost
+        return super().take()

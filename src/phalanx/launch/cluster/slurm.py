@@ -1,0 +1,229 @@
+"""Workers as tasks of one job of Slurm: written, submitted, followed, cancelled.
+
+All that is known of the workers lies in the run's folder, which the nodes share. The job does not
+depend on this process: whatever ends it without a word leaves the job to Slurm.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from phalanx.core.errors import InputError, MachineError, PhalanxError
+from phalanx.core.files import read_tail
+from phalanx.core.run_folder.run_key import RunKey
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.core.terminal import Say
+from phalanx.launch.cluster.seats import (
+    NodeSamples,
+    SeatNote,
+    cluster_folder,
+    commands,
+    key_file,
+    on_cluster,
+    read_meeting,
+    read_note,
+    write_down_nodes,
+    write_private,
+)
+from phalanx.launch.cluster.slurm_queue import SlurmJob, check_commands, submit
+from phalanx.launch.cluster.slurm_script import LOG, batch_script
+from phalanx.launch.launchers.launcher import Job, Launch, Launcher, describe_launch, never
+from phalanx.launch.run.heartbeat import Patience
+from phalanx.launch.run.interrupts import await_end
+from phalanx.launch.worker.script_runner import PEER_LOST_CODE, STOPPED_CODE
+from phalanx.observe.machines.monitor import MachineSamples
+from phalanx.plan.plan import Plan
+
+_OFTEN, _SELDOM = 1.0, 10.0
+"""Seconds between two questions to Slurm: while something changes, and while the workers run."""
+_READ = 0.2
+_AFTER_CANCEL = 30.0
+_PATIENCE = 10.0
+"""Seconds that last words may take through a shared file system."""
+_MOST_SAID = 1 << 16
+
+
+class SlurmLauncher(Launcher):
+    """One job for each run."""
+
+    def __init__(self) -> None:
+        self._job: SlurmJob | None = None
+        self._launch: Launch | None = None
+        self._plan: Plan | None = None
+        self._paths: RunPaths | None = None
+        self._script = ""
+        self._problem: PhalanxError | None = None
+        self._news: list[str] = []
+        self._shown = ""
+        self._notes: dict[int, SeatNote] = {}
+        self._read = 0.0
+        self._seen = -1
+        """The attempt whose nodes are written down."""
+        self._held = Patience(_PATIENCE)
+        self._missing = Patience(_PATIENCE)
+
+    def open(
+        self, job: Job, paths: RunPaths, say: Say, asked: Callable[[], bool], *, dry: bool = False
+    ) -> Job:
+        if not dry:
+            check_commands()
+        if job.fleet.workers is None:
+            raise InputError("--launcher slurm needs the number of workers", "Add --workers N.")
+        return on_cluster(job, "slurm", job.plan.workers)
+
+    def prepare(self, job: Job, paths: RunPaths) -> Launch:
+        self._plan, self._script = job.plan, batch_script(job, paths)
+        launch = describe_launch(job, paths, commands(job, paths))
+        return msgspec.structs.replace(launch, batch_script=self._script)
+
+    def start(self, launch: Launch, paths: RunPaths) -> None:
+        self._launch, self._paths = launch, paths
+        script = cluster_folder(paths) / "job.sh"
+        write_private(key_file(paths), RunKey.new().text())
+        write_private(script, self._script)
+        try:
+            self._job = SlurmJob(submit(script))
+        except PhalanxError as error:
+            self._problem = error
+            return
+        self._news.append(f"submitted as job {self._job.number} of Slurm")
+
+    def poll(self) -> dict[int, int]:
+        if self._problem is not None:
+            raise self._problem
+        job = self._job
+        if job is None:
+            return {}
+        self._read_notes(_READ)
+        codes = self.codes()
+        settled = len(codes) == self._workers
+        doubtful = any(c < 0 or c in (STOPPED_CODE, PEER_LOST_CODE) for c in codes.values())
+        calm = job.last.state == "RUNNING" and not doubtful
+        state = job.look(_SELDOM if calm else _OFTEN)
+        self._tell(state.state, state.reason, state.nodes)
+        explained = settled and (not any(codes.values()) or state.state in ("COMPLETED", "FAILED"))
+        if state.over and not explained:
+            if settled or self._missing.over():
+                raise self._ended(state.state)
+            return {}
+        # A job that is being started again: its workers were stopped, and come back.
+        again = doubtful and not state.over
+        held = again and (state.state != "RUNNING" or not self._held.over())
+        return {} if held else codes
+
+    def codes(self) -> dict[int, int]:
+        """Of the attempt that is going on."""
+        restarts = self._job.last.restarts if self._job else 0
+        attempt = max([restarts, *(note.attempt for note in self._notes.values())])
+        return {
+            rank: note.code
+            for rank, note in self._notes.items()
+            if note.code is not None and note.attempt == attempt
+        }
+
+    def news(self) -> list[str]:
+        taken, self._news = self._news, []
+        return taken
+
+    def stop(self, grace: float, hurry: Callable[[], bool] = never) -> None:
+        job = self._job
+        if job is None or job.last.over:
+            return
+        self._read_notes(0.0)
+        if self._notes and not self._all_ended():
+            job.signal("TERM")
+            await_end(self._all_ended, grace, hurry)
+        if self._all_ended():  # then it is about to end by itself, which is a better end
+            await_end(self._is_over, _PATIENCE, hurry)
+        if not self._is_over():
+            job.cancel()
+            await_end(self._is_over, _AFTER_CANCEL, hurry)
+        self._read_notes(0.0)
+
+    def finish(self, say: Say, hurry: Callable[[], bool]) -> None:
+        job, paths = self._job, self._paths
+        if job is not None:
+            if not job.last.over:
+                say(f"job {job.number} may still be running: see squeue, or end it with scancel")
+            job.close()
+        if paths is not None and (job is None or job.last.over):
+            key_file(paths).unlink(missing_ok=True)
+
+    def processes(self) -> list[int]:
+        return []  # the nodes read what their workers use
+
+    def samples(self, launch: Launch, paths: RunPaths) -> list[MachineSamples]:
+        return [NodeSamples(paths)]
+
+    @property
+    def _workers(self) -> int:
+        return len(self._launch.workers) if self._launch else 0
+
+    def _all_ended(self) -> bool:
+        self._read_notes(_READ)
+        return len(self.codes()) == self._workers
+
+    def _is_over(self) -> bool:
+        return self._job is None or self._job.look(_OFTEN).over
+
+    def _read_notes(self, every: float) -> None:
+        launch, paths, now = self._launch, self._paths, time.monotonic()
+        if launch is None or paths is None or now - self._read < every:
+            return
+        self._read = now
+        for worker in launch.workers:
+            if (note := read_note(paths, worker.rank)) is not None:
+                self._notes[worker.rank] = note
+        attempts = {note.attempt for note in self._notes.values()}
+        whole = len(self._notes) == self._workers and len(attempts) == 1
+        if not whole or max(attempts) <= self._seen or self._plan is None:
+            return
+        meeting = read_meeting(paths, max(attempts))
+        if meeting is not None:
+            self._seen = max(attempts)
+            notes = [self._notes[rank] for rank in sorted(self._notes)]
+            write_down_nodes(launch, self._plan, paths, notes, meeting.resume)
+
+    def _tell(self, state: str, reason: str, nodes: str) -> None:
+        if self._job is None or state in ("", "COMPLETING", self._shown):
+            return
+        again = ", again" if self._shown in ("RUNNING", "COMPLETING") else ""
+        self._shown, number = state, self._job.number
+        if state == "PENDING":
+            self._news.append(f"job {number} waits{again} ({reason or 'no reason given'})")
+        elif state == "RUNNING":
+            self._news.append(f"job {number} runs on {nodes}")
+
+    def _ended(self, state: str) -> MachineError:
+        """Why a job is over whose workers have not all ended by themselves."""
+        assert self._job and self._paths
+        number, log = self._job.number, self._paths.logs / LOG
+        if state == "TIMEOUT":
+            return MachineError(
+                f"Slurm ended job {number} at its time limit",
+                f"Go on with more time: phalanx resume {self._paths.id} --slurm time=…",
+            )
+        if self._notes or state not in ("COMPLETED", "FAILED", "GONE"):
+            return MachineError(
+                f"Slurm ended job {number}: {state.lower().replace('_', ' ')} (log: {log})",
+                f"Go on: phalanx resume {self._paths.id}",
+            )
+        lines = [line for line in read_tail(log, _MOST_SAID).splitlines() if line.strip()]
+        if not lines:
+            return MachineError(
+                f"job {number} ended at once: its nodes cannot write to {self._paths.logs}",
+                "Set PHALANX_RUNS to a folder that all nodes share.",
+            )
+        unseen = [line for line in lines if line.startswith("phalanx: ")]
+        if unseen:
+            return MachineError(
+                unseen[0].removeprefix("phalanx: "),
+                "Put the run (PHALANX_RUNS), Python and script into folders that all nodes share.",
+            )
+        return MachineError(
+            f"job {number} ended before its workers began: {lines[-1]} (log: {log})",
+            "Correct what the log says, and start it again.",
+        )

@@ -1,0 +1,144 @@
+"""One job of Slurm, by the commands that every cluster has: sbatch, squeue, scancel."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from phalanx.core.errors import InputError, MachineError
+from phalanx.core.run_folder.run_key import KEY_FILE_VARIABLE, KEY_VARIABLE
+
+_ANSWER_SECONDS = 30.0
+_WIDTHS = {"State": 20, "RestartCnt": 10, "Reason": 60, "NodeList": 300}
+OVER = (
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
+    "PREEMPTED", "REVOKED", "TIMEOUT", "GONE",
+)  # fmt: skip
+_NO_SUCH_JOB = "Invalid job id"
+
+
+@dataclass(frozen=True)
+class JobState:
+    """As Slurm last said; ``GONE`` is what it knows nothing of any more."""
+
+    state: str
+    restarts: int = 0
+    reason: str = ""
+    nodes: str = ""
+
+    @property
+    def over(self) -> bool:
+        return self.state in OVER
+
+
+def check_commands() -> None:
+    missing = [name for name in ("sbatch", "squeue", "scancel") if shutil.which(name) is None]
+    if missing:
+        raise InputError(
+            f"this machine has no '{missing[0]}', so it cannot submit to Slurm",
+            "Run it on a login node of the cluster, or leave out --launcher slurm.",
+        )
+
+
+def submit(script: Path) -> str:
+    """The number of the job."""
+    # Inside another job its variables would be taken for this one's; a key is not Slurm's to keep.
+    inner = re.compile(r"SLURM_(?!CONF$)|SRUN_")
+    kept = {n: v for n, v in os.environ.items() if not inner.match(n)}
+    for name in (KEY_VARIABLE, KEY_FILE_VARIABLE):
+        kept.pop(name, None)
+    try:
+        ended = subprocess.run(
+            ["sbatch", "--parsable", str(script)],
+            env=kept,
+            capture_output=True,
+            text=True,
+            timeout=_ANSWER_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise MachineError(
+            f"sbatch did not answer within {_ANSWER_SECONDS:.0f} s", "Check Slurm: sinfo"
+        ) from None
+    number = ended.stdout.strip().partition(";")[0]
+    if ended.returncode or not number.isdecimal():
+        lines = ended.stderr.strip().splitlines() or ["it said nothing"]
+        said = lines[-1].removeprefix("sbatch: ").removeprefix("error: ")
+        raise InputError(f"Slurm did not take the job: {said}", "Correct --slurm (see sinfo).")
+    return number
+
+
+class SlurmJob:
+    """Asked without waiting for the answer: the controller has other things to look at."""
+
+    def __init__(self, number: str) -> None:
+        self.number = number
+        self.last = JobState("")
+        self.answered = 0.0
+        """When the question was put that ``last`` answers (monotonic)."""
+        self._asking: subprocess.Popen[str] | None = None
+        self._asked = 0.0
+
+    def look(self, every: float) -> JobState:
+        """The last answer; asks again when that is older than ``every`` seconds."""
+        asking, now = self._asking, time.monotonic()
+        if asking is None:
+            if now - self._asked >= every:
+                self._asked, self._asking = now, self._ask()
+        elif asking.poll() is not None:
+            said, complaint = asking.communicate()
+            self._take(asking.returncode, said, complaint)
+            self._asking = None
+        elif now - self._asked > _ANSWER_SECONDS:
+            asking.kill()
+            asking.communicate()
+            self._asking = None
+        return self.last
+
+    def _ask(self) -> subprocess.Popen[str]:
+        columns = ",".join(f"{name}:{width}" for name, width in _WIDTHS.items())
+        words = ["squeue", "--noheader", "--states=all", f"--jobs={self.number}", "-O", columns]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
+        )
+
+    def _take(self, code: int, said: str, complaint: str) -> None:
+        line, at, parts = said.split("\n")[0], 0, []
+        for width in _WIDTHS.values():
+            parts.append(line[at : at + width].strip())
+            at += width
+        state, restarts, reason, nodes = parts
+        if state:
+            number = int(restarts) if restarts.isdecimal() else 0
+            self.last = JobState(state, number, reason, nodes)
+        elif code == 0 or _NO_SUCH_JOB in complaint:
+            self.last = JobState("GONE", self.last.restarts)
+        else:
+            return  # Slurm does not answer now, which ends no job
+        self.answered = self._asked
+
+    def signal(self, name: str) -> None:
+        """To the workers, not to the batch script."""
+        _call(["scancel", f"--signal={name}", self.number])
+
+    def cancel(self) -> None:
+        _call(["scancel", self.number])
+
+    def close(self) -> None:
+        if self._asking is not None:
+            self._asking.kill()
+            self._asking.communicate()
+            self._asking = None
+
+
+def _call(words: list[str]) -> None:
+    try:
+        subprocess.run(words, capture_output=True, timeout=_ANSWER_SECONDS, check=False)
+    except (subprocess.TimeoutExpired, OSError):
+        return  # the caller looks whether it has helped

@@ -1,0 +1,24 @@
+"""Training from Spark: an ``Estimator`` for ``pyspark.ml``, whose workers are beside Spark's tasks.
+
+What belongs here: what the driver, a barrier task and the process of a worker do, and the fitted
+model as a transformer. How workers train is in ``phalanx.train``. The process of a worker imports
+no ``pyspark``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from phalanx.spark.estimator import Estimator
+    from phalanx.spark.transformer import Model
+
+__all__ = ["Estimator", "Model"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'phalanx.spark' has no attribute '{name}'")
+    place = "estimator" if name == "Estimator" else "transformer"
+    return getattr(importlib.import_module(f"phalanx.spark.{place}"), name)

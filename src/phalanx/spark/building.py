@@ -1,0 +1,121 @@
+"""Models, optimizers and losses by their names: nothing that a user made is pickled."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from phalanx.core.errors import InputError
+from phalanx.core.registry import did_you_mean
+from phalanx.core.settings import KERAS_BACKEND
+from phalanx.spark.orders import ModelSource
+
+Made = TypeVar("Made")
+CLASS_LOSSES = ("cross_entropy", "nll_loss", "multi_margin_loss")
+"""Whose targets are numbers of classes: the prediction is the class with the largest output."""
+LOSSES = [
+    *(name for name in dir(nn.functional) if name.endswith("_loss") and name[0] != "_"),
+    *("cross_entropy", "binary_cross_entropy", "binary_cross_entropy_with_logits"),
+]
+OPTIMIZERS = {
+    name.lower(): kind
+    for name, kind in vars(torch.optim).items()
+    if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
+}
+
+
+def named(path: str, what: str) -> Callable[..., Any]:
+    """What ``module:function`` stands for."""
+    module, _, name = path.partition(":")
+    try:
+        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        if error.name and not f"{module}.".startswith(f"{error.name}."):
+            raise  # a module that the user's own module needs
+        raise InputError(
+            f"{what}={path!r}: there is no module {module!r} here",
+            "Send it to the executors: spark.sparkContext.addPyFile(FILE).",
+        ) from None
+    except AttributeError:
+        raise InputError(f"{what}={path!r}: {module} has no {name!r}", "Check the name.") from None
+    return found
+
+
+def torch_model(source: ModelSource) -> nn.Module:
+    return _is(nn.Module, named(str(source.model), "model")(**source.model_options), "model")
+
+
+def optimizer_of(source: ModelSource, model: nn.Module) -> torch.optim.Optimizer:
+    options = source.optimizer_options
+    if ":" in source.optimizer:
+        made = named(source.optimizer, "optimizer")(model, **options)
+        return _is(torch.optim.Optimizer, made, "optimizer")
+    try:
+        return OPTIMIZERS[source.optimizer](model.parameters(), **options)
+    except TypeError as error:
+        raise InputError(
+            f"the optimizer {source.optimizer!r} does not take these options: {error}",
+            "Give optimizer_options as torch.optim names them.",
+        ) from None
+
+
+def _is(kind: type[Made], made: Any, what: str) -> Made:
+    if not isinstance(made, kind):
+        raise InputError(
+            f"the function of {what}= returned a {type(made).__name__}",
+            f"Return a {kind.__module__}.{kind.__name__}.",
+        )
+    return made
+
+
+def loss_of(source: ModelSource) -> Callable[[Tensor, Tensor], Tensor]:
+    loss: Callable[..., Tensor] = getattr(nn.functional, source.loss)
+    if source.loss in CLASS_LOSSES:
+        return lambda outputs, y: loss(outputs, y.long())
+
+    def shaped(outputs: Tensor, y: Tensor) -> Tensor:
+        # Else (n, 1) and (n) would make a loss of all pairs, without a word.
+        same = y.view_as(outputs) if y.numel() == outputs.numel() else y
+        return loss(outputs, same.to(outputs.dtype))
+
+    return shaped
+
+
+def check_names(source: ModelSource) -> None:
+    """What the driver can see without the user's modules."""
+    if source.model is not None and not all(source.model.partition(":")):
+        raise InputError(
+            f"model={source.model!r} names no function", 'Write model="module:function".'
+        )
+    for what, name, names in (
+        ("loss", source.loss, LOSSES), ("optimizer", source.optimizer, list(OPTIMIZERS)),
+    ):  # fmt: skip
+        if name not in names and ":" not in name:
+            raise InputError(f"{what}={name!r} is unknown", did_you_mean(name, names))
+
+
+def as_inputs(column: Tensor, model: Any) -> Tensor:
+    """Whole numbers stay what they are, such as the numbers of words."""
+    floats = (p.dtype for p in model.parameters() if p.is_floating_point())
+    return column.to(next(floats, torch.float32)) if column.is_floating_point() else column.long()
+
+
+def check_numbers(name: str, column: Any) -> None:
+    if not isinstance(column, Tensor):
+        raise InputError(
+            f"column {name!r} has rows of different lengths, or no numbers",
+            "Give all rows as many numbers: array<float>, or a vector.",
+        )
+
+
+def keras_model(file: Path) -> Any:
+    os.environ.setdefault(KERAS_BACKEND, "torch")
+    import keras
+
+    return keras.saving.load_model(str(file))

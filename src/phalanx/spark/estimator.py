@@ -1,0 +1,147 @@
+"""``Estimator``: an estimator of ``pyspark.ml`` that trains a PyTorch or Keras model by Phalanx."""
+
+from __future__ import annotations
+
+import base64
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from pyspark.ml.base import Estimator as SparkEstimator
+from pyspark.ml.param import Param
+from pyspark.ml.util import DefaultParamsReadable, DefaultParamsWritable
+
+from phalanx.core.errors import InputError
+from phalanx.core.spec import parse_spec
+from phalanx.spark.building import check_names
+from phalanx.spark.driver import check_slots, train
+from phalanx.spark.orders import KERAS, ModelSource, TrainingOrders
+from phalanx.spark.transformer import Model, check_column, with_array
+
+_PARAMS = {
+    "model": "module:function that makes a torch model",
+    "keras": "a Keras model: the bytes of its .keras file, in base64",
+    "model_options": "keyword arguments of the model's function",
+    "optimizer": "a name of torch.optim, or module:function of the model",
+    "optimizer_options": "its keyword arguments, such as lr",
+    "loss": "the name of a loss of torch.nn.functional",
+    "features": "the column of features: array<float>, or a vector",
+    "label": "the column of labels",
+    "strategy": "how the workers agree on the parameters",
+    "workers": "how many; None: as many as Spark has slots",
+    "batch": "rows of a step, of all workers together",
+    "epochs": "passes over the rows",
+    "seed": "of weights and order",
+    "store": "a folder that driver and executors share, for checkpoints; None: there are none",
+    "retries": "how often it begins again when Spark loses an executor",
+}
+
+
+class Estimator(SparkEstimator, DefaultParamsWritable, DefaultParamsReadable):  # type: ignore[misc]
+    """Trains on the rows of a DataFrame, by one worker for each of Spark's slots.
+
+    ``model`` is ``"module:function"`` or a compiled Keras model on its torch backend, which brings
+    its own optimizer and loss. Modules are imported on the executors: ``addPyFile`` sends them.
+    """
+
+    def __init__(
+        self,
+        model: Any = None,
+        *,
+        model_options: dict[str, Any] | None = None,
+        optimizer: str = "sgd",
+        optimizer_options: dict[str, Any] | None = None,
+        loss: str = "cross_entropy",
+        features: str = "features",
+        label: str = "label",
+        strategy: str = "allreduce",
+        workers: int | None = None,
+        batch: int = 128,
+        epochs: int = 1,
+        seed: int = 0,
+        store: str | None = None,
+        retries: int = 1,
+    ) -> None:
+        given = {name: value for name, value in locals().items() if name in _PARAMS}
+        super().__init__()
+        if model is not None and not isinstance(model, str):
+            given |= {"model": None, "keras": _keras_text(model), "loss": _kind_of_loss(model)}
+        for name, text in _PARAMS.items():
+            # An attribute for each, as pyspark.ml finds the parameters of a stage.
+            setattr(self, name, Param(self, name, text))
+        self._setDefault(**dict.fromkeys(_PARAMS))
+        self._set(**{name: value for name, value in given.items() if value is not None})
+
+    def setParams(self, **values: Any) -> Estimator:  # noqa: N802  (pyspark's name)
+        self._set(**values)
+        return self
+
+    def _fit(self, dataset: Any) -> Model:
+        chosen = {name: self.getOrDefault(name) for name in _PARAMS}
+        keras, retries = chosen.pop("keras"), chosen.pop("retries")
+        source = ModelSource(
+            model_options=chosen.pop("model_options") or {},
+            optimizer_options=chosen.pop("optimizer_options") or {},
+            **{n: chosen.pop(n) for n in ("model", "optimizer", "loss", "features", "label")},
+        )
+        if source.model is None and keras is None:
+            raise InputError("there is no model to train", 'Give model="module:function".')
+        check_names(source)
+        check_column(dataset, source.label, "label")
+        frame, array = with_array(dataset, source.features)
+        for name, least in (("batch", 1), ("epochs", 1), ("seed", 0)):
+            if not isinstance(chosen[name], int) or chosen[name] < least:
+                wanted = f"Give a whole number from {least}."
+                raise InputError(f"{name}={chosen[name]!r} is not possible", wanted)
+        chosen["strategy"] = parse_spec(chosen["strategy"]).text
+        chosen["workers"] = check_slots(dataset.sparkSession, chosen["workers"])
+        chosen["store"] = chosen["store"] and self._run_folder(chosen["store"])
+        orders = TrainingOrders(source=source, tls=_encrypts(dataset.sparkSession), **chosen)
+        frame = frame.select(frame[array].alias(source.features), source.label)
+        return Model(source, *train(frame, orders, keras and base64.b64decode(keras), retries))
+
+    def _run_folder(self, store: str) -> str:
+        """A new one for each fit: what another one left is not gone on from."""
+        folder = Path(store).absolute() / f"{time.strftime('%Y%m%d-%H%M%S')}-{self.uid}"
+        try:
+            folder.mkdir(parents=True)
+        except OSError as error:
+            raise InputError(
+                f"cannot write into store={store}: {error.strerror}",
+                "Name a folder that the driver and all executors can write to.",
+            ) from None
+        return str(folder)
+
+
+def _keras_text(model: Any) -> str:
+    if not any(kind.__module__.partition(".")[0] == "keras" for kind in type(model).__mro__):
+        raise InputError(
+            f"a {type(model).__name__} cannot be sent to the executors, which would need pickle",
+            'Name a function that makes the model: model="module:function".',
+        )
+    import keras
+
+    if keras.backend.backend() != "torch":
+        raise InputError(
+            f"from Spark, Keras trains on torch, and this model is on {keras.backend.backend()}",
+            "Set KERAS_BACKEND=torch before keras is imported.",
+        )
+    if getattr(model, "optimizer", None) is None:
+        raise InputError("the Keras model is not compiled", "Call model.compile(…) first.")
+    with TemporaryDirectory(prefix="phalanx-") as folder:
+        model.save(str(Path(folder) / KERAS))
+        return base64.b64encode((Path(folder) / KERAS).read_bytes()).decode()
+
+
+def _kind_of_loss(model: Any) -> str:
+    """Of a Keras model, which trains by its own: whether predictions are classes."""
+    loss = model.loss
+    name = getattr(loss, "name", None) or getattr(loss, "__name__", None) or str(loss)
+    return "cross_entropy" if "categorical" in name.lower() else "mse_loss"
+
+
+def _encrypts(spark: Any) -> bool:
+    """Where Spark encrypts what its own processes say to each other, so do the workers."""
+    conf, names = spark.sparkContext.getConf(), ("network.crypto", "ssl.rpc")
+    return any(conf.get(f"spark.{name}.enabled", "false").lower() == "true" for name in names)

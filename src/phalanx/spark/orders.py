@@ -1,0 +1,91 @@
+"""What the driver tells the tasks, a task its worker's process, and these the driver: JSON."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct
+
+SCHEMA = "worker int, part int, kind string, data binary"
+"""Of the rows that a task returns: ``kind`` is weights, figures or failure."""
+ROWS, WEIGHTS, KERAS, FIGURES, FAILURE = (
+    "rows.arrow",
+    "weights",
+    "model.keras",
+    "figures",
+    "failure",
+)
+"""Files in the folder of a task."""
+
+
+class ModelSource(Struct, frozen=True, kw_only=True):
+    """How a model is made and trained."""
+
+    model: str | None
+    """``module:function``; ``None``: it comes as the bytes of a ``.keras`` file."""
+    model_options: dict[str, Any]
+    optimizer: str
+    optimizer_options: dict[str, Any]
+    loss: str
+    features: str
+    label: str
+
+
+class TrainingOrders(Struct, frozen=True, kw_only=True):
+    """From the driver to all tasks."""
+
+    source: ModelSource
+    strategy: str
+    workers: int
+    batch: int
+    epochs: int
+    seed: int
+    tls: bool
+    store: str | None
+    """The run's folder, on storage that the executors share."""
+
+
+class WorkerFailure(Struct, frozen=True, kw_only=True):
+    kind: Literal["input", "script", "peer"]
+    """``peer``: it ended because another one did."""
+    text: str
+    remedy: str = ""
+
+
+class TaskReport(Struct, frozen=True, kw_only=True):
+    """What each task tells the others before its worker begins."""
+
+    address: str
+    port: int
+    rows: list[int]
+    """Of each record batch."""
+    bytes: int
+    resume: str | None = None
+    """The checkpoint to go on from: the first task's word counts."""
+    problem: WorkerFailure | None = None
+    """Why its worker cannot begin."""
+
+
+class WorkerOrders(Struct, frozen=True, kw_only=True):
+    """On the standard input of a worker's process, where no other user can read the key."""
+
+    training: TrainingOrders
+    rank: int
+    folder: str
+    tasks: list[TaskReport]
+    key: str
+    parent: int
+
+
+class WorkerFigures(Struct, frozen=True, kw_only=True):
+    """What a worker says of its training."""
+
+    rows: int
+    """Its own, in the last epoch."""
+    seconds: float
+    samples_per_second: float
+    loss: float | None
+    """Of its own part of the last epoch."""
+    width: int
+    """Numbers that the model gives for a row."""
+    resumed: str | None

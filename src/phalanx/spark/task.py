@@ -1,0 +1,161 @@
+"""A barrier task of Spark: keeps its rows on the disk, starts its worker, returns what it leaves.
+
+It returns why a worker has failed instead of raising it: Spark would do the whole stage again.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from phalanx.core.errors import InputError
+from phalanx.core.hosts_settings import ADDRESS
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.core.settings import THREADS
+from phalanx.spark.orders import (
+    FAILURE,
+    FIGURES,
+    KERAS,
+    ROWS,
+    WEIGHTS,
+    TaskReport,
+    TrainingOrders,
+    WorkerFailure,
+    WorkerOrders,
+)
+
+PART_BYTES = 16 << 20
+
+
+def work(batches: Iterator[Any], training: str, key: str, keras: bytes | None) -> Iterator[Any]:
+    """For ``mapInArrow(barrier=True)``: rows of ``orders.SCHEMA``."""
+    from pyspark import BarrierTaskContext
+
+    context = BarrierTaskContext.get()
+    orders, rank = msgspec.json.decode(training, type=TrainingOrders), context.partitionId()
+    local = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0] or None
+    with tempfile.TemporaryDirectory(prefix="phalanx-", dir=local) as name:
+        folder = Path(name)
+        if keras is not None:
+            (folder / KERAS).write_bytes(keras)
+        mine = _report(batches, folder, context.getTaskInfos()[rank].address, rank, orders.store)
+        said = context.allGather(msgspec.json.encode(mine).decode())
+        tasks = [msgspec.json.decode(each, type=TaskReport) for each in said]
+        if any(task.problem for task in tasks):
+            if mine.problem:
+                yield _row(rank, "failure", msgspec.json.encode(mine.problem))
+            return
+        worker = WorkerOrders(
+            training=orders, rank=rank, folder=name, tasks=tasks, key=key, parent=os.getpid()
+        )
+        yield from _left(folder, rank, _run(worker, context.cpus()))
+
+
+def _report(
+    batches: Iterator[Any], folder: Path, place: str, rank: int, store: str | None
+) -> TaskReport:
+    rows, size = _write(batches, folder / ROWS)
+    try:
+        address = _own_address(place)
+    except InputError as error:
+        problem = WorkerFailure(kind="input", text=error.cause, remedy=error.remedy)
+        return TaskReport(address="", port=0, rows=rows, bytes=size, problem=problem)
+    port, resume = (_free_port(address), _newest(store)) if rank == 0 else (0, None)
+    return TaskReport(address=address, port=port, rows=rows, bytes=size, resume=resume)
+
+
+def _write(batches: Iterator[Any], file: Path) -> tuple[list[int], int]:
+    """Rows of each record batch, and the bytes of all."""
+    import pyarrow as pa
+
+    rows, size, writer = [], 0, None
+    for batch in batches:
+        if batch.num_rows:
+            writer = writer or pa.ipc.new_file(str(file), batch.schema)
+            writer.write_batch(batch)
+            rows.append(batch.num_rows)
+            size += batch.nbytes
+    if writer is not None:
+        writer.close()
+    return rows, size
+
+
+def _own_address(place: str) -> str:
+    """The address by which Spark's other processes know this executor."""
+    from phalanx.train.start.own_address import look_up, own_addresses
+
+    if given := os.environ.get(ADDRESS):
+        return given
+    host, own = place.rpartition(":")[0].strip("[]") or place, own_addresses()
+    for address in [host, *look_up(host)]:
+        if address in own:
+            return address
+    raise InputError(
+        f"{host}, as Spark calls this executor, leads to no address of it",
+        f"Set SPARK_LOCAL_IP on Spark's workers, or {ADDRESS} in their environment.",
+    )
+
+
+def _free_port(address: str) -> int:
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as one:
+        one.bind((address, 0))
+        return int(one.getsockname()[1])
+
+
+def _newest(store: str | None) -> str | None:
+    from phalanx.train.checkpoint.checkpoint_index import newest_valid
+
+    try:
+        return str(newest_valid(RunPaths(Path(store)).checkpoints)[0]) if store else None
+    except InputError:
+        return None  # it ended before it wrote one
+
+
+def _run(orders: WorkerOrders, cpus: int) -> int:
+    """The exit code of the worker, which does not outlive this process."""
+    variables = {**os.environ, **dict.fromkeys(THREADS, str(cpus))}
+    # Where Spark has put what the user sent along.
+    variables["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    words = [sys.executable, "-P", "-m", "phalanx.spark.worker"]
+    child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=2, env=variables)
+    try:
+        child.communicate(msgspec.json.encode(orders))
+        return child.returncode
+    finally:
+        child.kill()
+        child.wait()
+
+
+def _left(folder: Path, rank: int, code: int) -> Iterator[Any]:
+    if (folder / FAILURE).exists():
+        yield _row(rank, "failure", (folder / FAILURE).read_bytes())
+    elif code:
+        ended = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        failure = WorkerFailure(
+            kind="script", text=f"its process {ended}",
+            remedy="Read the executor's log; its memory may have been too small.",
+        )  # fmt: skip
+        yield _row(rank, "failure", msgspec.json.encode(failure))
+    else:
+        yield _row(rank, "figures", (folder / FIGURES).read_bytes())
+        if rank == 0:
+            with (folder / WEIGHTS).open("rb") as file:
+                for number, part in enumerate(iter(lambda: file.read(PART_BYTES), b"")):
+                    yield _row(rank, "weights", part, number)
+
+
+def _row(rank: int, kind: str, data: bytes, part: int = 0) -> Any:
+    import pyarrow as pa
+
+    types = [pa.int32(), pa.int32(), pa.string(), pa.binary()]
+    values = zip([rank, part, kind, data], types, strict=True)
+    arrays = [pa.array([value], type=each) for value, each in values]
+    return pa.RecordBatch.from_arrays(arrays, names=["worker", "part", "kind", "data"])

@@ -1,0 +1,158 @@
+"""What a worker does with its rows: the loop, of a torch model or of a Keras model."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+import phalanx
+from phalanx.core.errors import InputError
+from phalanx.data.blocks.arrow import ArrowReader
+from phalanx.data.blocks.block import Block, Columns
+from phalanx.data.blocks.block_data import BlockData
+from phalanx.spark.building import (
+    as_inputs,
+    check_numbers,
+    keras_model,
+    loss_of,
+    optimizer_of,
+    torch_model,
+)
+from phalanx.spark.orders import KERAS, ROWS, WEIGHTS, WorkerFigures, WorkerOrders
+from phalanx.train.api.run import Run
+
+WINDOW_BYTES = 128 << 20
+"""Rows that are shuffled together; two such windows are in memory."""
+
+
+def train(orders: WorkerOrders) -> tuple[WorkerFigures, bytes]:
+    training, source = orders.training, orders.training.source
+    trainee = (TorchTrainee if source.model else KerasTrainee)(orders)
+    run, data = trainee.run, _data(orders)
+    began, seen, total, samples = time.monotonic(), 0, 0.0, 0
+    for _ in run.epochs(training.epochs):
+        seen, total = 0, 0.0
+        for features, y in run.batches(data, batch=training.batch):
+            x = as_inputs(features, trainee.model)
+            loss, counted = trainee.step(x, y), run.samples
+            seen, total, samples = seen + counted, total + loss * counted, samples + counted
+    seconds = time.monotonic() - began
+    # Not of a batch: a run that goes on from its last checkpoint has none.
+    row = next(data.read_block(block) for block in data.blocks if block.home == orders.rank)
+    width = trainee.width(as_inputs(row[source.features][:1].to(run.device), trainee.model))
+    figures = WorkerFigures(
+        rows=seen, seconds=round(seconds, 3), samples_per_second=round(samples / seconds, 1),
+        loss=total / seen if seen else None, width=width, resumed=orders.tasks[0].resume,
+    )  # fmt: skip
+    return figures, trainee.weights()
+
+
+def _data(orders: WorkerOrders) -> BlockData:
+    source, tasks = orders.training.source, orders.tasks
+    names, rows = [source.features, source.label], sum(sum(task.rows) for task in tasks)
+    # Of all tasks, so that all workers have the same windows.
+    row_bytes = max(1, sum(task.bytes for task in tasks) // max(1, rows))
+    return BlockData(
+        SparkRows(orders, names, row_bytes), window=max(1, WINDOW_BYTES // row_bytes),
+        form=lambda found: tuple(found[name] for name in names),
+    )  # fmt: skip
+
+
+class SparkRows:
+    """The record batches of all tasks as blocks; those of this worker's own task can be read."""
+
+    def __init__(self, orders: WorkerOrders, columns: list[str], row_bytes: int) -> None:
+        self.row_bytes, self._rank = row_bytes, orders.rank
+        self.blocks = [
+            Block(f"partition {home}", number, count, home)
+            for home, task in enumerate(orders.tasks)
+            for number, count in enumerate(task.rows)
+        ]
+        self._file = str(Path(orders.folder) / ROWS)
+        mine = orders.tasks[orders.rank].rows
+        self._reader = ArrowReader([self._file], columns) if mine else None
+
+    def read(self, block: Block) -> Columns:
+        if self._reader is None or block.home != self._rank:
+            raise InputError(
+                f"worker {self._rank} was to read rows of {block.source}, which it does not have",
+                'Use a strategy whose workers read their own rows: strategy="allreduce".',
+            )
+        found = self._reader.read(Block(self._file, block.number, block.rows))
+        for name, column in found.items():
+            check_numbers(name, column)
+        return found
+
+
+class TorchTrainee:
+    def __init__(self, orders: WorkerOrders) -> None:
+        source = orders.training.source
+        self.model, self._loss = torch_model(source), loss_of(source)
+        self.run = phalanx.join(self.model, optimizer_of(source, self.model))
+
+    def step(self, x: Tensor, y: Tensor) -> float:
+        error = self._loss(self.model(x), y)
+        self.run.backward(error)
+        self.run.step()
+        return float(error.detach())
+
+    @torch.no_grad()
+    def width(self, x: Tensor) -> int:
+        found = self.model.eval()(x)  # normalisation must not count the row
+        self.model.train()
+        return int(found[0].numel())
+
+    def weights(self) -> bytes:
+        found = self.model.state_dict().items()
+        return save({name: value.cpu().contiguous().clone() for name, value in found})
+
+
+class KerasTrainee:
+    """The model's own ``train_step``, loss and optimizer, on Keras' torch backend."""
+
+    def __init__(self, orders: WorkerOrders) -> None:
+        from phalanx.adapters.keras.optimizers import read_state, rule_of
+        from phalanx.adapters.keras.torch_backend import TorchGuest
+        from phalanx.train.keras.seeds import KerasSeeds
+        from phalanx.train.loop.assembly import build_worker
+        from phalanx.train.start.environment import detect
+
+        self._folder, self._done = Path(orders.folder), 0
+        self.model = keras_model(self._folder / KERAS)
+        guest = self._guest = TorchGuest(self.model)
+        self._rule = rule_of(self.model.optimizer, guest.variables, guest.parameters)
+        read_state(self.model.optimizer, guest.variables, guest.parameters, self._rule)
+        parts, loop = build_worker(
+            detect(), guest.module, self._rule, buffers="auto", loss="mean", trial=None,
+            seeds=KerasSeeds(self.model),
+        )  # fmt: skip
+        self.run, self._steps = Run(parts, loop), parts.steps
+
+    def step(self, x: Tensor, y: Tensor) -> float:
+        from phalanx.adapters.keras.optimizers import rate_of
+
+        self.model.reset_metrics()  # what it then says is of this batch alone
+        self._guest.begin_epoch()
+        with self._steps.ours:
+            logs = self._guest.gradients((x, y))
+        for group in self._rule.param_groups:
+            group["lr"] = rate_of(self.model.optimizer, self._done)
+        self.run.step(clip=self.model.optimizer.global_clipnorm)
+        self._guest.load()
+        self._done += 1
+        return float(logs["loss"])
+
+    @torch.no_grad()
+    def width(self, x: Tensor) -> int:
+        found: Any = self.model(x, training=False)
+        return int(found[0].numel())
+
+    def weights(self) -> bytes:
+        self._guest.show()
+        self.model.save(str(self._folder / f"{WEIGHTS}.keras"))
+        return (self._folder / f"{WEIGHTS}.keras").read_bytes()

@@ -1,0 +1,169 @@
+"""The fitted model: a transformer that adds predictions, and is saved without pickle."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+import torch
+from pyspark.ml.base import Model as SparkModel
+from pyspark.ml.functions import vector_to_array
+from pyspark.ml.linalg import VectorUDT
+from pyspark.ml.param import Param, Params, TypeConverters
+from pyspark.ml.util import (
+    DefaultParamsReader,
+    DefaultParamsWriter,
+    MLReadable,
+    MLReader,
+    MLWritable,
+)
+from pyspark.sql.types import ArrayType, DoubleType, StructField, StructType
+from safetensors.torch import load
+
+from phalanx.core.errors import InputError
+from phalanx.data.blocks.arrow import to_columns
+from phalanx.spark.building import CLASS_LOSSES, as_inputs, check_numbers, keras_model, torch_model
+from phalanx.spark.orders import KERAS, ModelSource, WorkerFigures
+
+ARRAY = "__phalanx_features"
+MOST_ROWS = 4096
+"""That the model is given at once."""
+PART_BYTES = 16 << 20
+
+
+class Model(SparkModel, MLWritable, MLReadable):  # type: ignore[misc]
+    """Made by ``Estimator.fit``; ``figures`` are those of its training, one for each worker."""
+
+    features = Param(Params._dummy(), "features", "its column", TypeConverters.toString)
+    prediction = Param(Params._dummy(), "prediction", "the column to add", TypeConverters.toString)
+
+    def __init__(self, source: ModelSource, weights: bytes, figures: list[WorkerFigures]) -> None:
+        super().__init__()
+        self.source, self.weights, self.figures = source, weights, figures
+        self._setDefault(features=source.features, prediction="prediction")
+
+    def _transform(self, dataset: Any) -> Any:
+        name = self.getOrDefault(self.prediction)
+        frame, features = with_array(dataset, self.getOrDefault(self.features))
+        one_number = self.source.loss in CLASS_LOSSES or self.figures[0].width == 1
+        kind = DoubleType() if one_number else ArrayType(DoubleType())
+        schema = StructType([*frame.schema.fields, StructField(name, kind)])
+        function = partial(
+            predict, weights=dataset.sparkSession.sparkContext.broadcast(self.weights),
+            source=msgspec.json.encode(self.source).decode(), names=(features, name),
+            one_number=one_number,
+        )  # fmt: skip
+        return frame.mapInArrow(function, schema).select(*dataset.columns, name)
+
+    def write(self) -> Any:
+        return _ModelWriter(self)
+
+    @classmethod
+    def read(cls) -> Any:
+        return _ModelReader()
+
+
+class _ModelWriter(DefaultParamsWriter):  # type: ignore[misc]
+    def saveImpl(self, path: str) -> None:  # noqa: N802  (pyspark's name)
+        model = self.instance
+        about = msgspec.to_builtins({"source": model.source, "figures": model.figures})
+        DefaultParamsWriter.saveMetadata(model, path, self.sparkSession, {"phalanx": about})
+        file, system = _stored(self.sparkSession, path, model.source)
+        stream = system.create(file, True)
+        for start in range(0, len(model.weights), PART_BYTES):
+            stream.write(bytearray(model.weights[start : start + PART_BYTES]))
+        stream.close()
+
+
+class _ModelReader(MLReader):  # type: ignore[misc]
+    def load(self, path: str) -> Any:
+        spark = self.sparkSession
+        metadata = DefaultParamsReader.loadMetadata(path, spark)
+        source = msgspec.convert(metadata["phalanx"]["source"], ModelSource)
+        figures = msgspec.convert(metadata["phalanx"]["figures"], list[WorkerFigures])
+        file, system = _stored(spark, path, source)
+        stream = system.open(file)
+        weights = bytes(spark._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+        stream.close()
+        model = Model(source, weights, figures)
+        model._resetUid(metadata["uid"])
+        DefaultParamsReader.getAndSetParams(model, metadata)
+        return model
+
+
+def _stored(spark: Any, path: str, source: ModelSource) -> tuple[Any, Any]:
+    """The file of the weights, on whatever storage Spark has, and its file system."""
+    name = "model.safetensors" if source.model else KERAS
+    file = spark._jvm.org.apache.hadoop.fs.Path(f"{path}/{name}")
+    return file, file.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+
+
+def with_array(frame: Any, features: str) -> tuple[Any, str]:
+    """``frame`` with the features as an array, and the name of that column."""
+    check_column(frame, features, "features")
+    if not isinstance(frame.schema[features].dataType, VectorUDT):
+        return frame, features
+    return frame.withColumn(ARRAY, vector_to_array(frame[features])), ARRAY
+
+
+def check_column(frame: Any, name: str, what: str) -> None:
+    if name not in frame.columns:
+        raise InputError(
+            f"the DataFrame has no column {name!r}",
+            f"Name one as {what}=: it has {', '.join(frame.columns)}.",
+        )
+
+
+# -- on the executors ------------------------------------------------------------------------
+
+_loaded: dict[str, Any] = {}
+"""Spark uses a Python process for many tasks: the model of the last transformer stays."""
+
+
+def predict(
+    batches: Iterator[Any], weights: Any, source: str, names: tuple[str, str], one_number: bool
+) -> Iterator[Any]:
+    """For ``mapInArrow``: each batch, with its predictions. ``names``: of features and those."""
+    import pyarrow as pa
+
+    about, (features, name) = msgspec.json.decode(source, type=ModelSource), names
+    model, kind = _model(about, weights.value), pa.float64()
+    for batch in batches:
+        values: Any = []
+        if batch.num_rows:
+            column = to_columns(pa.Table.from_batches([batch]).select([features]), "the rows")
+            check_numbers(features, column[features])
+            found = _outputs(model, as_inputs(column[features], model), about.loss)
+            values = found.reshape(-1).numpy() if one_number else list(found.numpy())
+        made = pa.array(values, type=kind if one_number else pa.list_(kind))
+        yield pa.RecordBatch.from_arrays([*batch.columns, made], names=[*batch.schema.names, name])
+
+
+@torch.no_grad()
+def _outputs(model: Any, rows: torch.Tensor, loss: str) -> torch.Tensor:
+    found = torch.cat([model(part).detach().cpu() for part in rows.split(MOST_ROWS)])
+    found = found.argmax(1) if loss in CLASS_LOSSES else found
+    return found.reshape(len(found), -1).double()
+
+
+def _model(source: ModelSource, weights: bytes) -> Any:
+    key = hashlib.sha256(weights + msgspec.json.encode(source)).hexdigest()
+    if key not in _loaded:
+        _loaded.clear()
+        _loaded[key] = _made(source, weights).eval()
+    return _loaded[key]
+
+
+def _made(source: ModelSource, weights: bytes) -> Any:
+    if source.model is not None:
+        model = torch_model(source)
+        model.load_state_dict(load(weights))
+        return model
+    with TemporaryDirectory(prefix="phalanx-") as folder:
+        (Path(folder) / KERAS).write_bytes(weights)
+        return keras_model(Path(folder) / KERAS)

@@ -1,0 +1,94 @@
+"""``python -m phalanx.spark.worker``: the process that trains, beside the task that started it.
+
+Its orders come on standard input. What it leaves is in the task's folder: weights (of the first
+worker), figures, or why it failed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+
+from phalanx.agent.system import die_with_parent
+from phalanx.core import hosts_settings as hosts
+from phalanx.core import settings
+from phalanx.core.errors import InputError, NotFinite, PeerLost, RunStopped
+from phalanx.core.run_folder.run_key import KEY_VARIABLE
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.core.settings import RunSettings
+from phalanx.spark.orders import FAILURE, FIGURES, WEIGHTS, WorkerFailure, WorkerOrders
+
+
+def main() -> int:
+    orders = msgspec.json.decode(sys.stdin.buffer.read(), type=WorkerOrders)
+    die_with_parent(orders.parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to answer
+    folder, store = Path(orders.folder), orders.training.store
+    paths = RunPaths(Path(store) if store else folder / "run").make()
+    _take_place(orders, paths)
+    try:
+        _train(orders, folder)
+    except BaseException as error:
+        failure = _described(error)
+        # The last line is what the other workers hear of it.
+        paths.traceback_of(orders.rank).write_text(failure.text + "\n", encoding="utf-8")
+        (folder / FAILURE).write_bytes(msgspec.json.encode(failure))
+        return 1
+    return 0
+
+
+def _take_place(orders: WorkerOrders, paths: RunPaths) -> None:
+    """In variables of this process, as a launcher of ours gives them."""
+    training, first, own = orders.training, orders.tasks[0], orders.tasks[orders.rank]
+    chosen = RunSettings(
+        strategy=training.strategy, seed=training.seed, resume=first.resume,
+        checkpoint_epochs=1 if training.store else 0,
+    )  # fmt: skip
+    os.environ |= {
+        settings.RANK: str(orders.rank),
+        settings.WORKERS: str(training.workers),
+        settings.RUN_FOLDER: str(paths.folder),
+        settings.MACHINE: own.address,
+        settings.SETTINGS: chosen.to_json(),
+        hosts.MEET: hosts.endpoint(first.address, first.port),
+        hosts.ADDRESS: own.address,
+        hosts.MEMBERS: ",".join(dict.fromkeys(task.address for task in orders.tasks)),
+        hosts.TLS: "1" if training.tls else "0",
+        KEY_VARIABLE: orders.key,
+    }
+
+
+def _train(orders: WorkerOrders, folder: Path) -> None:
+    import torch
+
+    from phalanx.core.script.startup import run_startup
+    from phalanx.spark.training import train
+
+    if torch.cuda.is_available():
+        before = [task.address for task in orders.tasks[: orders.rank]]
+        local = before.count(orders.tasks[orders.rank].address)
+        os.environ[settings.DEVICE] = f"cuda:{local % torch.cuda.device_count()}"
+    run_startup()
+    figures, weights = train(orders)
+    if orders.rank == 0:
+        (folder / WEIGHTS).write_bytes(weights)
+    (folder / FIGURES).write_bytes(msgspec.json.encode(figures))
+
+
+def _described(error: BaseException) -> WorkerFailure:
+    from phalanx.launch.worker.script_runner import users_traceback
+
+    if isinstance(error, PeerLost | RunStopped):
+        return WorkerFailure(kind="peer", text=str(error) or "it was stopped")
+    if isinstance(error, InputError):
+        return WorkerFailure(kind="input", text=error.cause, remedy=error.remedy)
+    text = str(error) if isinstance(error, NotFinite) else users_traceback(error)
+    return WorkerFailure(kind="script", text=text.rstrip())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

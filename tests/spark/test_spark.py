@@ -1,0 +1,261 @@
+"""From a DataFrame to a fitted model and back, on a real cluster of Spark."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from ranks import as_ranks
+from safetensors.torch import load
+from torch import nn
+
+import phalanx
+from phalanx.core.errors import InputError, ScriptError
+from phalanx.core.settings import RunSettings
+from phalanx.data.blocks.block import Block, Columns
+from phalanx.data.blocks.block_data import BlockData
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300, func_only=True)]
+MODELS = Path(__file__).parent / "spark_models.py"
+ROWS = 600
+LOADS = f"""
+import sys
+from pyspark.ml import PipelineModel
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+spark.sparkContext.addPyFile({str(MODELS)!r})
+rows = PipelineModel.load(sys.argv[1]).transform(spark.read.parquet(sys.argv[2])).collect()
+print("PREDICTED", sorted((r.number, r.prediction) for r in rows))
+"""
+
+
+def made_rows(rows: int) -> list[tuple[Any, ...]]:
+    draws = np.random.default_rng(0).normal(size=(rows, 4)).astype(np.float32)
+    labels = (draws[:, 0] > 0).astype(int) + (draws[:, 1] > 0).astype(int)
+    return [
+        (number, *map(float, one), int(label))
+        for number, (one, label) in enumerate(zip(draws, labels, strict=True))
+    ]
+
+
+def frame_of(spark: Any, rows: int = ROWS) -> Any:
+    schema = "number long, a float, b float, c float, d float, label int"
+    return spark.createDataFrame(made_rows(rows), schema)
+
+
+def features(spark: Any, kind: str = "float") -> Any:
+    made = f"cast(array(a, b, c, d) as array<{kind}>) as features"
+    return frame_of(spark).selectExpr("number", made, "label")
+
+
+def estimator(**options: Any) -> Any:
+    from phalanx.spark import Estimator
+
+    chosen = {
+        "model": "spark_models:classifier",
+        "optimizer": "spark_models:momentum",
+        "optimizer_options": {"lr": 0.1},
+        "workers": 2,
+        "batch": 60,
+        "epochs": 3,
+        **options,
+    }
+    return Estimator(chosen.pop("model"), **chosen)
+
+
+@pytest.fixture(scope="module")
+def fitted(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """A pipeline, and the folder that it was saved in."""
+    from pyspark.ml import Pipeline
+    from pyspark.ml.feature import SQLTransformer
+
+    made = "SELECT number, label, array(a, b, c, d) AS features FROM __THIS__"
+    began = time.monotonic()
+    found = Pipeline(stages=[SQLTransformer(statement=made), estimator()]).fit(frame_of(spark))
+    print(f"fit took {time.monotonic() - began:.1f} s: {found.stages[1].figures}")
+    folder = tmp_path_factory.mktemp("fitted") / "saved"
+    found.write().save(str(folder))
+    return found, folder
+
+
+def test_a_pipeline_is_saved_and_loaded_by_a_new_process(
+    spark: Any, fitted: tuple[Any, Path], tmp_path: Path
+) -> None:
+    pipeline, folder = fitted
+    rows = pipeline.transform(frame_of(spark)).collect()
+    predicted = sorted((row.number, row.prediction) for row in rows)
+    assert np.mean([row.prediction == row.label for row in rows]) > 0.75
+    names = {file.name for file in folder.rglob("*") if file.is_file()}
+    assert "model.safetensors" in names and not [n for n in names if n.endswith((".pkl", ".pt"))]
+    columns = zip(
+        ["number", "a", "b", "c", "d", "label"], zip(*made_rows(ROWS), strict=True), strict=True
+    )
+    pq.write_table(pa.table({name: list(column) for name, column in columns}), tmp_path / "rows")
+    words = [sys.executable, "-c", LOADS, str(folder), str(tmp_path / "rows")]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=250)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert f"PREDICTED {predicted}" in ended.stdout
+
+
+def test_each_row_is_trained_once_in_an_epoch(fitted: tuple[Any, Path]) -> None:
+    figures = fitted[0].stages[1].figures
+    assert sum(one.rows for one in figures) == ROWS and len(figures) == 2
+
+
+class _Partitions:
+    """What the tasks had, in memory."""
+
+    row_bytes = 1
+
+    def __init__(self, parts: list[list[tuple[Any, Any]]]) -> None:
+        self._parts = [batch for home in parts for batch in home]
+        homes = [home for home, batches in enumerate(parts) for _ in batches]
+        self.blocks = [
+            Block("made", number, len(label), home)
+            for number, ((_, label), home) in enumerate(zip(self._parts, homes, strict=True))
+        ]
+
+    def read(self, block: Block) -> Columns:
+        x, y = self._parts[block.number]
+        return {"features": x, "label": y}
+
+
+def _as_partitioned(frame: Any) -> list[list[tuple[Any, Any]]]:
+    def tell(batches: Any) -> Any:
+        from pyspark import TaskContext
+
+        for number, batch in enumerate(batches):
+            x, y = batch.column("features").to_pylist(), batch.column("label").to_pylist()
+            home = TaskContext.get().partitionId()
+            yield pa.RecordBatch.from_pylist([{"home": home, "number": number, "x": x, "y": y}])
+
+    schema = "home long, number long, x array<array<double>>, y array<long>"
+    found: list[list[tuple[Any, Any]]] = [[], []]
+    rows = frame.select("features", "label").repartition(2).mapInArrow(tell, schema).collect()
+    for row in sorted(rows, key=lambda row: (row.home, row.number)):
+        x = torch.tensor(row.x, dtype=torch.float64)
+        found[row.home].append((x, torch.tensor(row.y)))
+    return found
+
+
+def test_it_ends_where_a_run_without_spark_ends(spark: Any, tmp_path: Path) -> None:
+    from spark_models import classifier, momentum  # type: ignore[import-not-found]
+
+    from phalanx.train.start.seed import seed_everything
+
+    # One map task: of several, Spark fetches the rows in the order in which they are ready.
+    frame = features(spark, "double").coalesce(1)
+    options = {"model_options": {"dtype": "float64"}, "seed": 7}
+    fitted = estimator(**options).fit(frame)
+    found = load(fitted.weights)
+    parts = _as_partitioned(frame)
+    seed_everything(*[7 * 1_000_003] * 3)
+    first = classifier("float64")
+    models = [classifier("float64") for _ in range(2)]
+    for model in models:
+        model.load_state_dict(first.state_dict())
+
+    def work(rank: int) -> None:
+        model = models[rank]
+        run = phalanx.join(model, momentum(model, 0.1))
+        form = lambda columns: (columns["features"], columns["label"])  # noqa: E731
+        data = BlockData(_Partitions(parts), form=form, window=1 << 30)
+        for _ in run.epochs(3):
+            for x, y in run.batches(data, batch=60):
+                run.backward(nn.functional.cross_entropy(model(x), y.long()))
+                run.step()
+
+    as_ranks(2, tmp_path / "run", work, RunSettings(seed=7))
+    for name, value in models[0].state_dict().items():
+        assert found[name].dtype == torch.float64
+        torch.testing.assert_close(found[name], value, rtol=0, atol=1e-6)
+        assert not torch.equal(value, first.state_dict()[name])
+
+
+def test_a_model_that_fails_is_one_error_with_its_traceback(spark: Any) -> None:
+    began = time.monotonic()
+    with pytest.raises(ScriptError) as caught:
+        estimator(model="spark_models:Fails").fit(features(spark))
+    text = str(caught.value)
+    assert text.startswith("worker 1 failed:")
+    assert text.count("ValueError: this model fails on purpose") == 1
+    assert "raise ValueError" in text and "spark_models.py" in text
+    assert "py4j" not in text and time.monotonic() - began < 120
+
+
+def test_an_estimator_is_saved_and_loaded(spark: Any, tmp_path: Path) -> None:
+    from phalanx.spark import Estimator
+
+    one = estimator(loss="mse_loss", store="here")
+    one.write().save(str(tmp_path / "one"))
+    other = Estimator.load(str(tmp_path / "one"))
+    assert other.uid == one.uid
+    assert {p.name: v for p, v in other.extractParamMap().items()} == {
+        p.name: v for p, v in one.extractParamMap().items()
+    }
+
+
+def test_more_workers_than_slots(spark: Any) -> None:
+    with pytest.raises(InputError, match="3 workers need 3 slots at the same time, and Spark has"):
+        estimator(workers=3).fit(features(spark))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"loss": "cross_entrop"}, "loss='cross_entrop' is unknown"),
+        ({"optimizer": "adamm"}, "optimizer='adamm' is unknown"),
+        ({"label": "lable"}, "the DataFrame has no column 'lable'"),
+        ({"features": "feature"}, "the DataFrame has no column 'feature'"),
+        ({"epochs": 0}, "epochs=0 is not possible"),
+        ({"model": nn.Linear(1, 1)}, "cannot be sent to the executors"),
+        ({"model": "spark_models"}, "names no function"),
+    ],
+)
+def test_what_the_driver_refuses(spark: Any, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        estimator(**options).fit(features(spark))
+
+
+def test_a_module_that_the_executors_do_not_have(spark: Any) -> None:
+    with pytest.raises(InputError, match="there is no module 'nowhere' here"):
+        estimator(model="nowhere:model").fit(features(spark))
+
+
+def test_a_vector_and_one_output(spark: Any) -> None:
+    from pyspark.ml.functions import array_to_vector
+
+    frame = features(spark).withColumn("features", array_to_vector("features"))
+    options = {"model": "spark_models:regressor", "loss": "mse_loss", "workers": 1}
+    fitted = estimator(**options).fit(frame)
+    rows = fitted.transform(frame).collect()
+    assert len(rows) == ROWS and rows[0].features.size == 4
+    assert np.corrcoef([r.label for r in rows], [r.prediction for r in rows])[0, 1] > 0.5
+
+
+def test_a_keras_model(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    keras = pytest.importorskip("keras")
+    from phalanx.spark import Model
+
+    layers = [keras.Input((4,)), keras.layers.Dense(8, "tanh"), keras.layers.Dense(3)]
+    model = keras.Sequential(layers)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=keras.optimizers.Adam(0.05), loss=loss)
+    before = model.get_weights()
+    fitted = estimator(model=model, optimizer="sgd", optimizer_options=None).fit(features(spark))
+    rows = fitted.transform(features(spark)).collect()
+    assert np.mean([row.prediction == row.label for row in rows]) > 0.75
+    assert all(np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True))
+    fitted.write().save(str(tmp_path / "saved"))
+    again = Model.load(str(tmp_path / "saved")).transform(features(spark)).collect()
+    assert sorted(r.prediction for r in again) == sorted(r.prediction for r in rows)
+    assert (tmp_path / "saved" / "model.keras").exists()
