@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import weakref
 import zlib
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from phalanx.core.errors import InputError, NotFinite, PeerLost
 from phalanx.data.reader import Reader
 from phalanx.sync.arena.arena import Locks
 from phalanx.train.adopt.kept_objects import ORDER, OrderState, keepers_of
+from phalanx.train.adopt.libraries import counts_batches
 from phalanx.train.adopt.loader_pass import LoaderPass, read_by_number
 from phalanx.train.adopt.random_streams import Streams
 from phalanx.train.checkpoint.kept_state import unpack
@@ -25,6 +27,10 @@ from phalanx.train.loop.training_loop import TrainingLoop
 
 _PASSES_APART = 4
 """That free-running workers may be, for their orders to be compared."""
+COUNTED = (
+    "the library that trains counts its batches: each worker has an equal part of each batch, "
+    "whatever its speed"
+)
 
 
 class AdoptedTraining:
@@ -117,10 +123,14 @@ class AdoptedTraining:
                 "the workers draw different orders of the samples",
                 "Let the order depend on torch's random numbers, or on a generator with a seed.",
             )
+        engine = self.parts.trained.engine
+        counted = engine.workers > 1 and counts_batches(sys._getframe())
+        if counted and not engine.lockstep:
+            self.parts.figures.say_once(COUNTED)
         batches = self._loop.through_adopted(
-            self._reader(loader), drawn.order, drawn.batch, drawn.leave
+            self._reader(loader), drawn.order, drawn.batch, drawn.leave, counted=counted
         )
-        begun = AdoptedPass(self, batches, drawn)
+        begun = AdoptedPass(self, batches, drawn, counted=counted)
         self._pass = weakref.ref(begun)
         self._streams.enter_pass()
         return begun
@@ -183,9 +193,15 @@ class AdoptedPass:
     """The batches of one pass, as the script's loop takes them."""
 
     def __init__(
-        self, training: AdoptedTraining, batches: Iterator[Any], drawn: LoaderPass
+        self,
+        training: AdoptedTraining,
+        batches: Iterator[Any],
+        drawn: LoaderPass,
+        *,
+        counted: bool = False,
     ) -> None:
         self._training, self._batches, self._drawn = training, batches, drawn
+        self._counted = counted
         self._losses = training.parts.steps.losses
         self._taken, self._over = 0, False
 
@@ -225,8 +241,8 @@ class AdoptedPass:
             if self._taken > 1 and self.untrained:  # raised by what comes next
                 self._training.parts.steps.refused = _untrained()
             # A loop that knows how many batches there are does not ask for one more.
-            lockstep = self._training.parts.trained.engine.lockstep
-            whole = self._taken > 0 and lockstep and self._training.in_last_batch
+            alike = self._training.parts.trained.engine.lockstep or self._counted
+            whole = self._taken > 0 and alike and self._training.in_last_batch
             self._over, self._taken = True, 0 if whole else -1
             try:
                 if whole:

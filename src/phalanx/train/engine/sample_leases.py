@@ -36,11 +36,18 @@ class SampleLeases:
     """Of a worker alone."""
 
     def of(
-        self, ticket: int, segment: Segment, batch: int, *, fixed: bool = False
+        self,
+        ticket: int,
+        segment: Segment,
+        batch: int,
+        *,
+        fixed: bool = False,
+        counted: bool = False,
     ) -> Iterator[Lease]:
         """What this worker reads of ``segment``: its shares, or what it can claim.
 
-        ``fixed``: always the same columns of each global batch.
+        ``fixed``: always the same columns of each global batch. ``counted``: an equal part of each,
+        also where workers run freely.
         """
         return lockstep(segment, batch, 0, [1.0])
 
@@ -91,12 +98,19 @@ class SharedSampleLeases(SampleLeases):
             self._claims.given.count(self.had)
 
     def of(
-        self, ticket: int, segment: Segment, batch: int, *, fixed: bool = False
+        self,
+        ticket: int,
+        segment: Segment,
+        batch: int,
+        *,
+        fixed: bool = False,
+        counted: bool = False,
     ) -> Iterator[Lease]:
         self._control.fixed, self._segment = fixed, segment
         active, workers = self._phases.current, self._arena.workers
         if not active.lockstep:
-            return self._claimed(ticket, segment, batch)
+            claimed = self._counted if counted else self._claimed
+            return claimed(ticket, segment, batch)
         shares = [1.0] * workers if fixed else self._control.use_shares()
         lanes = self._claims.lanes
         return lockstep(
@@ -133,9 +147,20 @@ class SharedSampleLeases(SampleLeases):
                 return
             for lease in leases:
                 self._phases.arrive()
-                equal = lease.wanted == round(batch / teams)  # which may not divide evenly
-                # Chunks of unlike sizes count by their samples, a short last one too.
-                yield lease if equal else replace(lease, emphasis=lease.whole * teams / batch)
+                yield _emphasised(lease, batch, teams)
+
+    def _counted(self, ticket: int, segment: Segment, batch: int) -> Iterator[Lease]:
+        """Without claims, so that each worker has as many batches as there are."""
+        active, arena, least = self._phases.current, self._arena, self._claims.least
+        members = list(active.team.members) if active.grouped else [arena.rank]
+        teams = active.team.teams if active.grouped else arena.workers
+        want = round(batch * len(members) / arena.workers)
+        for part in lockstep(segment, batch, arena.rank, [1.0] * arena.workers, least=least):
+            self._phases.arrive()
+            whole = sum(part.ends[member + 1] - part.ends[member] for member in members)
+            if whole:  # of a last batch there may be nothing for all
+                share, full = part.samples / want, whole / want
+                yield _emphasised(replace(part, share=share, whole=whole, full=full), batch, teams)
 
     def received(self, lease: Lease) -> None:
         self.had = lease.total or self.had + lease.samples
@@ -171,6 +196,13 @@ class SharedSampleLeases(SampleLeases):
 
     def waits(self, rank: int) -> bool:
         return self._claims.given is not None and self._claims.given.waits(rank)
+
+
+def _emphasised(lease: Lease, batch: int, teams: int) -> Lease:
+    """Chunks of unlike sizes count by their samples, a short last one too."""
+    if lease.wanted == round(batch / teams):  # which may not divide evenly
+        return lease
+    return replace(lease, emphasis=lease.whole * teams / batch)
 
 
 def claims_for(arena: Arena, models: Sequence[nn.Module]) -> SharedLeases:

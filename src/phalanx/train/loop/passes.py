@@ -39,6 +39,8 @@ class Pass:
     """In the order of the script's own loader; the script itself moves batches to a device."""
     lanes: PassLanes | None = None
     """Where the data come in blocks."""
+    counted: bool = False
+    """The script takes as many batches as its loader has: each worker has a part of each."""
 
     def indices(self, lease: Lease) -> Tensor:
         if self.lanes is not None:

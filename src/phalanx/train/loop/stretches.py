@@ -101,7 +101,9 @@ class Stretches:
             while not over:
                 if current.lanes is not None:
                     current.lanes.go_to(segment.start)
-                found = leases.of(ticket, segment, current.batch, fixed=current.fixed)
+                found = leases.of(
+                    ticket, segment, current.batch, fixed=current.fixed, counted=current.counted
+                )
                 try:
                     yield self._loaded(current, found)
                 except GeneratorExit:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -96,12 +97,18 @@ class TrainingLoop:
         self._steps.keeps_gradients = True
 
     def through_adopted(
-        self, reader: Reader, order: Tensor, batch: int, left: Callable[[int], None] | None = None
+        self,
+        reader: Reader,
+        order: Tensor,
+        batch: int,
+        left: Callable[[int], None] | None = None,
+        *,
+        counted: bool = False,
     ) -> Iterator[Any]:
         """This worker's batches of one epoch of an adopted script, in the script's own order.
 
         ``left``: called if the script leaves its loop where all workers do, with the number of
-        global batches until then.
+        global batches until then. ``counted``: the script takes as many as its loader has.
         """
         epoch, skipped = self._passes, self._passes < self._schedule.start.pass_number
         if not skipped:
@@ -112,7 +119,7 @@ class TrainingLoop:
         if epoch and self.resumes_inside():
             self._restore_again()
         try:
-            yield from self.through_batches(reader, batch, order=order)
+            yield from self.through_batches(reader, batch, order=order, counted=counted)
         except GeneratorExit:  # the script left its loop
             if left is not None and self._engine.lockstep:
                 left(-(-self._reached // batch))
@@ -148,7 +155,13 @@ class TrainingLoop:
                 resumed.restore_random()
 
     def through_batches(
-        self, reader: Reader, batch: int | None, *, fixed: bool = False, order: Tensor | None = None
+        self,
+        reader: Reader,
+        batch: int | None,
+        *,
+        fixed: bool = False,
+        order: Tensor | None = None,
+        counted: bool = False,
     ) -> Iterator[Any]:
         """This worker's batches of one pass; ``order`` is that of an adopted script's loader."""
         parts, rates = self._parts, self._parts.rates
@@ -159,7 +172,7 @@ class TrainingLoop:
         behind = order is not None and self._passes < self._schedule.start.pass_number
         if self.epochs is None and not behind:
             self._restore_kept()
-        current = self._new_pass(reader, batch, fixed, order)
+        current = replace(self._new_pass(reader, batch, fixed, order), counted=counted)
         self._steps.follow_parameters()  # here all workers come by, also one without a batch
         trained = False
         rates.begin_pass(current, self._schedule.begin_at(current))
