@@ -246,13 +246,7 @@ class _ProfilingLeases(SampleLeases):
         self._profiling, self._trial = profiling, profiling.trial
 
     def of(
-        self,
-        ticket: int,
-        segment: Segment,
-        batch: int,
-        *,
-        fixed: bool = False,
-        counted: bool = False,
+        self, ticket: int, segment: Segment, batch: int, *, fixed: bool = False, **_: bool
     ) -> Iterator[Lease]:
         self._profiling.begin_pass(segment.end - segment.start, batch)
         return self._some(segment, fixed)
