@@ -14,7 +14,7 @@ from commands import PHALANX, phalanx, until
 from own_slurm import OwnSlurm
 from trained import assert_same_model
 
-SCRIPT = Path(__file__).with_name("slow_script.py")
+SCRIPT = Path(__file__).parents[1] / "ray_cluster" / "slow_script.py"
 LIMIT = 180.0
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -188,6 +188,7 @@ def test_dry_run_prints_what_is_submitted(slurm: OwnSlurm, tmp_path: Path) -> No
 def test_a_worker_that_fails_is_named(slurm: OwnSlurm, tmp_path: Path) -> None:
     script = tmp_path / "broken.py"
     script.write_text(SCRIPT.read_text().replace("epochs, pause =", "assert 0, 'no luck'\n    x ="))
+    script.with_name("small_model.py").write_text(SCRIPT.with_name("small_model.py").read_text())
     given = ["run", str(script), "--launcher", "slurm", "--workers", "2"]
     ended = phalanx(*given, cwd=tmp_path, limit=LIMIT, **slurm.variables)
     assert ended.returncode == 1

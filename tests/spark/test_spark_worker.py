@@ -16,31 +16,33 @@ import pytest
 from safetensors.torch import load
 
 from phalanx.core.run_folder.run_key import RunKey
-from phalanx.spark import orders as told
+from phalanx.spark import messages
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 FOLDER = Path(__file__).parent
 
 
-def _source(**options: Any) -> told.ModelSource:
+def _source(**options: Any) -> messages.ModelSource:
     chosen: dict[str, Any] = {
         "model": "spark_models:classifier", "model_options": {}, "optimizer": "adam",
         "optimizer_options": {"lr": 0.05}, "loss": "cross_entropy", "features": "features",
         "label": "label",
     }  # fmt: skip
-    return told.ModelSource(**{**chosen, **options})
+    return messages.ModelSource(**{**chosen, **options})
 
 
 def _rows(folder: Path, number: int, label: str = "int64") -> list[int]:
     draws = np.random.default_rng(number).normal(size=(100, 4)).astype(np.float32)
     labels = ((draws[:, 0] > 0).astype(int) + (draws[:, 1] > 0)).astype(label)
     batch = pa.record_batch({"features": pa.array(list(draws)), "label": labels})
-    with pa.ipc.new_file(str(folder / told.ROWS), batch.schema) as file:
+    with pa.ipc.new_file(str(folder / messages.ROWS), batch.schema) as file:
         file.write_batch(batch)
     return [100]
 
 
-def _train(folder: Path, workers: int, source: told.ModelSource, keras: bytes = b"") -> list[Path]:
+def _train(
+    folder: Path, workers: int, source: messages.ModelSource, keras: bytes = b""
+) -> list[Path]:
     """The folders that the workers leave."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
@@ -48,25 +50,25 @@ def _train(folder: Path, workers: int, source: told.ModelSource, keras: bytes = 
     folders = [folder / str(rank) for rank in range(workers)]
     for each in folders:
         each.mkdir()
-        (each / told.KERAS).write_bytes(keras)
+        (each / messages.KERAS).write_bytes(keras)
     tasks = [
-        told.TaskReport(address="127.0.0.1", port=port, rows=_rows(each, n), bytes=2400)
+        messages.TaskReport(address="127.0.0.1", port=port, rows=_rows(each, n), bytes=2400)
         for n, each in enumerate(folders)
     ]
-    training = told.TrainingOrders(
+    training = messages.TrainingRequest(
         source=source, strategy="allreduce", workers=workers, batch=20, epochs=6, seed=1,
         tls=False, store=None,
     )  # fmt: skip
     key, variables = RunKey.new().text(), {**os.environ, "PYTHONPATH": str(FOLDER)}
     started = []
     for rank, each in enumerate(folders):
-        orders = told.WorkerOrders(
+        request = messages.WorkerRequest(
             training=training, rank=rank, folder=str(each), tasks=tasks, key=key, parent=os.getpid()
         )
         words = [sys.executable, "-P", "-m", "phalanx.spark.worker"]
         child = subprocess.Popen(words, stdin=subprocess.PIPE, env=variables)
         assert child.stdin is not None
-        child.stdin.write(msgspec.json.encode(orders))
+        child.stdin.write(msgspec.json.encode(request))
         child.stdin.close()
         started.append(child)
     try:
@@ -79,10 +81,12 @@ def _train(folder: Path, workers: int, source: told.ModelSource, keras: bytes = 
     return folders
 
 
-def _figures(folder: Path) -> told.WorkerFigures:
-    failure = folder / told.FAILURE
+def _figures(folder: Path) -> messages.WorkerFigures:
+    failure = folder / messages.FAILURE
     assert not failure.exists(), failure.read_text()
-    return msgspec.json.decode((folder / told.FIGURES).read_bytes(), type=told.WorkerFigures)
+    return msgspec.json.decode(
+        (folder / messages.FIGURES).read_bytes(), type=messages.WorkerFigures
+    )
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -91,14 +95,14 @@ def test_rows_of_its_own(tmp_path: Path, workers: int) -> None:
     found = [_figures(folder) for folder in folders]
     assert [one.rows for one in found] == [100] * workers
     assert all(one.loss is not None and one.loss < 0.8 and one.width == 3 for one in found)
-    assert load((folders[0] / told.WEIGHTS).read_bytes())["0.weight"].shape == (8, 4)
-    assert not (folders[-1] / told.WEIGHTS).exists() or workers == 1
+    assert load((folders[0] / messages.WEIGHTS).read_bytes())["0.weight"].shape == (8, 4)
+    assert not (folders[-1] / messages.WEIGHTS).exists() or workers == 1
 
 
 def test_a_failure_of_one_is_told_by_one(tmp_path: Path) -> None:
     folders = _train(tmp_path, 2, _source(model="spark_models:Fails"))
     failures = [
-        msgspec.json.decode((each / told.FAILURE).read_bytes(), type=told.WorkerFailure)
+        msgspec.json.decode((each / messages.FAILURE).read_bytes(), type=messages.WorkerFailure)
         for each in folders
     ]
     assert [one.kind for one in failures] == ["peer", "script"]
@@ -116,7 +120,7 @@ def test_a_failure_of_one_is_told_by_one(tmp_path: Path) -> None:
 )
 def test_what_a_worker_refuses(tmp_path: Path, options: dict[str, Any], words: str) -> None:
     (folder,) = _train(tmp_path, 1, _source(**options))
-    assert words in (folder / told.FAILURE).read_text()
+    assert words in (folder / messages.FAILURE).read_text()
 
 
 def test_a_keras_model_with_its_own_optimizer_and_loss(
@@ -137,5 +141,5 @@ model.save({str(tmp_path / "made.keras")!r})
     found = [_figures(folder) for folder in folders]
     assert [one.rows for one in found] == [100, 100]
     assert all(one.loss is not None and one.loss < 0.8 and one.width == 3 for one in found)
-    weights = (folders[0] / told.WEIGHTS).read_bytes()
+    weights = (folders[0] / messages.WEIGHTS).read_bytes()
     assert weights.startswith(b"PK") and weights != keras

@@ -86,10 +86,16 @@ class TensorReader(Reader):
         self.shuffle, self.batch = options.shuffle, options.batch
         self.drop_last = options.drop_last
         self._seed, self._augment, self._form = seed, augment, form
+        self._options = options
 
     @property
     def augmented(self) -> bool:
         return self._augment is not None
+
+    def with_augment(self, augment: Augment, seed: int) -> TensorReader:
+        return TensorReader(
+            self.tensors, seed=seed, augment=augment, options=self._options, form=self._form
+        )
 
     def __len__(self) -> int:
         return len(self.tensors[0])
@@ -116,8 +122,12 @@ def order(samples: int, seed: int, number: int, shuffle: bool = True) -> Tensor:
 
 def as_reader(data: Any, *, seed: int = 0, augment: Augment | None = None) -> Reader:
     """A :class:`Reader` of ``data``, or an :class:`InputError` that says why there is none."""
-    if isinstance(data, Reader) and augment is None:
-        return data
+    if isinstance(data, Reader):
+        if augment is None:
+            return data
+        if (with_augment := getattr(data, "with_augment", None)) is not None:
+            augmented: Reader = with_augment(augment, seed)
+            return augmented
     if isinstance(data, DataLoader):
         return reader_of(data.dataset, loader_options(data), seed=seed, augment=augment)
     if isinstance(data, IterableDataset) or inspect.isgeneratorfunction(data):

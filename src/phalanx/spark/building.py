@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
 from phalanx.core.settings import KERAS_BACKEND
-from phalanx.spark.orders import ModelSource
+from phalanx.spark.messages import ModelSource
 
 Made = TypeVar("Made")
 CLASS_LOSSES = ("cross_entropy", "nll_loss", "multi_margin_loss")

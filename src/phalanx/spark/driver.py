@@ -14,7 +14,7 @@ import msgspec
 
 from phalanx.core.errors import InputError, MachineError, ScriptError
 from phalanx.core.run_folder.run_key import RunKey
-from phalanx.spark.orders import SCHEMA, TrainingOrders, WorkerFailure, WorkerFigures
+from phalanx.spark.messages import SCHEMA, TrainingRequest, WorkerFailure, WorkerFigures
 from phalanx.spark.task import work
 
 Content = TypeVar("Content")
@@ -63,12 +63,12 @@ def _slots(spark: Any) -> int:
 
 
 def train(
-    frame: Any, orders: TrainingOrders, keras: bytes | None, retries: int
+    frame: Any, request: TrainingRequest, keras: bytes | None, retries: int
 ) -> tuple[bytes, list[WorkerFigures]]:
     """Weights, and figures by worker. If an executor is lost, it begins again."""
-    rows = frame.repartition(orders.workers)
+    rows = frame.repartition(request.workers)
     for left in range(retries, -1, -1):
-        key, text = RunKey.new().text(), msgspec.json.encode(orders).decode()
+        key, text = RunKey.new().text(), msgspec.json.encode(request).decode()
         function = partial(work, training=text, key=key, keras=keras)
         try:
             return _read(rows.mapInArrow(function, SCHEMA, barrier=True).collect())
@@ -77,7 +77,7 @@ def train(
         except (InputError, ScriptError):
             raise
         except Exception as error:
-            lost = _loss_in(str(error), orders.workers)
+            lost = _loss_in(str(error), request.workers)
             if not lost:
                 raise
         if not left:
@@ -85,10 +85,10 @@ def train(
                 f"Spark lost an executor, and retries={retries}: {lost}",
                 "Read the executors' logs: too little memory is the most frequent reason.",
             )
-        where = "its newest checkpoint" if orders.store else "the start (there is no store=)"
+        where = "its newest checkpoint" if request.store else "the start (there is no store=)"
         words = f"phalanx: Spark lost an executor; the training begins again from {where}"
         print(words, file=sys.stderr, flush=True)
-        check_slots(frame.sparkSession, orders.workers, PATIENCE)
+        check_slots(frame.sparkSession, request.workers, PATIENCE)
     raise AssertionError("not reached")
 
 

@@ -16,7 +16,7 @@ from phalanx.core.errors import InputError
 from phalanx.core.spec import parse_spec
 from phalanx.spark.building import check_names
 from phalanx.spark.driver import check_slots, train
-from phalanx.spark.orders import KERAS, ModelSource, TrainingOrders
+from phalanx.spark.messages import KERAS, ModelSource, TrainingRequest
 from phalanx.spark.transformer import Model, check_column, with_array
 
 _PARAMS = {
@@ -97,9 +97,9 @@ class Estimator(SparkEstimator, DefaultParamsWritable, DefaultParamsReadable):  
         chosen["strategy"] = parse_spec(chosen["strategy"]).text
         chosen["workers"] = check_slots(dataset.sparkSession, chosen["workers"])
         chosen["store"] = chosen["store"] and self._run_folder(chosen["store"])
-        orders = TrainingOrders(source=source, tls=_encrypts(dataset.sparkSession), **chosen)
+        request = TrainingRequest(source=source, tls=_encrypts(dataset.sparkSession), **chosen)
         frame = frame.select(frame[array].alias(source.features), source.label)
-        return Model(source, *train(frame, orders, keras and base64.b64decode(keras), retries))
+        return Model(source, *train(frame, request, keras and base64.b64decode(keras), retries))
 
     def _run_folder(self, store: str) -> str:
         """A new one for each fit: what another one left is not gone on from."""

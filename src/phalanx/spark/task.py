@@ -6,7 +6,6 @@ It returns why a worker has failed instead of raising it: Spark would do the who
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,45 +15,47 @@ from typing import Any
 
 import msgspec
 
+from phalanx.core.addresses import look_up, own_addresses
 from phalanx.core.errors import InputError
 from phalanx.core.hosts_settings import ADDRESS
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import THREADS
-from phalanx.spark.orders import (
+from phalanx.launch.cluster.node import port_of
+from phalanx.spark.messages import (
     FAILURE,
     FIGURES,
     KERAS,
     ROWS,
     WEIGHTS,
     TaskReport,
-    TrainingOrders,
+    TrainingRequest,
     WorkerFailure,
-    WorkerOrders,
+    WorkerRequest,
 )
 
 PART_BYTES = 16 << 20
 
 
 def work(batches: Iterator[Any], training: str, key: str, keras: bytes | None) -> Iterator[Any]:
-    """For ``mapInArrow(barrier=True)``: rows of ``orders.SCHEMA``."""
+    """For ``mapInArrow(barrier=True)``: rows of ``messages.SCHEMA``."""
     from pyspark import BarrierTaskContext
 
     context = BarrierTaskContext.get()
-    orders, rank = msgspec.json.decode(training, type=TrainingOrders), context.partitionId()
+    request, rank = msgspec.json.decode(training, type=TrainingRequest), context.partitionId()
     local = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0] or None
     with tempfile.TemporaryDirectory(prefix="phalanx-", dir=local) as name:
         folder = Path(name)
         if keras is not None:
             (folder / KERAS).write_bytes(keras)
-        mine = _report(batches, folder, context.getTaskInfos()[rank].address, rank, orders.store)
+        mine = _report(batches, folder, context.getTaskInfos()[rank].address, rank, request.store)
         said = context.allGather(msgspec.json.encode(mine).decode())
         tasks = [msgspec.json.decode(each, type=TaskReport) for each in said]
         if any(task.problem for task in tasks):
             if mine.problem:
                 yield _row(rank, "failure", msgspec.json.encode(mine.problem))
             return
-        worker = WorkerOrders(
-            training=orders, rank=rank, folder=name, tasks=tasks, key=key, parent=os.getpid()
+        worker = WorkerRequest(
+            training=request, rank=rank, folder=name, tasks=tasks, key=key, parent=os.getpid()
         )
         yield from _left(folder, rank, _run(worker, context.cpus()))
 
@@ -68,7 +69,7 @@ def _report(
     except InputError as error:
         problem = WorkerFailure(kind="input", text=error.cause, remedy=error.remedy)
         return TaskReport(address="", port=0, rows=rows, bytes=size, problem=problem)
-    port, resume = (_free_port(address), _newest(store)) if rank == 0 else (0, None)
+    port, resume = (0, None) if rank else (port_of(address), _newest(store))
     return TaskReport(address=address, port=port, rows=rows, bytes=size, resume=resume)
 
 
@@ -90,8 +91,6 @@ def _write(batches: Iterator[Any], file: Path) -> tuple[list[int], int]:
 
 def _own_address(place: str) -> str:
     """The address by which Spark's other processes know this executor."""
-    from phalanx.train.start.own_address import look_up, own_addresses
-
     if given := os.environ.get(ADDRESS):
         return given
     host, own = place.rpartition(":")[0].strip("[]") or place, own_addresses()
@@ -104,12 +103,6 @@ def _own_address(place: str) -> str:
     )
 
 
-def _free_port(address: str) -> int:
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as one:
-        one.bind((address, 0))
-        return int(one.getsockname()[1])
-
-
 def _newest(store: str | None) -> str | None:
     from phalanx.train.checkpoint.checkpoint_index import newest_valid
 
@@ -119,7 +112,7 @@ def _newest(store: str | None) -> str | None:
         return None  # it ended before it wrote one
 
 
-def _run(orders: WorkerOrders, cpus: int) -> int:
+def _run(request: WorkerRequest, cpus: int) -> int:
     """The exit code of the worker, which does not outlive this process."""
     variables = {**os.environ, **dict.fromkeys(THREADS, str(cpus))}
     # Where Spark has put what the user sent along.
@@ -127,7 +120,7 @@ def _run(orders: WorkerOrders, cpus: int) -> int:
     words = [sys.executable, "-P", "-m", "phalanx.spark.worker"]
     child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=2, env=variables)
     try:
-        child.communicate(msgspec.json.encode(orders))
+        child.communicate(msgspec.json.encode(request))
         return child.returncode
     finally:
         child.kill()

@@ -15,6 +15,7 @@ from phalanx.core.errors import InputError
 from phalanx.data.blocks.arrow import ArrowReader
 from phalanx.data.blocks.block import Block, Columns
 from phalanx.data.blocks.block_data import BlockData
+from phalanx.data.blocks.read import WINDOW_BYTES
 from phalanx.spark.building import (
     as_inputs,
     check_numbers,
@@ -23,17 +24,14 @@ from phalanx.spark.building import (
     optimizer_of,
     torch_model,
 )
-from phalanx.spark.orders import KERAS, ROWS, WEIGHTS, WorkerFigures, WorkerOrders
+from phalanx.spark.messages import KERAS, ROWS, WEIGHTS, WorkerFigures, WorkerRequest
 from phalanx.train.api.run import Run
 
-WINDOW_BYTES = 128 << 20
-"""Rows that are shuffled together; two such windows are in memory."""
 
-
-def train(orders: WorkerOrders) -> tuple[WorkerFigures, bytes]:
-    training, source = orders.training, orders.training.source
-    trainee = (TorchTrainee if source.model else KerasTrainee)(orders)
-    run, data = trainee.run, _data(orders)
+def train(request: WorkerRequest) -> tuple[WorkerFigures, bytes]:
+    training, source = request.training, request.training.source
+    trainee = (TorchTrainee if source.model else KerasTrainee)(request)
+    run, data = trainee.run, _data(request)
     began, seen, total, samples = time.monotonic(), 0, 0.0, 0
     for _ in run.epochs(training.epochs):
         seen, total = 0, 0.0
@@ -43,22 +41,22 @@ def train(orders: WorkerOrders) -> tuple[WorkerFigures, bytes]:
             seen, total, samples = seen + counted, total + loss * counted, samples + counted
     seconds = time.monotonic() - began
     # Not of a batch: a run that goes on from its last checkpoint has none.
-    row = next(data.read_block(block) for block in data.blocks if block.home == orders.rank)
+    row = next(data.read_block(block) for block in data.blocks if block.home == request.rank)
     width = trainee.width(as_inputs(row[source.features][:1].to(run.device), trainee.model))
     figures = WorkerFigures(
         rows=seen, seconds=round(seconds, 3), samples_per_second=round(samples / seconds, 1),
-        loss=total / seen if seen else None, width=width, resumed=orders.tasks[0].resume,
+        loss=total / seen if seen else None, width=width, resumed=request.tasks[0].resume,
     )  # fmt: skip
     return figures, trainee.weights()
 
 
-def _data(orders: WorkerOrders) -> BlockData:
-    source, tasks = orders.training.source, orders.tasks
+def _data(request: WorkerRequest) -> BlockData:
+    source, tasks = request.training.source, request.tasks
     names, rows = [source.features, source.label], sum(sum(task.rows) for task in tasks)
     # Of all tasks, so that all workers have the same windows.
     row_bytes = max(1, sum(task.bytes for task in tasks) // max(1, rows))
     return BlockData(
-        SparkRows(orders, names, row_bytes), window=max(1, WINDOW_BYTES // row_bytes),
+        SparkRows(request, names, row_bytes), window=max(1, WINDOW_BYTES // row_bytes),
         form=lambda found: tuple(found[name] for name in names),
     )  # fmt: skip
 
@@ -66,15 +64,15 @@ def _data(orders: WorkerOrders) -> BlockData:
 class SparkRows:
     """The record batches of all tasks as blocks; those of this worker's own task can be read."""
 
-    def __init__(self, orders: WorkerOrders, columns: list[str], row_bytes: int) -> None:
-        self.row_bytes, self._rank = row_bytes, orders.rank
+    def __init__(self, request: WorkerRequest, columns: list[str], row_bytes: int) -> None:
+        self.row_bytes, self._rank = row_bytes, request.rank
         self.blocks = [
             Block(f"partition {home}", number, count, home)
-            for home, task in enumerate(orders.tasks)
+            for home, task in enumerate(request.tasks)
             for number, count in enumerate(task.rows)
         ]
-        self._file = str(Path(orders.folder) / ROWS)
-        mine = orders.tasks[orders.rank].rows
+        self._file = str(Path(request.folder) / ROWS)
+        mine = request.tasks[request.rank].rows
         self._reader = ArrowReader([self._file], columns) if mine else None
 
     def read(self, block: Block) -> Columns:
@@ -90,8 +88,8 @@ class SparkRows:
 
 
 class TorchTrainee:
-    def __init__(self, orders: WorkerOrders) -> None:
-        source = orders.training.source
+    def __init__(self, request: WorkerRequest) -> None:
+        source = request.training.source
         self.model, self._loss = torch_model(source), loss_of(source)
         self.run = phalanx.join(self.model, optimizer_of(source, self.model))
 
@@ -115,14 +113,14 @@ class TorchTrainee:
 class KerasTrainee:
     """The model's own ``train_step``, loss and optimizer, on Keras' torch backend."""
 
-    def __init__(self, orders: WorkerOrders) -> None:
+    def __init__(self, request: WorkerRequest) -> None:
         from phalanx.adapters.keras.optimizers import read_state, rule_of
         from phalanx.adapters.keras.torch_backend import TorchGuest
         from phalanx.train.keras.seeds import KerasSeeds
         from phalanx.train.loop.assembly import build_worker
         from phalanx.train.start.environment import detect
 
-        self._folder, self._done = Path(orders.folder), 0
+        self._folder, self._done = Path(request.folder), 0
         self.model = keras_model(self._folder / KERAS)
         guest = self._guest = TorchGuest(self.model)
         self._rule = rule_of(self.model.optimizer, guest.variables, guest.parameters)

@@ -28,7 +28,7 @@ from safetensors.torch import load
 from phalanx.core.errors import InputError
 from phalanx.data.blocks.arrow import to_columns
 from phalanx.spark.building import CLASS_LOSSES, as_inputs, check_numbers, keras_model, torch_model
-from phalanx.spark.orders import KERAS, ModelSource, WorkerFigures
+from phalanx.spark.messages import KERAS, ModelSource, WorkerFigures
 
 ARRAY = "__phalanx_features"
 MOST_ROWS = 4096

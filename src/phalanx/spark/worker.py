@@ -1,6 +1,6 @@
 """``python -m phalanx.spark.worker``: the process that trains, beside the task that started it.
 
-Its orders come on standard input. What it leaves is in the task's folder: weights (of the first
+Its request comes on standard input. What it leaves is in the task's folder: weights (of the first
 worker), figures, or why it failed.
 """
 
@@ -20,61 +20,61 @@ from phalanx.core.errors import InputError, NotFinite, PeerLost, RunStopped
 from phalanx.core.run_folder.run_key import KEY_VARIABLE
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
-from phalanx.spark.orders import FAILURE, FIGURES, WEIGHTS, WorkerFailure, WorkerOrders
+from phalanx.spark.messages import FAILURE, FIGURES, WEIGHTS, WorkerFailure, WorkerRequest
 
 
 def main() -> int:
-    orders = msgspec.json.decode(sys.stdin.buffer.read(), type=WorkerOrders)
-    die_with_parent(orders.parent)
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=WorkerRequest)
+    die_with_parent(request.parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to answer
-    folder, store = Path(orders.folder), orders.training.store
+    folder, store = Path(request.folder), request.training.store
     paths = RunPaths(Path(store) if store else folder / "run").make()
-    _take_place(orders, paths)
+    _take_place(request, paths)
     try:
-        _train(orders, folder)
+        _train(request, folder)
     except BaseException as error:
         failure = _described(error)
         # The last line is what the other workers hear of it.
-        paths.traceback_of(orders.rank).write_text(failure.text + "\n", encoding="utf-8")
+        paths.traceback_of(request.rank).write_text(failure.text + "\n", encoding="utf-8")
         (folder / FAILURE).write_bytes(msgspec.json.encode(failure))
         return 1
     return 0
 
 
-def _take_place(orders: WorkerOrders, paths: RunPaths) -> None:
+def _take_place(request: WorkerRequest, paths: RunPaths) -> None:
     """In variables of this process, as a launcher of ours gives them."""
-    training, first, own = orders.training, orders.tasks[0], orders.tasks[orders.rank]
+    training, first, own = request.training, request.tasks[0], request.tasks[request.rank]
     chosen = RunSettings(
         strategy=training.strategy, seed=training.seed, resume=first.resume,
         checkpoint_epochs=1 if training.store else 0,
     )  # fmt: skip
     os.environ |= {
-        settings.RANK: str(orders.rank),
+        settings.RANK: str(request.rank),
         settings.WORKERS: str(training.workers),
         settings.RUN_FOLDER: str(paths.folder),
         settings.MACHINE: own.address,
         settings.SETTINGS: chosen.to_json(),
         hosts.MEET: hosts.endpoint(first.address, first.port),
         hosts.ADDRESS: own.address,
-        hosts.MEMBERS: ",".join(dict.fromkeys(task.address for task in orders.tasks)),
+        hosts.MEMBERS: ",".join(dict.fromkeys(task.address for task in request.tasks)),
         hosts.TLS: "1" if training.tls else "0",
-        KEY_VARIABLE: orders.key,
+        KEY_VARIABLE: request.key,
     }
 
 
-def _train(orders: WorkerOrders, folder: Path) -> None:
+def _train(request: WorkerRequest, folder: Path) -> None:
     import torch
 
     from phalanx.core.script.startup import run_startup
     from phalanx.spark.training import train
 
     if torch.cuda.is_available():
-        before = [task.address for task in orders.tasks[: orders.rank]]
-        local = before.count(orders.tasks[orders.rank].address)
+        before = [task.address for task in request.tasks[: request.rank]]
+        local = before.count(request.tasks[request.rank].address)
         os.environ[settings.DEVICE] = f"cuda:{local % torch.cuda.device_count()}"
     run_startup()
-    figures, weights = train(orders)
-    if orders.rank == 0:
+    figures, weights = train(request)
+    if request.rank == 0:
         (folder / WEIGHTS).write_bytes(weights)
     (folder / FIGURES).write_bytes(msgspec.json.encode(figures))
 

@@ -30,7 +30,7 @@ def test_the_search_is_virtual_and_its_confirmation_real(tmp_path: Path) -> None
     ]
     assert (found["simulated"], found["spec"], found["confirmed"]) == (True, "async", True)
     seconds = {t["stage"]: t["seconds"] for t in found["tried"] if t["strategy"] == "allreduce"}
-    assert seconds["baseline"] > 20 > seconds["confirm"], "20 steps of a second and more"
+    assert seconds["baseline"] > 20, "20 steps of a virtual second and more"
 
     runs = tmp_path / "runs"
     for study, part, kind in (("study", [0, 1, 2], True), ("confirm_study", [3, 4], False)):

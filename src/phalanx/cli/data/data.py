@@ -47,8 +47,9 @@ def inspect(
                 f"Give all files the columns of {blocks[0].source}: {_words(columns)}.",
             )
     rows, files = sum(block.rows for block in blocks), {block.source for block in blocks}
-    output.say(f"{len(files)} files, {len(blocks)} blocks, {rows:,} rows, "
-               f"about {size(rows * reader.row_bytes)} in memory")  # fmt: skip
+    counts = {"file": len(files), "block": len(blocks), "row": rows}
+    parts = [f"{number:,} {what}{'s' * (number != 1)}" for what, number in counts.items()]
+    output.say(f"{', '.join(parts)}, about {size(rows * reader.row_bytes)} in memory")
     for name, kind in columns.items():
         output.say(f"  {name}: {kind}")
     whole = fits_in_memory(reader)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,9 @@ def arrow(name: str = "pyarrow") -> Any:
 class ParquetReader:
     def __init__(self, sources: Sequence[str], columns: Sequence[str] | None) -> None:
         self._columns = columns
-        self._metadata: dict[str, Any] = {source: self._open(source).metadata for source in sources}
+        self._metadata: dict[str, Any] = {}
+        for source in sources:
+            self._metadata[source] = self._open(source).metadata
         self.blocks = [
             Block(source, number, found.row_group(number).num_rows)
             for source, found in self._metadata.items()
@@ -50,7 +53,7 @@ class ParquetReader:
 
         file = open_file(source) if is_remote(source) else source
         with _named(source):
-            return pq.ParquetFile(file, metadata=getattr(self, "_metadata", {}).get(source))
+            return pq.ParquetFile(file, metadata=self._metadata.get(source))
 
     def read(self, block: Block) -> Columns:
         with _named(block.source):
@@ -97,25 +100,18 @@ def _mapped(source: str) -> Any:
         return (pa.ipc.open_stream if is_stream else pa.ipc.open_file)(file).read_all()
 
 
-class _named:  # noqa: N801  (a context manager, used like a function)
+@contextmanager
+def _named(source: str) -> Iterator[None]:
     """What Arrow says of a file that it cannot read, with the name of the file."""
-
-    def __init__(self, source: str) -> None:
-        self._source = source
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type | None, error: BaseException | None, _: Any) -> None:
-        pa = arrow()
-
-        if isinstance(error, FileNotFoundError):
-            raise InputError(f"no file {self._source}", "Check the path.") from error
-        if isinstance(error, pa.ArrowException | OSError):
-            raise InputError(
-                f"cannot read {self._source}: {str(error).partition(chr(10))[0]}",
-                "Check that the file is whole: phalanx data inspect FILE",
-            ) from error
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise InputError(f"no file {source}", "Check the path.") from error
+    except (arrow().ArrowException, OSError) as error:
+        raise InputError(
+            f"cannot read {source}: {str(error).partition(chr(10))[0]}",
+            "Check that the file is whole: phalanx data inspect FILE",
+        ) from error
 
 
 def _check_columns(source: str, there: Sequence[str], wanted: Sequence[str] | None) -> None:

@@ -61,13 +61,11 @@ class BlockData(Reader):
     def __len__(self) -> int:
         return int(self._offsets[-1])
 
-    def augmented(self, augment: Augment | None, seed: int) -> BlockData:
-        self._augment, self._seed = augment, seed
-        return self
-
-    @property
-    def pinned(self) -> bool:
-        return any(block.home is not None for block in self.blocks)
+    def with_augment(self, augment: Augment, seed: int) -> BlockData:
+        data = copy.copy(self)
+        data._augment, data._seed = augment, seed
+        data._read_by(self._windows)
+        return data
 
     # -- the order of a pass -----------------------------------------------------------------
 

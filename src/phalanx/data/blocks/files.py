@@ -47,7 +47,7 @@ def find_files(url: str, suffixes: tuple[str, ...]) -> list[str]:
     found = _find_remote(url, suffixes) if is_remote(url) else _find_local(url, suffixes)
     if not found:
         raise InputError(
-            f"no {' or '.join(suffixes)} files are at {url}",
+            f"there is no file {url}, and no folder with files that end in {', '.join(suffixes)}",
             "Give a file, the folder that holds the files itself, or a glob such as 'FOLDER/**/*'.",
         )
     return sorted(found)

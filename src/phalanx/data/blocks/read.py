@@ -26,7 +26,7 @@ FORMATS = Registry(
 )
 SUFFIXES = {
     ".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow", ".feather": "arrow",
-    ".ipc": "arrow", ".tfrecord": "tfrecord", ".tfrecords": "tfrecord",
+    ".ipc": "arrow", ".tfrecord": "tfrecord", ".tfrecords": "tfrecord", ".tfrec": "tfrecord",
 }  # fmt: skip
 WINDOW_BYTES = 64 << 20
 """Rows that are shuffled together; three such windows are in memory, and one that is read."""
@@ -105,7 +105,7 @@ def format_of(source: str) -> str:
             return kind
     raise InputError(
         f"the name of {source} does not say what it is",
-        f'Name its format: format="parquet" ({", ".join(FORMATS.names())}).',
+        f"Let the name end in {', '.join(SUFFIXES)}; or read(URL, format=…) in a script.",
     )
 
 

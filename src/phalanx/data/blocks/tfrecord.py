@@ -22,7 +22,6 @@ from phalanx.data.blocks.example_proto import BYTES, FLOATS, Feature, parse
 from phalanx.data.blocks.example_wire import RecordError, decode
 from phalanx.data.blocks.files import is_remote, open_file, package, read_range, size_of
 
-SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec")
 HEADER, FOOTER = 12, 4
 LONGEST = (1 << 31) - 1
 """Bytes of a record; protobuf reads no more."""

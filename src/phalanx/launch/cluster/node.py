@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-import psutil
-
 from phalanx.agent.machine.reach import free_port
 from phalanx.core import hosts_settings as hosts
 from phalanx.core import settings
+from phalanx.core.addresses import look_up, own_addresses
 from phalanx.core.errors import InputError
 from phalanx.core.hosts_settings import endpoint
 from phalanx.core.run_folder.run_key import KEY_FILE_VARIABLE, KEY_VARIABLE
@@ -33,18 +31,14 @@ def own_address(name: str, *, alone: bool) -> str:
     """
     if alone:
         return LOOPBACK
-    families = (socket.AF_INET, socket.AF_INET6)
-    cards = [card for each in psutil.net_if_addrs().values() for card in each]
-    own = {card.address.partition("%")[0] for card in cards if card.family in families}
-    said = os.environ.get(hosts.ADDRESS, "").strip()
+    own, said = own_addresses(), os.environ.get(hosts.ADDRESS, "").strip()
     try:
         if said:
             network = ipaddress.ip_network(said, strict=False)
             found = [a for a in sorted(own) if ipaddress.ip_address(a) in network]
         else:
-            known = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-            found = [str(answer[4][0]) for answer in known]
-    except (OSError, ValueError):
+            found = look_up(name)
+    except ValueError:
         found = []
     for address in found:
         if address in own and not ipaddress.ip_address(address).is_loopback:

@@ -129,19 +129,19 @@ class RayLauncher(Launcher):
         yield from self._until([port], "Ray starts its processes")
         members = list(dict.fromkeys(note.address for note in self._notes))
         meeting = Meeting(address=first, port=ray.get(port), members=members, ahead=found[0][2])
-        orders = self._orders(launch, paths, meeting)
-        begun = [a.start.remote(order) for a, order in zip(self._actors, orders, strict=True)]
+        requests = self._requests(launch, paths, meeting)
+        begun = [a.start.remote(request) for a, request in zip(self._actors, requests, strict=True)]
         yield from self._until(begun, "Ray starts the workers")
         ray.get(begun)
         write_down_nodes(launch, job.plan, paths, self._notes, None)
-        self._offsets = [streamed(n, o, s) for n, o, s in self._streams(orders)]
+        self._offsets = [streamed(n, o, s) for n, o, s in self._streams(requests)]
         self._started = True
 
-    def _streams(self, orders: list[dict[str, Any]]) -> Iterator[tuple[SeatNote, bool, bool]]:
-        for note, order, shared in zip(self._notes, orders, self._shared, strict=True):
-            yield note, order["local"][0] == 0, shared
+    def _streams(self, requests: list[dict[str, Any]]) -> Iterator[tuple[SeatNote, bool, bool]]:
+        for note, request, shared in zip(self._notes, requests, self._shared, strict=True):
+            yield note, request["local"][0] == 0, shared
 
-    def _orders(self, launch: Launch, paths: RunPaths, meeting: Meeting) -> list[dict[str, Any]]:
+    def _requests(self, launch: Launch, paths: RunPaths, meeting: Meeting) -> list[dict[str, Any]]:
         key, script = RunKey.new().text(), Path(launch.script)
         files = [path for path in paths.source.rglob("*") if path.is_file()]
         project = {path.relative_to(paths.source).as_posix(): path.read_bytes() for path in files}

@@ -54,20 +54,25 @@ class PassLanes:
         """How the rows come, in words."""
         if self._lanes.pinned:
             return "each worker reads the rows that it has: shares follow them, and balance is off"
-        shuffled = (
-            f"shuffled in windows of {self._data.window:,}" if self._data.shuffle else "as is"
-        )
-        alike = "; batches are others than with one worker" if self._lanes.workers > 1 else ""
-        return f"{len(self._order):,} rows are read by blocks, {shuffled}{alike}"
+        rows, window = len(self._order), self._data.window
+        within = f" in windows of {window:,}" if window < rows else ""
+        order = f"shuffled{within}" if self._data.shuffle else "in the order of the files"
+        several = "; which rows share a batch depends on the number of workers"
+        return f"{rows:,} rows are read by blocks, {order}{several * (self._lanes.workers > 1)}"
+
+    @property
+    def pinned(self) -> bool:
+        """Whether only one worker can read each row."""
+        return self._lanes.pinned
 
     @property
     def cells(self) -> NDArray[np.int64]:
         return self._lanes.cells
 
     @property
-    def left(self) -> list[int] | None:
-        """Rows that each worker has left, where only it can read them."""
-        return self._lanes.left() if self._lanes.pinned else None
+    def left(self) -> list[int]:
+        """Rows that each worker has left, where they are pinned."""
+        return self._lanes.left()
 
     def left_in(self, cells: NDArray[np.int64]) -> list[int]:
         with self._using(cells):

@@ -115,7 +115,7 @@ class SharedSampleLeases(SampleLeases):
         lanes = self._claims.lanes
         return lockstep(
             segment, batch, self._arena.rank, shares, active.every, least=self._claims.least,
-            fixed=fixed, left=lanes.left if lanes is not None else None,
+            fixed=fixed, left=lanes.left if lanes is not None and lanes.pinned else None,
         )  # fmt: skip
 
     def use_lanes(self, lanes: PassLanes | None) -> None:

@@ -124,7 +124,7 @@ class SharedLeases:
         """Whether there are samples to give out that this worker cannot read. It waits for them:
         one counter is enough only if no worker is a stretch ahead of it."""
         counter, lanes = self._counter(), self.lanes
-        if lanes is None or lanes.left is None or counter.cut == ticket:
+        if lanes is None or not lanes.pinned or counter.cut == ticket:
             return False
         if counter.ticket != ticket or counter.position >= segment.end:
             return counter.ticket < ticket
@@ -207,7 +207,7 @@ class SharedLeases:
 
     def _store(self, counter: Counter) -> None:
         self._cells[:] = (counter.ticket, counter.position, counter.end, counter.cut)
-        if self.lanes is not None and self.lanes.left is not None:
+        if self.lanes is not None and self.lanes.pinned:
             self._arena.wake()
 
 

@@ -92,6 +92,8 @@ class TrainingSchedule:
             raise InputError("'single' has one worker", "Use another strategy.")
         if current.fixed:
             check_fixed(spec)
+        if current.lanes is not None and current.lanes.pinned:
+            check_pinned(spec)
         if not spec.on_straggler:
             boundaries(spec, self.epochs, current.samples, current.batch)
         if all(phase.traits.any_optimizer for phase in spec.phases):
@@ -109,4 +111,13 @@ def check_fixed(spec: Spec) -> None:
         raise InputError(
             f"fixed=True excludes {free}, where a worker takes the next samples when it is free",
             "Use allreduce, bsp, localsgd or diloco.",
+        )
+
+
+def check_pinned(spec: Spec) -> None:
+    """Rows that one worker has cannot be shared out inside a group."""
+    if any(phase.name == "groups" for phase in spec.phases):
+        raise InputError(
+            "groups share out batches among their workers, and each worker has rows of its own",
+            "Use allreduce, bsp, async, ssp, localsgd or diloco.",
         )

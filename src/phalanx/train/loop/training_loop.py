@@ -17,7 +17,7 @@ from phalanx.train.control.rendezvous import EPOCH_DONE
 from phalanx.train.engine.engine import NEVER
 from phalanx.train.guards.nonfinite import SOUND, bad_weights
 from phalanx.train.loop.passes import Pass, batch_of, check_sizes, new_pass
-from phalanx.train.loop.schedule import check_fixed
+from phalanx.train.loop.schedule import check_fixed, check_pinned
 from phalanx.train.loop.stretches import Source, Stretches, WorkerParts
 
 
@@ -215,6 +215,8 @@ class TrainingLoop:
             )  # fmt: skip
         else:
             current = Pass(number, epoch, reader, len(order), wanted, order, adopted=True)
+        if current.lanes is not None and current.lanes.pinned:
+            check_pinned(self._schedule.spec)
         if note := getattr(current.lanes or reader, "note", None):
             self._figures.say_once(note)
         self._figures.plan(current)

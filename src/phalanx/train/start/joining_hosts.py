@@ -20,6 +20,7 @@ import torch
 
 from phalanx.core import hosts_settings as names
 from phalanx.core import settings, stopping
+from phalanx.core.addresses import own_addresses
 from phalanx.core.errors import InputError, MachineLost, PhalanxError
 from phalanx.core.run_folder.agreed_run import agreed_run
 from phalanx.core.run_folder.run_key import KEY_VARIABLE, RunKey, key_from
@@ -34,7 +35,7 @@ from phalanx.sync.connect.listener import Listener
 from phalanx.sync.store.remote.servers import Wish
 from phalanx.sync.store.remote.store_server import StoreServer
 from phalanx.train.start.launcher_env import Seat
-from phalanx.train.start.own_address import machine_of, meeting_address, own_address, own_addresses
+from phalanx.train.start.own_address import machine_of, meeting_address, own_address
 
 if TYPE_CHECKING:
     from phalanx.pool.machine import Pool

@@ -8,13 +8,11 @@ no other machine could reach them.
 from __future__ import annotations
 
 import ipaddress
-import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import psutil
-
 from phalanx.core import hosts_settings as hosts
+from phalanx.core.addresses import look_up
 from phalanx.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,22 +25,6 @@ _REMEDY = (
     f"Set {hosts.ADDRESS} to this machine's address, or to the network it is in "
     f"(10.0.0.0/24, the same for all), or {hosts.POOL} to a blueprint that has this machine."
 )
-
-
-def own_addresses() -> list[str]:
-    """Every address of this machine, loopback included."""
-    families = (socket.AF_INET, socket.AF_INET6)
-    found = [a for each in psutil.net_if_addrs().values() for a in each if a.family in families]
-    return [one.address.partition("%")[0] for one in found]
-
-
-def look_up(name: str) -> list[str]:
-    """The addresses that ``name`` stands for; none for an unknown name."""
-    try:
-        answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        return []
-    return list(dict.fromkeys(str(answer[4][0]).partition("%")[0] for answer in answers))
 
 
 def own_address(

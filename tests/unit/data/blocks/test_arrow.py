@@ -13,7 +13,7 @@ from phalanx.core.errors import InputError
 from phalanx.data.blocks.arrow import ArrowReader, ParquetReader, to_columns
 from phalanx.data.blocks.block_data import BlockData
 from phalanx.data.blocks.read import read
-from phalanx.data.reader import TensorReader
+from phalanx.data.reader import TensorReader, as_reader
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -138,3 +138,14 @@ def test_files_that_are_refused(tmp_path: Path) -> None:
     (tmp_path / "what").write_text("")
     with pytest.raises(InputError, match="does not say what it is"):
         read(str(tmp_path / "what"))
+
+
+@pytest.mark.parametrize("by", ["sample", "block"])
+def test_augmented_by_sample(tmp_path: Path, by: str) -> None:
+    """The random numbers are those of the sample, however it is read."""
+    pq.write_table(table(), tmp_path / "a.parquet", row_group_size=7)
+    data = read(str(tmp_path), columns=("x", "n"), by=by)  # type: ignore[arg-type]
+    reader = as_reader(data, seed=3, augment=lambda x, draws: x + draws.samples[:, None])
+    x, n = reader.fetch(torch.tensor([40, 2, 9]), 0)
+    assert n.tolist() == [40, 2, 9] and torch.equal(x[:, 0], 2.0 * n)
+    assert data.fetch(torch.tensor([40]), 0)[0][0, 0] == 40.0  # as it was

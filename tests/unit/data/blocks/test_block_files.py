@@ -229,5 +229,5 @@ def test_urls_are_found_and_read_through_fsspec(tmp_path: Path) -> None:
     assert size_of(source) == len(CONTENT)
     assert read_range(source, 5, 9) == CONTENT[5:14]
     for missing in ("none", "*.none"):
-        with pytest.raises(InputError, match=r"no \.rec files"):
+        with pytest.raises(InputError, match=r"end in \.rec"):
             find_files(f"{base}/{missing}", (".rec",))

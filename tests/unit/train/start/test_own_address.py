@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phalanx.core.addresses import own_addresses
 from phalanx.core.errors import InputError
 from phalanx.pool.machine import Machine, Pool
-from phalanx.train.start.own_address import machine_of, meeting_address, own_address, own_addresses
+from phalanx.train.start.own_address import machine_of, meeting_address, own_address
 
 ADDRESSES = ["127.0.0.1", "10.77.0.3", "192.0.2.3", "::1", "fd00::3"]
 POOL = Pool(

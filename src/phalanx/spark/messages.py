@@ -1,4 +1,4 @@
-"""What the driver tells the tasks, a task its worker's process, and these the driver: JSON."""
+"""JSON messages: driver to tasks, a task to its worker's process, and these back to the driver."""
 
 from __future__ import annotations
 
@@ -8,13 +8,8 @@ from msgspec import Struct
 
 SCHEMA = "worker int, part int, kind string, data binary"
 """Of the rows that a task returns: ``kind`` is weights, figures or failure."""
-ROWS, WEIGHTS, KERAS, FIGURES, FAILURE = (
-    "rows.arrow",
-    "weights",
-    "model.keras",
-    "figures",
-    "failure",
-)
+ROWS, WEIGHTS, KERAS = "rows.arrow", "weights", "model.keras"
+FIGURES, FAILURE = "figures", "failure"
 """Files in the folder of a task."""
 
 
@@ -31,7 +26,7 @@ class ModelSource(Struct, frozen=True, kw_only=True):
     label: str
 
 
-class TrainingOrders(Struct, frozen=True, kw_only=True):
+class TrainingRequest(Struct, frozen=True, kw_only=True):
     """From the driver to all tasks."""
 
     source: ModelSource
@@ -66,10 +61,10 @@ class TaskReport(Struct, frozen=True, kw_only=True):
     """Why its worker cannot begin."""
 
 
-class WorkerOrders(Struct, frozen=True, kw_only=True):
+class WorkerRequest(Struct, frozen=True, kw_only=True):
     """On the standard input of a worker's process, where no other user can read the key."""
 
-    training: TrainingOrders
+    training: TrainingRequest
     rank: int
     folder: str
     tasks: list[TaskReport]
