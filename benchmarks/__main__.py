@@ -95,6 +95,7 @@ LONG = {
     "gpu": "benchmarks.gpu",
     "keras": "benchmarks.keras_fit",
     "parquet": "benchmarks.parquet_reading",
+    "blocks": "benchmarks.block_shuffle",
     "tfrecord": "benchmarks.tfrecord_reading",
     "tune-switch": "benchmarks.tune_switch",
     "strategy-switch": "benchmarks.strategy_switch",

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from bisect import bisect_right
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -53,18 +52,19 @@ class BlockData(Reader):
         self._reader, self._form, self._decode = reader, form, decode
         self._augment: Augment | None = None
         self._seed = 0
-        rows = np.array([block.rows for block in self.blocks], np.int64)
-        self._offsets = np.concatenate(([0], np.cumsum(rows)))
-        self._ends: list[int] = self._offsets[1:].tolist()
-        self._read_by([[block] for block in range(len(rows))])
+        sizes = [block.rows for block in self.blocks]
+        self._ends = np.cumsum(sizes)
+        self._read_by(
+            BlockOrder(sizes, [None] * len(sizes), window=1, seed=0, number=0, shuffle=False)
+        )
 
     def __len__(self) -> int:
-        return int(self._offsets[-1])
+        return len(self._order)
 
     def with_augment(self, augment: Augment, seed: int) -> BlockData:
         data = copy.copy(self)
         data._augment, data._seed = augment, seed
-        data._read_by(self._windows)
+        data._read_by(self._order)
         return data
 
     # -- the order of a pass -----------------------------------------------------------------
@@ -79,17 +79,11 @@ class BlockData(Reader):
         )  # fmt: skip
         data = copy.copy(self)
         data.shuffle = shuffle
-        data._read_by(found.windows)
+        data._read_by(found)
         return data, found
 
-    def _read_by(self, windows: list[list[int]]) -> None:
-        self._windows, self._window_of = windows, np.empty(len(self.blocks), np.int64)
-        self._shifts = np.empty(len(self.blocks), np.int64)
-        """Of each block: from the number of a row to its place in the window."""
-        for window, blocks in enumerate(windows):
-            rows = [self.blocks[block].rows for block in blocks]
-            self._window_of[blocks] = window
-            self._shifts[blocks] = np.cumsum([0, *rows[:-1]]) - self._offsets[blocks]
+    def _read_by(self, order: BlockOrder) -> None:
+        self._order = order
         self._loaded: OrderedDict[int, Future[Columns]] = OrderedDict()
         self._pool: ThreadPoolExecutor | None = None
 
@@ -105,10 +99,13 @@ class BlockData(Reader):
     # -- reading -----------------------------------------------------------------------------
 
     def fetch(self, indices: Tensor, epoch: int) -> Batch:
-        batch = self._form(self._columns(indices.numpy()))
+        """``indices``: places in the order that these data are read in."""
+        places = indices.numpy()
+        batch = self._form(self._columns(places))
         if self._augment is None:
             return batch
-        augment, draws = self._augment, Draws(self._seed, epoch, indices)
+        numbers = torch.from_numpy(self._order.row_numbers(places))
+        augment, draws = self._augment, Draws(self._seed, epoch, numbers)
         changed = with_first(batch, lambda images: augment(images, draws))
         if changed is None:
             raise InputError(
@@ -117,19 +114,25 @@ class BlockData(Reader):
             )
         return changed
 
-    def _columns(self, rows: NDArray[np.int64]) -> Columns:
-        first, last = int(rows[0]), int(rows[-1])
-        block = bisect_right(self._ends, first)
-        if last - first == len(rows) - 1 and last < self._ends[block] and not self.shuffle:
-            start = first + int(self._shifts[block])
-            whole = self._window(int(self._window_of[block]))
+    def _columns(self, places: NDArray[np.int64]) -> Columns:
+        first, last, ends = int(places[0]), int(places[-1]), self._order.ends
+        window = self._order.window_of(first)
+        if last - first == len(places) - 1 and last < ends[window + 1]:
+            whole, start = self._window(window), first - int(ends[window])
             # A copy, as a gather is: a script may change its batch in place.
-            return {name: part[start : start + len(rows)].clone() for name, part in whole.items()}
-        blocks = np.searchsorted(self._offsets, rows, side="right") - 1
-        windows = self._window_of[blocks]
-        if (windows == windows[0]).all():
-            return self._select(int(windows[0]), rows, blocks)
-        return self._assembled(windows, rows, blocks)
+            return {name: part[start : start + len(places)].clone() for name, part in whole.items()}
+        windows = np.searchsorted(ends, places, side="right") - 1
+        parts, found = [], []
+        for window in dict.fromkeys(windows.tolist()):
+            here = np.flatnonzero(windows == window)
+            chosen, whole = torch.from_numpy(places[here] - ends[window]), self._window(window)
+            parts.append({name: part.index_select(0, chosen) for name, part in whole.items()})
+            found.append(here)
+        back = torch.from_numpy(np.argsort(np.concatenate(found)))
+        return {
+            name: torch.cat([part[name] for part in parts]).index_select(0, back)
+            for name in parts[0]
+        }
 
     def _window(self, window: int) -> Columns:
         if window not in self._loaded:
@@ -137,47 +140,36 @@ class BlockData(Reader):
         self._loaded.move_to_end(window)
         return self._loaded[window].result()
 
-    def _select(self, window: int, rows: NDArray[np.int64], blocks: NDArray[np.int64]) -> Columns:
-        places = torch.from_numpy(rows + self._shifts[blocks])
-        whole = self._window(window)
-        return {name: column.index_select(0, places) for name, column in whole.items()}
-
-    def _assembled(
-        self,
-        windows: NDArray[np.int64],
-        rows: NDArray[np.int64],
-        blocks: NDArray[np.int64],
-    ) -> Columns:
-        parts, places = [], []
-        for window in dict.fromkeys(windows.tolist()):
-            here = np.flatnonzero(windows == window)
-            parts.append(self._select(window, rows[here], blocks[here]))
-            places.append(here)
-        back = torch.from_numpy(np.argsort(np.concatenate(places), kind="stable"))
-        return {
-            name: torch.cat([part[name] for part in parts]).index_select(0, back)
-            for name in parts[0]
-        }
-
     def _keep(self, window: int, columns: Future[Columns]) -> None:
         self._loaded[window] = columns
         while len(self._loaded) > WINDOWS:
             self._loaded.popitem(last=False)
 
     def _read(self, window: int) -> Columns:
-        blocks = [self.blocks[block] for block in self._windows[window]]
-        if len(blocks) == 1:
+        """All its blocks, each row where the order puts it: a batch is then a slice."""
+        blocks = [self.blocks[block] for block in self._order.windows[window]]
+        if not self._order.shuffle:
             return self.read_block(blocks[0])
+        places = [torch.from_numpy(part) for part in self._order.places_in(window)]
+        rows = sum(block.rows for block in blocks)
+        first = self.read_block(blocks[0])
+        whole = {name: part.new_empty((rows, *part.shape[1:])) for name, part in first.items()}
+
+        def place(number: int) -> None:
+            columns = self.read_block(blocks[number]) if number else first
+            try:
+                for name, column in whole.items():
+                    column.index_copy_(0, places[number], columns[name])
+            except (KeyError, RuntimeError) as error:
+                files = sorted({block.source for block in blocks})
+                raise InputError(
+                    f"blocks of {', '.join(files[:3])} do not fit together: {error}",
+                    "Give all files the same columns, types and shapes.",
+                ) from error
+
         with ThreadPoolExecutor(min(THREADS, len(blocks)), "phalanx-decode") as pool:
-            parts = list(pool.map(self.read_block, blocks))
-        try:
-            return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-        except (KeyError, RuntimeError, TypeError) as error:
-            files = sorted({block.source for block in blocks})
-            raise InputError(
-                f"blocks of {', '.join(files[:3])} do not fit together: {error}",
-                "Give all files the same columns, types and shapes.",
-            ) from error
+            deque(pool.map(place, range(len(blocks))), maxlen=0)
+        return whole
 
     def read_block(self, block: Block) -> Columns:
         columns = self._reader.read(block)
@@ -201,7 +193,7 @@ class BlockData(Reader):
     def peek(self, places: Sequence[int]) -> Iterator[Any]:
         """By which workers compare their data: what the blocks are, which costs nothing."""
         for place in places:
-            block = self.blocks[int(np.searchsorted(self._offsets, place, side="right")) - 1]
+            block = self.blocks[int(np.searchsorted(self._ends, place, side="right"))]
             yield block.source.rpartition("/")[2], block.number, block.rows
 
 

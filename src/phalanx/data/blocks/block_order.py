@@ -8,6 +8,7 @@ the same batch. Without a shuffle a window is one block, and the order is that o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -16,9 +17,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from phalanx.rules.lanes import Range
-
-KEPT = 3
-"""Windows of which the order is remembered."""
 
 
 class BlockOrder:
@@ -35,62 +33,62 @@ class BlockOrder:
     ) -> None:
         """``rows`` and ``homes`` of the blocks; a window has ``window`` rows or a little more."""
         self._rows = np.asarray(rows, np.int64)
-        self._offsets = np.concatenate(([0], np.cumsum(self._rows)))
-        self._seeds, self._shuffle = (seed, number), shuffle
+        self._starts = np.cumsum(self._rows) - self._rows
+        self._seeds, self.shuffle = (seed, number), shuffle
         lines: list[int | None] = [None]
         if any(home is not None for home in homes):
             lines = list(range(workers))
-        mixed = _permutation(len(rows), self._seeds) if shuffle else np.arange(len(rows))
-        at_home = [[int(b) for b in mixed if homes[b] == home] for home in lines]
+        mixed = np.arange(len(rows))
+        if shuffle:
+            mixed = np.random.default_rng(self._seeds).permutation(mixed)
+        at_home = [[b for b in mixed.tolist() if homes[b] == home] for home in lines]
         grouped = [_grouped(blocks, self._rows, window if shuffle else 1) for blocks in at_home]
         self.windows: list[list[int]] = [group for line in grouped for group in line]
         """The blocks of each, in the order of the pass."""
         sizes = [int(self._rows[blocks].sum()) for blocks in self.windows]
-        self._ends = np.concatenate(([0], np.cumsum(sizes)))
+        self.ends: NDArray[np.int64] = np.concatenate(([0], np.cumsum(sizes)))
+        """Of the windows, as places in the pass; 0 before the first."""
         counts = np.cumsum([0, *(len(line) for line in grouped)])
         self.lines: list[list[Range]] = [
-            [(int(self._ends[w]), int(self._ends[w + 1])) for w in range(first, last)]
+            [(int(self.ends[w]), int(self.ends[w + 1])) for w in range(first, last)]
             for first, last in pairwise(counts)
         ]
         """The windows as ranges; one line, or one for each home."""
-        self._kept: dict[int, NDArray[np.int64]] = {}
+        self._numbers_in = lru_cache(2)(self._all_numbers_in)
 
     def __len__(self) -> int:
-        return int(self._ends[-1])
+        return int(self.ends[-1])
 
     def window_of(self, place: int) -> int:
-        return int(np.searchsorted(self._ends, place, side="right")) - 1
-
-    def rows_of(self, ranges: Sequence[Range]) -> Tensor:
-        """The numbers of the rows there, as the files count them."""
-        found = []
-        for start, end in ranges:
-            while start < end:
-                window = self.window_of(start)
-                begin, until = int(self._ends[window]), min(end, int(self._ends[window + 1]))
-                found.append(self._order_in(window)[start - begin : until - begin])
-                start = until
-        return torch.from_numpy(np.concatenate(found) if found else np.empty(0, np.int64))
+        return int(np.searchsorted(self.ends, place, side="right")) - 1
 
     def __getitem__(self, places: slice) -> Tensor:
-        return self.rows_of([(places.start, places.stop)])
+        return torch.arange(places.start, places.stop)
 
-    def _order_in(self, window: int) -> NDArray[np.int64]:
-        known = self._kept.pop(window, None)
-        if known is None:
-            starts, rows = self._offsets[:-1], self._rows
-            blocks = self.windows[window]
-            known = np.concatenate([np.arange(starts[b], starts[b] + rows[b]) for b in blocks])
-            if self._shuffle:
-                known = known[_permutation(len(known), (*self._seeds, window))]
-            while len(self._kept) >= KEPT:
-                del self._kept[next(iter(self._kept))]
-        self._kept[window] = known
-        return known
+    def places_in(self, window: int) -> list[NDArray[np.int64]]:
+        """Where in the window the rows of each of its blocks stand."""
+        rows = self._rows[self.windows[window]]
+        places = np.arange(rows.sum())
+        if self.shuffle:
+            places = np.random.default_rng([*self._seeds, window]).permutation(places)
+        return np.split(places, np.cumsum(rows)[:-1])
 
+    def row_numbers(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """As the files count the rows."""
+        numbers = np.empty_like(places)
+        windows = np.searchsorted(self.ends, places, side="right") - 1
+        for window in dict.fromkeys(windows.tolist()):
+            here = windows == window
+            numbers[here] = self._numbers_in(window)[places[here] - self.ends[window]]
+        return numbers
 
-def _permutation(count: int, seeds: Sequence[int]) -> NDArray[np.int64]:
-    return np.random.default_rng(list(seeds)).permutation(count)
+    def _all_numbers_in(self, window: int) -> NDArray[np.int64]:
+        blocks = self.windows[window]
+        rows = [self._starts[block] + np.arange(self._rows[block]) for block in blocks]
+        numbers = np.concatenate(rows)
+        found = np.empty_like(numbers)
+        found[np.concatenate(self.places_in(window))] = numbers
+        return found
 
 
 def _grouped(blocks: list[int], rows: NDArray[np.int64], least: int) -> list[list[int]]:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -106,7 +107,7 @@ class PassLanes:
             self._batches.clear()
 
     def rows(self, lease: Lease) -> Tensor:
-        """The rows of ``lease``; in lockstep, to be asked once for each, in order."""
+        """Where the rows of ``lease`` stand; in lockstep, to be asked once for each, in order."""
         mine = [(lease.start, lease.end)]
         if lease.ends:
             parts = [
@@ -117,7 +118,7 @@ class PassLanes:
             mine = parts[self._rank] or self._weightless
             if (ahead := self._lanes.next_window(self._rank)) is not None:
                 self._data.read_ahead(self._order.window_of(ahead))
-        return self._order.rows_of(mine)
+        return torch.cat([torch.arange(start, end) for start, end in mine])
 
     def claim(
         self, cells: NDArray[np.int64], worker: int, want: int, most: int, least: int

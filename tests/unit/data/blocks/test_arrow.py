@@ -101,7 +101,10 @@ def test_rows_come_in_the_order_asked_for(tmp_path: Path) -> None:
     assert isinstance(data, BlockData)
     view, order = data.in_order(3, 0, 1, shuffle=True)
     found = torch.cat([view.fetch(order[at : at + 10], 0)[0] for at in range(0, ROWS, 10)])
-    assert torch.equal(found, order[0:ROWS]) and sorted(found.tolist()) == list(range(ROWS))
+    assert found.tolist() == order.row_numbers(np.arange(ROWS)).tolist()
+    assert found.tolist() != list(range(ROWS)) == sorted(found.tolist())
+    few = torch.tensor([3, 41, 20, 19])
+    assert view.fetch(few, 0)[0].tolist() == order.row_numbers(few.numpy()).tolist()
 
 
 def test_what_has_no_tensor(tmp_path: Path) -> None:

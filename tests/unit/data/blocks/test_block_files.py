@@ -58,7 +58,7 @@ def test_brackets_in_a_name_that_exists_are_no_glob(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tail", ["none", "none/*.rec", ""])
 def test_nothing_found_is_an_error(tmp_path: Path, tail: str) -> None:
-    with pytest.raises(InputError, match=r"no \.rec or \.r files"):
+    with pytest.raises(InputError, match=r"files that end in \.rec, \.r\b"):
         find_files(str(tmp_path / tail), (".rec", ".r"))
 
 
