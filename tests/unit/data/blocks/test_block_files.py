@@ -228,6 +228,7 @@ def test_urls_are_found_and_read_through_fsspec(tmp_path: Path) -> None:
     assert source.startswith("memory://")
     assert size_of(source) == len(CONTENT)
     assert read_range(source, 5, 9) == CONTENT[5:14]
+    assert read_range(f"simplecache::{source}", 5, 9) == CONTENT[5:14], "from a copy here"
     for missing in ("none", "*.none"):
         with pytest.raises(InputError, match=r"end in \.rec"):
             find_files(f"{base}/{missing}", (".rec",))
