@@ -76,7 +76,7 @@ REFUSALS = [
         "what was read is the sum over all workers, what is added is one worker's",
     ),
     Refusal(
-        "went through its data without training on them",
+        "went through its training data without training",
         lambda loop: loop.looks_like_training,
         "each worker would evaluate a part, and its figure would be of that part",
     ),

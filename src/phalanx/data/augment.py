@@ -74,7 +74,7 @@ class CropAndFlip:
     def __call__(self, x: Tensor, draws: Draws) -> Tensor:
         if x.ndim != 4:
             raise InputError(
-                f"crop_and_flip needs images (N, C, H, W), not a shape of {tuple(x.shape)}",
+                f"crop_and_flip needs images (N, C, H, W), not shape {tuple(x.shape)}",
                 "Leave augment out, or give the data as images.",
             )
         height, width = x.shape[2:]

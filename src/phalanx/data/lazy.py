@@ -168,7 +168,7 @@ class LazyReader:
         changed = with_first(batch, lambda images: augment(images, draws))
         if changed is None:
             raise InputError(
-                f"augment does not know which part of a {type(batch).__name__} holds the images",
+                f"augment cannot tell which part of a {type(batch).__name__} holds the images",
                 "Augment in the dataset's __getitem__, or in the DataLoader's collate_fn.",
             )
         return changed

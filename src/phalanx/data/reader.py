@@ -158,7 +158,7 @@ def _stream_of(data: Any, seed: int, augment: Augment | None, options: LoaderOpt
     from phalanx.data.stream import StreamedSamples
 
     if augment is not None:
-        raise InputError("augment needs samples with numbers", "Augment inside the dataset.")
+        raise InputError("augment does not work on data streams", "Augment inside the dataset.")
     if not callable(getattr(data, "__iter__", None)):  # a generator function
         return StreamedSamples(data, None, seed, options)
     length = len(data) if hasattr(type(data), "__len__") else None

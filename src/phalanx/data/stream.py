@@ -46,15 +46,15 @@ class StreamedSamples(Reader):
         for count, _ in enumerate(self._from_start(0), 1):
             if time.monotonic() > until:
                 raise InputError(
-                    f"the stream of data does not say how long it is, and gave {count:,} samples "
-                    f"in {COUNT_SECONDS:.0f} s without an end",
-                    "Give it __len__: the samples of an epoch.",
+                    f"the data stream has no __len__, and did not end within {COUNT_SECONDS:.0f} s "
+                    f"({count:,} samples)",
+                    "Use an IterableDataset with __len__: the number of samples in an epoch.",
                 )
         return count
 
     @property
     def note(self) -> str:
-        return "each worker goes through the whole stream of samples, and trains on its part of it"
+        return "each worker reads the whole data stream, and trains on its part of the samples"
 
     def __len__(self) -> int:
         return self._length
@@ -74,8 +74,8 @@ class StreamedSamples(Reader):
             if self._next > place:
                 return sample
         raise InputError(
-            f"the stream of data ended after {self._next} samples of {self._length}",
-            "Let it give equally many samples in each epoch, and correct its __len__.",
+            f"the data stream ended after {self._next} of {self._length} samples",
+            "Give every epoch the same number of samples; __len__, if there is one, must match it.",
         )
 
     def _from_start(self, epoch: int) -> Iterator[Any]:

@@ -48,7 +48,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return msgspec.json.decode(text, type=Plan)
         except msgspec.MsgspecError as error:
-            raise InputError(f"the plan cannot be read: {error}", "Start again.") from error
+            raise InputError(f"the plan cannot be read: {error}", "Start a new run.") from error
 
 
 def make_plan(

@@ -38,7 +38,7 @@ def _part(pool: Pool, word: str, text: str) -> list[Machine]:
         raise InputError(f"the selection '{text}' has an empty part", "For example: --machines all")
     if word == "auto":
         raise InputError(
-            "the selection 'auto' goes with --strategy auto, alone",
+            "--machines auto needs --strategy auto, and no other selection beside it",
             f"Give both to 'phalanx run', or use {', '.join(GROUPS)}, fastest:N or names.",
         )
     if word in GROUPS:

@@ -56,6 +56,6 @@ def _named(hosts: Sequence[Host], names: Sequence[str]) -> list[str]:
     for name in names:
         if name not in known:
             raise InputError(
-                f"'{name}', which should be a server, is not a machine", did_you_mean(name, known)
+                f"the server '{name}' is not a machine of the pool", did_you_mean(name, known)
             )
     return list(names)

@@ -198,7 +198,7 @@ def test_trouble_with_s3_that_lasts_is_one_line(proxy: Any) -> None:
     source = "s3://bucket/data/a.bin"
     size_of(source)
     proxy.troubles += ["500"] * 6
-    with pytest.raises(InputError, match=r"a\.bin at byte 70, tried 6 times: .") as caught:
+    with pytest.raises(InputError, match=r"a\.bin \(byte 70, tried 6 times\): .") as caught:
         read_range(source, 70, 10)
     assert "\n" not in caught.value.cause
     assert proxy.troubles == []

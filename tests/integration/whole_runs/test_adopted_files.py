@@ -72,7 +72,7 @@ def test_real_files_are_those_of_the_first_worker(tmp_path: Path, launcher: str)
     logs = tmp_path / "runs" / last_json(ended.stdout)["run"] / "logs"
     first, second = [(logs / f"rank-{rank}.log").read_text() for rank in range(2)]
     assert "ended" in first and "ended" in second
-    assert "kept apart" not in first and second.count("phalanx: the files") == 1
+    assert "phalanx: the files" not in first and second.count("phalanx: the files") == 1
     assert ("ended disabled" in second) == (launcher == "local") and "disabled" not in first
     assert [path.name for path in temporary.iterdir() if path.name.startswith("phalanx-")] == []
 

@@ -80,7 +80,7 @@ def test_fastest_by_speed_when_every_machine_has_one() -> None:
         (THESIS, "gpus:2", "'gpus:2' is neither a machine", "gpus"),
         (THESIS, "", "empty", "--machines all"),
         (THESIS, "fx,,i7", "empty part", "--machines all"),
-        (THESIS, "auto", "'auto' goes with --strategy auto", "fastest:N"),
+        (THESIS, "auto", "--machines auto needs --strategy auto", "fastest:N"),
     ],
 )
 def test_refused(pool: Pool, text: str, cause: str, remedy: str) -> None:

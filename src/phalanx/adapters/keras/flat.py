@@ -22,7 +22,7 @@ class VariableRow:
             raise InputError(
                 f"the model's trainable variables are of {len(kinds)} types: "
                 f"{', '.join(sorted(kinds))}",
-                "Give all layers the same dtype of variables.",
+                "Give all layers the same variable dtype.",
             )
         self.shapes = [tuple(int(size) for size in variable.shape) for variable in variables]
         self._sizes = [prod(shape) for shape in self.shapes]

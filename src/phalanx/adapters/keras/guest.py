@@ -185,13 +185,13 @@ class Guest:
                 raise InputError(
                     f"the model's train_step updates {variable.path}, which is not among the "
                     "model's trainable variables",
-                    "Let it update the model's trainable_variables.",
+                    "Give the optimizer only model.trainable_variables.",
                 )
             found[place] = gradient
         if any(g is not None for g in self._applied):
             raise InputError(
-                "the model's train_step updates its variables more than once a batch",
-                "Phalanx exchanges one gradient a batch: add the losses up.",
+                "the model's train_step updates its variables more than once per batch",
+                "Phalanx exchanges one gradient per batch: add the losses, and apply once.",
             )
         self._applied = found
 
@@ -199,7 +199,7 @@ class Guest:
         found, self._applied = self._applied, []
         if not found:
             raise InputError(
-                "the model's train_step hands no gradients to model.optimizer",
+                "the model's train_step gives no gradients to model.optimizer",
                 "Call self.optimizer.apply(gradients, variables) with the compiled optimizer.",
             )
         return found
@@ -213,8 +213,7 @@ class Guest:
 
 def _refuse_other(*args: Any, **kwargs: Any) -> None:
     raise InputError(
-        "the model's train_step updates variables by an optimizer that the model was not compiled "
-        "with",
+        "the model's train_step uses an optimizer that the model was not compiled with",
         "Phalanx exchanges the gradients of one optimizer: train such models with one worker.",
     )
 

@@ -84,7 +84,7 @@ def _check(optimizer: Any, variables: Sequence[Any]) -> None:
         raise InputError("the model has no optimizer", "Give model.compile an optimizer.")
     if name == "LossScaleOptimizer":
         raise InputError(
-            "the optimizer scales the loss (mixed_float16), which Phalanx does not do",
+            "the optimizer scales the loss (mixed_float16), which Phalanx does not support",
             'Use keras.config.set_dtype_policy("mixed_bfloat16"), or float32.',
         )
     if name not in KINDS or not type(optimizer).__module__.startswith("keras."):
@@ -95,12 +95,12 @@ def _check(optimizer: Any, variables: Sequence[Any]) -> None:
     for attribute, words in _ABSENT.items():
         if getattr(optimizer, attribute, None):
             raise InputError(
-                f"the optimizer {words}, which Phalanx does not do", "Leave that option out."
+                f"the optimizer {words}, which Phalanx does not support", "Leave that option out."
             )
     limited = next((v for v in variables if getattr(v, "constraint", None) is not None), None)
     if limited is not None:
         raise InputError(
-            f"{limited.path} has a constraint, which Phalanx does not apply",
+            f"{limited.path} has a constraint, which Phalanx does not support",
             "Leave the constraint out, or use a regularizer.",
         )
 

@@ -37,13 +37,13 @@ def inspect(
     output, reader = Output(json), open_blocks(url)
     blocks = [block for block in reader.blocks if block.rows]
     if not blocks:
-        raise InputError(f"{url} has no rows", "Give other files.")
+        raise InputError(f"there are no rows in {url}", "Give files that have rows.")
     columns = {name: _kind(column) for name, column in reader.read(blocks[0]).items()}
     for block in blocks[1:] if all else ():
         found = {name: _kind(column) for name, column in reader.read(block).items()}
         if found != columns:
             raise InputError(
-                f"block {block.number} of {block.source} has {_words(found)}",
+                f"block {block.number} of {block.source} has other columns: {_words(found)}",
                 f"Give all files the columns of {blocks[0].source}: {_words(columns)}.",
             )
     rows, files = sum(block.rows for block in blocks), {block.source for block in blocks}
@@ -55,7 +55,7 @@ def inspect(
     whole = fits_in_memory(reader)
     output.say(
         "read whole into memory, and shuffled as a whole" if whole
-        else "read by blocks, and shuffled in windows"
+        else "read a few blocks at a time, and shuffled within them"
     )  # fmt: skip
     output.result({
         "files": len(files), "blocks": len(blocks), "rows": rows, "columns": columns,
@@ -70,7 +70,7 @@ def convert(
     target: Annotated[Path, typer.Argument(metavar="DST", help="The file to write.")],
     json: o.Json = False,
 ) -> int:
-    """Write data in another format, which the name of DST says.
+    """Convert files of data. The name of DST gives the format: .parquet, .arrow or .tfrecord.
 
     Example: phalanx data convert train.tfrecord train.parquet
     """

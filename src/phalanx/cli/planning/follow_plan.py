@@ -26,18 +26,18 @@ def is_auto(strategy: str, options: RunOptions) -> bool:
         return False
     if strategy != AUTO:
         raise InputError(
-            "--machines auto goes with --strategy auto",
+            "--machines auto needs --strategy auto",
             "Give both, or name the machines: --machines all",
         )
     for given, option in (
-        (options.dry_run, "--dry-run, which starts nothing"),
+        (options.dry_run, "--dry-run"),
         (options.slow, "--slow"),
         (options.rate, "--rate"),
         (options.batch_per_worker, "--batch-per-worker"),
     ):
         if given:
             raise InputError(
-                f"--strategy auto measures the script first, and does not go with {option}",
+                f"--strategy auto cannot be used with {option}: it measures the script first",
                 "See what would be chosen with: phalanx plan SCRIPT",
             )
     return True

@@ -14,14 +14,14 @@ NOT_HERE = (
     "batch_per_worker", "repeat", "balance", "on_nonfinite", "slow", "rate", "keep", "detach",
     "name", "dry_run", "launcher", "slurm", "ray_address",
 )  # fmt: skip
-Objective = typer.Option(metavar="WHAT", help="What should be small: time, energy or cost.")
+Objective = typer.Option(metavar="WHAT", help="What to minimise: time, energy or cost.")
 Deadline = typer.Option(metavar="TIME", help="Longest run, such as 90s, 30min or 2h.")
 Budget = typer.Option(metavar="N", help="Highest price, in the unit of price_per_hour.")
 MaxAccuracyLoss = typer.Option(
     metavar="POINTS",
-    help="Accepted decline, in percentage points, of strategies that past runs tried.",
+    help="Accepted loss of accuracy, in percentage points, measured by past runs.",
 )
-Quick = typer.Option("--quick", help="Measure on this machine only, and scale by the probe.")
+Quick = typer.Option("--quick", help="Measure only here; scale to other machines by pool probe.")
 
 
 @o.expanded(*NOT_HERE, checkpoint_every="1")
@@ -40,8 +40,8 @@ def plan(
     """Choose machines and strategy for SCRIPT, with the expected time.
 
     Trains a few steps on each kind of machine (kept for the next time), predicts all selections
-    and strategies, and ranks them. Only what computes the same as one process is chosen; what is
-    faster and changes the result is listed apart.
+    and strategies, and ranks them. Only what computes the same as one process is chosen; faster
+    ways that change the result are listed apart.
     """
     import msgspec
 

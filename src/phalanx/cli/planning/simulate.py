@@ -22,7 +22,7 @@ Jitter = typer.Option(metavar="SHARE", help="Standard deviation of a step's time
 Straggler = typer.Option(metavar="RANK:FACTOR", help="This worker takes FACTOR times as long.")
 Fail = typer.Option(metavar="RANK@STEP", help="This worker is lost at its step STEP.")
 StepSeconds = typer.Option(
-    metavar="TIME[+TIME]", help="A worker's step, and what each sample adds, such as 10ms+0.2ms."
+    metavar="TIME[+TIME]", help="Time of a step, plus time per sample, such as 10ms+0.2ms."
 )
 TimeOnly = typer.Option("--time-only", help="Compute no gradients; up to 10000 workers.")
 Steps = typer.Option(metavar="N", help="With --time-only: steps of each worker.")
@@ -69,7 +69,7 @@ def simulate(
     out = Output(options.json)
     for option, given in (("--steps", steps), ("--gradient", gradient)):
         if given is not None and not time_only:
-            raise InputError(f"{option} goes with --time-only", "Add it, or leave this one out.")
+            raise InputError(f"{option} needs --time-only", f"Add it, or leave out {option}.")
     if time_only:
         from phalanx.cli.planning.time_only import show_time
 

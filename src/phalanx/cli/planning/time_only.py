@@ -102,13 +102,13 @@ def show_time(
     if len(spec.phases) > 1 or spec.phases[0].name == "single":
         raise InputError(
             f"--time-only cannot time '{spec.text}'",
-            "Give one strategy of several workers; without --time-only any can be simulated.",
+            "Give one strategy of several workers, without a switch; or leave out --time-only.",
         )
     names, size = machines.seats(options.workers), read_size("--gradient", gradient)
     workers, profile, wishes = len(names), machines.profile, machines.wishes
     if workers > MOST_WORKERS:
         raise InputError(
-            f"--workers {workers} is too many", f"--time-only has at most {MOST_WORKERS}."
+            f"--workers {workers} is too many", f"--time-only takes at most {MOST_WORKERS}."
         )
     if profile is None and wishes.step_seconds is None:
         raise _unknown("time of this script's steps", "--step-seconds 10ms+0.2ms")
@@ -118,8 +118,8 @@ def show_time(
     (phase,), steps = spec.phases, steps or STEPS
     if cluster.failures and (phase.traits.lockstep or phase.traits.grouped):
         raise InputError(
-            f"--time-only --fail cannot time '{spec.text}'",
-            "Workers that wait for each other end when one is lost; try async or ssp.",
+            f"--time-only with --fail cannot time '{spec.text}'",
+            "Its workers wait for each other, so a lost worker ends the run; try async or ssp.",
         )
     if workers * steps > MOST_STEPS:
         raise InputError(
@@ -145,18 +145,18 @@ def show_time(
 
 def _unknown(what: str, remedy: str) -> InputError:
     return InputError(
-        f"nothing is known about the {what}", f"Measure it: phalanx plan SCRIPT; or give {remedy}"
+        f"the {what} is unknown", f"Measure it: phalanx plan SCRIPT; or give {remedy}"
     )
 
 
 def _tell(found: Outcome, workers: int, samples: float, strategy: str, out: Output) -> None:
     rate = found.steps * samples / found.seconds if found.seconds else 0.0
     waited = float(found.waited.mean()) / found.seconds if found.seconds else 0.0
-    each = f"{words.count(samples)} samples in a step of each"
+    each = f"{words.count(samples)} samples per worker and step"
     out.say(f"simulated, time only: {strategy}, {workers} workers, {each}", "bold")
-    took = f"{words.seconds(found.seconds)} for {words.count(found.steps)} steps of all"
+    took = f"{words.seconds(found.seconds)} for {words.count(found.steps)} steps in total"
     out.say(f"{words.count(rate)} samples/s · {took}")
-    out.say(f"waiting {words.rough_share(waited)} of a worker's time, on average")
+    out.say(f"workers wait {words.rough_share(waited)} of the time, on average")
     if len(found.staleness):
         most = len(found.staleness) - 1
         out.say(f"staleness {found.mean_staleness:.1f} updates on average, {most} at most")

@@ -65,7 +65,7 @@ def tune_switch(
     wishes = ClusterWishes(slow, options.rate, latency, jitter, straggler or (), (), step_seconds)
     if not simulate and wishes != ClusterWishes(slow, options.rate):
         cause = "--latency, --jitter, --straggler and --step-seconds need --simulate"
-        raise InputError(cause, "Add --simulate.")
+        raise InputError(cause, "Add --simulate, or leave them out.")
     check_at_least("--batch", options.batch, 1)
     request = check(replace(options, slow=slow), script, ctx.obj)
     out = Output(options.json)

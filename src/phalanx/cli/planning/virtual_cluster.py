@@ -81,12 +81,12 @@ def _of_worker(option: str, text: str, mark: str, what: str, workers: int) -> tu
         found = int(rank), float(number)
     except ValueError:
         raise InputError(
-            f"{option} {text} is not a worker and a {what}", f"For example: {option} 3{mark}4"
+            f"{option} {text} is not RANK{mark}{what.upper()}", f"For example: {option} 3{mark}4"
         ) from None
     if not 0 <= found[0] < workers:
         raise InputError(
-            f"{option} {text}: there is no worker {found[0]} among {workers}",
-            f"Workers are counted from 0: the last is {workers - 1}.",
+            f"{option} {text}: there is no worker {found[0]}",
+            f"Workers are numbered from 0 to {workers - 1}.",
         )
     return found
 
@@ -106,8 +106,8 @@ class VirtualMachines:
         self._network = Network(self._probe)
         if out is not None and self.profile is None and wishes.step_seconds is None:
             out.note(
-                "note: no profile of this script: a sample takes 1 ms of each worker; "
-                "measure with phalanx plan, or give --step-seconds"
+                "note: this script was not measured, so a sample takes 1 ms; measure it with "
+                "phalanx plan, or give --step-seconds"
             )
 
     @cached_property
@@ -197,8 +197,8 @@ class VirtualMachines:
 
         if self.request.adopt:
             raise InputError(
-                "a simulation needs a script that calls Phalanx: its workers are threads",
-                "Let 'phalanx adapt' write such a script.",
+                "a simulation needs a script that calls Phalanx",
+                "Let Phalanx add the calls: phalanx adapt SCRIPT --write",
             )
         change, gpus = msgspec.structs.replace, this_machine().machines[0].gpus
         names = [machine.name for machine, _ in job.plan.seats]

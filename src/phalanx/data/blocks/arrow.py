@@ -19,7 +19,7 @@ _MAGIC = b"ARROW1"
 
 
 def arrow(name: str = "pyarrow") -> Any:
-    return package(name, "Parquet and Arrow")
+    return package(name, "Parquet and Arrow files")
 
 
 class ParquetReader:
@@ -106,11 +106,11 @@ def _named(source: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise InputError(f"no file {source}", "Check the path.") from error
+        raise InputError(f"there is no file {source}", "Check the path.") from error
     except (arrow().ArrowException, OSError) as error:
         raise InputError(
             f"cannot read {source}: {str(error).partition(chr(10))[0]}",
-            "Check that the file is whole: phalanx data inspect FILE",
+            "It may be damaged or in another format: copy or write the file again.",
         ) from error
 
 
@@ -118,7 +118,7 @@ def _check_columns(source: str, there: Sequence[str], wanted: Sequence[str] | No
     missing = [name for name in wanted or () if name not in there]
     if missing:
         raise InputError(
-            f"{source} has no column {missing[0]!r}", f"It has: {', '.join(map(str, there))}."
+            f"{source} has no column {missing[0]!r}", f"It has {', '.join(map(str, there))}."
         )
 
 
@@ -136,7 +136,7 @@ def _column(array: Any, name: str, source: str) -> Any:
         array = pa.concat_arrays(array.chunks) if array.num_chunks != 1 else array.chunk(0)
     if array.null_count:
         raise InputError(
-            f"column {name!r} of {source} has {array.null_count} empty values",
+            f"column {name!r} of {source} has {array.null_count} nulls",
             "Fill or drop them first.",
         )
     kind = array.type

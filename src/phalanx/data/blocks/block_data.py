@@ -109,8 +109,8 @@ class BlockData(Reader):
         changed = with_first(batch, lambda images: augment(images, draws))
         if changed is None:
             raise InputError(
-                f"augment does not know which part of a {type(batch).__name__} holds the images",
-                "Name the columns in their order: read(URL, columns=(…)).",
+                f"augment cannot tell which part of a {type(batch).__name__} holds the images",
+                "Name the columns, images first: read(URL, columns=(…)).",
             )
         return changed
 
@@ -178,15 +178,15 @@ class BlockData(Reader):
         for name, column in columns.items():
             if not isinstance(column, Tensor):
                 raise InputError(
-                    f"column {name!r} of {block.source} has no numbers, but "
-                    f"{type(column[0]).__name__}",
+                    f"column {name!r} of {block.source} is a {type(column).__name__} of "
+                    f"{type(column[0]).__name__}, not a tensor",
                     "Turn it into a tensor: read(URL, decode=function of a dict of columns), or "
                     "leave it out: read(URL, columns=(…)).",
                 )
             if len(column) != block.rows:
                 raise InputError(
-                    f"decode returned {len(column)} rows of {name!r} for {block.rows}",
-                    "Return one row per sample.",
+                    f"decode returned {len(column)} rows of {name!r} for {block.rows} samples",
+                    "Let it return one row per sample.",
                 )
         return columns
 

@@ -48,12 +48,12 @@ def _arrays(path: Path) -> tuple[int, Iterator[Columns]]:
         with np.load(path, allow_pickle=False) as found:
             arrays = {name: found[name] for name in found.files}
     except (OSError, ValueError) as error:
-        raise InputError(f"cannot read {path}: {error}", "Give an archive of numbers.") from error
+        raise InputError(f"cannot read {path}: {error}", "Give a .npz file of numbers.") from error
     lengths = {len(array) if array.ndim else 0 for array in arrays.values()}
     if len(lengths) != 1 or 0 in lengths:
         raise InputError(
-            f"the arrays of {path} differ in length: {', '.join(map(str, sorted(lengths)))}",
-            "Give each array one row per sample, and write train and test apart.",
+            f"the arrays of {path} need the same number of rows, not {sorted(lengths)}",
+            "Give each array one row per sample; convert train and test from two files.",
         )
     import torch
 

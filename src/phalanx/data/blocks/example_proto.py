@@ -33,9 +33,9 @@ class Feature:
 def message(*, floats_as_bytes: bool = False) -> Any:
     """The class of examples. Packed floats and bytes look the same in a file, so that a list of
     floats can be written as the bytes it already is."""
-    pb2 = package("google.protobuf.descriptor_pb2", "reading TFRecord files")
-    pools = package("google.protobuf.descriptor_pool", "reading TFRecord files")
-    factory = package("google.protobuf.message_factory", "reading TFRecord files")
+    pb2 = package("google.protobuf.descriptor_pb2", "TFRecord files")
+    pools = package("google.protobuf.descriptor_pool", "TFRecord files")
+    factory = package("google.protobuf.message_factory", "TFRecord files")
     file = pb2.FileDescriptorProto(name="example.proto", package="phalanx", syntax="proto3")
     values = {BYTES: _BYTES, FLOATS: _BYTES if floats_as_bytes else _FLOAT, INTS: _INT64}
     feature = file.message_type.add(name="Feature")
@@ -66,11 +66,11 @@ def _refer(owner: Any, name: str, number: int, target: str) -> Any:
 
 def parse(record: bytes) -> dict[str, tuple[str, Any]]:
     """By name: the kind of its list and the values. A ``ValueError`` says why it has none."""
-    decode_error = package("google.protobuf.message", "reading TFRecord files").DecodeError
+    decode_error = package("google.protobuf.message", "TFRecord files").DecodeError
     try:
         found = message().FromString(record)
     except (decode_error, UnicodeDecodeError) as error:
-        raise ValueError("it is no tf.train.Example") from error
+        raise ValueError("it is not a tf.train.Example") from error
     lists = {name: (one.WhichOneof("kind"), one) for name, one in found.features.feature.items()}
     return {
         name: (kind or BYTES, getattr(one, kind).value if kind else [])
@@ -86,12 +86,11 @@ def values_of(found: dict[str, tuple[str, Any]], feature: Feature) -> list[Any]:
     kind, values = found[name]
     if len(values) and kind != feature.kind:
         raise ValueError(
-            f"its feature '{name}' is of {WORDS[kind]}, that of the first record of "
-            f"{WORDS[feature.kind]}"
+            f"its feature '{name}' holds {WORDS[kind]}, in the first record {WORDS[feature.kind]}"
         )
     if len(values) != feature.values:
         raise ValueError(
-            f"its feature '{name}' has {len(values):,} values, that of the first record "
+            f"its feature '{name}' has {len(values):,} values, in the first record "
             f"{feature.values:,}"
         )
     return list(values)

@@ -39,7 +39,7 @@ def package(name: str, purpose: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         root = name.partition(".")[0]
-        raise InputError(f"{purpose} needs the package {root}: {error}", _INSTALL) from error
+        raise InputError(f"{purpose} need the package {root}: {error}", _INSTALL) from error
 
 
 def find_files(url: str, suffixes: tuple[str, ...]) -> list[str]:
@@ -48,7 +48,7 @@ def find_files(url: str, suffixes: tuple[str, ...]) -> list[str]:
     if not found:
         raise InputError(
             f"there is no file {url}, and no folder with files that end in {', '.join(suffixes)}",
-            "Give a file, the folder that holds the files itself, or a glob such as 'FOLDER/**/*'.",
+            "Give a file, a folder (those inside it are not searched), or 'FOLDER/**/*' for all.",
         )
     return sorted(found)
 
@@ -59,13 +59,13 @@ def is_remote(source: str) -> bool:
 
 def size_of(source: str) -> int:
     if not is_remote(source):
-        return _retried(source, "its size", lambda: _local(source).stat().st_size)
+        return _retried(source, "size", lambda: _local(source).stat().st_size)
     files, path = _system(source)
-    size = _retried(source, "its size", lambda: files.info(path).get("size"))
+    size = _retried(source, "size", lambda: files.info(path).get("size"))
     if size is None:
         raise InputError(
-            f"cannot read {source}: its server does not say how long it is",
-            "Copy the file to a disk, or to a server that says it.",
+            f"cannot read {source}: its server does not report the size",
+            "Copy the file to a local disk, or to a server that does.",
         )
     return int(size)
 
@@ -85,7 +85,7 @@ def open_file(source: str) -> BinaryIO:
     """For readers that seek by themselves. What they read elsewhere is tried again as well."""
     if is_remote(source):
         return cast(BinaryIO, io.BufferedReader(_RangeFile(source), BUFFER))
-    return _retried(source, "its start", lambda: _local(source).open("rb"))
+    return _retried(source, "start", lambda: _local(source).open("rb"))
 
 
 class _RangeFile(io.RawIOBase):
@@ -120,7 +120,7 @@ def _find_local(url: str, suffixes: tuple[str, ...]) -> list[str]:
     if path.is_file():
         return [str(path)]
     if path.is_dir():
-        inside = _retried(url, "its files", lambda: list(path.iterdir()))
+        inside = _retried(url, "list of files", lambda: list(path.iterdir()))
         return [str(p) for p in inside if _wanted(p.name, suffixes) and p.is_file()]
     # Who writes a glob chooses the files by it: records often have names without a suffix.
     named = map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207  (may be absolute)
@@ -131,7 +131,7 @@ def _find_remote(url: str, suffixes: tuple[str, ...]) -> list[str]:
     files, path = _system(url)
     files.invalidate_cache()  # else a file that has come since the last look is not seen
     try:
-        kind = _retried(url, "its kind", lambda: files.info(path)["type"])
+        kind = _retried(url, "file or folder", lambda: files.info(path)["type"])
     except InputError as error:
         if not isinstance(error.__cause__, FileNotFoundError):
             raise
@@ -142,9 +142,9 @@ def _find_remote(url: str, suffixes: tuple[str, ...]) -> list[str]:
         return []
     if kind == "glob":
         suffixes = ("",)
-        listed = _retried(url, "its files", lambda: files.glob(path, detail=True).values())
+        listed = _retried(url, "list of files", lambda: files.glob(path, detail=True).values())
     else:
-        listed = _retried(url, "its files", lambda: files.ls(path, detail=True))
+        listed = _retried(url, "list of files", lambda: files.ls(path, detail=True))
     names = [entry["name"] for entry in listed if entry["type"] == "file"]
     wanted = [name for name in names if _wanted(name.rpartition("/")[2], suffixes)]
     return [str(files.unstrip_protocol(name)) for name in wanted]
@@ -172,24 +172,24 @@ def _read_remote(files: Any, path: str, start: int, length: int) -> bytes:
     data = cast(bytes, files.cat_file(path, start=start, end=start + length))
     if len(data) > length:
         raise InputError(
-            f"cannot read {path}: its server sends all of it where a part is asked for",
-            "Copy the file to a disk, or to a server that sends ranges of bytes.",
+            f"cannot read {path}: its server ignores range requests and sends all of it",
+            "Copy the file to a local disk, or to a server that answers range requests.",
         )
     if len(data) < length:
-        raise EOFError(f"only {len(data):,} of {length:,} bytes came")
+        raise EOFError(f"only {len(data):,} of {length:,} bytes arrived")
     return data
 
 
 def _ends_early(source: str, end: int, wanted: int) -> InputError:
     return InputError(
         f"{source} ends at byte {end:,}, before byte {wanted:,}",
-        "Copy or make the file again; leave it as it is while it is read.",
+        "Copy or write the file again, and do not change it while it is read.",
     )
 
 
 def _system(url: str) -> tuple[Any, str]:
     """The file system of a URL and the path there. ``fsspec`` itself keeps what it has made."""
-    core = package("fsspec.core", f"reading {url}")
+    core = package("fsspec.core", f"URLs such as {url}")
     try:
         files, path = core.url_to_fs(url)
     except ImportError as error:
@@ -210,7 +210,7 @@ def _retried(source: str, where: str, action: Callable[[], T]) -> T:
             if not _is_passing(error):
                 raise _failed(source, "", error) from error
             if not left:
-                tries = f" at {where}, tried {RETRIES + 1} times"
+                tries = f" ({where}, tried {RETRIES + 1} times)"
                 raise _failed(source, tries, error) from error
         # Workers that a server turned away together do not come back together.
         time.sleep(wait * random.uniform(0.5, 1.0))
@@ -235,7 +235,7 @@ def _failed(source: str, where: str, error: Exception) -> InputError:
     if isinstance(error, FileNotFoundError):
         return InputError(f"there is no file {source}", "Check the path.")
     if isinstance(error, PermissionError):
-        return InputError(f"{source} may not be read: {_cause(error)}", "Check its permissions.")
+        return InputError(f"cannot read {source}: {_cause(error)}", "Check its permissions.")
     remedy = "Check the path, the network and the credentials."
     return InputError(f"cannot read {source}{where}: {_cause(error)}", remedy)
 

@@ -84,7 +84,7 @@ def open_blocks(
     sources = [source for one in urls for source in find_files(one, tuple(SUFFIXES))]
     kinds = {format or format_of(source) for source in sources}
     if len(kinds) > 1:
-        raise InputError(f"{url} has files of {' and '.join(sorted(kinds))}", "Read one kind.")
+        raise InputError(f"{url} mixes {' and '.join(sorted(kinds))}", "Read one format at a time.")
     reader: BlockReader = FORMATS.get(kinds.pop())(sources, columns)
     return reader
 
@@ -104,8 +104,8 @@ def format_of(source: str) -> str:
         if name.endswith(suffix) or f"{suffix}-" in name:  # as in data.tfrecord-00001-of-00010
             return kind
     raise InputError(
-        f"the name of {source} does not say what it is",
-        f"Let the name end in {', '.join(SUFFIXES)}; or read(URL, format=…) in a script.",
+        f"the name of {source} does not show its format",
+        f"Use a name that ends in {', '.join(SUFFIXES)}; or read(URL, format=…) in a script.",
     )
 
 

@@ -29,7 +29,7 @@ SCAN_BYTES = 4 << 20
 """Of a file elsewhere, for its index."""
 COMPRESSED = {b"\x1f\x8b": "gzip", b"\x78\x01": "zlib", b"\x78\x9c": "zlib", b"\x78\xda": "zlib"}
 Places = npt.NDArray[np.int64]
-AGAIN = "Copy or make the file again."
+AGAIN = "Copy or write the file again."
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class TFRecordReader:
                 self.blocks.append(Block(source, number, rows))
                 self._spans[source, number] = span
         if not self.blocks:
-            raise InputError(f"{', '.join(sources)}: no records", "Give files with records.")
+            raise InputError(f"there are no records in {', '.join(sources)}", AGAIN)
         self.features = self._features(columns)
         self.row_bytes = self._row_bytes()
 
@@ -87,7 +87,7 @@ class TFRecordReader:
         for name in names:
             if name not in found:
                 has = ", ".join(sorted(found)) or "none"
-                raise InputError(f"{source} has no feature '{name}'", f"It has these: {has}.")
+                raise InputError(f"{source} has no feature '{name}'", f"Its features are {has}.")
         if not names:
             raise _unusable(source, 0, "it has no features")
         return [_feature(source, name, *found[name]) for name in names]
@@ -106,7 +106,7 @@ def _feature(source: str, name: str, kind: str, values: Any) -> Feature:
     if not len(values):
         raise _unusable(source, 0, f"its feature '{name}' has no values")
     if kind == BYTES and len(values) > 1:
-        raise _unusable(source, 0, f"its feature '{name}' has {len(values):,} values of bytes")
+        raise _unusable(source, 0, f"its feature '{name}' has more than one byte string")
     return Feature(name, kind, len(values))
 
 
@@ -133,7 +133,7 @@ def _ends(source: str) -> Iterator[int]:
         while at < size:
             left = size - at - HEADER - FOOTER
             if left < 0:
-                raise _damaged(source, at, f"a record is cut off at byte {size:,}")
+                raise _damaged(source, at, f"the file ends inside a record, at byte {size:,}")
             if at + HEADER > offset + len(data):
                 offset, data = at, read_range(source, at, min(SCAN_BYTES, size - at))
             place = at - offset
@@ -141,8 +141,8 @@ def _ends(source: str) -> Iterator[int]:
             if crc != _mask(crc32c(data[place : place + 8])):
                 raise _bad_length(source, at, data[place : place + 2])
             if length > min(left, LONGEST):
-                why = f"its record says it has {length:,} bytes, but {left:,} are left"
-                raise _damaged(source, at, why if length > left else "its record is over 2 GB")
+                why = f"the record should have {length:,} bytes, but {left:,} are left"
+                raise _damaged(source, at, why if length > left else "the record is over 2 GB")
             at += HEADER + length + FOOTER
             yield at
 
@@ -174,7 +174,7 @@ def _records(data: bytes, block: Block, span: Span) -> tuple[Places, Places]:
         ends.append(at)
         at += FOOTER
     if at != size or len(starts) != block.rows:
-        raise _damaged(block.source, span.start, "it has changed since its records were counted")
+        raise _damaged(block.source, span.start, "the file has changed since it was opened")
     return np.array(starts, np.int64), np.array(ends, np.int64)
 
 
@@ -186,7 +186,7 @@ def _check_data(data: bytes, start: Places, end: Places, source: str, offset: in
     wrong = np.flatnonzero(_mask(found) != written)
     if len(wrong):
         at = offset + int(start[wrong[0]]) - HEADER
-        raise _damaged(source, at, "the checksum of its record's data is wrong")
+        raise _damaged(source, at, "the checksum of the record's data is wrong")
 
 
 def masked_crc(data: bytes) -> int:
@@ -198,28 +198,28 @@ def _mask(crc: Any) -> Any:
 
 
 def _crc32c() -> Any:
-    return package("crc32c", "a TFRecord file").crc32c
+    return package("crc32c", "TFRecord files").crc32c
 
 
 def _bad_length(source: str, at: int, start: bytes) -> InputError:
     if at == 0 and start in COMPRESSED:
         return _compressed(source, COMPRESSED[start])
-    return _damaged(source, at, "the checksum of its record's length is wrong")
+    return _damaged(source, at, "the checksum of the record's length is wrong")
 
 
 def _damaged(source: str, at: int, why: str) -> InputError:
-    return InputError(f"{source} is damaged, or no TFRecord file, at byte {at:,}: {why}", AGAIN)
+    return InputError(f"{source} is damaged or not a TFRecord file, at byte {at:,}: {why}", AGAIN)
 
 
 def _compressed(source: str, how: str) -> InputError:
     return InputError(
-        f"{source} is compressed with {how}: its records cannot be read in any order",
+        f"{source} is compressed ({how}), and Phalanx cannot read parts of such a file",
         "Decompress the file first.",
     )
 
 
 def _unusable(source: str, record: int, why: str) -> InputError:
     return InputError(
-        f"{source}, record {record:,}: {why}",
-        "Give every record the same features, with as many values; or name the columns to read.",
+        f"cannot read record {record:,} of {source}: {why}",
+        "Columns need one type and number of values in all records; columns=(…) reads only some.",
     )

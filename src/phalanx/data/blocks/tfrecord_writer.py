@@ -42,8 +42,8 @@ class TFRecordWriter:
         if len(set(lengths.values())) != 1:
             found = ", ".join(f"{name}: {some:,}" for name, some in lengths.items())
             raise InputError(
-                f"the columns for {self._path} differ in rows ({found or 'none'})",
-                "Give all as many.",
+                f"the columns for {self._path} have different numbers of rows ({found or 'none'})",
+                "Give all columns the same number of rows.",
             )
         rows = next(iter(lengths.values()))
         if not rows:  # an empty list has no kind
@@ -52,7 +52,7 @@ class TFRecordWriter:
         kinds = {name: kind for name, (kind, _) in ways.items()}
         if self._kinds not in (None, kinds):
             raise InputError(
-                f"the columns for {self._path} have changed: {self._kinds}, then {kinds}",
+                f"the columns for {self._path} changed from {self._kinds} to {kinds}",
                 "Write the same columns each time.",
             )
         self._kinds = kinds

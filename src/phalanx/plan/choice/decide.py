@@ -45,7 +45,7 @@ def choose_plan(
         needs = "--objective cost" if wishes.objective == COST else "--budget"
         raise InputError(
             f"{needs} needs prices, and there is none for {', '.join(unpriced)}",
-            "Add price_per_hour in the blueprint (0 if it is free), or leave it out by --machines.",
+            "Set price_per_hour in the blueprint (0: free), or leave them out with --machines.",
         )
     losses = losses or {}
 
@@ -99,7 +99,7 @@ def _impossible(found: Sequence[Prediction], wishes: Wishes) -> InputError:
     if wishes.deadline is not None and time > wishes.deadline:
         return InputError(
             f"no plan meets the deadline of {seconds(wishes.deadline)}",
-            f"The best possible is {seconds(time)} ({quickest.strategy} on "
+            f"The shortest possible is {seconds(time)} ({quickest.strategy} on "
             f"{', '.join(quickest.machines)}).",
         )
     if wishes.budget is not None and price > wishes.budget:

@@ -42,7 +42,7 @@ class Reasons:
         chosen, alone = self.chosen, self.best.get(1)
         words = f"{_names(chosen)} with {chosen.strategy}: {self._shown(chosen)}"
         if alone is None:
-            yield f"{words}; one machine alone does not meet what was asked for"
+            yield f"{words}; no single machine meets the deadline or budget"
         else:
             times = self._value(alone) / max(self._value(chosen), 1e-12)
             yield (
@@ -54,7 +54,7 @@ class Reasons:
         if out and larger is not None:
             yield (
                 f"left out: {', '.join(out)}; the best with one machine more ({_names(larger)})"
-                f" comes to {self._shown(larger)}, which is not certainly 5 % better"
+                f" comes to {self._shown(larger)}, which is not certain to be 5 % better"
             )
 
     def _alone(self) -> Iterator[str]:
@@ -63,12 +63,12 @@ class Reasons:
             other, value = min(several, key=self._value), self._value(self.chosen)
             times = f", {self._value(other) / value:.2f} times as much" if value else ""
             if self._value(other) < value:
-                times += " and not certainly 5 % better"
+                times += " and not certain to be 5 % better"
             word = "takes" if self.wishes.objective == TIME else "needs"
             yield (
                 f"do not distribute this: {_names(self.chosen)} alone {word}"
                 f" {self._shown(self.chosen)}; the best of several machines ({_names(other)},"
-                f" {other.strategy}) {self._shown(other)}{times}, limited by {other.limit}"
+                f" {other.strategy}) {word} {self._shown(other)}{times}, limited by {other.limit}"
             )
 
     def _fewer(self) -> Iterator[str]:
@@ -76,8 +76,8 @@ class Reasons:
         asked, used = self.model.asked_workers, self.chosen.workers
         if asked is not None and used < asked:
             yield (
-                f"{used} of the {asked} workers asked for: more are not certainly 5 % better;"
-                " --strategy allreduce starts them all"
+                f"only {used} of {asked} workers are used: more are not certain to be 5 % better;"
+                " --strategy allreduce starts all of them"
             )
 
     def _price_in_time(self) -> Iterator[str]:
@@ -106,22 +106,22 @@ class Reasons:
                 yield f"{words}, but {len(losses)} pairs of runs lost {mean:.2f} points of accuracy"
             else:
                 yield (
-                    f"{words}, accuracy unknown: that takes {LEAST_PAIRS} pairs of runs with the"
-                    f" same seeds, and there are {len(losses)}"
+                    f"{words}, accuracy unknown: there are {len(losses)} of the {LEAST_PAIRS} pairs"
+                    " of runs with the same seeds that are needed to judge it"
                 )
 
     def _guesses(self) -> Iterator[str]:
         if not all(self.model.network.measured(found.machines) for found in self.best.values()):
             yield (
-                "links were not measured, 1 Gbit/s is assumed: phalanx pool probe narrows the"
-                " intervals"
+                "links were not measured, so 1 Gbit/s is assumed; phalanx pool probe measures"
+                " them and narrows the intervals"
             )
         costs = self.model.job.costs
         scaled = [name for name in self.chosen.machines if costs[name].work.extrapolated]
         if scaled:
             yield f"{', '.join(scaled)}: computing was scaled from another machine, not measured"
         if self.wishes.objective == ENERGY and self.chosen.energy_source == "estimate":
-            yield "energy is an estimate from cores and GPUs: give the machines' watts"
+            yield "energy is estimated from cores and GPUs: set watts in the blueprint"
 
 
 def _names(found: Prediction) -> str:

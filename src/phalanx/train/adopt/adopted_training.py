@@ -28,7 +28,7 @@ from phalanx.train.loop.training_loop import TrainingLoop
 _PASSES_APART = 4
 """That free-running workers may be, for their orders to be compared."""
 COUNTED = (
-    "the library that trains counts its batches: each worker has an equal part of each batch, "
+    "the training library counts its batches, so each worker gets an equal part of each batch, "
     "whatever its speed"
 )
 
@@ -65,8 +65,8 @@ class AdoptedTraining:
         parts.trained.keepers[ORDER] = self.order
         if parts.resumed is not None:
             parts.figures.say_once(
-                "resumed: the script runs from its start, and goes through the epochs before the "
-                "checkpoint without training; its own variables begin anew"
+                "resumed: the script runs from its start, and the epochs before the checkpoint are "
+                "skipped; its own variables start with their first values"
             )
 
     def rewind(self) -> None:
@@ -120,8 +120,8 @@ class AdoptedTraining:
             others = rows.copy()
         if any(row[0] == self._passes and row[1] != checksum for row in others):
             raise InputError(
-                "the workers draw different orders of the samples",
-                "Let the order depend on torch's random numbers, or on a generator with a seed.",
+                "the workers shuffle the samples differently",
+                "Shuffle with torch's random numbers, or with a generator that has a fixed seed.",
             )
         engine = self.parts.trained.engine
         counted = engine.workers > 1 and counts_batches(sys._getframe())
@@ -183,9 +183,9 @@ class AdoptedTraining:
             lifecycle.fail(str(self.parts.steps.refused))
         elif self._loop.is_before_checkpoint:
             lifecycle.fail(
-                "the script ended among the epochs before the checkpoint, in which it does not "
-                "train: perhaps it stops early by a variable of its own\n"
-                "hint: Start it anew, or let it count such epochs only while it trains."
+                "the resumed script ended before it reached the checkpoint, perhaps by early "
+                "stopping: it counts epochs that are skipped, in which nothing improves\n"
+                "hint: Start a new run, or let the script count only epochs that had batches."
             )
 
 
@@ -212,7 +212,7 @@ class AdoptedPass:
         if self._over:
             if self._taken < 0:
                 raise InputError(
-                    "the script goes through two DataLoaders at once to train",
+                    "the script trains on two DataLoaders at once",
                     "Put both into one Dataset; evaluate under torch.no_grad().",
                 )
             raise StopIteration
@@ -259,7 +259,7 @@ class AdoptedPass:
 
 def _untrained() -> InputError:
     return InputError(
-        "the script went through its data without training on them, and each worker saw only its "
+        "the script went through its training data without training, and each worker saw only its "
         "part",
-        "Evaluate under torch.no_grad() or model.eval().",
+        "If this is an evaluation, put it under torch.no_grad() or after model.eval().",
     )

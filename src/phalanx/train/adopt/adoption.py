@@ -68,7 +68,7 @@ class Adoption:
         if self._workers > 1 and not self._optimizers():
             raise InputError(
                 "the script computes gradients, but has made no optimizer of torch.optim",
-                f"Phalanx cannot tell how it updates its parameters; use an optimizer, {_ALONE}",
+                f"Phalanx cannot see how the parameters are updated: use an optimizer, {_ALONE}",
             )
 
     # -- steps -------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ class Adoption:
         if closure is not None and isinstance(optimizer, torch.optim.LBFGS):
             if self._workers > 1:
                 raise InputError(
-                    "LBFGS evaluates its closure several times in a step, each on one worker alone",
+                    "LBFGS needs several evaluations per step, which workers cannot share",
                     f"Use another optimizer, {_ALONE}",
                 )
             return plain(optimizer, closure)
@@ -111,8 +111,8 @@ class Adoption:
                 loss = closure()
         if training.sees_no_loss:
             raise InputError(
-                "the script steps without having called backward: its gradients, perhaps of "
-                "torch.autograd.grad, are of each worker's part of the batch",
+                "the script called optimizer.step() without backward(): its gradients (from "
+                "torch.autograd.grad?) are only of each worker's part of the batch",
                 f"Call loss.backward(), {_ALONE}",
             )
         training.parts.steps.step(optimizer)
@@ -124,14 +124,14 @@ class Adoption:
     ) -> InputError:
         if training is None or not training.awaits_step:
             return InputError(
-                "the script takes a step on a batch that comes from no DataLoader, so that "
-                "Phalanx cannot share it out",
-                "Call model.train() before the loop over the DataLoader; batches that the script "
-                f"makes by itself need run.step(weight=…), see phalanx.join, {_ALONE}",
+                "the script called optimizer.step() on a batch that Phalanx cannot share out: it "
+                "does not come from a training loop over a DataLoader",
+                "Call model.train() before the loop; without a DataLoader use phalanx.join and "
+                f"run.step(weight=…), {_ALONE}",
             )
         return InputError(
-            f"the script has made another optimizer ({type(optimizer).__name__}) in the middle of "
-            "a pass over its data",
+            f"the script made an optimizer ({type(optimizer).__name__}) inside the loop over its "
+            "data",
             "Make it before the loop over the DataLoader.",
         )
 

@@ -101,8 +101,8 @@ def hand_over(what: str) -> None:
 
     if _current.explanation is not None:
         raise InputError(
-            f"the script trains with {what}, which is not explained line by line",
-            "Run it: phalanx run SCRIPT --workers 2",
+            f"the script trains with {what}, which --explain and adapt do not cover",
+            "Run it as it is: phalanx run SCRIPT --workers 2",
         )
     if _current.adoption is not None:
         watch_backward(None)
@@ -144,7 +144,7 @@ def _refuse_group(*args: Any, **kwargs: Any) -> Any:
         return _plain_group(*args, **kwargs) if _plain_group else None
     raise InputError(
         "the script distributes its training itself (init_process_group)",
-        "Run it as it is: --framework torch; or without its own distribution.",
+        "Run it with --framework torch, or take init_process_group out of the script.",
     )
 
 

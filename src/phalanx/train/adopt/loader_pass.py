@@ -64,12 +64,12 @@ def order_of(loader: DataLoader[Any]) -> LoaderPass:
     sampler = loader.batch_sampler
     if isinstance(loader.dataset, IterableDataset):
         raise InputError(
-            "the script trains on an IterableDataset, whose samples have no numbers to share out",
+            "the script trains on an IterableDataset, which Phalanx cannot share out",
             "Use a map-style Dataset (__getitem__), or run the script alone, with python.",
         )
     if sampler is None:
         raise InputError(
-            "the DataLoader that the script trains on makes its own batches (batch_size=None)",
+            "the DataLoader that the script trains on has batch_size=None",
             "Give it a batch_size, or run the script alone, with python.",
         )
     holders = (loader, loader.sampler, sampler, getattr(sampler, "sampler", None))
@@ -92,8 +92,8 @@ def order_of(loader: DataLoader[Any]) -> LoaderPass:
             one.note(len(ends) - 1)
         if len(numbers) > most[len(ends) - 1 <= promised]:
             raise InputError(
-                f"the DataLoader's sampler gives {len(numbers)} samples and more in one pass: "
-                "it may have no end, and Phalanx shares out whole passes",
+                f"the DataLoader's sampler has given {len(numbers)} samples in one pass, and may "
+                "never end; Phalanx shares out whole passes",
                 "Use a sampler that ends, or run the script alone, with python.",
             )
     for one in watched:

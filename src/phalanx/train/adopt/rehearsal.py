@@ -61,14 +61,14 @@ def rehearse(
         return None
     if adds_up:
         raise InputError(
-            "the loss is a sum over the batch, so that it depends on how many workers there are",
-            "Say so: --loss sum. Or divide it by the samples of the batch.",
+            "the loss is a sum over the batch, so it depends on the number of workers",
+            "Run with --loss sum, or divide the loss by the number of samples in the batch.",
         )
     raise InputError(
-        f"the gradient of a batch is not made up of those of its parts (it is {off:.1%} off): the "
-        "loss depends on the batch as a whole, or on how it is put together",
-        "Compute a value per sample and take the mean last. --loss mean trains all the same, with "
-        "the mean of what each worker's part gives.",
+        f"the gradient of a batch differs by {off:.1%} from that of its parts: the loss depends on "
+        "the batch as a whole, or on how it is put together (padding)",
+        "Compute a loss per sample, and take the mean last; or accept the mean of the workers' "
+        "parts: --loss mean.",
     )
 
 

@@ -41,7 +41,7 @@ class PassLanes:
             self._lanes = Lanes.import_state(state, workers)
         if state is None and self._lanes.pinned and 0 in self._lanes.left():
             raise InputError(
-                f"worker {self._lanes.left().index(0)} has no rows of the data",
+                f"worker {self._lanes.left().index(0)} has no rows to train on",
                 "Spread the rows over all workers (df.repartition), or use fewer workers.",
             )
         self._batches: deque[tuple[int, NDArray[np.int64]]] = deque(maxlen=KEPT)
@@ -54,7 +54,7 @@ class PassLanes:
     def note(self) -> str:
         """How the rows come, in words."""
         if self._lanes.pinned:
-            return "each worker reads the rows that it has: shares follow them, and balance is off"
+            return "each worker reads its own rows: batch shares follow them, and balance is off"
         rows, window = len(self._order), self._data.window
         within = f" in windows of {window:,}" if window < rows else ""
         order = f"shuffled{within}" if self._data.shuffle else "in the order of the files"

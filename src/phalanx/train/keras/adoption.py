@@ -50,7 +50,7 @@ def adopt_fit(keras: ModuleType) -> None:
 def _refuse_batches(model: Any, *args: Any, **kwargs: Any) -> Any:
     raise InputError(
         "the script calls model.train_on_batch, which Phalanx does not distribute",
-        "Train with model.fit, with a train_step of your own where its step is special.",
+        "Use model.fit; a special step goes into the train_step of your model.",
     )
 
 

@@ -32,7 +32,7 @@ def callbacks_of(
         if isinstance(each, keras_callbacks.BackupAndRestore):
             raise InputError(
                 "BackupAndRestore would restore one worker only",
-                "Leave it out: Phalanx saves checkpoints itself, and goes on by phalanx resume.",
+                "Leave it out: Phalanx saves checkpoints, and phalanx resume continues from them.",
             )
     if not first:
         chosen = [each for each in chosen if is_own(each) or type(each).__name__ in _WRITE_LOGS]

@@ -90,7 +90,7 @@ class EpochSync:
         for variable in self._model.metrics_variables if self.workers > 1 else ():
             if bool(copy_of(variable).any()):
                 raise InputError(
-                    f"the metric variable {variable.path} does not begin with 0, so it cannot be "
+                    f"the metric variable {variable.path} does not start at 0, so it cannot be "
                     "added up over workers",
                     "Let the metric keep sums and counts; or train with one worker.",
                 )

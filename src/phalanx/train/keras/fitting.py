@@ -57,12 +57,12 @@ class SharedFit:
         self._model, self._asked, environment = model, asked, detect()
         if environment.thread and environment.workers > 1:
             raise InputError(
-                "Keras models are not trained by workers that are threads",
-                "Leave out --launcher inprocess.",
+                "Keras models cannot train in threads (--launcher inprocess, phalanx simulate)",
+                "Use phalanx run without --launcher inprocess.",
             )
         if environment.settings.profile is not None:
             raise InputError(
-                "the steps of a Keras model are not measured yet",
+                "phalanx plan and --strategy auto cannot measure Keras models yet",
                 "Name machines and strategy: phalanx run SCRIPT --machines all --strategy "
                 "allreduce",
             )
@@ -229,8 +229,8 @@ class SharedFit:
             yield
         if written:
             raise InputError(
-                f"a callback has written {written[0].path} between two batches",
-                "Write weights at the end of an epoch: on_epoch_end.",
+                f"a callback changed {written[0].path} between two batches",
+                "Change weights at the end of an epoch: on_epoch_end.",
             )
 
     def _note_loss(self, logs: dict[str, Any], samples: int) -> None:

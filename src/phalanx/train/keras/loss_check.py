@@ -28,7 +28,7 @@ _TOLERANCE, _HALF_TOLERANCE = 2e-5, 1e-2
 same loss everywhere, so there is not more room than that."""
 
 
-_TAKEN = "the loss is taken as a mean over the samples of a batch"
+_TAKEN = "the loss is assumed to be a mean over the samples of a batch"
 
 
 def check_loss(model: Any, batches: Sequence[Any]) -> str | None:
@@ -36,9 +36,9 @@ def check_loss(model: Any, batches: Sequence[Any]) -> str | None:
     check_model(model)
     if _own_step(model):
         return (
-            "the model has its own train_step or compute_loss: its loss is taken as a mean over "
-            "the samples of a batch, and what it does to gradients (clipping) is done to those of "
-            "each worker's part"
+            "the model has its own train_step or compute_loss: its loss is assumed to be a mean "
+            "over the samples of a batch, and its changes to gradients (clipping) apply to each "
+            "worker's part"
         )
     if "sum" in {getattr(part.loss, "reduction", None) for part in _losses(model)}:
         raise InputError(
@@ -48,15 +48,15 @@ def check_loss(model: Any, batches: Sequence[Any]) -> str | None:
     masked, added = _outputs(model, batches[0])
     if masked or any(_ignores(part.loss) for part in _losses(model)):
         raise InputError(
-            "the loss leaves out what a mask hides (or ignore_class), and divides by what is left "
-            "of each worker's part of the batch",
+            "the loss skips values by a mask or ignore_class, and divides by the number left, "
+            "which differs between the workers' parts of a batch",
             "End the mask inside the model, and pass sample_weight to fit; or train with one "
             "worker.",
         )
     if added or not _known_mean(model):
         return next(filter(None, [_try(model, batch) for batch in batches]), None)
     if _adds_in_training(model, batches[0]):
-        return "a loss that layers add in training only is taken as a mean over the samples"
+        return "losses that layers add only in training are assumed to be means over samples"
     return None
 
 
@@ -140,7 +140,7 @@ def _try(model: Any, batch: Any) -> str | None:
     x, y, weights = data_adapter_utils.unpack_x_y_sample_weight(_some_of(batch))
     samples = len(next(leaf for leaf in tree.flatten(x) if leaf is not None))
     if samples < 3:
-        return f"{_TAKEN}: a batch of {samples} is too small to try it"
+        return f"{_TAKEN}: a batch of {samples} is too small to check"
     with _random_kept(model):
         whole, again, parts = (
             model.evaluate(
@@ -154,13 +154,13 @@ def _try(model: Any, batch: Any) -> str | None:
         else _HALF_TOLERANCE
     )
     if abs(whole - again) > room * max(abs(whole), abs(again)):
-        return f"{_TAKEN}: it cannot be tried, because the model draws random numbers for it"
+        return f"{_TAKEN}: it cannot be checked, because the model draws random numbers"
     if abs(whole - parts) > room * max(abs(whole), abs(parts)):
         raise InputError(
-            f"the loss is not a mean over the samples of a batch: {whole:.4g} of {samples} samples "
-            f"together, {parts:.4g} on average of parts of them",
-            'Use a loss with reduction="sum_over_batch_size", in add_loss a mean over the batch, '
-            "and pass sample_weight to fit; or train with one worker.",
+            f"the loss is not a mean over the samples of a batch: it is {whole:.4g} for {samples} "
+            f"samples together, but {parts:.4g} on average over parts of them",
+            'Use reduction="sum_over_batch_size", means over the batch in add_loss, and '
+            "sample_weight in fit; or train with one worker.",
         )
     return None
 

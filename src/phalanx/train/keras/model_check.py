@@ -19,7 +19,7 @@ def check_model(model: Any) -> None:
         if getattr(layer, "stateful", False) is True:
             raise InputError(
                 f"the layer {layer.name} is stateful: it keeps a state for each sample of a batch, "
-                "and workers have parts of batches",
+                "but each worker has only a part of the batch",
                 "Use stateful=False, or train with one worker.",
             )
 
@@ -41,9 +41,9 @@ def check_samples_apart(model: Any, x: Any, outputs: Sequence[Any]) -> None:
             found = tree.flatten(model(part, training=False))
         except Exception as failure:
             raise InputError(
-                "the model fails on a part of a batch, and workers have parts of batches: "
+                "the model fails on a part of a batch, and each worker has only a part: "
                 f"{str(failure).strip().partition(chr(10))[0]}",
-                "Let no layer name the number of samples of a batch, or train with one worker.",
+                "Do not fix the batch size in any layer, or train with one worker.",
             ) from failure
         return [ops.convert_to_numpy(each) for each in found]
 
@@ -54,9 +54,9 @@ def check_samples_apart(model: Any, x: Any, outputs: Sequence[Any]) -> None:
             continue
         if _differ(model, one, both):
             raise InputError(
-                "the model's output for a sample depends on the other samples of its batch, and "
-                "workers have parts of batches",
-                "Let each layer work on single samples, or train with one worker.",
+                "the model's output for a sample depends on the other samples of its batch, but "
+                "each worker has only a part of the batch",
+                "Let each layer treat samples separately, or train with one worker.",
             )
 
 

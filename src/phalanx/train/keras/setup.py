@@ -14,18 +14,18 @@ from phalanx.train.keras.streams import StreamSource
 from phalanx.train.start.environment import Environment
 
 RESUMED = (
-    "resumed: the script runs from its start, and passes over the epochs before the checkpoint; "
-    "callbacks begin anew"
+    "resumed: the script runs from its start, and the epochs before the checkpoint are skipped; "
+    "callbacks start without their earlier state"
 )
 
 
 STOPS_LATER = (
-    "a callback has asked to stop inside an epoch: the workers end the epoch first, so there are "
-    "more steps than with one worker"
+    "a callback asked to stop inside an epoch: the workers finish the epoch first, so they take "
+    "more steps than one worker would"
 )
 SEES_A_PART = (
-    "callbacks that act on batches run on every worker; the logs that they are given are of the "
-    "worker's own part of a batch"
+    "callbacks that act on batches run on every worker; their logs are of that worker's part of "
+    "the batch"
 )
 
 
@@ -43,9 +43,9 @@ def notes_of(guest: Guest, source: ArraySource | StreamSource, workers: int) -> 
     if names & AVERAGED:
         found.append("batch norm: statistics of each worker's part of a batch, averaged per epoch")
     if others := sorted(names - AVERAGED):
-        found.append(f"{', '.join(others)}: those of the first worker, from its part of the data")
+        found.append(f"{', '.join(others)}: of the first worker, which sees its part of the data")
     if own := sorted(filter(None, map(_own_metric, _metrics_of(model)))):
-        found.append(f"{', '.join(own)}: computed of each worker's part of a batch, and added up")
+        found.append(f"{', '.join(own)}: computed on each worker's part of a batch, then added up")
     return found
 
 
@@ -87,8 +87,8 @@ def check_clipping(optimizer: Any, environment: Environment) -> None:
     free = next((p.label for p in phases if not p.traits.any_optimizer), None)
     if optimizer.clipnorm and environment.workers > 1 and free is not None:
         raise InputError(
-            f"clipnorm limits the gradient of each variable as a whole; under {free} variables are "
-            "updated in parts",
+            f"clipnorm does not work under {free}, which updates variables in parts: it needs the "
+            "gradient of a whole variable",
             "Use global_clipnorm or clipvalue, or the strategy allreduce.",
         )
 
@@ -103,8 +103,8 @@ def source_of(
         return ArraySource(model, asked, batch, guest)
     if batch:
         raise InputError(
-            "--batch has no effect: the script's data come in batches already",
-            "Leave it out, and set the batch size where the data are made.",
+            "--batch has no effect: the script's data already come in batches",
+            "Leave it out, and set the batch size where the script makes its data.",
         )
     return StreamSource(model, asked, guest, seeds.in_common)
 
@@ -127,5 +127,5 @@ def backend_of() -> type[Guest]:
             return JaxGuest
         case other:
             raise InputError(
-                f"Keras' backend {other} does not train", "Use torch, tensorflow or jax."
+                f"Keras' backend {other} cannot train", "Use torch, tensorflow or jax."
             )

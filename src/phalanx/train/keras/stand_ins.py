@@ -50,8 +50,8 @@ class StandInStrategy:
 
     def __getattr__(self, name: str) -> Any:
         raise InputError(
-            f"the script uses {name} of its tf.distribute strategy, for a training loop of its own",
-            "Phalanx distributes model.fit: run the script with --framework tensorflow.",
+            f"the script has its own training loop: it uses {name} of its tf.distribute strategy",
+            "Phalanx distributes only model.fit; --framework tensorflow runs such scripts.",
         )
 
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:

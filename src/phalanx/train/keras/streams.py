@@ -117,8 +117,8 @@ class StreamReader(Reader):
             if known == number:
                 return batch
         raise InputError(
-            "samples that a lost worker had are not there any more: the data come in a stream",
-            "Resume from the last checkpoint, or give arrays.",
+            "the samples of a lost worker cannot be read again: the data are a stream",
+            "Continue from the last checkpoint with phalanx resume, or give fit arrays.",
         )
 
     def _next(self) -> None:
@@ -127,7 +127,7 @@ class StreamReader(Reader):
         if found is None:
             raise InputError(
                 f"the data ended after {self._read} of {self._batches} batches",
-                "Give fit as many batches as it has steps: steps_per_epoch, or .repeat().",
+                "Lower steps_per_epoch, or repeat the data: dataset.repeat().",
             )
         batch = self._tree.map_structure(self._as_array, found)
         for leaf in self._tree.flatten(batch):
@@ -160,7 +160,7 @@ class StreamSource:
         opened = batches_of(self._epochs)
         first = next(opened, None)
         if first is None:
-            raise InputError("the data to train on are empty", "Give at least one batch.")
+            raise InputError("the training data are empty", "Give at least one batch.")
         self.samples = [first]
         model._symbolic_build(data_batch=first)
         self.batch = len(next(leaf for leaf in tree.flatten(first) if leaf is not None))
@@ -185,9 +185,9 @@ class StreamSource:
         found = meeting.gather(self.reader.end())
         if len(set(found)) > 1:
             raise InputError(
-                "the workers have read different data, or in another order",
-                "Seed what shuffles them: dataset.shuffle(n, seed=0), "
-                "keras.utils.set_random_seed(0) before they are made.",
+                "the workers read different data, or read them in different orders",
+                "Seed the shuffling: dataset.shuffle(n, seed=0), or keras.utils.set_random_seed(0) "
+                "before the data are made.",
             )
 
     def unpack(self, batch: BatchPart, samples: int) -> tuple[Any, int]:

@@ -244,7 +244,7 @@ def test_a_script_that_trips_over_having_been_ended() -> None:
 
 def test_batches_of_no_loader_without_an_end() -> None:
     loop = LOOPS["adopted"].replace("in loader", "in iter(lambda: (x[:32], y[:32]), 0)")
-    with pytest.raises(InputError, match="a batch that comes from no DataLoader"):
+    with pytest.raises(InputError, match="a batch that Phalanx cannot share out"):
         _said(HEAD + loop.replace("INSIDE", "pass").replace("AFTER", "pass"))
 
 

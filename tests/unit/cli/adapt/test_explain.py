@@ -116,7 +116,7 @@ def test_a_script_that_calls_phalanx_is_not_adopted(shell: Shell, text: str) -> 
         (
             "model = make()\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
             "model(x).sum().backward()\noptimizer.step()\n",
-            "error: the script takes a step on a batch that comes from no DataLoader",
+            "error: the script called optimizer.step() on a batch that Phalanx cannot share out",
         ),
         ("print('no training')\n", "error: train.py never called phalanx.fit or phalanx.join"),
         ("1 / 0\n", "ZeroDivisionError"),

@@ -91,7 +91,7 @@ def test_energy_has_a_column_and_says_what_time_it_costs(shell: Shell, pool: str
         (("--budget", "-1"), "--budget must be above 0"),
         (("--objective", "tmie"), "unknown objective 'tmie'"),
         (("--max-accuracy-loss", "-1"), "must be from 0 to 100"),
-        (("--machines", "auto"), "'auto' goes with --strategy auto"),
+        (("--machines", "auto"), "--machines auto needs --strategy auto"),
         (("--machines", "gpus"), "matches no machine"),
     ],
 )
@@ -134,9 +134,9 @@ def test_run_follows_the_choice_and_keeps_the_prediction(shell: Shell, pool: str
 @pytest.mark.parametrize(
     ("words", "cause"),
     [
-        (("--machines", "auto"), "--machines auto goes with --strategy auto"),
-        (("--strategy", "auto", "--dry-run"), "does not go with --dry-run"),
-        (("--strategy", "auto", "--slow", "1,0.5"), "does not go with --slow"),
+        (("--machines", "auto"), "--machines auto needs --strategy auto"),
+        (("--strategy", "auto", "--dry-run"), "cannot be used with --dry-run"),
+        (("--strategy", "auto", "--slow", "1,0.5"), "cannot be used with --slow"),
         (("--strategy", "auto", "--explain"), "does not go with --explain"),
     ],
 )

@@ -176,17 +176,17 @@ def test_the_last_failure_names_the_file_the_byte_and_the_cause(
     with pytest.raises(InputError) as caught:
         read_range("s3://bucket/a", 1010, 20)
     assert caught.value.cause == (
-        "cannot read s3://bucket/a at byte 1,010, tried 6 times: broken pipe"
+        "cannot read s3://bucket/a (byte 1,010, tried 6 times): broken pipe"
     )
 
 
 LASTING = [
     (FileNotFoundError("a"), "there is no file s3://bucket/a"),
-    (PermissionError("Access Denied"), "may not be read: Access Denied"),
+    (PermissionError("Access Denied"), "cannot read s3://bucket/a: Access Denied"),
     (OSError(22, "invalid range"), "invalid range"),
     (_AnswerError(403), "answer 403"),
     (_NoCredentialsError("no credentials"), "no credentials"),
-    (7, "sends all of it"),
+    (7, "ignores range requests"),
 ]
 
 

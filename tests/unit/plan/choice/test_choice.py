@@ -118,7 +118,7 @@ def test_impossible_wishes_say_what_is_possible() -> None:
     priced = machines("ab", price_per_hour=3600.0)
     with pytest.raises(InputError, match="no plan meets the deadline") as refused:
         _choose(EQUAL, priced, probe("ab", FAST), deadline=1.0)
-    assert "The best possible is 3" in str(refused.value.remedy)
+    assert "The shortest possible is 3" in str(refused.value.remedy)
     with pytest.raises(InputError, match="within the budget"):
         _choose(EQUAL, priced, probe("ab", FAST), budget=1.0)
     with pytest.raises(InputError, match="needs prices"):

@@ -20,8 +20,8 @@ from phalanx.train.adopt.files.script_files import FirstFiles, ScriptFiles
 F = TypeVar("F", bound=ScriptFiles)
 
 _NOTE = (
-    "phalanx: the files that the script writes in this worker are kept apart and removed at the "
-    "end: the first worker writes the real ones"
+    "phalanx: the files that the script writes in this worker go to a folder that is removed at "
+    "the end; the first worker writes the real ones"
 )
 
 
