@@ -48,7 +48,7 @@ def find_files(url: str, suffixes: tuple[str, ...]) -> list[str]:
     if not found:
         raise InputError(
             f"there is no file {url}, and no folder with files that end in {', '.join(suffixes)}",
-            "Give a file, a folder (those inside it are not searched), or 'FOLDER/**/*' for all.",
+            "Give a file, a folder (subfolders are not searched), or a glob such as 'FOLDER/**/*'.",
         )
     return sorted(found)
 
