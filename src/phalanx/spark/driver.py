@@ -15,7 +15,7 @@ import msgspec
 from phalanx.core.errors import InputError, MachineError, ScriptError
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.spark.messages import SCHEMA, TrainingRequest, WorkerFailure, WorkerFigures
-from phalanx.spark.task import work
+from phalanx.spark.task import newest_checkpoint, work
 
 Content = TypeVar("Content")
 TICK, PATIENCE, MORE_COME = 0.2, 60.0, 10.0
@@ -85,7 +85,9 @@ def train(
                 f"Spark lost an executor, and retries={retries}: {lost}",
                 "Read the executors' logs: too little memory is the most frequent reason.",
             )
-        where = "its newest checkpoint" if request.store else "the start (there is no store=)"
+        where = "the start" if request.store else "the start (there is no store=)"
+        if newest_checkpoint(request.store):
+            where = "its newest checkpoint"
         words = f"phalanx: Spark lost an executor; the training begins again from {where}"
         print(words, file=sys.stderr, flush=True)
         check_slots(frame.sparkSession, request.workers, PATIENCE)

@@ -69,7 +69,7 @@ def _report(
     except InputError as error:
         problem = WorkerFailure(kind="input", text=error.cause, remedy=error.remedy)
         return TaskReport(address="", port=0, rows=rows, bytes=size, problem=problem)
-    port, resume = (0, None) if rank else (port_of(address), _newest(store))
+    port, resume = (0, None) if rank else (port_of(address), newest_checkpoint(store))
     return TaskReport(address=address, port=port, rows=rows, bytes=size, resume=resume)
 
 
@@ -103,7 +103,8 @@ def _own_address(place: str) -> str:
     )
 
 
-def _newest(store: str | None) -> str | None:
+def newest_checkpoint(store: str | None) -> str | None:
+    """What a training that begins again goes on from."""
     from phalanx.train.checkpoint.checkpoint_index import newest_valid
 
     try:
