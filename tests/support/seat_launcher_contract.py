@@ -17,7 +17,8 @@ from commands import PHALANX, phalanx, until
 from trained import assert_same_model
 
 SCRIPT = Path(__file__).parents[1] / "ray_cluster" / "slow_script.py"
-LIMIT = 240.0
+LIMIT, BEGIN = 240.0, 200.0
+"""Seconds of a whole run; until it has a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,12 @@ def checkpoints(folder: Path) -> list[str]:
 def begun(cluster: SeatCluster, folder: Path) -> subprocess.Popen[str]:
     """In the background, with a checkpoint."""
     process = background(cluster, folder)
-    until(lambda: bool(checkpoints(folder)) or process.poll() is not None, 150.0)
-    assert process.poll() is None, process.communicate()[0]
+    try:
+        until(lambda: bool(checkpoints(folder)) or process.poll() is not None, BEGIN)
+        assert process.poll() is None
+    except AssertionError as error:
+        process.terminate()
+        raise AssertionError(process.communicate(timeout=60)[0]) from error
     return process
 
 
