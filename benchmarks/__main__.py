@@ -95,6 +95,7 @@ LONG = {
     "gpu": "benchmarks.gpu",
     "keras": "benchmarks.keras_fit",
     "parquet": "benchmarks.parquet_reading",
+    "spark-data": "benchmarks.spark_data",
     "tfrecord": "benchmarks.tfrecord_reading",
     "tune-switch": "benchmarks.tune_switch",
     "strategy-switch": "benchmarks.strategy_switch",
