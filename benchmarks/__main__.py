@@ -96,6 +96,7 @@ LONG = {
     "keras": "benchmarks.keras_fit",
     "parquet": "benchmarks.parquet_reading",
     "blocks": "benchmarks.block_shuffle",
+    "spark-data": "benchmarks.spark_data",
     "tfrecord": "benchmarks.tfrecord_reading",
     "tune-switch": "benchmarks.tune_switch",
     "strategy-switch": "benchmarks.strategy_switch",

@@ -88,8 +88,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-@pytest.fixture(scope="session")
-def spark(cluster: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+@pytest.fixture(scope="module")
+def spark(cluster: str) -> Iterator[Any]:
+    """It has all slots, so it ends with its module: others start applications of their own."""
     from pyspark.sql import SparkSession
 
     session = session_of(SparkSession, cluster)

@@ -52,3 +52,20 @@ class Slow(nn.Module):
         if self.training:
             time.sleep(self._seconds)
         return self.inner(x)
+
+
+class Notes(nn.Module):
+    """Writes into ``folder`` which rows each step has had: their first number is their id."""
+
+    def __init__(self, folder: str, seconds: float) -> None:
+        super().__init__()
+        self.inner, self._seconds = classifier(), seconds
+        self._file = Path(folder, f"{os.environ.get('PHALANX_RANK', 'x')}-{os.getpid()}")
+        self._file.touch()
+
+    def forward(self, x: Tensor) -> Any:
+        if self.training:
+            with self._file.open("a") as file:
+                file.write(" ".join(str(int(number)) for number in x[:, 0]) + "\n")
+            time.sleep(self._seconds)
+        return self.inner(x[:, 1:])

@@ -22,6 +22,9 @@ LOSSES = ("mean", "sum")
 OURS = "phalanx"
 """The name of this system, among others that do the same job."""
 KERAS_SYSTEMS = {"keras-torch": "torch", "keras-tf": "tensorflow", "keras-jax": "jax"}
+SPARK_SYSTEM = "phalanx-spark"
+OUR_SYSTEMS = (OURS, SPARK_SYSTEM, *KERAS_SYSTEMS)
+"""Phalanx trains in all of them."""
 """Keras scripts that this system trains, by name: the backend of each."""
 
 # The environment of a worker (ours; other launchers' variables are mapped in train/start).

@@ -14,8 +14,9 @@ from pyspark.ml.util import DefaultParamsReadable, DefaultParamsWritable
 
 from phalanx.core.errors import InputError
 from phalanx.core.spec import parse_spec
+from phalanx.launch.cluster.spark_session import check_slots, encrypts
 from phalanx.spark.building import check_names
-from phalanx.spark.driver import check_slots, train
+from phalanx.spark.driver import train
 from phalanx.spark.messages import KERAS, ModelSource, TrainingRequest
 from phalanx.spark.transformer import Model, check_column, with_array
 
@@ -97,7 +98,7 @@ class Estimator(SparkEstimator, DefaultParamsWritable, DefaultParamsReadable):  
         chosen["strategy"] = parse_spec(chosen["strategy"]).text
         chosen["workers"] = check_slots(dataset.sparkSession, chosen["workers"])
         chosen["store"] = chosen["store"] and self._run_folder(chosen["store"])
-        request = TrainingRequest(source=source, tls=_encrypts(dataset.sparkSession), **chosen)
+        request = TrainingRequest(source=source, tls=encrypts(dataset.sparkSession), **chosen)
         frame = frame.select(frame[array].alias(source.features), source.label)
         return Model(source, *train(frame, request, keras and base64.b64decode(keras), retries))
 
@@ -139,9 +140,3 @@ def _kind_of_loss(model: Any) -> str:
     loss = model.loss
     name = getattr(loss, "name", None) or getattr(loss, "__name__", None) or str(loss)
     return "cross_entropy" if "categorical" in name.lower() else "mse_loss"
-
-
-def _encrypts(spark: Any) -> bool:
-    """Where Spark encrypts what its own processes say to each other, so do the workers."""
-    conf, names = spark.sparkContext.getConf(), ("network.crypto", "ssl.rpc")
-    return any(conf.get(f"spark.{name}.enabled", "false").lower() == "true" for name in names)

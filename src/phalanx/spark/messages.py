@@ -78,6 +78,8 @@ class WorkerFigures(Struct, frozen=True, kw_only=True):
     rows: int
     """Its own, in the last epoch."""
     seconds: float
+    input_seconds: float = 0.0
+    """Of these, what it waited for rows."""
     samples_per_second: float
     loss: float | None
     """Of its own part of the last epoch."""

@@ -15,12 +15,10 @@ from typing import Any
 
 import msgspec
 
-from phalanx.core.addresses import look_up, own_addresses
 from phalanx.core.errors import InputError
-from phalanx.core.hosts_settings import ADDRESS
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import THREADS
-from phalanx.launch.cluster.node import port_of
+from phalanx.launch.cluster.node import known_address, port_of
 from phalanx.spark.messages import (
     FAILURE,
     FIGURES,
@@ -65,11 +63,11 @@ def _report(
 ) -> TaskReport:
     rows, size = _write(batches, folder / ROWS)
     try:
-        address = _own_address(place)
+        address = known_address(place)
     except InputError as error:
         problem = WorkerFailure(kind="input", text=error.cause, remedy=error.remedy)
         return TaskReport(address="", port=0, rows=rows, bytes=size, problem=problem)
-    port, resume = (0, None) if rank else (port_of(address), _newest(store))
+    port, resume = (0, None) if rank else (port_of(address), newest_checkpoint(store))
     return TaskReport(address=address, port=port, rows=rows, bytes=size, resume=resume)
 
 
@@ -89,21 +87,8 @@ def _write(batches: Iterator[Any], file: Path) -> tuple[list[int], int]:
     return rows, size
 
 
-def _own_address(place: str) -> str:
-    """The address by which Spark's other processes know this executor."""
-    if given := os.environ.get(ADDRESS):
-        return given
-    host, own = place.rpartition(":")[0].strip("[]") or place, own_addresses()
-    for address in [host, *look_up(host)]:
-        if address in own:
-            return address
-    raise InputError(
-        f"{host}, as Spark calls this executor, leads to no address of it",
-        f"Set SPARK_LOCAL_IP on Spark's workers, or {ADDRESS} in their environment.",
-    )
-
-
-def _newest(store: str | None) -> str | None:
+def newest_checkpoint(store: str | None) -> str | None:
+    """What a training that begins again goes on from."""
     from phalanx.train.checkpoint.checkpoint_index import newest_valid
 
     try:

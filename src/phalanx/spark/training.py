@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,10 @@ def train(request: WorkerRequest) -> tuple[WorkerFigures, bytes]:
     trainee = (TorchTrainee if source.model else KerasTrainee)(request)
     run, data = trainee.run, _data(request)
     began, seen, total, samples = time.monotonic(), 0, 0.0, 0
+    waited = Waited()
     for _ in run.epochs(training.epochs):
         seen, total = 0, 0.0
-        for features, y in run.batches(data, batch=training.batch):
+        for features, y in waited.over(run.batches(data, batch=training.batch)):
             x = as_inputs(features, trainee.model)
             loss, counted = trainee.step(x, y), run.samples
             seen, total, samples = seen + counted, total + loss * counted, samples + counted
@@ -44,10 +46,28 @@ def train(request: WorkerRequest) -> tuple[WorkerFigures, bytes]:
     row = next(data.read_block(block) for block in data.blocks if block.home == request.rank)
     width = trainee.width(as_inputs(row[source.features][:1].to(run.device), trainee.model))
     figures = WorkerFigures(
-        rows=seen, seconds=round(seconds, 3), samples_per_second=round(samples / seconds, 1),
+        rows=seen, seconds=round(seconds, 3), input_seconds=round(waited.seconds, 3),
+        samples_per_second=round(samples / seconds, 1),
         loss=total / seen if seen else None, width=width, resumed=request.tasks[0].resume,
     )  # fmt: skip
     return figures, trainee.weights()
+
+
+class Waited:
+    """How long batches were waited for."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def over(self, batches: Iterable[Any]) -> Iterator[Any]:
+        source, end = iter(batches), object()
+        while True:
+            asked = time.monotonic()
+            found = next(source, end)
+            self.seconds += time.monotonic() - asked
+            if found is end:
+                return
+            yield found
 
 
 def _data(request: WorkerRequest) -> BlockData:

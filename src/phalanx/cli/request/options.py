@@ -11,7 +11,12 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from phalanx.core.errors import InputError
+from phalanx.cli.request.cluster_options import (
+    RayAddress,
+    SlurmOptions,
+    SparkMaster,
+    check_cluster,
+)
 
 STRATEGY_NAMES = "single, allreduce, async, bsp, ssp, dssp, groups, localsgd, diloco"
 
@@ -95,19 +100,9 @@ LauncherName = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="local (processes), ssh (other machines), slurm, ray, or inprocess (threads, to "
-        "debug). Default: depends on the machines.",
+        help="local (processes), ssh (other machines), slurm, ray, spark, or inprocess (threads, "
+        "to debug). Default: depends on the machines.",
     ),
-]
-SlurmOptions = Annotated[
-    str | None,
-    typer.Option(
-        "--slurm", metavar="A=B,…", help="Options for sbatch, such as partition=gpu,time=1:00:00."
-    ),
-]
-RayAddress = Annotated[
-    str | None,
-    typer.Option(metavar="HOST:PORT", help="A Ray cluster, or auto. Default: one of its own here."),
 ]
 DataFolder = Annotated[
     Path | None,
@@ -194,8 +189,8 @@ Systems = Annotated[
     str | None,
     typer.Option(
         metavar="A,B,C",
-        help="Compare systems instead of strategies: phalanx, keras-torch, keras-tf, keras-jax, "
-        "torch-ddp, tf-mwms, tf-ps, jax-dp.",
+        help="Compare systems instead of strategies: phalanx, phalanx-spark, keras-torch, "
+        "keras-tf, keras-jax, torch-ddp, tf-mwms, tf-ps, jax-dp.",
     ),
 ]
 PeerScripts = Annotated[
@@ -228,6 +223,7 @@ class RunOptions:
     launcher: LauncherName = "auto"
     slurm: SlurmOptions = None
     ray_address: RayAddress = None
+    master: SparkMaster = None
     epochs: Epochs = None
     batch: Batch = None
     batch_per_worker: BatchPerWorker = None
@@ -250,15 +246,12 @@ class RunOptions:
     json: Json = False
 
     def __post_init__(self) -> None:
-        for needed, given in (("slurm", self.slurm), ("ray", self.ray_address)):
-            if given is not None and self.launcher != needed:
-                option = "--slurm" if needed == "slurm" else "--ray-address"
-                raise InputError(f"{option} needs --launcher {needed}", f"Add --launcher {needed}.")
+        check_cluster(self.launcher, self.slurm, self.ray_address, self.master)
 
     @property
     def cluster(self) -> str:
         """What a cluster's manager is asked for."""
-        return self.slurm or self.ray_address or ""
+        return self.slurm or self.ray_address or self.master or ""
 
 
 Verb = Callable[..., int]

@@ -76,8 +76,8 @@ class Request:
     @property
     def launcher(self) -> str:
         """The one asked for, else the one that reaches the machines."""
-        if self.options.launcher != "auto":
-            return self.options.launcher
+        if (asked := "spark" if self.options.master else self.options.launcher) != "auto":
+            return asked
         return "local" if all(m.is_here for m in self.machines) else "ssh"
 
     @property

@@ -40,6 +40,7 @@ class ResumeOptions:
     launcher: Annotated[Text, typer.Option(metavar="NAME", help=Same)] = None
     slurm: Annotated[Text, typer.Option("--slurm", metavar="A=B,…", help=Same)] = None
     ray_address: Annotated[Text, typer.Option(metavar="HOST:PORT", help=Same)] = None
+    master: Annotated[Text, typer.Option("--master", metavar="URL", help=Same)] = None
     pool: Annotated[Path | None, typer.Option("--pool", metavar="FILE", help=Same)] = None
     machines: Annotated[Text, typer.Option(metavar="SELECTION", help=Same)] = None
     balance: Annotated[Text, typer.Option(metavar="NAME", help=Same)] = None
@@ -120,6 +121,7 @@ class Resumption:
             launcher=launcher,
             slurm=asked.slurm or (kept if launcher == "slurm" else None),
             ray_address=asked.ray_address or (kept if launcher == "ray" else None),
+            master=asked.master or (kept if launcher == "spark" else None),
             epochs=asked.epochs,
             seed=settings.seed,
             precision=settings.precision,

@@ -13,7 +13,7 @@ import msgspec
 from phalanx.core.errors import InputError, PhalanxError
 from phalanx.core.files import write_whole
 from phalanx.core.registry import did_you_mean
-from phalanx.core.settings import KERAS_SYSTEMS, OURS
+from phalanx.core.settings import KERAS_SYSTEMS, OUR_SYSTEMS, OURS, SPARK_SYSTEM
 from phalanx.core.spec import parse_specs
 from phalanx.launch.frameworks.framework import (
     FRAMEWORKS,
@@ -137,13 +137,13 @@ def read_systems(
         raise InputError(f"--systems has '{twice}' twice", "To run each again: --repeat N")
     if unused := sorted(set(named) - set(names)):
         raise InputError(f"--peer names {unused[0]}, but --systems does not", "Name it in both.")
-    if set(names) - {OURS, *KERAS_SYSTEMS}:
+    if set(names) - {*OUR_SYSTEMS}:
         for option in ("slow", "rate", "precision"):
             _refuse(ctx, option, "other systems do not support it")
     found = {
         name: check_script(named.get(name) or _script_for(name, script), joins=False)
         for name in names
-        if name != OURS
+        if name not in (OURS, SPARK_SYSTEM)
     }
     source = ctx.get_parameter_source("strategies")
     chosen = source is not None and source.name == "COMMANDLINE"
@@ -190,6 +190,15 @@ def keras_request(request: Request, system: str, script: Path) -> Request:
     from phalanx.launch.script.script_check import is_adopted
 
     return replace(request, script=script, adopt=is_adopted(script), keras=system)
+
+
+def spark_request(request: Request, system: str) -> Request:
+    """By way of Spark, or not: ``--master`` is for one of the two systems only."""
+    options = request.options
+    if system == SPARK_SYSTEM:
+        return replace(request, options=replace(options, launcher="spark"))
+    implied = options.launcher == "auto" and options.master is not None
+    return replace(request, options=replace(options, master=None)) if implied else request
 
 
 def framework_job(
@@ -243,10 +252,11 @@ def ready(job: Job, out: Output) -> Job:
 
 def cannot_run(job: Job, paths: RunPaths, error: PhalanxError) -> RunOutcome:
     """The outcome of a run that could not even be started: a row with its reason."""
+    from phalanx.launch.launchers.launcher import system_of
     from phalanx.launch.run.controller import RunOutcome
 
     summary = Summary(run=paths.id, status="failed", strategy=job.settings.strategy)
-    summary.system = job.framework.system if job.framework else OURS
+    summary.system = system_of(job)
     summary.workers, summary.batch = job.plan.workers, job.settings.batch
     write_whole(paths.summary, summary.to_json() + "\n")
     return RunOutcome(summary, error, error.exit_code)

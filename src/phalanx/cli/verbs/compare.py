@@ -123,25 +123,31 @@ def _simulated(request: Request, out: Output) -> Callable[[StudyCell], Job]:
 def compare_systems(request: Request, wanted: Wanted, batches: list[int | None]) -> int:
     """Every system, the same model, data, batch, seed, epochs and machines; one report."""
     from phalanx.cli.request.study import StudyRun, alternating, show_or_execute, start_of
-    from phalanx.cli.request.systems import framework_job, framework_of, keras_request
-    from phalanx.core.settings import KERAS_SYSTEMS, OURS
+    from phalanx.cli.request.systems import (
+        framework_job,
+        framework_of,
+        keras_request,
+        spark_request,
+    )
+    from phalanx.core.settings import KERAS_SYSTEMS, OUR_SYSTEMS
 
     out, batches = start_of(request, batches)
 
     def make_job(cell: StudyCell) -> Job:
-        if cell.system == OURS:
-            return request.job(cell.strategy, cell.batch, repeat=cell.repeat)
-        script = wanted.scripts[cell.system]
+        mine = spark_request(request, cell.system)
+        script = wanted.scripts.get(cell.system)
+        if script is None:
+            return mine.job(cell.strategy, cell.batch, repeat=cell.repeat)
         if cell.system in KERAS_SYSTEMS:
-            mine = keras_request(request, cell.system, script)
+            mine = keras_request(mine, cell.system, script)
             return mine.job(cell.strategy, cell.batch, repeat=cell.repeat)
         return framework_job(
-            request, framework_of(cell.system, wanted.roles), script, cell.batch, repeat=cell.repeat
+            mine, framework_of(cell.system, wanted.roles), script, cell.batch, repeat=cell.repeat
         )
 
     rows: list[tuple[str, str, str]] = []
     for system in wanted.systems:
-        ours = system == OURS or system in KERAS_SYSTEMS
+        ours = system in OUR_SYSTEMS
         strategies = wanted.strategies if ours else [system]
         rows += [(s, system, f"{system} {s}" if ours else system) for s in strategies]
     cells = alternating(rows, batches, request.options.repeat)

@@ -1,1 +1,1 @@
-"""Clusters that have a manager of their own: Slurm, Ray. It starts the workers, and we follow."""
+"""Clusters with a manager of their own (Slurm, Ray, Spark): it starts the workers, we follow."""

@@ -49,6 +49,20 @@ def own_address(name: str, *, alone: bool) -> str:
     )
 
 
+def known_address(place: str) -> str:
+    """Of this node, by the host (and port) under which a cluster's other processes know it."""
+    if given := os.environ.get(hosts.ADDRESS):
+        return given
+    host, own = place.rpartition(":")[0].strip("[]") or place, own_addresses()
+    for address in [host, *look_up(host)]:
+        if address in own:
+            return address
+    raise InputError(
+        f"{host}, as Spark calls this machine, leads to no address of it",
+        f"Set SPARK_LOCAL_IP there, or {hosts.ADDRESS} in the environment of Spark's workers.",
+    )
+
+
 def port_of(address: str) -> int:
     with ExitStack() as held:
         return free_port(held, address)
@@ -68,6 +82,7 @@ def meeting_variables(
         hosts.MEMBERS: ",".join(meeting.members),
         hosts.LOCAL: str(local[0]),
         hosts.LOCALS: str(local[1]),
+        **({hosts.TLS: "1"} if meeting.tls else {}),
         **key,
     }
 

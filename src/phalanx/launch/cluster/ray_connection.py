@@ -1,4 +1,4 @@
-"""A cluster of Ray as the controller reaches it: connecting, nodes, files that come home."""
+"""A cluster of Ray as the controller reaches it: connecting, and its nodes."""
 
 from __future__ import annotations
 
@@ -7,18 +7,14 @@ import importlib.util
 import os
 import secrets
 import signal
-import time
-from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 from phalanx.core.errors import InputError, MachineError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.cluster.node import LOOPBACK
-from phalanx.launch.cluster.seats import SeatNote, cluster_folder, write_private
+from phalanx.launch.cluster.seats import cluster_folder, write_private
 
-_ANSWER = 10.0
-_HOMEWARD = 600.0
 _MODE, _TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"
 _LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
@@ -70,35 +66,3 @@ def address_on(ray: Any, group: Any, rank: int) -> str:
     table = importlib.import_module("ray.util.placement_group").placement_group_table(group)
     chosen = table["bundles_to_node_id"][rank]
     return next(str(n["NodeManagerAddress"]) for n in ray.nodes() if n["NodeID"] == chosen)
-
-
-def streamed(note: SeatNote, first: bool, shared: bool) -> dict[str, int]:
-    """The files of a worker that are fetched while it writes them, each from its start."""
-    if shared:
-        return {}
-    rank = note.rank
-    names = [f"events/rank-{rank}.jsonl", f"logs/rank-{rank}.log", f"logs/rank-{rank}.traceback"]
-    return dict.fromkeys([*names, *([f"machines/{note.node}.jsonl"] if first else [])], 0)
-
-
-def append(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
-        file.write(data)
-
-
-def bring_home(
-    ray: Any, actor: Any, paths: RunPaths, fetched: Collection[str], hurry: Callable[[], bool]
-) -> None:
-    """What a node's workers left in a folder that only it has; then that folder goes."""
-    deadline = time.monotonic() + _HOMEWARD
-    for file in ray.get(actor.files.remote(), timeout=_ANSWER):
-        path, at = paths.folder / file, 0
-        if file in fetched or ".." in Path(file).parts or path.exists():
-            continue
-        while piece := ray.get(actor.piece.remote(file, at), timeout=_HOMEWARD):
-            append(path, piece)
-            at += len(piece)
-            if hurry() or time.monotonic() > deadline:
-                return
-    ray.get(actor.clean.remote(), timeout=_ANSWER)

@@ -58,6 +58,8 @@ class Meeting(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that the monotonic clock of this node is ahead of the wall's, which nodes share."""
     resume: str | None = None
     """The checkpoint that a job goes on from that was started again."""
+    tls: bool = False
+    """Whether the workers' connections are encrypted."""
 
 
 def cluster_folder(paths: RunPaths) -> Path:

@@ -20,7 +20,7 @@ from pathlib import Path
 from phalanx.core.errors import InputError, MachineError
 from phalanx.core.files import cache_home
 from phalanx.core.registry import did_you_mean
-from phalanx.core.settings import KERAS_SYSTEMS, OURS
+from phalanx.core.settings import KERAS_SYSTEMS, OURS, SPARK_SYSTEM
 from phalanx.core.terminal import Say
 from phalanx.launch.frameworks.framework import (
     JAX,
@@ -72,7 +72,8 @@ PEERS = {
 
 def peer_of(system: str) -> PeerSystem:
     if system not in PEERS:
-        raise InputError(f"unknown system '{system}'", did_you_mean(system, [OURS, *PEERS]))
+        names = [OURS, SPARK_SYSTEM, *PEERS]
+        raise InputError(f"unknown system '{system}'", did_you_mean(system, names))
     return PEERS[system]
 
 

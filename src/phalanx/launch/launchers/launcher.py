@@ -22,7 +22,7 @@ from phalanx.core.errors import InputError, MachineError
 from phalanx.core.files import read_bounded
 from phalanx.core.registry import Registry
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.core.settings import OURS, RunSettings
+from phalanx.core.settings import OURS, SPARK_SYSTEM, RunSettings
 from phalanx.core.terminal import Say
 from phalanx.launch.frameworks import Framework, deciding, roles_by_rank
 from phalanx.launch.shipping.requirements import DISTRIBUTION, installed
@@ -117,7 +117,7 @@ class Fleet:
     workers: int | None = None
     """As asked for: how many there are in all is settled when the machines are known."""
     cluster: str = ""
-    """What a cluster's manager is asked for: options of Slurm, the address of Ray."""
+    """What a cluster's manager is asked for: options of Slurm, an address of Ray or Spark."""
 
 
 def read_launch(paths: RunPaths) -> tuple[Launch, Plan]:
@@ -219,6 +219,7 @@ LAUNCHERS = Registry(
         "ssh": "phalanx.launch.launchers.ssh:SshLauncher",
         "slurm": "phalanx.launch.cluster.slurm:SlurmLauncher",
         "ray": "phalanx.launch.cluster.ray_launcher:RayLauncher",
+        "spark": "phalanx.launch.cluster.spark_launcher:SparkLauncher",
     },
 )
 
@@ -242,11 +243,18 @@ def describe_launch(job: Job, paths: RunPaths, workers: list[WorkerCommand]) -> 
         resumes=job.resumes,
         pool=str(job.fleet.pool.resolve()) if job.fleet.pool else None,
         framework=framework,
-        system=framework.system if framework else job.settings.keras or OURS,
+        system=system_of(job),
         decides=deciding(roles),
         joins=framework is None,
         cluster=job.fleet.cluster,
     )
+
+
+def system_of(job: Job) -> str:
+    """As reports call it."""
+    if job.framework is not None:
+        return job.framework.system
+    return job.settings.keras or (SPARK_SYSTEM if job.launcher == "spark" else OURS)
 
 
 def worker_variables(job: Job, folder: str, machine: PlannedMachine, slot: Slot) -> dict[str, str]:

@@ -15,7 +15,7 @@ import msgspec
 
 from phalanx.core.files import read_bounded, read_lines
 from phalanx.core.run_folder.run_paths import RunPaths, beside
-from phalanx.core.settings import KERAS_SYSTEMS, OURS, RunSettings
+from phalanx.core.settings import OUR_SYSTEMS, OURS, RunSettings
 from phalanx.observe.events.event_types import Joined, MachineSample
 from phalanx.observe.events.timeline import RankLog, read_ranks
 
@@ -62,7 +62,7 @@ class LaunchRecord(msgspec.Struct, kw_only=True):
 
     @property
     def ours(self) -> bool:
-        return self.system == OURS or self.system in KERAS_SYSTEMS
+        return self.system in OUR_SYSTEMS
 
 
 class ControllerRecord(msgspec.Struct, kw_only=True):

@@ -198,3 +198,28 @@ def test_an_environment_is_made_once_and_found_again(
     assert len(called) == 2, "offline when it is there"
     other = Framework(name="tensorflow", system="tf-ps", requirements=["some-thing==2"])
     assert peers.python_of(other) != python
+
+
+def test_spark_is_one_of_the_systems_and_its_master_not_the_others(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from phalanx.launch.cluster import spark_launcher
+
+    monkeypatch.setattr(spark_launcher, "check_spark", lambda: None)
+    script = shell.script()
+    shell.script(AS_GOOD, "train.ddp.py")
+    answer = shell(
+        "compare", "--systems", "torch-ddp,phalanx,phalanx-spark", script, "--workers", "2",
+        "--batch", "8,16", "--master", "spark://h:7077", "--dry-run",
+    )  # fmt: skip
+    assert answer.code == 0
+    found = [
+        line.rpartition(", ")[2] for line in answer.out.splitlines() if ": 2 workers, " in line
+    ]
+    assert found == ["local", "local", "spark"] * 2
+
+
+def test_a_master_goes_with_spark_only(shell: Shell) -> None:
+    answer = shell("run", shell.script(), "--launcher", "local", "--master", "local[2]")
+    assert answer.code == 2
+    assert "error: --master needs --launcher spark" in answer.err

@@ -1,4 +1,4 @@
-"""In a process of Ray: starts one worker as a process of its own, and shows what it writes.
+"""In a process of Ray or Spark: starts one worker as a process of its own, shows what it writes.
 
 Where this node does not see the run's folder, it has one of its own, whose files are fetched.
 """
@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,19 @@ from phalanx.observe.machines.monitor import Monitor
 PIECE = 4 << 20
 """Bytes of one answer."""
 _PROJECT = "project"
+_END_SECONDS = 5.0
 
 
-class RaySeat:
+class WorkerSeat:
     """One worker. Every method answers at once: none waits for the worker."""
 
-    def __init__(self, rank: int, address: str, folder: str, mark: str) -> None:
-        """``address``: of this node, as Ray has it. ``mark``: a file of the run's folder."""
+    def __init__(
+        self, rank: int, address: str, folder: str, mark: str, threads: int = 0, device: str = ""
+    ) -> None:
+        """``address``: of this node, as the cluster has it. ``mark``: a file of the run's folder.
+
+        ``threads``: 0 is as many as the node has cores for each. ``device``: as the variables say.
+        """
         self._name = slug(os.uname().nodename)
         self.shared = Path(folder, mark).is_file()
         if not self.shared:
@@ -46,7 +53,7 @@ class RaySeat:
         gpus = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
         self._note = SeatNote(
             rank=rank, attempt=0, node=self._name, address=address, cores=os.cpu_count() or 1,
-            threads=1, device="cuda:0" if gpus else "cpu",
+            threads=threads, device=device or ("cuda:0" if gpus else "cpu"),
         )  # fmt: skip
 
     def look(self) -> tuple[bytes, bool, float]:
@@ -124,6 +131,14 @@ class RaySeat:
     def signal(self, number: int) -> None:
         if self._process is not None and self._code is None:
             system.signal_group(self._process.pid, number)
+
+    def end(self) -> None:
+        """At once, and nothing of it stays."""
+        deadline = time.monotonic() + _END_SECONDS
+        self.signal(signal.SIGKILL)
+        while self._process and self.poll({})[0] is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self.clean()
 
     def clean(self) -> None:
         if not self.shared:

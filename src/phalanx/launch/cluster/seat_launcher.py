@@ -1,0 +1,282 @@
+"""Workers behind seats: processes of a cluster's own, each of which starts one worker.
+
+What Ray and Spark share: the controller asks the seats, and waits for none of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+
+from phalanx.core.errors import MachineError
+from phalanx.core.run_folder.run_key import RunKey
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.core.terminal import Say
+from phalanx.launch.cluster.node import LOOPBACK
+from phalanx.launch.cluster.seats import (
+    Meeting,
+    NodeSamples,
+    SeatNote,
+    commands,
+    write_down_nodes,
+)
+from phalanx.launch.launchers.launcher import Job, Launch, Launcher, describe_launch, never
+from phalanx.launch.run.interrupts import await_end
+from phalanx.observe.machines.monitor import MachineSamples
+
+_EVERY = 0.2
+_AFTER_KILL = 5.0
+_WAITING = 20.0
+_ANSWER = 10.0
+_HOMEWARD = 600.0
+
+
+class SeatLost(Exception):  # noqa: N818  (what happened, not what went wrong here)
+    """A seat does not answer any more, or the cluster cannot make it."""
+
+
+class SeatLauncher(Launcher):
+    """Below it, a cluster places the seats and carries questions to them."""
+
+    cluster: ClassVar[str]
+    """Its name, as messages say it."""
+    check: ClassVar[str]
+    """What to do when it fails."""
+    together: ClassVar[bool] = False
+    """Whether the cluster ends all seats when it loses one."""
+
+    def __init__(self) -> None:
+        self._job: Job | None = None
+        self._paths: RunPaths | None = None
+        self._notes: list[SeatNote] = []
+        self._shared: list[bool] = []
+        self._codes: dict[int, int] = {}
+        self._lost: dict[int, MachineError] = {}
+        self._offsets: list[dict[str, int]] = []
+        self._asked: dict[int, Any] = {}
+        self._last = 0.0
+        self._steps: Iterator[None] = iter(())
+        self._started = False
+        self._news: list[str] = []
+        self._tls = False
+
+    @abstractmethod
+    def _place(self, count: int, folder: str, mark: str) -> Iterator[None]:
+        """Make the seats; goes on when it is asked again. ``mark``: a file of the run's folder."""
+
+    @abstractmethod
+    def _ask(self, rank: int, method: str, *given: Any) -> Any:
+        """Call a method of a seat; what it returns is a question, to be asked about below."""
+
+    @abstractmethod
+    def _answered(self, questions: Sequence[Any]) -> bool:
+        """Whether all have an answer, or never will."""
+
+    @abstractmethod
+    def _answer(self, question: Any, seconds: float = 0.0) -> Any:
+        """Waits so long at most; raises ``SeatLost``."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """End the seats, and leave the cluster."""
+
+    def prepare(self, job: Job, paths: RunPaths) -> Launch:
+        self._job = job
+        return describe_launch(job, paths, commands(job, paths))
+
+    def start(self, launch: Launch, paths: RunPaths) -> None:
+        self._paths = paths
+        self._steps = self._launching(launch, paths)
+
+    def _launching(self, launch: Launch, paths: RunPaths) -> Iterator[None]:
+        """From the placement to the start of the last worker; goes on when it is asked again."""
+        count, mark = len(launch.workers), f".seats-{RunKey.new().text()[:16]}"
+        (paths.folder / mark).touch()
+        try:
+            yield from self._place(count, str(paths.folder.absolute()), mark)
+            looks = [self._ask(rank, "look") for rank in range(count)]
+            yield from self._until(looks, f"{self.cluster} starts its processes")
+            found = [self._answer(look) for look in looks]
+        finally:
+            (paths.folder / mark).unlink()
+        self._notes = [msgspec.json.decode(note, type=SeatNote) for note, _, _ in found]
+        self._shared = [shared for _, shared, _ in found]
+        # On one machine nothing listens where another could connect.
+        if len({note.node for note in self._notes}) == 1:
+            self._notes = [msgspec.structs.replace(n, address=LOOPBACK) for n in self._notes]
+        first = self._notes[0].address
+        port = self._ask(0, "port", first)
+        yield from self._until([port], f"{self.cluster} starts its processes")
+        meeting = Meeting(
+            address=first, port=self._answer(port), ahead=found[0][2], tls=self._tls,
+            members=list(dict.fromkeys(note.address for note in self._notes)),
+        )  # fmt: skip
+        requests = self._requests(launch, paths, meeting)
+        begun = [self._ask(rank, "start", request) for rank, request in enumerate(requests)]
+        yield from self._until(begun, f"{self.cluster} starts the workers")
+        for question in begun:
+            self._answer(question)
+        assert self._job is not None
+        write_down_nodes(launch, self._job.plan, paths, self._notes, None)
+        firsts = [request["local"][0] == 0 for request in requests]
+        every = zip(self._notes, firsts, self._shared, strict=True)
+        self._offsets = [_streamed(*each) for each in every]
+        self._started = True
+
+    def _requests(self, launch: Launch, paths: RunPaths, meeting: Meeting) -> list[dict[str, Any]]:
+        key, script = RunKey.new().text(), Path(launch.script)
+        files = [path for path in paths.source.rglob("*") if path.is_file()]
+        project = {path.relative_to(paths.source).as_posix(): path.read_bytes() for path in files}
+        found = []
+        for note, worker, shared in zip(self._notes, launch.workers, self._shared, strict=True):
+            mates = [other.rank for other in self._notes if other.node == note.node]
+            found.append(
+                {
+                    "worker": msgspec.json.encode(worker),
+                    "meeting": msgspec.json.encode(meeting),
+                    "key": key,
+                    "several": len(self._notes) > 1,
+                    "address": note.address,
+                    "local": (mates.index(note.rank), len(mates)),
+                    "threads": note.threads or max(1, note.cores // len(mates)),
+                    "cwd": str(Path.cwd()),
+                    "argument": launch.script,
+                    "script": script.name,
+                    "project": {} if shared else project,
+                }
+            )
+        self._notes = [
+            msgspec.structs.replace(note, threads=request["threads"])
+            for note, request in zip(self._notes, found, strict=True)
+        ]
+        return found
+
+    def _until(self, questions: Sequence[Any], words: str) -> Iterator[None]:
+        said = time.monotonic() + _WAITING
+        while not self._answered(questions):
+            if time.monotonic() > said:
+                said = float("inf")
+                self._news.append(words)
+            yield
+
+    def poll(self) -> dict[int, int]:
+        try:
+            next(self._steps, None)
+        except SeatLost as error:
+            raise MachineError(
+                f"{self.cluster} could not start the workers: {error}", self.check
+            ) from None
+        self._look()
+        if self._lost and (self.together or len(self._lost) == len(self._notes)):
+            raise next(iter(self._lost.values()))
+        return dict(self._codes)
+
+    def _look(self) -> None:
+        """Ask the seats for news, and take what has come."""
+        if not self._started or self._paths is None:
+            return
+        for rank, question in list(self._asked.items()):
+            if not self._answered([question]):
+                continue
+            del self._asked[rank]
+            try:
+                code, pieces = self._answer(question)
+            except SeatLost:
+                name = self._notes[rank].node
+                self._lost[rank] = MachineError(
+                    f"{self.cluster} has lost worker {rank} on {name}",
+                    f"Go on: phalanx resume {self._paths.id}",
+                )
+                continue
+            for file, data in pieces.items():
+                _append(self._paths.folder / file, data)
+                self._offsets[rank][file] += len(data)
+            if code is not None and not pieces:  # first all that it wrote
+                self._codes[rank] = code
+        now = time.monotonic()
+        if now - self._last >= _EVERY:
+            self._last = now
+            for rank in {*range(len(self._notes))} - {*self._asked, *self._codes, *self._lost}:
+                self._asked[rank] = self._ask(rank, "poll", self._offsets[rank])
+
+    def codes(self) -> dict[int, int]:
+        return dict(self._codes)
+
+    def lost(self) -> dict[int, MachineError]:
+        return dict(self._lost)
+
+    def news(self) -> list[str]:
+        taken, self._news = self._news, []
+        return taken
+
+    def stop(self, grace: float, hurry: Callable[[], bool] = never) -> None:
+        self._steps = iter(())  # whatever is not started stays so
+        for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, _AFTER_KILL)):
+            if self._started and not self._have_ended():
+                for rank in range(len(self._notes)):
+                    self._ask(rank, "signal", int(number))
+                await_end(self._have_ended, seconds, hurry if seconds == grace else never)
+
+    def _have_ended(self) -> bool:
+        self._look()
+        return len({*self._codes, *self._lost}) == len(self._notes)
+
+    def finish(self, say: Say, hurry: Callable[[], bool]) -> None:
+        with contextlib.suppress(SeatLost, OSError):
+            self._bring_home(hurry)
+        self._release()
+
+    def _bring_home(self, hurry: Callable[[], bool]) -> None:
+        """From nodes that do not see the run's folder: what has not been fetched as it grew."""
+        seen: set[str] = set()
+        fetched = {file for offsets in self._offsets for file in offsets}
+        for rank, shared in enumerate(self._shared):
+            name = self._notes[rank].node
+            if not shared and name not in seen and rank not in self._lost and self._paths:
+                self._bring_node(rank, self._paths.folder, fetched, hurry)
+            seen.add(name)
+
+    def _bring_node(
+        self, rank: int, folder: Path, fetched: set[str], hurry: Callable[[], bool]
+    ) -> None:
+        """What its workers left in a folder that only it has; then that folder goes."""
+        deadline = time.monotonic() + _HOMEWARD
+        for file in self._answer(self._ask(rank, "files"), _ANSWER):
+            path, at = folder / file, 0
+            strange = ".." in path.parts or not path.is_relative_to(folder)
+            if strange or file in fetched or path.exists():
+                continue
+            while piece := self._answer(self._ask(rank, "piece", file, at), _HOMEWARD):
+                _append(path, piece)
+                at += len(piece)
+                if hurry() or time.monotonic() > deadline:
+                    return
+        self._answer(self._ask(rank, "clean"), _ANSWER)
+
+    def processes(self) -> list[int]:
+        return []  # the seats read what their workers use
+
+    def samples(self, launch: Launch, paths: RunPaths) -> list[MachineSamples]:
+        return [NodeSamples(paths)]
+
+
+def _streamed(note: SeatNote, first: bool, shared: bool) -> dict[str, int]:
+    """The files of a worker that are fetched while it writes them, each from its start."""
+    if shared:
+        return {}
+    rank = note.rank
+    names = [f"events/rank-{rank}.jsonl", f"logs/rank-{rank}.log", f"logs/rank-{rank}.traceback"]
+    return dict.fromkeys([*names, *([f"machines/{note.node}.jsonl"] if first else [])], 0)
+
+
+def _append(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        file.write(data)

@@ -1,0 +1,124 @@
+"""Workers as processes beside the tasks of a barrier stage, in an application of Spark of our own.
+
+Spark carries no questions to a task that runs, so the tasks connect to the controller: it listens
+where Spark's driver does, to those alone that prove the key of this run.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from phalanx.core.errors import MachineLost
+from phalanx.core.run_folder.run_key import RunKey
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.core.terminal import Say
+from phalanx.launch.cluster.node import known_address
+from phalanx.launch.cluster.seat_launcher import SeatLauncher, SeatLost
+from phalanx.launch.cluster.seats import on_cluster
+from phalanx.launch.cluster.spark_session import (
+    LOG,
+    check_slots,
+    check_spark,
+    connect,
+    encrypts,
+    why_ended,
+)
+from phalanx.launch.cluster.spark_task import receive, send, sit
+from phalanx.launch.launchers.launcher import Job
+from phalanx.sync.connect.channel import Channel
+from phalanx.sync.connect.listener import Listener
+
+_ANSWER, _LEAVING = 20.0, 5.0
+"""Seconds: a seat answers at once, or is lost; the tasks end when they are not needed any more."""
+
+
+class SparkLauncher(SeatLauncher):
+    """The seats are tasks. Spark ends them all when it loses one."""
+
+    cluster, check, together = "Spark", f"See logs/{LOG} in the run's folder.", True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._spark: Any = None
+        self._listener: Listener | None = None
+        self._stage: threading.Thread | None = None
+        self._error = Exception("its tasks ended before the workers began")
+        self._channels: dict[int, Channel] = {}
+
+    def open(
+        self, job: Job, paths: RunPaths, say: Say, asked: Callable[[], bool], *, dry: bool = False
+    ) -> Job:
+        check_spark()
+        planned = on_cluster(job, "spark", job.plan.workers)
+        if dry:
+            return planned
+        self._spark = connect(job.fleet.cluster, paths, asked)
+        try:
+            workers = check_slots(self._spark, job.fleet.workers, asked=asked)
+        except BaseException:
+            self._release()
+            raise
+        self._tls = encrypts(self._spark)
+        say(f"connected to Spark at {self._spark.sparkContext.master}")
+        return on_cluster(job, "spark", workers)
+
+    def _place(self, count: int, folder: str, mark: str) -> Iterator[None]:
+        address = known_address(self._spark.sparkContext.getConf().get("spark.driver.host"))
+        key = RunKey.new()
+        listener = self._listener = Listener(address, key, tls=self._tls)
+        function = partial(
+            sit, address=address, port=listener.port, tls=self._tls, key=key.text(), folder=folder,
+            mark=mark,
+        )  # fmt: skip
+        stage = threading.Thread(target=self._submit, args=(count, function), daemon=True)
+        self._stage = stage
+        stage.start()
+        while len(self._channels) < count:
+            if channel := listener.accept(0):
+                self._channels[channel.introduction.caller] = channel
+            elif not stage.is_alive():
+                raise SeatLost(why_ended(self._error, count))
+            yield
+
+    def _submit(self, count: int, function: Callable[..., Iterator[int]]) -> None:
+        """Returns when the tasks have ended."""
+        rows = self._spark.sparkContext.parallelize(range(count), count)
+        try:
+            rows.barrier().mapPartitions(function).collect()
+        except Exception as error:
+            self._error = error
+
+    def _ask(self, rank: int, method: str, *given: Any) -> tuple[str, Any]:
+        """Why there is no answer; and the answer, which is there at once."""
+        channel = self._channels[rank]
+        try:
+            send(channel, (method, given))
+            if not channel.poll(_ANSWER):
+                channel.close()
+            error, answer = receive(channel)
+            return error, answer
+        except MachineLost as lost:
+            return lost.cause, None
+
+    def _answered(self, questions: Sequence[tuple[str, Any]]) -> bool:
+        return True
+
+    def _answer(self, question: tuple[str, Any], seconds: float = 0.0) -> Any:
+        if question[0]:
+            raise SeatLost(question[0])
+        return question[1]
+
+    def _release(self) -> None:
+        for channel in self._channels.values():
+            channel.close()
+        if self._listener is not None:
+            self._listener.close()
+        if self._stage is not None:
+            self._stage.join(_LEAVING)
+        if self._spark is not None:
+            self._spark.sparkContext.cancelAllJobs()
+            self._spark.stop()
+            self._spark = None

@@ -1,0 +1,188 @@
+"""What every launcher keeps whose workers sit behind seats of a cluster: Ray's, Spark's."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from commands import PHALANX, phalanx, until
+from trained import assert_same_model
+
+SCRIPT = Path(__file__).parents[1] / "ray_cluster" / "slow_script.py"
+LIMIT, BEGIN = 240.0, 200.0
+"""Seconds of a whole run; until it has a checkpoint."""
+
+
+@dataclass(frozen=True)
+class SeatCluster:
+    """A cluster of two nodes with room for one worker each, as the command line reaches it."""
+
+    name: str
+    words: list[str]
+    room: str
+    """What it says when three are asked for."""
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+def words(epochs: int, pause: float, *more: str) -> list[str]:
+    chosen = ["--seed", "3", "--balance", "off", *more]
+    return ["run", str(SCRIPT), *chosen, "--", str(epochs), str(pause)]
+
+
+def run_of(folder: Path) -> Path:
+    (found,) = (path for path in (folder / "runs").glob("[!.]*") if path.is_dir())
+    return found
+
+
+def summary_of(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return found
+
+
+def files_of(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def background(cluster: SeatCluster, folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*PHALANX, *words(200, 0.1, *cluster.words)],
+        cwd=folder,
+        env={**os.environ, **cluster.variables, "PHALANX_RUNS": str(folder / "runs")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def workers(folder: Path) -> list[psutil.Process]:
+    """Of the run in ``folder``, without the processes that they start."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            ours = process.environ().get("PHALANX_RUN", "").startswith(f"{folder}/")
+            if ours and "phalanx.launch.worker.bootstrap" in process.cmdline():
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def checkpoints(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("runs/*/checkpoints/[0-9]*"))
+
+
+def begun(cluster: SeatCluster, folder: Path) -> subprocess.Popen[str]:
+    """In the background, with a checkpoint."""
+    process = background(cluster, folder)
+    try:
+        until(lambda: bool(checkpoints(folder)) or process.poll() is not None, BEGIN)
+        assert process.poll() is None
+    except AssertionError as error:
+        process.terminate()
+        raise AssertionError(process.communicate(timeout=60)[0]) from error
+    return process
+
+
+def assert_loss_is_named(cluster: SeatCluster, process: subprocess.Popen[str], at: Path) -> None:
+    said, _ = process.communicate(timeout=90)
+    assert process.returncode == 3, said
+    # The cluster's word or the other worker's, which comes first.
+    named = rf"^error: ({cluster.name} has lost worker \d|worker \d on \S+ .*is gone)"
+    assert re.search(named, said, re.M), said
+    assert "Traceback" not in said
+    until(lambda: not workers(at), 20.0)
+
+
+class SeatLauncherContract:
+    """Inherit it, and give a fixture ``seats``: a :class:`SeatCluster`."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def local(cls, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        """The same run by the launcher for one machine."""
+        folder = tmp_path_factory.mktemp("local")
+        given = words(2, 0.01, "--launcher", "local", "--workers", "2")
+        ended = phalanx(*given, cwd=folder, limit=LIMIT, OMP_NUM_THREADS="1")
+        assert ended.returncode == 0, ended.stderr
+        return run_of(folder)
+
+    def test_ends_like_a_local_run(self, seats: SeatCluster, local: Path, tmp_path: Path) -> None:
+        """Without --workers there is one for each node."""
+        given = words(2, 0.01, *seats.words)
+        ended = phalanx(*given, cwd=tmp_path, limit=LIMIT, OMP_NUM_THREADS="1", **seats.variables)
+        assert ended.returncode == 0, ended.stderr
+        found = run_of(tmp_path)
+        assert_same_model(found, local)
+        assert files_of(local) - files_of(found) == {"machines/here.jsonl"}
+        assert summary_of(found)["exit_codes"] == [0, 0]
+        assert len(list((found / "machines").glob("*.jsonl"))) == 1
+        until(lambda: not workers(tmp_path), 10.0)
+
+    def test_a_folder_that_nodes_do_not_see_comes_home(
+        self, seats: SeatCluster, local: Path, tmp_path: Path
+    ) -> None:
+        """Here alone there is another file system at the place of the runs."""
+        hidden, kept = tmp_path / "hidden", tmp_path / "runs"
+        hidden.mkdir()
+        command = " ".join([*PHALANX, *words(2, 0.01, *seats.words)])
+        inside = f"mount -t tmpfs none {hidden} && {command} && cp -r {hidden} {kept}"
+        variables = {**seats.variables, "PHALANX_RUNS": str(hidden), "OMP_NUM_THREADS": "1"}
+        ended = subprocess.run(
+            ["unshare", "--mount", "sh", "-c", inside], env={**os.environ, **variables},
+            cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT, check=False,
+        )  # fmt: skip
+        if "unshare" in ended.stderr or "mount:" in ended.stderr:
+            pytest.skip(f"no mount of our own: {ended.stderr.strip()}")
+        assert ended.returncode == 0, ended.stderr
+        found = run_of(tmp_path)
+        assert_same_model(found, local)
+        assert files_of(local) - files_of(found) == {"machines/here.jsonl"}
+        assert "ended well" in (found / "logs" / "rank-0.log").read_text()
+        assert not list(Path("/tmp").glob(f"phalanx-{os.getuid()}-.seats-*"))
+
+    def test_ctrl_c_stops_in_order_and_leaves_nothing(
+        self, seats: SeatCluster, tmp_path: Path
+    ) -> None:
+        process = begun(seats, tmp_path)
+        before = checkpoints(tmp_path)[-1]
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=60)
+        assert process.returncode == 130, said
+        assert summary_of(run_of(tmp_path))["status"] == "stopped"
+        assert checkpoints(tmp_path)[-1] > before, "a checkpoint is written at the end"
+        until(lambda: not workers(tmp_path), 10.0)
+
+    def test_a_killed_controller_leaves_no_worker(self, seats: SeatCluster, tmp_path: Path) -> None:
+        process = begun(seats, tmp_path)
+        assert len(workers(tmp_path)) == 2
+        process.kill()
+        process.communicate(timeout=60)
+        until(lambda: not workers(tmp_path), 60.0)
+
+    def test_a_seat_that_is_lost_is_named(self, seats: SeatCluster, tmp_path: Path) -> None:
+        process = begun(seats, tmp_path)
+        parent = workers(tmp_path)[-1].parent()
+        assert parent is not None
+        parent.kill()
+        assert_loss_is_named(seats, process, tmp_path)
+
+    def test_too_many_workers_are_refused(self, seats: SeatCluster, tmp_path: Path) -> None:
+        given = words(1, 0.0, *seats.words, "--workers", "3")
+        ended = phalanx(*given, cwd=tmp_path, limit=LIMIT, **seats.variables)
+        assert ended.returncode == 2
+        assert f"error: {seats.room}" in ended.stderr
+
+    def test_a_dry_run_needs_no_cluster(self, seats: SeatCluster, tmp_path: Path) -> None:
+        given = words(1, 0.0, *seats.words, "--workers", "2", "--dry-run")
+        ended = phalanx(*given, cwd=tmp_path, **seats.variables)
+        assert ended.returncode == 0, ended.stderr
+        assert f"2 workers; {seats.name.lower()} chooses the nodes" in ended.stdout
+        assert not (tmp_path / "runs").exists()
