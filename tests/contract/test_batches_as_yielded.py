@@ -134,6 +134,31 @@ def test_tensors_arrive_as_a_loader_of_them_yields_them(data: Any, kind: type) -
     assert {type(batch) for batch in run.batches(data, batch=6)} == {kind}
 
 
+@pytest.mark.parametrize("spec", ["allreduce", "async"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_one_pass_after_the_other(tmp_path: Path, spec: str, workers: int) -> None:
+    def begun() -> tuple[Any, Any]:
+        model = Net()
+        run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        return run, iter(run.batches(_data(), batch=6))
+
+    def nested(rank: int) -> None:
+        run, outer = begun()
+        next(outer)
+        list(run.batches(_data(), batch=6))
+        with pytest.raises(InputError, match="called again before its last pass was over"):
+            next(outer)
+
+    def left(rank: int) -> int:
+        run, outer = begun()
+        next(outer)
+        outer.close()  # as break does
+        return len(list(run.batches(_data(), batch=6)))
+
+    as_ranks(workers, tmp_path / "nested", nested, RunSettings(strategy=spec))
+    assert sum(as_ranks(workers, tmp_path / "left", left, RunSettings(strategy=spec))) >= workers
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_fit_and_evaluate_take_every_kind(tmp_path: Path, form: str) -> None:
     def work(rank: int) -> tuple[float, float, Tensor]:

@@ -26,8 +26,6 @@ SPEEDS = [1.0, 0.5, 1.0, 0.3] if HOSTS else [0.01, 0.005, 0.01, 0.003]
 class MadeBlocks:
     """Rows in memory; counts how often each block is read."""
 
-    row_bytes = 40
-
     def __init__(self, sizes: list[int], homes: list[int] | None = None) -> None:
         self.blocks = [
             Block("made", n, rows, homes[n] if homes else None) for n, rows in enumerate(sizes)
@@ -141,3 +139,18 @@ def test_each_row_once_through_a_resume_with_another_number_of_workers(
     resume = {"resume": str(saved.checkpoint()[0])}
     resumed = Training(folder / "resumed", second, later, settings=resume, **shape).run()
     assert resumed.counts() + saved.counts(until_save=True) == saved.once()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param({"data": in_blocks(SIZES, window=40)}, id="window"),
+        pytest.param({"data": in_blocks([20, 20, 21])}, id="files"),
+        pytest.param({"data": lambda _: made_data(sum(SIZES))}, id="by sample"),
+    ],
+)
+def test_it_does_not_go_on_in_another_order(tmp_path: Path, other: dict[str, Any]) -> None:
+    saved = _training(tmp_path / "saved", "allreduce", 2, commands={3: SaveCheckpoint()}).run()
+    resume = {"resume": str(saved.checkpoint()[0])}
+    with pytest.raises(InputError, match="not read as when the checkpoint was saved"):
+        _training(tmp_path / "resumed", "allreduce", 2, settings=resume, **other).run()

@@ -113,8 +113,6 @@ def test_each_row_is_trained_once_in_an_epoch(fitted: tuple[Any, Path]) -> None:
 class _Partitions:
     """What the tasks had, in memory."""
 
-    row_bytes = 1
-
     def __init__(self, parts: list[list[tuple[Any, Any]]]) -> None:
         self._parts = [batch for home in parts for batch in home]
         homes = [home for home, batches in enumerate(parts) for _ in batches]

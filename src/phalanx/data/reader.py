@@ -21,7 +21,7 @@ from phalanx.data.lazy import LazyReader, LoaderOptions, loader_options
 Batch = Any
 """As the script's own DataLoader would yield it."""
 K = TypeVar("K")
-KINDS = "Give tensors (x, y), NumPy arrays, a Dataset, or a DataLoader."
+KINDS = "Give tensors (x, y), NumPy arrays, a Dataset, a DataLoader, or a generator function."
 
 
 @runtime_checkable

@@ -37,6 +37,7 @@ class StreamedSamples(Reader):
         self._epoch, self._next = -1, 0
         self._iterator: Iterator[Any] = iter(())
         self._states: _States | None = None
+        self._says_length, self._more = length is not None, False
         self._length = self._counted() if length is None else length
         if self._length == 0:
             raise InputError("the data is empty", "Give at least one sample.")
@@ -54,13 +55,26 @@ class StreamedSamples(Reader):
 
     @property
     def note(self) -> str:
-        return "each worker reads the whole data stream, and trains on its part of the samples"
+        more = f"; it gives more than its __len__ of {self._length:,}: the rest is left out"
+        return (
+            "each worker reads the whole data stream, and trains on its part of the samples"
+            + more * self._more
+        )
 
     def __len__(self) -> int:
         return self._length
 
     def fetch(self, indices: Tensor, epoch: int) -> Any:
-        return self._collate([self._sample(place, epoch) for place in indices.tolist()])
+        samples = [self._sample(place, epoch) for place in indices.tolist()]
+        if self._next == self._length and next(self._iterator, self) is not self:
+            self._next, self._more = self._length + 1, True
+            if not self._says_length:
+                raise InputError(
+                    f"the stream of data gave {self._length:,} samples when it was counted, and "
+                    "more in this epoch",
+                    "Let it give equally many in each epoch, or give it __len__.",
+                )
+        return self._collate(samples)
 
     def peek(self, places: Sequence[int]) -> Iterator[Any]:
         """The first sample only: later ones cost all before them."""

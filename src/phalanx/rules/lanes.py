@@ -32,6 +32,8 @@ class LaneState:
     """Of each worker: what it reads, and what it reads next."""
     lines: list[list[Range]]
     """What no lane has taken: one line for all, or one for each worker."""
+    order: int = 0
+    """A digest of the order whose rows these are."""
 
 
 class Lanes:

@@ -76,7 +76,7 @@ def _data(request: WorkerRequest) -> BlockData:
     # Of all tasks, so that all workers have the same windows.
     row_bytes = max(1, sum(task.bytes for task in tasks) // max(1, rows))
     return BlockData(
-        SparkRows(request, names, row_bytes), window=max(1, WINDOW_BYTES // row_bytes),
+        SparkRows(request, names), window=max(1, WINDOW_BYTES // row_bytes),
         form=lambda found: tuple(found[name] for name in names),
     )  # fmt: skip
 
@@ -84,8 +84,8 @@ def _data(request: WorkerRequest) -> BlockData:
 class SparkRows:
     """The record batches of all tasks as blocks; those of this worker's own task can be read."""
 
-    def __init__(self, request: WorkerRequest, columns: list[str], row_bytes: int) -> None:
-        self.row_bytes, self._rank = row_bytes, request.rank
+    def __init__(self, request: WorkerRequest, columns: list[str]) -> None:
+        self._rank = request.rank
         self.blocks = [
             Block(f"partition {home}", number, count, home)
             for home, task in enumerate(request.tasks)

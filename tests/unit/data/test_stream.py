@@ -71,6 +71,23 @@ def test_streams_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         as_reader(Streamed(), augment=lambda x, draws: x)
 
 
+def test_a_stream_that_gives_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Long(Streamed):
+        def __len__(self) -> int:
+            return 3
+
+    reader = as_reader(Long())
+    assert len(reader.fetch(torch.arange(3), 0)[1]) == 3
+    assert "more than its __len__ of 3" in reader.note  # type: ignore[attr-defined]
+    lengths = iter((5, 7))
+
+    def changing() -> Iterator[int]:
+        yield from range(next(lengths))
+
+    with pytest.raises(InputError, match="gave 5 samples when it was counted, and more"):
+        as_reader(changing).fetch(torch.arange(5), 0)
+
+
 class IterableEmpty(IterableDataset[Any]):
     def __iter__(self) -> Iterator[int]:
         return iter(())

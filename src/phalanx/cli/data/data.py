@@ -32,13 +32,14 @@ def inspect(
     Example: phalanx data inspect train.parquet
     """
     from phalanx.core.words import size
-    from phalanx.data.blocks.read import fits_in_memory, open_blocks
+    from phalanx.data.blocks.read import bytes_of_row, fits_in_memory, open_blocks
 
     output, reader = Output(json), open_blocks(url)
     blocks = [block for block in reader.blocks if block.rows]
     if not blocks:
         raise InputError(f"there are no rows in {url}", "Give files that have rows.")
-    columns = {name: _kind(column) for name, column in reader.read(blocks[0]).items()}
+    first = reader.read(blocks[0])
+    columns, row_bytes = {n: _kind(column) for n, column in first.items()}, bytes_of_row(first)
     for block in blocks[1:] if all else ():
         found = {name: _kind(column) for name, column in reader.read(block).items()}
         if found != columns:
@@ -49,17 +50,17 @@ def inspect(
     rows, files = sum(block.rows for block in blocks), {block.source for block in blocks}
     counts = {"file": len(files), "block": len(blocks), "row": rows}
     parts = [f"{number:,} {what}{'s' * (number != 1)}" for what, number in counts.items()]
-    output.say(f"{', '.join(parts)}, about {size(rows * reader.row_bytes)} in memory")
+    output.say(f"{', '.join(parts)}, about {size(rows * row_bytes)} in memory")
     for name, kind in columns.items():
         output.say(f"  {name}: {kind}")
-    whole = fits_in_memory(reader)
+    whole = fits_in_memory(rows, row_bytes)
     output.say(
         "read whole into memory, and shuffled as a whole" if whole
         else "read a few blocks at a time, and shuffled within them"
     )  # fmt: skip
     output.result({
         "files": len(files), "blocks": len(blocks), "rows": rows, "columns": columns,
-        "row_bytes": reader.row_bytes, "whole": whole,
+        "row_bytes": row_bytes, "whole": whole,
     })  # fmt: skip
     return DONE
 

@@ -27,26 +27,14 @@ class ParquetReader:
         self._columns = columns
         self._metadata: dict[str, Any] = {}
         for source in sources:
-            self._metadata[source] = self._open(source).metadata
+            file = self._open(source)
+            self._metadata[source] = file.metadata
+            _check_columns(source, file.schema_arrow.names, columns)
         self.blocks = [
             Block(source, number, found.row_group(number).num_rows)
             for source, found in self._metadata.items()
             for number in range(found.num_row_groups)
         ]
-        first = sources[0]
-        _check_columns(first, self._open(first).schema_arrow.names, columns)
-        groups = [f.row_group(n) for f in self._metadata.values() for n in range(f.num_row_groups)]
-        rows = sum(group.num_rows for group in groups)
-        self.row_bytes = max(1, sum(self._size(group) for group in groups) // max(1, rows))
-
-    def _size(self, group: Any) -> int:
-        parts = (group.column(number) for number in range(group.num_columns))
-        wanted = None if self._columns is None else set(self._columns)
-        return sum(
-            part.total_uncompressed_size
-            for part in parts
-            if wanted is None or part.path_in_schema.partition(".")[0] in wanted
-        )
 
     def _open(self, source: str) -> Any:
         pq = arrow("pyarrow.parquet")
@@ -73,8 +61,6 @@ class TableReader:
             for number, batch in enumerate(chosen.to_batches(max_chunksize=MOST_ROWS)):
                 self._batches[source, number] = batch
         self.blocks = [Block(*key, batch.num_rows) for key, batch in self._batches.items()]
-        size = sum(batch.nbytes for batch in self._batches.values())
-        self.row_bytes = max(1, size // max(1, sum(block.rows for block in self.blocks)))
 
     def read(self, block: Block) -> Columns:
         pa = arrow()
@@ -142,6 +128,8 @@ def _column(array: Any, name: str, source: str) -> Any:
     kind = array.type
     if kinds.is_fixed_size_list(kind):
         inner = _column(array.flatten(), name, source)
+        if not isinstance(inner, torch.Tensor):
+            return array.to_pylist()
         return inner.view(len(array), kind.list_size, *inner.shape[1:])
     if kinds.is_list(kind) or kinds.is_large_list(kind):
         return _equal_lists(array, name, source)
@@ -153,7 +141,13 @@ def _column(array: Any, name: str, source: str) -> Any:
         return torch.from_numpy(array.to_numpy(zero_copy_only=False))
     if kinds.is_integer(kind) or kinds.is_floating(kind):
         if kind in (pa.uint16(), pa.uint32(), pa.uint64()):  # of which torch knows little
-            return torch.from_numpy(array.to_numpy().astype(np.int64))
+            values = array.to_numpy()
+            if len(values) and int(values.max()) >= 1 << 63:
+                raise InputError(
+                    f"column {name!r} of {source} has integers of 2^63 and more",
+                    "torch has none so large: write the column as other numbers, or leave it out.",
+                )
+            return torch.from_numpy(values.astype(np.int64))
         return torch.utils.dlpack.from_dlpack(array)  # without a copy
     return array.to_pylist()
 

@@ -27,7 +27,4 @@ class BlockReader(Protocol):
     @property
     def blocks(self) -> Sequence[Block]: ...
 
-    row_bytes: int
-    """About the bytes of a row, once it is read."""
-
     def read(self, block: Block) -> Columns: ...

@@ -6,6 +6,7 @@ import copy
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,8 @@ class BlockData(Reader):
         self._reader, self._form, self._decode = reader, form, decode
         self._augment: Augment | None = None
         self._seed = 0
+        self._kinds: dict[str, str] = {}
+        self._stamps = {name: _stamp(name) for name in {block.source for block in self.blocks}}
         sizes = [block.rows for block in self.blocks]
         self._ends = np.cumsum(sizes)
         self._read_by(
@@ -157,24 +160,27 @@ class BlockData(Reader):
 
         def place(number: int) -> None:
             columns = self.read_block(blocks[number]) if number else first
-            try:
-                for name, column in whole.items():
-                    column.index_copy_(0, places[number], columns[name])
-            except (KeyError, RuntimeError) as error:
-                files = sorted({block.source for block in blocks})
-                raise InputError(
-                    f"blocks of {', '.join(files[:3])} do not fit together: {error}",
-                    "Give all files the same columns, types and shapes.",
-                ) from error
+            for name, column in whole.items():
+                column.index_copy_(0, places[number], columns[name])
 
         with ThreadPoolExecutor(min(THREADS, len(blocks)), "phalanx-decode") as pool:
             deque(pool.map(place, range(len(blocks))), maxlen=0)
         return whole
 
     def read_block(self, block: Block) -> Columns:
+        if self._stamps.get(block.source) != _stamp(block.source):
+            raise InputError(
+                f"{block.source} has changed since the training began",
+                "Leave the files as they are while they are read; start again with the new ones.",
+            )
         columns = self._reader.read(block)
         if self._decode is not None:
-            columns = self._decode(columns)
+            try:
+                columns = self._decode(columns)
+            except Exception as error:
+                error.add_note(f"in decode, for block {block.number} of {block.source}")
+                raise
+            columns = _checked(columns, block.rows)
         for name, column in columns.items():
             if not isinstance(column, Tensor):
                 raise InputError(
@@ -183,18 +189,59 @@ class BlockData(Reader):
                     "Turn it into a tensor: read(URL, decode=function of a dict of columns), or "
                     "leave it out: read(URL, columns=(…)).",
                 )
-            if len(column) != block.rows:
-                raise InputError(
-                    f"decode returned {len(column)} rows of {name!r} for {block.rows} samples",
-                    "Let it return one row per sample.",
-                )
+        found = {n: f"{str(c.dtype)[6:]} {list(c.shape[1:])}" for n, c in columns.items()}
+        if found != (self._kinds or found):
+            raise InputError(
+                f"block {block.number} of {block.source} does not fit the blocks before it: it "
+                f"has {_words(found)}, they have {_words(self._kinds)}",
+                "Give all files the same columns, types and shapes.",
+            )
+        self._kinds.update(found)
         return columns
+
+    def __getitem__(self, place: object) -> Any:
+        raise InputError(
+            "data that are read by blocks have no single samples to choose",
+            "Use the data as they are: run.batches(data, batch=…), phalanx.fit(train=data); or "
+            'read(URL, by="sample").',
+        )
 
     def peek(self, places: Sequence[int]) -> Iterator[Any]:
         """By which workers compare their data: what the blocks are, which costs nothing."""
         for place in places:
             block = self.blocks[int(np.searchsorted(self._ends, place, side="right"))]
             yield block.source.rpartition("/")[2], block.number, block.rows
+
+
+def _checked(columns: Any, rows: int) -> Columns:
+    """What a script's ``decode`` returned; arrays of NumPy become tensors."""
+    if not isinstance(columns, dict) or not columns:
+        raise InputError(
+            f"decode returned {type(columns).__name__ if columns else 'nothing'}",
+            "Let it return a dictionary of tensors by name.",
+        )
+    found = {n: torch.from_numpy(c) if isinstance(c, np.ndarray) else c for n, c in columns.items()}
+    for name, column in found.items():
+        count = len(column) if getattr(column, "ndim", 1) and hasattr(column, "__len__") else 0
+        if count != rows:
+            raise InputError(
+                f"decode returned {count} rows of {name!r} for {rows} samples",
+                "Let it return one row per sample.",
+            )
+    return found
+
+
+def _stamp(source: str) -> tuple[int, int] | None:
+    """By which a change of a file here is seen."""
+    try:
+        found = Path(source).stat()
+    except (OSError, ValueError):  # elsewhere, or in memory
+        return None
+    return found.st_size, found.st_mtime_ns
+
+
+def _words(kinds: dict[str, str]) -> str:
+    return ", ".join(f"{name}: {kind.removesuffix(' []')}" for name, kind in kinds.items())
 
 
 def _done(columns: Columns) -> Future[Columns]:

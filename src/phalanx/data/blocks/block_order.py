@@ -7,6 +7,7 @@ the same batch. Without a shuffle a window is one block, and the order is that o
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -54,6 +55,8 @@ class BlockOrder:
             for first, last in pairwise(counts)
         ]
         """The windows as ranges; one line, or one for each home."""
+        self.digest = zlib.crc32(repr((self.windows, rows, self._seeds, shuffle)).encode())
+        """Equal for an equal order."""
         self._numbers_in = lru_cache(2)(self._all_numbers_in)
 
     def __len__(self) -> int:

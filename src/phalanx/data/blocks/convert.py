@@ -33,7 +33,9 @@ def convert(source: str, target: Path, *, report: Callable[[int, int], None]) ->
         total = sum(block.rows for block in reader.blocks)
         columns = (reader.read(block) for block in reader.blocks if block.rows)
     done = 0
-    with _writer(kind, target) as write:
+    if not total:
+        raise InputError(f"{source} has no rows", "Give other files.")
+    with _writer(kind, target) as write, _one_line(target, arrow().ArrowException):
         for part in columns:
             rows = len(next(iter(part.values())))
             for first in range(0, rows, ROWS):
@@ -41,6 +43,20 @@ def convert(source: str, target: Path, *, report: Callable[[int, int], None]) ->
                 done += min(ROWS, rows - first)
                 report(done, total)
     return done
+
+
+@contextmanager
+def _one_line(target: Path, arrow_error: type[Exception]) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot write {target}: {error}", "Check its folder.") from error
+    except (arrow_error, ValueError, TypeError) as error:
+        said = str(error).strip().partition("\n")[0]
+        raise InputError(
+            f"the blocks cannot all be written to {target}: {said}",
+            "Give all files the same columns, types and shapes: phalanx data inspect --all FILES",
+        ) from error
 
 
 def _arrays(path: Path) -> tuple[int, Iterator[Columns]]:

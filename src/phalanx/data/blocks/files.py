@@ -121,7 +121,14 @@ def _find_local(url: str, suffixes: tuple[str, ...]) -> list[str]:
         return [str(path)]
     if path.is_dir():
         inside = _retried(url, "list of files", lambda: list(path.iterdir()))
-        return [str(p) for p in inside if _wanted(p.name, suffixes) and p.is_file()]
+        found = [str(p) for p in inside if _wanted(p.name, suffixes) and p.is_file()]
+        folders = [p.name for p in inside if p.is_dir() and not p.name.startswith((".", "_"))]
+        if found and folders:
+            raise InputError(
+                f"{url} has files, and folders such as {folders[0]}, whose files are not read",
+                f"Say which files: '{url}/*{suffixes[0]}' or '{url}/**/*{suffixes[0]}'.",
+            )
+        return found
     # Who writes a glob chooses the files by it: records often have names without a suffix.
     named = map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207  (may be absolute)
     return [str(p) for p in named if _wanted(p.name, ("",)) and p.is_file()]
@@ -152,7 +159,8 @@ def _find_remote(url: str, suffixes: tuple[str, ...]) -> list[str]:
 
 def _wanted(name: str, suffixes: tuple[str, ...]) -> bool:
     """Spark leaves ``_SUCCESS`` and ``.part.crc`` beside its files."""
-    return name.endswith(suffixes) and not name.startswith((".", "_"))
+    shards = any(f"{suffix}-" in name for suffix in suffixes if suffix)  # .tfrecord-00001-of-00010
+    return (name.removesuffix(".gz").endswith(suffixes) or shards) and name[0] not in "._"
 
 
 def _local(source: str) -> Path:
@@ -192,8 +200,8 @@ def _system(url: str) -> tuple[Any, str]:
     core = package("fsspec.core", f"URLs such as {url}")
     try:
         files, path = core.url_to_fs(url)
-    except ImportError as error:
-        raise InputError(f"cannot read {url}: {error}", _INSTALL) from error
+    except ImportError as error:  # which says what to install
+        raise InputError(f"cannot read {url}: {error}", "Install that package with pip.") from error
     except Exception as error:  # of whatever package is behind this kind of URL
         raise _failed(url, "", error) from error
     return files, str(path)

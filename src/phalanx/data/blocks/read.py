@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, get_args
 
-import psutil
 import torch
 
 from phalanx.core.errors import InputError
 from phalanx.core.registry import Registry
 from phalanx.data.blocks.block import Block, BlockReader, Columns
 from phalanx.data.blocks.block_data import BlockData, Decode, Form
-from phalanx.data.blocks.files import find_files
+from phalanx.data.blocks.files import find_files, is_remote
 from phalanx.data.lazy import LoaderOptions
 from phalanx.data.reader import Reader, TensorReader
 
@@ -30,14 +32,14 @@ SUFFIXES = {
 }  # fmt: skip
 WINDOW_BYTES = 64 << 20
 """Rows that are shuffled together; three such windows are in memory, and one that is read."""
-IN_MEMORY = 16
-"""Data of up to that part of the machine's memory are read whole, and shuffled as a whole."""
+IN_MEMORY = 1 << 30
+"""Data of up to that many bytes are read whole, and shuffled as a whole: on all machines alike."""
 
 By = Literal["auto", "sample", "block", "file"]
 
 
 def read(
-    url: str | Sequence[str] | Any,
+    url: str | Path | Sequence[str | Path] | Any,
     *,
     columns: Sequence[str] | None = None,
     decode: Decode | None = None,
@@ -55,22 +57,39 @@ def read(
     ``by``: ``sample`` reads all into memory, ``block`` and ``file`` keep a few at a time; ``auto``
     is ``sample`` for what fits easily. ``window``: rows that are shuffled together.
     """
+    if by not in get_args(By):
+        raise InputError(f"read: unknown by={by!r}", f"Use one of: {', '.join(get_args(By))}.")
+    if window is not None and (not isinstance(window, int) or window < 1):
+        raise InputError(f"read: invalid window={window!r}", "Give a number of rows above 0.")
     found = open_blocks(url, columns=columns, format=format)
     form: Form = dict if columns is None else lambda read: tuple(read[name] for name in columns)
-    if by == "auto":
-        by = "sample" if fits_in_memory(found) else "block"
     if by == "file":
         found = WholeFiles(found)
-    chosen = window or max(1, WINDOW_BYTES // found.row_bytes)
     data = BlockData(
-        found, form=form, decode=decode, shuffle=shuffle, window=chosen, drop_last=drop_last
+        found, form=form, decode=decode, shuffle=shuffle, window=window or 1, drop_last=drop_last
     )
-    return in_memory(data, form) if by == "sample" else data
+    first = data.read_block(data.blocks[0])
+    if missing := [name for name in columns or () if name not in first]:
+        raise InputError(
+            f"decode returned no column {missing[0]!r}", f"It returned: {', '.join(first)}."
+        )
+    row_bytes = bytes_of_row(first)
+    data.window = window or max(1, WINDOW_BYTES // row_bytes)
+    whole = by == "sample" or (by == "auto" and fits_in_memory(len(data), row_bytes))
+    return in_memory(data, form) if whole else data
 
 
-def fits_in_memory(found: BlockReader) -> bool:
-    rows = sum(block.rows for block in found.blocks)
-    return rows * found.row_bytes * IN_MEMORY <= psutil.virtual_memory().total
+def bytes_of_row(columns: Columns) -> int:
+    """About what a row of these takes in memory."""
+    total = 0
+    for column in columns.values():
+        values = [] if isinstance(column, torch.Tensor) else column
+        total += getattr(column, "nbytes", 0) + sum(map(sys.getsizeof, values))
+    return max(1, total // len(next(iter(columns.values()))))
+
+
+def fits_in_memory(rows: int, row_bytes: int) -> bool:
+    return rows * row_bytes <= IN_MEMORY
 
 
 def open_blocks(
@@ -80,8 +99,13 @@ def open_blocks(
         from phalanx.data.blocks.arrow import TableReader
 
         return TableReader({type(url).__name__: table}, columns)
-    urls = [url] if isinstance(url, str) else list(url)
-    sources = [source for one in urls for source in find_files(one, tuple(SUFFIXES))]
+    if columns is not None and not columns:
+        raise InputError("read: columns= names none", "Name at least one, or leave it out.")
+    urls = [url] if isinstance(url, str | Path) else list(url)
+    sources = [source for one in urls for source in find_files(str(one), tuple(SUFFIXES))]
+    seen = Counter(one if is_remote(one) else str(Path(one).resolve()) for one in sources)
+    if twice := [source for source, count in seen.items() if count > 1]:
+        raise InputError(f"{twice[0]} is given twice", "Give each file once.")
     kinds = {format or format_of(source) for source in sources}
     if len(kinds) > 1:
         raise InputError(f"{url} mixes {' and '.join(sorted(kinds))}", "Read one format at a time.")
@@ -103,6 +127,11 @@ def format_of(source: str) -> str:
     for suffix, kind in SUFFIXES.items():
         if name.endswith(suffix) or f"{suffix}-" in name:  # as in data.tfrecord-00001-of-00010
             return kind
+    if name.endswith((".csv", ".json", ".jsonl", ".txt")):
+        raise InputError(
+            f"{source}: only Parquet, Arrow and TFRecord files are read",
+            "Write it as Parquet once, with pandas or pyarrow (pyarrow.csv.read_csv).",
+        )
     raise InputError(
         f"the name of {source} does not show its format",
         f"Use a name that ends in {', '.join(SUFFIXES)}; or read(URL, format=…) in a script.",
@@ -128,7 +157,6 @@ class WholeFiles:
         self._parts: dict[str, list[Block]] = {}
         for block in inner.blocks:
             self._parts.setdefault(block.source, []).append(block)
-        self.row_bytes = inner.row_bytes
         self.blocks = [
             Block(source, 0, sum(part.rows for part in parts), parts[0].home)
             for source, parts in self._parts.items()
@@ -136,7 +164,13 @@ class WholeFiles:
 
     def read(self, block: Block) -> Columns:
         parts = [self._inner.read(part) for part in self._parts[block.source]]
-        return {name: _joined([part[name] for part in parts]) for name in parts[0]}
+        try:
+            return {name: _joined([part[name] for part in parts]) for name in parts[0]}
+        except (KeyError, RuntimeError) as error:
+            raise InputError(
+                f"the blocks of {block.source} do not fit together: {error}",
+                "Give all blocks the same columns, types and shapes.",
+            ) from error
 
 
 def _joined(parts: Sequence[torch.Tensor | list[object]]) -> torch.Tensor | list[object]:

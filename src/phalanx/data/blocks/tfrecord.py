@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from phalanx.core.errors import InputError
 from phalanx.data.blocks.block import Block, Columns
-from phalanx.data.blocks.example_proto import BYTES, FLOATS, Feature, parse
+from phalanx.data.blocks.example_proto import BYTES, Feature, parse
 from phalanx.data.blocks.example_wire import RecordError, decode
 from phalanx.data.blocks.files import is_remote, open_file, package, read_range, size_of
 
@@ -60,7 +60,6 @@ class TFRecordReader:
         if not self.blocks:
             raise InputError(f"there are no records in {', '.join(sources)}", AGAIN)
         self.features = self._features(columns)
-        self.row_bytes = self._row_bytes()
 
     def read(self, block: Block) -> Columns:
         span = self._spans[block.source, block.number]
@@ -91,15 +90,6 @@ class TFRecordReader:
         if not names:
             raise _unusable(source, 0, "it has no features")
         return [_feature(source, name, *found[name]) for name in names]
-
-    def _row_bytes(self) -> int:
-        sizes = {FLOATS: 4, BYTES: 0}
-        known = sum(f.values * sizes.get(f.kind, 8) for f in self.features)
-        if not any(f.kind == BYTES for f in self.features):
-            return known
-        spans = self._spans.values()
-        rows = sum(block.rows for block in self.blocks)
-        return max(known, sum(span.end - span.start for span in spans) // rows)
 
 
 def _feature(source: str, name: str, kind: str, values: Any) -> Feature:

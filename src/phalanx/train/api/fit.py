@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Subset
 
 from phalanx.core.errors import InputError
 from phalanx.data.load import share
-from phalanx.data.reader import tensors_of
+from phalanx.data.reader import Reader, tensors_of
 from phalanx.data.structure import map_tensors
 from phalanx.train.api.join import join_with
 from phalanx.train.api.metrics import Metric, accuracy, is_classification
@@ -186,6 +186,11 @@ def _hold_out(train: Any, validation: Any) -> tuple[Any, Any]:
         raise InputError(
             "fit: a share of a DataLoader cannot be held out",
             "Split its dataset: torch.utils.data.random_split(…), and give validation=.",
+        )
+    if isinstance(train, Reader):
+        raise InputError(
+            "fit: a share of data from phalanx.data.read cannot be held out",
+            "Put the rows into a file of their own, and give validation=phalanx.data.read(…).",
         )
     tensors = tensors_of(train)
     samples = len(tensors[0]) if tensors else len(train)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -26,6 +27,14 @@ KEPT = 16
 """Batches that may have been read ahead when a stretch ends: they are read again."""
 
 
+def check_order(same: bool) -> None:
+    if not same:
+        raise InputError(
+            "the data are not read as when the checkpoint was saved, in the middle of an epoch",
+            "Give the same files, by= and window= as then.",
+        )
+
+
 class PassLanes:
     def __init__(
         self,
@@ -38,6 +47,7 @@ class PassLanes:
         self._order, self._data, self._rank = order, data, rank
         self._lanes = Lanes(order.lines, workers)
         if state is not None:
+            check_order(state.order == order.digest)
             self._lanes = Lanes.import_state(state, workers)
         if state is None and self._lanes.pinned and 0 in self._lanes.left():
             raise InputError(
@@ -89,7 +99,7 @@ class PassLanes:
 
     @property
     def state(self) -> LaneState:
-        return self._lanes.export_state()
+        return replace(self._lanes.export_state(), order=self._order.digest)
 
     def go_to(self, position: int) -> None:
         """Back to where that many samples of the pass were used: what was read ahead is not."""

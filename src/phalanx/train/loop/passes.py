@@ -85,6 +85,14 @@ def new_pass(
     return Pass(number, epoch, reader, samples, batch, mixed, fixed)
 
 
+def check_same_kind(saved: LaneState | None, current: Pass) -> None:
+    """A pass that goes on in its middle is over blocks, or over samples, as it began."""
+    if (saved is None) != (current.lanes is None):
+        from phalanx.train.engine.pass_lanes import check_order
+
+        check_order(False)
+
+
 def batch_of(chosen: RunSettings, asked: int | None, workers: int) -> int:
     """The global batch: the command line wins over what the script ``asked`` for."""
     wanted = chosen.batch or asked or 0

@@ -16,7 +16,7 @@ from phalanx.data.reader import Reader
 from phalanx.train.control.rendezvous import EPOCH_DONE
 from phalanx.train.engine.engine import NEVER
 from phalanx.train.guards.nonfinite import SOUND, bad_weights
-from phalanx.train.loop.passes import Pass, batch_of, check_sizes, new_pass
+from phalanx.train.loop.passes import Pass, batch_of, check_same_kind, check_sizes, new_pass
 from phalanx.train.loop.schedule import check_fixed, check_pinned
 from phalanx.train.loop.stretches import Source, Stretches, WorkerParts
 
@@ -213,6 +213,8 @@ class TrainingLoop:
                 rank=self._engine.rank,
                 lanes=start.lanes if number == start.pass_number else None,
             )  # fmt: skip
+            if number == start.pass_number and start.position:
+                check_same_kind(start.lanes, current)
         else:
             current = Pass(number, epoch, reader, len(order), wanted, order, adopted=True)
         if current.lanes is not None and current.lanes.pinned:
@@ -242,6 +244,12 @@ class TrainingLoop:
                 carried.new_batch(lease.end - lease.start, fixed=current.fixed)
             steps.in_batch, self.in_last_batch = True, lease.batch_end >= current.samples
             yield batch
+            if self._passes != current.number + 1:
+                raise InputError(
+                    "run.batches was called again before its last pass was over",
+                    "Make one pass after the other; for two sets in one step, give one Dataset "
+                    "that has both.",
+                )
             steps.in_batch = False
             if lease.ends_round:
                 steps.end_round()

@@ -66,7 +66,6 @@ def test_parquet(tmp_path: Path) -> None:
     reader = ParquetReader([str(tmp_path / f"{part}.parquet") for part in range(3)], None)
     assert [block.rows for block in reader.blocks] == [20, 20, 10] * 3
     check(reader.read(reader.blocks[4]), 20, ROWS + 20)
-    assert 0 < reader.row_bytes < 200
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -87,7 +86,7 @@ def test_read_chooses_by_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert isinstance(whole, TensorReader) and len(whole) == ROWS
     x, n = whole.fetch(torch.tensor([3, 41]), 0)
     assert n.tolist() == [3, 41] and x[1].tolist() == [41, 41.5]
-    monkeypatch.setattr("phalanx.data.blocks.read.IN_MEMORY", 1 << 50)
+    monkeypatch.setattr("phalanx.data.blocks.read.IN_MEMORY", 0)
     parts = read(str(tmp_path))
     assert isinstance(parts, BlockData) and len(parts) == ROWS
     batch = parts.fetch(torch.tensor([3, 41, 20, 19]), 0)
@@ -152,3 +151,82 @@ def test_augmented_by_sample(tmp_path: Path, by: str) -> None:
     x, n = reader.fetch(torch.tensor([40, 2, 9]), 0)
     assert n.tolist() == [40, 2, 9] and torch.equal(x[:, 0], 2.0 * n)
     assert data.fetch(torch.tensor([40]), 0)[0][0, 0] == 40.0  # as it was
+
+
+def _read(folder: Path, **options: Any) -> BlockData:
+    data = read(folder, by="block", **options)
+    assert isinstance(data, BlockData)
+    return data
+
+
+def test_files_that_change_are_seen(tmp_path: Path) -> None:
+    pq.write_table(table(), tmp_path / "a.parquet", row_group_size=20)
+    data = _read(tmp_path)
+    pq.write_table(table(), tmp_path / "a.parquet", row_group_size=20)
+    with pytest.raises(InputError, match=r"a\.parquet has changed"):
+        data.fetch(torch.tensor([3]), 0)
+
+
+@pytest.mark.parametrize("by", ["sample", "block"])
+@pytest.mark.parametrize(
+    "second",
+    [{"n": pa.array([1.5])}, {"n": pa.array([1]), "more": pa.array([1])}, {"m": pa.array([1])}],
+)
+def test_files_that_do_not_fit_together(tmp_path: Path, second: dict[str, Any], by: Any) -> None:
+    pq.write_table(pa.table({"n": pa.array([1, 2])}), tmp_path / "a.parquet")
+    pq.write_table(pa.table(second), tmp_path / "b.parquet")
+    with pytest.raises(InputError, match=r"b\.parquet does not fit the blocks before it"):
+        read(tmp_path, by=by).fetch(torch.tensor([0, 2]), 0)
+
+
+@pytest.mark.parametrize(
+    ("decode", "words"),
+    [
+        (lambda _: None, "decode returned nothing"),
+        (lambda _: (1,), "decode returned tuple"),
+        (lambda _: {"n": torch.tensor(1)}, "decode returned 0 rows of 'n'"),
+        (lambda _: {"n": torch.zeros(3)}, "decode returned 3 rows of 'n' for 50 samples"),
+        (lambda _: {"m": torch.zeros(50)}, "decode returned no column 'n'"),
+    ],
+)
+def test_what_decode_may_not_return(tmp_path: Path, decode: Any, words: str) -> None:
+    pq.write_table(table(), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=words):
+        _read(tmp_path, columns=("n",), decode=decode)
+
+
+def test_decode_may_return_arrays_and_names_the_file_of_an_error(tmp_path: Path) -> None:
+    pq.write_table(table(), tmp_path / "a.parquet")
+    data = _read(tmp_path, decode=lambda found: {"n": found["n"].numpy() + 1})
+    assert data.fetch(torch.tensor([3]), 0)["n"].tolist() == [4]
+    with pytest.raises(ZeroDivisionError) as caught:
+        _read(tmp_path, decode=lambda _: 1 // 0)
+    assert "block 0 of" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"by": "blocks"}, "unknown by='blocks'"),
+        ({"window": 0}, "invalid window=0"),
+        ({"columns": ()}, "columns= names none"),
+    ],
+)
+def test_mistyped_options(tmp_path: Path, options: dict[str, Any], words: str) -> None:
+    pq.write_table(table(), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=words):
+        read(tmp_path, **options)
+    with pytest.raises(InputError, match="is given twice"):
+        read([tmp_path / "a.parquet", f"{tmp_path}/*.parquet"])
+
+
+def test_the_window_counts_what_decode_makes(tmp_path: Path) -> None:
+    pq.write_table(table(), tmp_path / "a.parquet")
+    data = _read(tmp_path, decode=lambda found: {"n": torch.zeros(len(found["n"]), 1 << 14)})
+    assert data.window == 1024, "64 MB of 64 kB"
+
+
+def test_integers_that_torch_does_not_have(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"n": pa.array([1 << 63], pa.uint64())}), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=r"integers of 2\^63"):
+        read(tmp_path)

@@ -26,13 +26,29 @@ def folder(tmp_path: Path) -> Path:
     names = ("b.rec", "a.rec", "c.txt", "_d.rec", ".e.rec", "_SUCCESS", "part-0")
     for name in names:
         (tmp_path / name).write_bytes(CONTENT)
-    (tmp_path / "inner.rec").mkdir()
-    (tmp_path / "inner.rec" / "f.rec").write_bytes(CONTENT)
     return tmp_path
 
 
 def _names(found: list[str]) -> list[str]:
     return [Path(one).name for one in found]
+
+
+def test_folders_beside_files_are_not_left_out_in_silence(folder: Path) -> None:
+    (folder / "_temporary").mkdir()
+    assert _names(find_files(str(folder), (".rec",))) == ["a.rec", "b.rec"]
+    (folder / "inner.rec").mkdir()
+    (folder / "inner.rec" / "f.rec").write_bytes(CONTENT)
+    with pytest.raises(InputError, match=r"folders such as inner\.rec"):
+        find_files(str(folder), (".rec",))
+    found = find_files(f"{folder}/**/*.rec", (".rec",))
+    assert _names(found) == ["a.rec", "b.rec", "f.rec"]
+
+
+def test_shards_and_compressed_files_are_seen(folder: Path) -> None:
+    for name in ("x.rec-00000-of-00002", "x.rec-00001-of-00002", "y.rec.gz"):
+        (folder / name).write_bytes(CONTENT)
+    found = _names(find_files(str(folder), (".rec",)))
+    assert found[2:] == ["x.rec-00000-of-00002", "x.rec-00001-of-00002", "y.rec.gz"]
 
 
 def test_a_folder_gives_its_files_with_the_suffixes_in_order(folder: Path) -> None:
@@ -47,7 +63,7 @@ def test_a_file_is_taken_whatever_its_suffix(folder: Path) -> None:
 
 def test_a_glob_chooses_by_itself(folder: Path) -> None:
     assert _names(find_files(f"{folder}/part-*", (".rec",))) == ["part-0"]
-    assert _names(find_files(f"{folder}/**/*.rec", (".rec",))) == ["a.rec", "b.rec", "f.rec"]
+    assert _names(find_files(f"{folder}/**/*.rec", (".rec",))) == ["a.rec", "b.rec"]
 
 
 def test_brackets_in_a_name_that_exists_are_no_glob(tmp_path: Path) -> None:
