@@ -120,7 +120,7 @@ class BlockData(Reader):
     def _columns(self, places: NDArray[np.int64]) -> Columns:
         first, last, ends = int(places[0]), int(places[-1]), self._order.ends
         window = self._order.window_of(first)
-        if last - first == len(places) - 1 and last < ends[window + 1]:
+        if last < ends[window + 1] and (np.diff(places) == 1).all():
             whole, start = self._window(window), first - int(ends[window])
             # A copy, as a gather is: a script may change its batch in place.
             return {name: part[start : start + len(places)].clone() for name, part in whole.items()}
