@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +19,7 @@ from phalanx.core.errors import InputError
 from phalanx.data.augment import Augment, Draws
 from phalanx.data.blocks.block import Block, BlockReader, Columns
 from phalanx.data.blocks.block_order import BlockOrder
+from phalanx.data.blocks.files import is_remote
 from phalanx.data.reader import Batch, Reader
 from phalanx.data.structure import with_first
 
@@ -163,7 +165,7 @@ class BlockData(Reader):
             for name, column in whole.items():
                 column.index_copy_(0, places[number], columns[name])
 
-        with ThreadPoolExecutor(min(THREADS, len(blocks)), "phalanx-decode") as pool:
+        with ThreadPoolExecutor(_threads(blocks[0].source), "phalanx-decode") as pool:
             deque(pool.map(place, range(len(blocks))), maxlen=0)
         return whole
 
@@ -211,6 +213,11 @@ class BlockData(Reader):
         for place in places:
             block = self.blocks[int(np.searchsorted(self._ends, place, side="right"))]
             yield block.source.rpartition("/")[2], block.number, block.rows
+
+
+def _threads(source: str) -> int:
+    """More than there are cores only take memory, unless they wait for data from elsewhere."""
+    return THREADS if is_remote(source) else min(THREADS, len(os.sched_getaffinity(0)))
 
 
 def _checked(columns: Any, rows: int) -> Columns:
