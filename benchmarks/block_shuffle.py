@@ -1,9 +1,9 @@
 """Training from label-sorted Parquet by blocks: the test loss, and how long a step waits for input.
 
 ``python -m benchmarks blocks [--seeds N]``: one JSON line per figure. MNIST as float32, sorted by
-label, in row groups of 1,000 rows; a window of 64 MB is about a third of them. The loss is compared
-with that of a shuffle of all rows, over the same seeds; windows of one row group show what a window
-is for. The input wait is that of a CNN, two workers.
+label; a window of 64 MB is about a third of it. The loss is compared with that of a shuffle of all
+rows, over the same seeds; windows of one row group show what a window is for. The input wait is
+that of a CNN, two workers. ``--group``: rows of a row group; ``--wait-only``: without the losses.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import phalanx
 from benchmarks.harness import report
 from phalanx.data.reader import as_reader
 
-GROUP = 1000
 SCRIPT = """
 import json, sys, time
 import torch, phalanx
@@ -62,14 +61,14 @@ if run.rank == 0:
 """
 
 
-def write_sorted(path: Path, rows: int | None) -> None:
+def write_sorted(path: Path, rows: int | None, group: int) -> None:
     reader = as_reader(phalanx.data.load("mnist")[0])
     images, labels = reader.tensors  # type: ignore[attr-defined]
     order = labels[:rows].argsort(stable=True)
     x = images[:rows][order].float().reshape(len(order), -1).contiguous()
     flat = pa.FixedSizeListArray.from_arrays(pa.array(x.numpy().reshape(-1)), x.shape[1])
     table = pa.table({"x": flat, "y": pa.array(labels[:rows][order].numpy())})
-    pq.write_table(table, path, row_group_size=GROUP)
+    pq.write_table(table, path, row_group_size=group)
 
 
 def trained(folder: Path, seed: int, *words: str) -> dict[str, Any]:
@@ -83,6 +82,8 @@ def trained(folder: Path, seed: int, *words: str) -> dict[str, Any]:
 def main(words: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks blocks", description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--group", type=int, default=100)
+    parser.add_argument("--wait-only", action="store_true")
     chosen = parser.parse_args(words)
     ways = {
         "shuffle of all rows": ("sample", "0"),
@@ -93,15 +94,15 @@ def main(words: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "train.py").write_text(SCRIPT)
-        write_sorted(folder / "rows.parquet", None)
-        for seed in range(chosen.seeds):
+        write_sorted(folder / "rows.parquet", None, chosen.group)
+        for seed in range(0 if chosen.wait_only else chosen.seeds):
             for way, (by, window) in ways.items():
                 losses[way].append(trained(folder, seed, by, window, "mlp", "3")["loss"])
-        for way, found in losses.items():
+        for way, found in losses.items() if losses["window of 64 MB"] else ():
             deviation = statistics.stdev(found) if len(found) > 1 else 0.0
             mean = statistics.mean(found)
             report(f"blocks, label-sorted, test loss, {way}", mean=mean, deviation=deviation)
-        write_sorted(folder / "rows.parquet", 20_000)
+        write_sorted(folder / "rows.parquet", 20_000, chosen.group)
         for way, (by, window) in ways.items():
             wait = 100 * trained(folder, 0, by, window, "cnn", "1")["wait"]
             report(f"blocks, CNN, input wait, % of the step, {way}", bar="<= 2", value=wait)

@@ -90,6 +90,7 @@ class BlockData(Reader):
     def _read_by(self, order: BlockOrder) -> None:
         self._order = order
         self._loaded: OrderedDict[int, Future[Columns]] = OrderedDict()
+        self._spare: list[Columns] = []
         self._pool: ThreadPoolExecutor | None = None
 
     def read_ahead(self, window: int) -> None:
@@ -99,7 +100,8 @@ class BlockData(Reader):
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, "phalanx-blocks")
-        self._keep(window, self._pool.submit(self._read, window))
+        self._make_room()
+        self._loaded[window] = self._pool.submit(self._read, window)
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -141,14 +143,18 @@ class BlockData(Reader):
 
     def _window(self, window: int) -> Columns:
         if window not in self._loaded:
-            self._keep(window, _done(self._read(window)))
+            self._make_room()
+            found: Future[Columns] = Future()
+            found.set_result(self._read(window))
+            self._loaded[window] = found
         self._loaded.move_to_end(window)
         return self._loaded[window].result()
 
-    def _keep(self, window: int, columns: Future[Columns]) -> None:
-        self._loaded[window] = columns
-        while len(self._loaded) > WINDOWS:
-            self._loaded.popitem(last=False)
+    def _make_room(self) -> None:
+        while len(self._loaded) >= WINDOWS:
+            _, oldest = self._loaded.popitem(last=False)
+            if self._order.shuffle and oldest.done() and not oldest.exception():
+                self._spare.append(oldest.result())
 
     def _read(self, window: int) -> Columns:
         """All its blocks, each row where the order puts it: a batch is then a slice."""
@@ -156,9 +162,9 @@ class BlockData(Reader):
         if not self._order.shuffle:
             return self.read_block(blocks[0])
         places = [torch.from_numpy(part) for part in self._order.places_in(window)]
-        rows = sum(block.rows for block in blocks)
         first = self.read_block(blocks[0])
-        whole = {name: part.new_empty((rows, *part.shape[1:])) for name, part in first.items()}
+        # Memory that is given back and asked for again has to be found by the system each time.
+        whole = self._spare.pop() if self._spare else self._room_for(first)
 
         def place(number: int) -> None:
             columns = self.read_block(blocks[number]) if number else first
@@ -168,6 +174,11 @@ class BlockData(Reader):
         with ThreadPoolExecutor(_threads(blocks[0].source), "phalanx-decode") as pool:
             deque(pool.map(place, range(len(blocks))), maxlen=0)
         return whole
+
+    def _room_for(self, block: Columns) -> Columns:
+        """For the rows of any window."""
+        rows = int(np.diff(self._order.ends).max())
+        return {name: part.new_empty((rows, *part.shape[1:])) for name, part in block.items()}
 
     def read_block(self, block: Block) -> Columns:
         if self._stamps.get(block.source) != _stamp(block.source):
@@ -249,9 +260,3 @@ def _stamp(source: str) -> tuple[int, int] | None:
 
 def _words(kinds: dict[str, str]) -> str:
     return ", ".join(f"{name}: {kind.removesuffix(' []')}" for name, kind in kinds.items())
-
-
-def _done(columns: Columns) -> Future[Columns]:
-    future: Future[Columns] = Future()
-    future.set_result(columns)
-    return future
