@@ -67,9 +67,9 @@ def _weights(out: str) -> str:
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("pairs", "not made up of those of its parts"),
-        pytest.param("padded", "not made up of those of its parts", marks=pytest.mark.slow),
-        pytest.param("hook", "not made up of those of its parts", marks=pytest.mark.slow),
+        ("pairs", "from that of its parts"),
+        pytest.param("padded", "from that of its parts", marks=pytest.mark.slow),
+        pytest.param("hook", "from that of its parts", marks=pytest.mark.slow),
         pytest.param("sum", "--loss sum", marks=pytest.mark.slow),
     ],
 )
