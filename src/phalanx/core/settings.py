@@ -13,6 +13,10 @@ from phalanx.core import words
 
 Precision = Literal["auto", "float32", "bfloat16"]
 PRECISIONS = ("auto", "float32", "bfloat16")
+DataOn = Literal["auto", "host", "device"]
+DATA_ON = ("auto", "host", "device")
+CompileMode = Literal["off", "auto", "default", "reduce-overhead"]
+COMPILE_MODES = ("off", "auto", "default", "reduce-overhead")
 Balance = Literal["auto", "off"]
 BALANCES = ("auto", "off")
 OnNonfinite = Literal["skip", "stop"]
@@ -117,6 +121,10 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     batch_per_worker: int | None = None
     seed: int = 0
     precision: Precision = "float32"
+    compile: CompileMode = "off"
+    """Whether ``torch.compile`` compiles the model; ``auto``: if that is measured to be faster."""
+    data_on: DataOn = "auto"
+    """Where tensors that a GPU trains on are kept; ``auto``: there, if they take little of it."""
     divide_rate: bool = True
     data: str | None = None
     balance: Balance = "off"

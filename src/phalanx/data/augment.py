@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from phalanx.core.errors import InputError
+from phalanx.data.structure import sent
 
 Words = npt.NDArray[np.uint64]
 _MASK = (1 << 64) - 1
@@ -79,9 +80,9 @@ class CropAndFlip:
             )
         height, width = x.shape[2:]
         places = 2 * self.pad + 1
-        top = draws.below(places, stream=0).to(x.device)
-        left = draws.below(places, stream=1).to(x.device)
-        mirrored = (draws.uniform(stream=2) < 0.5).to(x.device)
+        top = sent(draws.below(places, stream=0), x.device)
+        left = sent(draws.below(places, stream=1), x.device)
+        mirrored = sent(draws.uniform(stream=2) < 0.5, x.device)
         padded = functional.pad(x, (self.pad,) * 4)
         windows = padded.unfold(2, height, 1).unfold(3, width, 1)
         cut = windows[torch.arange(len(x), device=x.device), :, top, left]

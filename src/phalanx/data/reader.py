@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, default_collate
 
 from phalanx.core.errors import InputError
-from phalanx.data.augment import Augment, Draws
+from phalanx.data.augment import Augment, CropAndFlip, Draws
 from phalanx.data.lazy import LazyReader, LoaderOptions, loader_options
+from phalanx.data.structure import sent
 
 Batch = Any
 """As the script's own DataLoader would yield it."""
@@ -85,8 +86,10 @@ class TensorReader(Reader):
         self.tensors = tuple(t.detach().contiguous() for t in tensors)
         self.shuffle, self.batch = options.shuffle, options.batch
         self.drop_last = options.drop_last
-        self._seed, self._augment, self._form = seed, augment, form
+        self._seed, self._augment, self.form = seed, augment, form
         self._options = options
+        self.note: str | None = None
+        """What a user should know about where these are."""
 
     @property
     def augmented(self) -> bool:
@@ -94,18 +97,37 @@ class TensorReader(Reader):
 
     def with_augment(self, augment: Augment, seed: int) -> TensorReader:
         return TensorReader(
-            self.tensors, seed=seed, augment=augment, options=self._options, form=self._form
+            self.tensors, seed=seed, augment=augment, options=self._options, form=self.form
         )
+
+    @property
+    def device(self) -> torch.device | None:
+        """Where all of the tensors are, if that is one place."""
+        found = {t.device for t in self.tensors}
+        return found.pop() if len(found) == 1 else None
+
+    @property
+    def moves(self) -> bool:
+        """Whether batches would be the same on another device: a script's own augmentation may
+        know the host's memory only."""
+        return self._augment is None or isinstance(self._augment, CropAndFlip)
+
+    def on(self, device: torch.device) -> TensorReader:
+        """The same samples in memory of ``device``."""
+        return TensorReader(
+            [t.to(device) for t in self.tensors],
+            seed=self._seed, augment=self._augment, options=self._options, form=self.form,
+        )  # fmt: skip
 
     def __len__(self) -> int:
         return len(self.tensors[0])
 
     def fetch(self, indices: Tensor, epoch: int) -> Batch:
         # A gather, never a view: a script may change its batch in place.
-        rows = [t.index_select(0, indices.to(t.device)) for t in self.tensors]
+        rows = [t.index_select(0, sent(indices, t.device)) for t in self.tensors]
         if self._augment is not None:
             rows[0] = self._augment(rows[0], Draws(self._seed, epoch, indices))
-        return self._form(rows)
+        return self.form(rows)
 
     def peek(self, places: Sequence[int]) -> Iterator[Any]:
         return (tuple(t[place] for t in self.tensors) for place in places)

@@ -36,6 +36,13 @@ def map_tensors(value: Any, change: Change, other: Change | None = None) -> Any:
     return _like(value, changed)
 
 
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """``tensor`` on ``device``; the host does not wait until a GPU has it."""
+    if device.type != "cuda" or tensor.device.type != "cpu":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
 def tensors_in(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value

@@ -33,17 +33,19 @@ def are_systems(groups: Sequence[RunGroup]) -> bool:
     return len({group.system for group in groups}) > 1
 
 
-def reference_of(groups: Sequence[RunGroup]) -> RunGroup | None:
-    """The first of ours that is done, else the first that is."""
-    done = [group for group in groups if group.done]
-    return next((group for group in done if group.system == OURS), done[0] if done else None)
+def reference_for(group: RunGroup, groups: Sequence[RunGroup]) -> RunGroup | None:
+    """The first of ours that is done, with the same batch if there is one; else the first."""
+    done = [other for other in groups if other.done]
+    ours = [other for other in done if other.system == OURS]
+    same = [other for other in ours if other.batch == group.batch]
+    return next(iter([*same, *ours, *done]), None)
 
 
 def agreements(groups: Sequence[RunGroup]) -> list[Agreement]:
     """One for each group; strategies of one system agree by definition."""
     if not are_systems(groups):
         return [Agreement.AGREES] * len(groups)
-    return [_judge(group, reference_of(groups)) for group in groups]
+    return [_judge(group, reference_for(group, groups)) for group in groups]
 
 
 def _judge(group: RunGroup, reference: RunGroup | None) -> Agreement:
@@ -72,12 +74,12 @@ def _near(group: RunGroup, reference: RunGroup, quality: Quality) -> bool | None
 
 def remarks(groups: Sequence[RunGroup]) -> list[str]:
     """Which rows are left out of the comparison of times, and why."""
-    reference = reference_of(groups)
-    if reference is None or not are_systems(groups):
+    if not are_systems(groups):
         return []
     told = []
     for group, found in zip(groups, agreements(groups), strict=True):
-        if found is Agreement.DIFFERS:
+        reference = reference_for(group, groups)
+        if found is Agreement.DIFFERS and reference is not None:
             told.append(f"{group.label}: its losses differ from those of {reference.label}")
         elif found is Agreement.UNKNOWN and group.done:
             told.append(f"{group.label}: it reported no losses")

@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from phalanx.core import words
-from phalanx.core.settings import mark
+from phalanx.core.settings import OURS, mark
 from phalanx.core.terminal import printable
 from phalanx.observe.summary.summary import Summary
-from phalanx.report.agreement import Agreement, agreements, are_systems, reference_of
+from phalanx.report.agreement import Agreement, agreements, are_systems, reference_for
 from phalanx.report.load import Getter, RunGroup, Spread, StudyData, train_seconds
 from phalanx.report.noise import Difference, judge_quality, judge_times
 from phalanx.report.quality import CANDIDATES, Quality
@@ -73,17 +73,21 @@ def _agreed(agreement: Agreement) -> str:
 def _ratios_of_systems(
     groups: Sequence[RunGroup], found: Sequence[Agreement]
 ) -> Iterator[TableRow]:
-    """To the first of ours; a row that trained to another loss has no ratio."""
-    base = reference_of(groups)
-    own = base.spread(train_seconds) if base else None
-    if base is None or own is None or own.middle <= 0:
-        return
-    cells = []
+    """To the first of ours with the same batch; a row that trained to another loss has none."""
+    cells, bases = [], set[str]()
     for group, agreement in zip(groups, found, strict=True):
+        base = reference_for(group, groups)
+        own = base.spread(train_seconds) if base else None
         spread = group.spread(train_seconds) if agreement.comparable else None
+        if base is None or own is None or own.middle <= 0:
+            cells.append(TableCell(words.UNKNOWN))
+            continue
+        bases.add(base.label)
         ratio = words.ratio(spread.middle / own.middle) if spread else _agreed(agreement)
         cells.append(TableCell(ratio))
-    yield TableRow(f"time ÷ {base.label}", tuple(cells))
+    if bases:
+        name = bases.pop() if len(bases) == 1 else f"{OURS}, same batch"
+        yield TableRow(f"time ÷ {name}", tuple(cells))
 
 
 def _sent(groups: Sequence[RunGroup]) -> TableRow:

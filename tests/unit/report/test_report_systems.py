@@ -16,8 +16,8 @@ from phalanx.report.study_verdict import verdict_on
 from phalanx.report.tables import table_lines
 
 
-def write_system(home: Path, system: str, **changes: Any) -> None:
-    paths: RunPaths = write_run(home, system, **changes)
+def write_system(home: Path, system: str, *, name: str | None = None, **changes: Any) -> None:
+    paths: RunPaths = write_run(home, name or system, **changes)
     launch = msgspec.json.decode(paths.launch.read_bytes())
     launch["system"] = system
     launch["settings"]["strategy"] = "allreduce" if system == "phalanx" else system
@@ -65,3 +65,18 @@ def test_a_row_that_differs_gets_no_ratio_no_mark_and_no_verdict(tmp_path: Path)
     verdict = verdict_on(study)
     assert verdict.fastest == ("phalanx allreduce",)
     assert any("tf-ps: its losses differ" in remark for remark in verdict.remarks)
+
+
+def test_systems_are_compared_with_ours_of_the_same_batch(tmp_path: Path) -> None:
+    names = []
+    for batch, accuracy in ((96, 0.98), (384, 0.9)):
+        for system in ("phalanx", "torch-ddp"):
+            names.append(f"{system}-{batch}")
+            figures = {"accuracy": accuracy, "logged": {"test_loss": 10 * (1 - accuracy)}}
+            write_system(tmp_path, system, name=names[-1], batch=batch, **figures)
+    study = load_study(write_study(tmp_path, "study", names))
+    reference, agrees = Agreement.REFERENCE, Agreement.AGREES
+    assert agreements(study.groups) == [reference, agrees, reference, agrees]
+    lines = {line.name: line.cells for line in table_lines(study)}
+    ratios = [cell.text for cell in lines["time ÷ phalanx, same batch"]]
+    assert ratios[0] == ratios[2] == "1.00"

@@ -46,8 +46,8 @@ def plan(
     import msgspec
 
     from phalanx.cli.planning.follow_plan import make_choice
-    from phalanx.cli.request.request import check, check_at_least
-    from phalanx.cli.request.values import read_duration
+    from phalanx.cli.request.request import check
+    from phalanx.cli.request.values import check_at_least, read_duration
     from phalanx.plan.choice.wishes import Wishes
 
     if budget is not None and not 0 < budget < float("inf"):

@@ -57,8 +57,8 @@ def simulate(
     are real, all times are virtual.
     """
     from phalanx.cli.planning.virtual_cluster import ClusterWishes, VirtualMachines
-    from phalanx.cli.request.request import check, check_at_least
-    from phalanx.cli.request.values import refuse_two_batches
+    from phalanx.cli.request.request import check
+    from phalanx.cli.request.values import check_at_least, refuse_two_batches
     from phalanx.cli.verbs.run import execute_and_tell
     from phalanx.core.spec import parse_spec
 

@@ -56,9 +56,10 @@ def tune_switch(
     With --simulate it searches in virtual time; real runs, with these speeds and rate, confirm.
     """
     from phalanx.cli.planning.virtual_cluster import ClusterWishes, VirtualMachines
-    from phalanx.cli.request.request import check, check_at_least
+    from phalanx.cli.request.request import check
     from phalanx.cli.request.tuning import Tuning
     from phalanx.cli.request.tuning_specs import Specs
+    from phalanx.cli.request.values import check_at_least
 
     rules = _rules(tolerance, grid, seeds, confirm, metric)
     specs = Specs.read(from_, to, grid)
@@ -77,7 +78,7 @@ def tune_switch(
 
 
 def _rules(tolerance: float, grid: int, seeds: int, confirm: int, metric: str) -> Rules:
-    from phalanx.cli.request.request import check_at_least, check_at_most
+    from phalanx.cli.request.values import check_at_least, check_at_most
     from phalanx.core.settings import smaller_is_better
     from phalanx.plan.switch_search import Rules
 

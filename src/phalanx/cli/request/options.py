@@ -136,6 +136,12 @@ Seed = Annotated[int, typer.Option(metavar="N", help="Seeds Python, NumPy and to
 PrecisionName = Annotated[
     str, typer.Option("--precision", metavar="NAME", help="auto, float32 or bfloat16.")
 ]
+CompileName = Annotated[
+    str, typer.Option("--compile", metavar="MODE", help="torch.compile: off, auto or its mode.")
+]
+DataOn = Annotated[
+    str, typer.Option(metavar="PLACE", help="Data of a GPU: auto (there if small), host or device.")
+]
 Balance = Annotated[
     str, typer.Option(metavar="NAME", help="auto: batch shares follow measured speeds; or off.")
 ]
@@ -230,6 +236,8 @@ class RunOptions:
     repeat: Repeat = 1
     seed: Seed = 0
     precision: PrecisionName = "float32"
+    compile: CompileName = "off"
+    data_on: DataOn = "auto"
     balance: Balance = "auto"
     on_nonfinite: OnNonfinite = "skip"
     loss: LossKind = None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 from phalanx.cli.request.values import (
     CheckpointTimes,
     check_adopted,
+    check_at_least,
     read_checkpoints,
     read_rate,
     read_size,
@@ -20,11 +21,15 @@ from phalanx.core.registry import did_you_mean
 from phalanx.core.script.weight_writes import may_write_weights
 from phalanx.core.settings import (
     BALANCES,
+    COMPILE_MODES,
+    DATA_ON,
     KERAS_SYSTEMS,
     LOSSES,
     ON_NONFINITE,
     PRECISIONS,
     Balance,
+    CompileMode,
+    DataOn,
     LossKind,
     OnNonfinite,
     Precision,
@@ -109,6 +114,8 @@ class Request:
             batch_per_worker=options.batch_per_worker if batch is None else None,
             seed=options.seed + repeat,
             precision=cast("Precision", options.precision),
+            compile=cast("CompileMode", options.compile),
+            data_on=cast("DataOn", options.data_on),
             data=self._data(),
             balance=cast("Balance", options.balance),
             on_nonfinite=cast("OnNonfinite", options.on_nonfinite),
@@ -225,41 +232,13 @@ def speeds_of(slow: Sequence[float], workers: int) -> list[float] | None:
     return [*slow, *[1.0] * workers][:workers] if slow else None
 
 
-def check_at_least(option: str, value: int | None, low: int) -> None:
-    if value is not None and value < low:
-        raise InputError(f"{option} must be at least {low}, not {value}", f"Try {option} {low}.")
-
-
-def check_at_most(option: str, value: int, high: int) -> None:
-    if value > high:
-        raise InputError(f"{option} must be at most {high}, not {value}", f"Try {option} {high}.")
-
-
-def read_batches(text: str | None) -> list[int | None]:
-    """``128,256`` as numbers; nothing means the script's own batch."""
-    if text is None:
-        return [None]
-    batches: list[int | None] = []
-    for part in text.split(","):
-        try:
-            batch = int(part)
-        except ValueError:
-            raise InputError(
-                f"--batch must be whole numbers, not '{part.strip()}'",
-                "For example: --batch 128,256",
-            ) from None
-        check_at_least("--batch", batch, 1)
-        if batch in batches:
-            raise InputError(f"--batch has {batch} twice", "To run each again: --repeat N")
-        batches.append(batch)
-    return batches
-
-
 def _check_choices(options: RunOptions) -> None:
     from phalanx.launch.launchers.launcher import LAUNCHERS
 
     for what, value, known in (
         ("precision", options.precision, PRECISIONS),
+        ("--compile", options.compile, COMPILE_MODES),
+        ("--data-on", options.data_on, DATA_ON),
         ("balance", options.balance, BALANCES),
         ("--on-nonfinite", options.on_nonfinite, ON_NONFINITE),
         ("--loss", options.loss or "mean", LOSSES),

@@ -125,6 +125,8 @@ class Resumption:
             epochs=asked.epochs,
             seed=settings.seed,
             precision=settings.precision,
+            compile=settings.compile,
+            data_on=settings.data_on,
             balance=wanted.get("balance", settings.balance),
             on_nonfinite=wanted.get("on_nonfinite", settings.on_nonfinite),
             slow=asked.slow,

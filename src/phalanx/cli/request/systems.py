@@ -68,7 +68,7 @@ def read_framework(
     from phalanx.launch.frameworks.peer_environments import JAX_PACKAGES
 
     _refuse(ctx, "strategy", "its script synchronises the workers itself")
-    for option in ("slow", "rate", "precision", "balance", "checkpoint_every"):
+    for option in ("slow", "rate", "precision", "compile", "balance", "checkpoint_every"):
         _refuse(ctx, option, "only Phalanx's training loop supports it")
     if name != TENSORFLOW and roles is not None:
         raise InputError("--roles is for TensorFlow scripts only", "Leave it out.")
@@ -138,7 +138,7 @@ def read_systems(
     if unused := sorted(set(named) - set(names)):
         raise InputError(f"--peer names {unused[0]}, but --systems does not", "Name it in both.")
     if set(names) - {*OUR_SYSTEMS}:
-        for option in ("slow", "rate", "precision"):
+        for option in ("slow", "rate", "precision", "compile"):
             _refuse(ctx, option, "other systems do not support it")
     found = {
         name: check_script(named.get(name) or _script_for(name, script), joins=False)

@@ -170,3 +170,33 @@ def check_adopted(options: RunOptions) -> None:
 def refuse_two_batches(batch: object, batch_per_worker: int | None) -> None:
     if batch is not None and batch_per_worker is not None:
         raise InputError("--batch and --batch-per-worker cannot be combined", "Give one of them.")
+
+
+def check_at_least(option: str, value: int | None, low: int) -> None:
+    if value is not None and value < low:
+        raise InputError(f"{option} must be at least {low}, not {value}", f"Try {option} {low}.")
+
+
+def check_at_most(option: str, value: int, high: int) -> None:
+    if value > high:
+        raise InputError(f"{option} must be at most {high}, not {value}", f"Try {option} {high}.")
+
+
+def read_batches(text: str | None) -> list[int | None]:
+    """``128,256`` as numbers; nothing means the script's own batch."""
+    if text is None:
+        return [None]
+    batches: list[int | None] = []
+    for part in text.split(","):
+        try:
+            batch = int(part)
+        except ValueError:
+            raise InputError(
+                f"--batch must be whole numbers, not '{part.strip()}'",
+                "For example: --batch 128,256",
+            ) from None
+        check_at_least("--batch", batch, 1)
+        if batch in batches:
+            raise InputError(f"--batch has {batch} twice", "To run each again: --repeat N")
+        batches.append(batch)
+    return batches

@@ -49,9 +49,14 @@ def compare(
     Strategies, batch sizes and repeats are combined; each combination is a run. The table, the
     verdict and report.html cover all of them. A run that fails is marked; the others go on.
     """
-    from phalanx.cli.request.request import check, check_at_least, check_at_most, read_batches
+    from phalanx.cli.request.request import check
     from phalanx.cli.request.systems import read_systems
-    from phalanx.cli.request.values import refuse_two_batches
+    from phalanx.cli.request.values import (
+        check_at_least,
+        check_at_most,
+        read_batches,
+        refuse_two_batches,
+    )
     from phalanx.core.spec import parse_specs
 
     wanted = read_systems(ctx, systems, peer, strategies, script, roles)

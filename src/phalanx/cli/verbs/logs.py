@@ -31,7 +31,7 @@ def logs(
 ) -> int:
     """Show the output of a worker."""
     from phalanx.cli.request.find_run import for_logs
-    from phalanx.cli.request.request import check_at_least
+    from phalanx.cli.request.values import check_at_least
 
     check_at_least("--rank", rank, 0)
     paths = for_logs(run)

@@ -30,7 +30,7 @@ def resume(ctx: typer.Context, run: o.RunName = None, *, options: ResumeOptions)
     """
     from phalanx.cli.request.checkpoint_choice import find_checkpoint
     from phalanx.cli.request.find_run import single_run
-    from phalanx.cli.request.request import check_at_least
+    from phalanx.cli.request.values import check_at_least
     from phalanx.cli.verbs.run import execute_and_tell
     from phalanx.launch.launchers.launcher import read_launch
 

@@ -39,9 +39,9 @@ def run(
     """
     from phalanx.cli.planning.follow_plan import is_auto
     from phalanx.cli.request.explain_run import refuse_beside_explain
-    from phalanx.cli.request.request import check, check_at_least
+    from phalanx.cli.request.request import check
     from phalanx.cli.request.systems import framework_job, read_framework, ready
-    from phalanx.cli.request.values import refuse_two_batches
+    from phalanx.cli.request.values import check_at_least, refuse_two_batches
     from phalanx.core.spec import parse_spec
     from phalanx.launch.frameworks.framework import KERAS_NAMES
 
@@ -80,8 +80,9 @@ def run(
 def _follow(ctx: typer.Context, script: Path, module: bool, options: o.RunOptions) -> int:
     """As the planner chooses."""
     from phalanx.cli.planning.follow_plan import follow_plan
-    from phalanx.cli.request.request import check, check_at_least
+    from phalanx.cli.request.request import check
     from phalanx.cli.request.systems import ready
+    from phalanx.cli.request.values import check_at_least
 
     check_at_least("--batch", options.batch, 1)
     out = Output(options.json)

@@ -23,7 +23,7 @@ def runs(
     json: o.Json = False,
 ) -> int:
     """List the runs, newest last."""
-    from phalanx.cli.request.request import check_at_least
+    from phalanx.cli.request.values import check_at_least
     from phalanx.core.run_folder.run_paths import list_runs, runs_home
 
     check_at_least("--limit", limit, 1)

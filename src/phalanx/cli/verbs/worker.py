@@ -148,7 +148,8 @@ def _settings(**given: Any) -> RunSettings:
     """The command line wins over the variables."""
     from msgspec.structs import replace
 
-    from phalanx.cli.request.request import MOST_SEED, check_at_least, check_at_most
+    from phalanx.cli.request.request import MOST_SEED
+    from phalanx.cli.request.values import check_at_least, check_at_most
     from phalanx.core.settings import PRECISIONS
     from phalanx.core.spec import parse_spec
     from phalanx.train.start.launcher_env import settings_of

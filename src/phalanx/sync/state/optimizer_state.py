@@ -24,10 +24,19 @@ def export_tensors(replica: Replica) -> State:
     for prefix, parameter in _named(replica):
         for name, value in replica.optimizer.state.get(parameter, {}).items():
             if isinstance(value, Tensor):
-                found[prefix + name] = value.detach().cpu()
+                found[prefix + name] = value.detach()
             elif isinstance(value, int | float):
                 found[prefix + name] = torch.tensor(float(value), dtype=torch.float64)
     return found
+
+
+def copies(tensors: State, device: torch.device) -> State:
+    """In memory of their own: of ``device``, except what is on the host, which stays there."""
+    away = torch.device("cpu") if device.type != "cuda" else device
+    return {
+        name: value.to(away, copy=True) if value.device.type != "cpu" else value.clone()
+        for name, value in tensors.items()
+    }
 
 
 def load_tensors(replica: Replica, state: State) -> None:
@@ -54,9 +63,9 @@ def _counted_on_device(replica: Replica) -> set[Tensor]:
     return {p for g in groups if g.get("capturable") or g.get("fused") for p in g["params"]}
 
 
-def read_slot(replica: Replica, name: str) -> list[Tensor]:
+def read_slot(replica: Replica, name: str, device: torch.device | None = None) -> list[Tensor]:
     """One slot of every parameter, laid out like the parameters; zero where there is none."""
-    flats = [torch.zeros(n.size, dtype=n.dtype) for n in replica.layouts]
+    flats = [torch.zeros(n.size, dtype=n.dtype, device=device) for n in replica.layouts]
     for layout, parameters, flat in zip(replica.layouts, replica.parameters, flats, strict=True):
         for place, parameter in zip(layout.places, parameters, strict=True):
             value = replica.optimizer.state.get(parameter, {}).get(name)
@@ -65,16 +74,36 @@ def read_slot(replica: Replica, name: str) -> list[Tensor]:
     return flats
 
 
-def read_steps(replica: Replica, slots: tuple[str, ...]) -> list[list[float]]:
-    """How often each parameter was updated; where the optimizer does not count, whether."""
-    return [[_steps(replica, p, slots) for p in parameters] for parameters in replica.parameters]
+def read_steps(replica: Replica, slots: tuple[str, ...]) -> list[Tensor]:
+    """How often each parameter was updated; where the optimizer does not count, whether.
+
+    On the GPU where it counts there: reading each number would wait for it.
+    """
+    return [
+        _together([_steps(replica, p, slots) for p in parameters])
+        for parameters in replica.parameters
+    ]
 
 
-def _steps(replica: Replica, parameter: Tensor, slots: tuple[str, ...]) -> float:
+def _steps(replica: Replica, parameter: Tensor, slots: tuple[str, ...]) -> float | Tensor:
     state = replica.optimizer.state.get(parameter, {})
     if not any(isinstance(state.get(name), Tensor) for name in slots):
         return 0.0
-    return float(state.get("step", 1))
+    steps: float | Tensor = state.get("step", 1)
+    return steps if isinstance(steps, Tensor) and steps.is_cuda else float(steps)
+
+
+def _together(numbers: list[float | Tensor]) -> Tensor:
+    device = next((n.device for n in numbers if isinstance(n, Tensor)), None)
+    if device is None:
+        return torch.tensor(numbers, dtype=torch.float64)
+    return torch.stack(
+        [
+            n.double() if isinstance(n, Tensor)
+            else torch.full((), n, dtype=torch.float64, device=device)
+            for n in numbers
+        ]
+    )  # fmt: skip
 
 
 def write_slots(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -54,14 +55,17 @@ class Replica:
         self.bound: list[Tensor] = []
         """Where the parameters lie."""
         self._places: list[tuple[Tensor, int, Tensor]] = []
-        self.firsts = [
-            torch.tensor([place.start for place in layout.places], device=self.device)
-            for layout in self.layouts
-        ]
-        """In each layout, the first value of each parameter."""
         self.scale = Scale()
         self._gathered: list[Tensor] = []
         self._hooks: list[RemovableHandle] = []
+
+    @cached_property
+    def firsts(self) -> list[Tensor]:
+        """In each layout, the first value of each parameter."""
+        return [
+            torch.tensor([place.start for place in layout.places], device=self.device)
+            for layout in self.layouts
+        ]
 
     def outgrown(self) -> bool:
         """Whether the optimizer trains a parameter that is not laid out (unfrozen, or added), or

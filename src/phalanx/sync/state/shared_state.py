@@ -9,6 +9,7 @@ import torch
 from phalanx.sync.arena.arena import Arena
 from phalanx.sync.state.optimizer_state import (
     State,
+    copies,
     export_tensors,
     load_tensors,
     read_slot,
@@ -206,7 +207,8 @@ class SharedState:
                 slots[name].copy_(flat)
 
     def take_steps_of_optimizer(self) -> None:
-        self._set_steps(read_steps(self.replica, tuple(self.slots[0])))
+        found = read_steps(self.replica, tuple(self.slots[0]))
+        self._set_steps([steps.tolist() for steps in found])
 
     def write_optimizer(self) -> None:
         """Give the user's optimizer the state, in ordinary tensors, as if it had done the steps."""
@@ -220,7 +222,7 @@ class SharedState:
             state |= {f"{name}.{i}": slot.clone() for name, slot in self.slots[i].items()}
             state[f"steps.{i}"] = torch.tensor(self.steps_by_parameter()[i], dtype=torch.float64)
         if not self.elementwise:
-            state |= {name: value.clone() for name, value in export_tensors(self.replica).items()}
+            state |= copies(export_tensors(self.replica), torch.device("cpu"))
         return state
 
     def import_slots(self, state: State) -> None:

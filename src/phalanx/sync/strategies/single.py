@@ -9,6 +9,7 @@ from phalanx.sync.state.gradient_values import are_finite
 from phalanx.sync.state.gradients import get_grad, set_grad
 from phalanx.sync.state.optimizer_state import (
     State,
+    copies,
     export_tensors,
     load_tensors,
     read_slot,
@@ -43,19 +44,18 @@ class Single:
         return Timing(update=self._clock.now() - ready, refused=None if finite else (0,))
 
 
-def export_alone(replica: Replica) -> State:
-    """What :meth:`SharedState.export_whole` would give."""
-    flats = [torch.empty(n.size, dtype=n.dtype) for n in replica.layouts]
+def export_alone(replica: Replica, device: torch.device) -> State:
+    """What :meth:`SharedState.export_whole` would give, in memory of ``device``."""
+    flats = [torch.empty(n.size, dtype=n.dtype, device=device) for n in replica.layouts]
     replica.copy_out(flats)
     state = {f"parameters.{i}": flat for i, flat in enumerate(flats)}
     if not is_elementwise(replica.optimizer):
-        return state | {k: v.clone() for k, v in export_tensors(replica).items()}
+        return state | copies(export_tensors(replica), device)
     names = discover_slots(replica.optimizer)
     for name in names.flat:
-        state |= {f"{name}.{i}": flat for i, flat in enumerate(read_slot(replica, name))}
-    for i, steps in enumerate(read_steps(replica, names.flat)):
-        state[f"steps.{i}"] = torch.tensor(steps, dtype=torch.float64)
-    return state
+        state |= {f"{name}.{i}": flat for i, flat in enumerate(read_slot(replica, name, device))}
+    steps = {f"steps.{i}": found for i, found in enumerate(read_steps(replica, names.flat))}
+    return state | copies(steps, device)
 
 
 @torch.no_grad()

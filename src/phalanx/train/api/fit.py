@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset
 
 from phalanx.core.errors import InputError
+from phalanx.core.registry import did_you_mean
+from phalanx.core.settings import COMPILE_MODES, CompileMode
 from phalanx.data.load import share
 from phalanx.data.reader import Reader, tensors_of
 from phalanx.data.structure import map_tensors
@@ -88,25 +90,25 @@ def fit(
     best: str | None = None,
     patience: int | None = None,
     forward: Forward = call_model,
+    compile: CompileMode = "off",
 ) -> Run:
     """Train ``model`` on ``train`` and evaluate it on ``test`` after every epoch.
 
-    ``batch`` is the global batch, shared among the workers; a step takes ``accumulate`` of them. It
-    is that of the ``DataLoader`` unless given, else 128.
-    ``validation`` is a share of ``train`` to hold out, or data of its own. ``best`` names the
-    figure by which the best weights are kept (``"test_accuracy"``); training stops after
-    ``patience`` epochs without a better one. Without ``loss`` the model's outputs have to have one.
-    ``forward(model, batch)`` returns outputs and targets, where batches are unusual. Any worker
-    count, any strategy, same arguments.
+    ``batch`` is the global batch, shared among the workers, that of the ``DataLoader`` unless
+    given, else 128; a step takes ``accumulate`` of them. ``validation`` is a share of ``train`` to
+    hold out, or data of its own. ``best`` names the figure by which the best weights are kept
+    (``"test_accuracy"``); training stops after ``patience`` epochs without a better one. Without
+    ``loss`` the model's outputs have to have one. ``forward(model, batch)`` returns outputs and
+    targets, where batches are unusual. Any worker count, any strategy, same arguments.
     """
     loss = loss or own_loss
-    _check(batch, accumulate, clip, patience, metrics or {})
+    _check(batch, accumulate, clip, patience, metrics or {}, compile)
     batch = batch or getattr(train, "batch_size", None) or 128
     train, held = _hold_out(train, validation)
     share(train, held, test)
     kind = "sum" if getattr(loss, "reduction", "mean") == "sum" else "mean"
     trial = trial_step(model, loss, train, batch, forward)
-    run = join_with(model, optimizer, trial=trial, loss=kind)
+    run = join_with(model, optimizer, trial=trial, loss=kind, compile=compile)
     run.average_accumulated()
     loop = _Loop(
         run, model, loss, batch, clip, accumulate, augment, metrics or {}, kind == "sum", forward
@@ -138,6 +140,7 @@ def _check(
     clip: float | None,
     patience: int | None,
     metrics: Mapping[str, Metric],
+    compile: str,
 ) -> None:
     for name, value in (("batch", batch), ("accumulate", accumulate), ("patience", patience)):
         if value is not None and value < 1:
@@ -146,6 +149,8 @@ def _check(
             )
     if clip is not None and clip <= 0:
         raise InputError(f"fit: invalid clip={clip}", "Give the largest norm allowed, above 0.")
+    if compile not in COMPILE_MODES:
+        raise InputError(f"fit: invalid compile='{compile}'", did_you_mean(compile, COMPILE_MODES))
     if taken := {"loss", "accuracy"} & set(metrics):
         raise InputError(
             f"fit: metrics has '{min(taken)}', which fit itself reports", "Give yours another name."

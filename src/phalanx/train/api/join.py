@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from phalanx.core.errors import InputError
-from phalanx.core.settings import LOSSES
+from phalanx.core.settings import LOSSES, CompileMode
 from phalanx.train.api.precision import Trial
 from phalanx.train.api.run import Run
 from phalanx.train.checkpoint.kept_state import Keeper
@@ -50,6 +50,7 @@ def join_with(
     trial: Trial | None = None,
     environment: Environment | None = None,
     loss: str = "mean",
+    compile: CompileMode = "off",
 ) -> Run:
     """:func:`join`, with a ``trial`` step for timing precisions when the caller has one."""
     if buffers not in BUFFER_POLICIES:
@@ -61,6 +62,7 @@ def join_with(
     seeds = CommonSeed.now()
     environment = environment or detect()
     parts, loop = build_worker(
-        environment, models, optimizers, buffers=buffers, loss=loss, trial=trial, seeds=seeds
-    )
+        environment, models, optimizers, buffers=buffers, loss=loss, trial=trial, seeds=seeds,
+        compile=compile,
+    )  # fmt: skip
     return Run(parts, loop)

@@ -92,7 +92,7 @@ class Run:
         ``batch`` is the global one, shared among the workers; a ``DataLoader`` brings its own.
         ``fixed``: in the data's own order, and always the same columns of each global batch.
         """
-        reader = self._parts.readers.of(data, augment, trains=True)
+        reader = self._parts.readers.of(data, augment, trains=True, moves=True)
         yield from self._loop.through_batches(reader, batch, fixed=fixed)
 
     def backward(self, error: Tensor) -> None:
@@ -137,7 +137,7 @@ class Run:
         """
         asked = Question(
             model or self._parts.trained.models[0],
-            self._parts.readers.of(data),
+            self._parts.readers.of(data, moves=True),
             lambda outputs, y: [metric(outputs, y)],
             whole_set(metric) if whole or hasattr(metric, "compute") else None,
             forward,
@@ -158,7 +158,8 @@ class Run:
         """Several means at once; ``None`` if another worker has them and this need not wait."""
         model = model or self._parts.trained.models[0]
         return self._ask(
-            Question(model, self._parts.readers.of(data), means, forward=forward), wait=wait
+            Question(model, self._parts.readers.of(data, moves=True), means, forward=forward),
+            wait=wait,
         )
 
     def _ask(self, asked: Question, *, wait: bool) -> list[float] | None:

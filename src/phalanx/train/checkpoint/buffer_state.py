@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from phalanx.sync.state.optimizer_state import State
+from phalanx.sync.state.optimizer_state import State, copies
 
 
 def prefixed(models: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
@@ -24,8 +24,9 @@ def buffers_by_name(models: Sequence[nn.Module]) -> Iterator[tuple[str, Tensor]]
                 yield prefix + name, buffer
 
 
-def named_buffers(models: Sequence[nn.Module]) -> State:
-    return {f"buffer.{n}": b.detach().cpu().clone() for n, b in buffers_by_name(models)}
+def named_buffers(models: Sequence[nn.Module], device: torch.device) -> State:
+    """Copies of them on ``device``."""
+    return copies({f"buffer.{n}": b.detach() for n, b in buffers_by_name(models)}, device)
 
 
 @torch.no_grad()

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.observe.events.event_types import Saved
-from phalanx.sync.state.gradient_values import are_finite
 from phalanx.sync.state.optimizer_state import State
 from phalanx.train.checkpoint.buffer_state import frozen, names_of
 from phalanx.train.checkpoint.kept_state import Keeper, groups_of, pack, random_state
@@ -101,7 +100,7 @@ class Checkpointer:
         self._timer, self._settings = timer, environment.settings
         self._rank, self._workers = environment.rank, environment.workers
         self._writer: Writer | None = None
-        self._last = 0
+        self._last, self._after_epoch = 0, -1
         self._told, self._problems = "", 0
         if environment.paths is None or not saves_checkpoints(environment):
             return
@@ -124,6 +123,7 @@ class Checkpointer:
         every = self._settings.checkpoint_epochs
         if self._writer is not None and every and (current.epoch + 1) % every == 0:
             self.save(current)
+            self._after_epoch = self._stopwatch.epoch
 
     def save(self, current: Pass) -> None:
         """Copy the state now, write it beside the training. Collective."""
@@ -138,7 +138,7 @@ class Checkpointer:
             return
         shared = dict(captured.shared)
         for name, parameter in self._trained.frozen():
-            shared[f"frozen.{name}"] = parameter.detach().cpu().clone()
+            shared[f"frozen.{name}"] = parameter.detach().clone()
         manifest = self._manifest(current, shared)
         self._writer.write(self._last, private, manifest, shared)
         watch, path = self._stopwatch, f"checkpoints/{self._last:06d}"
@@ -178,14 +178,13 @@ class Checkpointer:
             pass_number=current.number,
             position=schedule.position,
             phase=schedule.phase,
-            finite=are_finite([v for n, v in shared.items() if ".parameters." in n]),
             optimizers=trained.layouts(),
             other=dict(other),
         )
 
     def mark_best(self, name: str, value: float) -> None:
-        """The newest checkpoint is of the best model so far."""
-        if self._writer is not None and self._last:
+        """The model is the best so far: so is its checkpoint, if one was taken after this epoch."""
+        if self._writer is not None and self._after_epoch == self._stopwatch.epoch:
             self._writer.mark_best(self._last, name, value)
 
     def finish(self) -> None:

@@ -9,15 +9,17 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import torch
 from torch import Tensor
 
 from phalanx.core.errors import PeerLost
 from phalanx.core.files import write_whole
+from phalanx.sync.state.gradient_values import are_finite
 from phalanx.train.checkpoint import checkpoint_index as shelf
 from phalanx.train.checkpoint import remote_parts as parcels
 from phalanx.train.checkpoint.background import Background
@@ -35,6 +37,7 @@ from phalanx.train.checkpoint.checkpoint_manifest import (
     rank_file,
 )
 from phalanx.train.checkpoint.disk import Steps, fsync_folder, unwatched, write_durably
+from phalanx.train.checkpoint.host_copies import HostCopies, mark
 from phalanx.train.checkpoint.tensor_files import write_tensors
 
 if TYPE_CHECKING:
@@ -54,6 +57,7 @@ class _Job:
     private: Mapping[str, Tensor]
     shared: Mapping[str, Tensor]
     manifest: CheckpointManifest | None
+    captured: torch.cuda.Event | None  # when a GPU's tensors are what they should be
 
 
 class Writer:
@@ -85,7 +89,7 @@ class Writer:
         self._folder, self._rank, self._workers, self._keep = folder, rank, workers, keep
         self._patience, self._steps = patience, steps
         self._is_far = rank != 0 and bool(self._far)
-        self._background = Background("phalanx-checkpoint")
+        self._background, self._copies = Background("phalanx-checkpoint"), HostCopies()
         self._last = 0
         self._best: BestRecord | None = None
         if rank == 0:
@@ -116,7 +120,8 @@ class Writer:
         if not self.begin(number):
             return
         self._last = number
-        job = _Job(number, private, shared or {}, manifest)
+        captured = mark([*private.values(), *(shared or {}).values()])
+        job = _Job(number, private, shared or {}, manifest, captured)
         self._background.do(lambda: self._run(job))
 
     def finish(self, timeout: float) -> bool:
@@ -133,7 +138,8 @@ class Writer:
 
     def _run(self, job: _Job) -> None:
         try:
-            self._save(job)
+            private, shared = self._copies.bring(job.captured, job.private, job.shared)
+            self._save(replace(job, private=private, shared=shared))
         except Exception as error:  # whatever it is, it must not end the training
             self.problem = f"checkpoint {job.number} was not written: {_why(error)}"
             self._give_up(job.number)
@@ -156,7 +162,8 @@ class Writer:
         end = time.monotonic() + self._patience
         for rank in range(1, self._workers):
             files[rank_file(rank)] = self._part_of(rank, job.number, partial, end)
-        self._publish(partial, msgspec.structs.replace(job.manifest, files=files))
+        finite = are_finite([v for n, v in job.shared.items() if ".parameters." in n])
+        self._publish(partial, msgspec.structs.replace(job.manifest, files=files, finite=finite))
 
     def _keep_copy(self, number: int) -> None:
         """On a second machine: the whole checkpoint, as the first worker has finished it."""

@@ -11,12 +11,14 @@ from torch import Tensor, nn
 
 from phalanx.sync.arena.arena import Arena
 from phalanx.sync.state.model_buffers import SharedBuffers
-from phalanx.sync.state.optimizer_state import State
+from phalanx.sync.state.optimizer_state import State, copies
 from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.windows import broadcast
 from phalanx.sync.strategies.single import export_alone, import_alone
 from phalanx.train.checkpoint.buffer_state import load_buffers, named_buffers
 from phalanx.train.engine.active_phase import PhaseSet
+
+HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -62,12 +64,23 @@ class ModelState:
         yield
 
     def capture(self) -> Captured:
-        """The state now, in memory of its own. All workers stand still meanwhile."""
+        """The state now, in memory of its own: a GPU's on that GPU, where there is room for it.
+
+        All workers stand still meanwhile.
+        """
         _refresh(self._models)
+        replicas = self.replicas
+        try:
+            return self._captured(replicas, replicas[0].device if replicas else HOST)
+        except torch.cuda.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            return self._captured(replicas, HOST)
+
+    def _captured(self, replicas: Sequence[Replica], device: torch.device) -> Captured:
         shared: State = {}
-        for i, replica in enumerate(self.replicas):
-            shared |= {f"o{i}.{n}": value for n, value in export_alone(replica).items()}
-        return Captured(shared | named_buffers(self._models), {})
+        for i, replica in enumerate(replicas):
+            shared |= {f"o{i}.{n}": value for n, value in export_alone(replica, device).items()}
+        return Captured(shared | named_buffers(self._models, device), {})
 
     def restore(self, shared: State, private: State | None) -> None:
         """Go on from what was captured; ``private`` only if it is this worker's own. Collective."""
@@ -128,10 +141,10 @@ class SharedModelState(ModelState):
         _refresh(self._models)
         self.buffers.publish()
         self._arena.barrier()
-        private = named_buffers(self._models) | self.buffers.export_counts()
+        private = named_buffers(self._models, HOST) | self.buffers.export_counts()
         for i, strategy in enumerate(self._phases.strategies):
-            own = strategy.export_private()
-            private |= {f"o{i}.{name}": value.clone() for name, value in own.items()}
+            own = copies(strategy.export_private(), HOST)
+            private |= {f"o{i}.{name}": value for name, value in own.items()}
         return Captured(self._common() if self._arena.rank == 0 else {}, private)
 
     def _common(self) -> State:
@@ -143,7 +156,7 @@ class SharedModelState(ModelState):
             whole |= {f"o{i}.{n}": v for n, v in (shared.export_whole() | extra).items()}
         saved = self.buffers.save()
         self.buffers.load(*self.buffers.read())
-        whole |= named_buffers(self._models)
+        whole |= named_buffers(self._models, HOST)
         self.buffers.restore(saved)
         return whole
 

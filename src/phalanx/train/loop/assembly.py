@@ -21,7 +21,7 @@ from phalanx.adapters.torch_models import (
 )
 from phalanx.core import settings
 from phalanx.core.errors import InputError
-from phalanx.core.settings import describe_emulation, mark
+from phalanx.core.settings import CompileMode, describe_emulation, mark
 from phalanx.core.spec import Spec, parse_spec
 from phalanx.observe.events.emit import EventWriter
 from phalanx.train.api.precision import Trial, choose
@@ -78,9 +78,10 @@ def build_worker(
     trial: Trial | None,
     seeds: CommonSeed,
     notes: Sequence[str] = (),
+    compile: CompileMode = "off",
 ) -> tuple[WorkerParts, TrainingLoop]:
     """Collective. ``trial`` is a step for timing precisions; ``seeds`` are as all workers began;
-    ``notes`` are said first."""
+    ``notes`` are said first; ``compile`` is what the script asks for."""
     if environment.launched and not environment.thread:
         os.environ[settings.PROCESS] = str(os.getpid())  # what it starts is no worker
     paths = environment.paths
@@ -111,6 +112,7 @@ def build_worker(
         environment, trained, stopwatch, lifecycle, events, evaluator, checkpointer,
         resumed.best_weights if resumed else None,
     )  # fmt: skip
+    _compile(script, compile, figures)
     nonfinite = NonFinite(environment, engine, stopwatch)
     parts = WorkerParts(
         environment, trained, schedule, stopwatch, lifecycle, events, evaluator, checkpointer,
@@ -118,13 +120,27 @@ def build_worker(
         Stepper(trained, stopwatch, nonfinite, environment.device, _losses(loss, engine)),
         RateSchedules(engine, script.optimizers),
         CarriedState(script.models) if engine.workers > 1 else None,
-        resumed, seeds, script.precision, CheckedReaders(engine, environment.settings.seed),
+        resumed, seeds, script.precision, _readers(environment, engine),
     )  # fmt: skip
     if environment.workers > 1:
         seeds.own(environment.rank)
     if profiling is not None:
         profiling.watch(parts)
     return parts, TrainingLoop(parts)
+
+
+def _compile(script: _Script, asked: CompileMode, figures: Figures) -> None:
+    chosen = script.environment.settings
+    mode = asked if chosen.compile == "off" else chosen.compile
+    if mode != "off" and chosen.profile is None:
+        from phalanx.train.api.compiling import compile_models
+
+        compile_models(script.models, mode, script.environment.device, figures.say_once)
+
+
+def _readers(environment: Environment, engine: Engine) -> CheckedReaders:
+    chosen = environment.settings
+    return CheckedReaders(engine, chosen.seed, environment.device, chosen.data_on)
 
 
 def _prepare(

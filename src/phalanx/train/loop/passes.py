@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -13,7 +13,7 @@ from phalanx.core.errors import InputError
 from phalanx.core.settings import RunSettings
 from phalanx.data.prefetch import move, pinned, prefetch, prefetch_to
 from phalanx.data.reader import Reader, TensorReader, order
-from phalanx.data.structure import map_tensors
+from phalanx.data.structure import map_tensors, sent
 from phalanx.rules.ledger import Lease
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from phalanx.data.blocks.block_order import BlockOrder
     from phalanx.rules.lanes import LaneState
     from phalanx.train.engine.pass_lanes import PassLanes
+
+
+HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -121,21 +124,28 @@ def loaded(
     """Each lease with its batch, ``ahead`` of time where that pays.
 
     With ``ahead`` 0 there is no thread beside this one. A plain gather from memory is done in the
-    training thread anyway: a thread beside it would only take turns with it on a pinned core.
+    training thread anyway: a thread beside it would only take turns with it, on a pinned core or on
+    the GPU that has the data.
     """
+    reader, cuda = current.reader, device.type == "cuda"
+    tensors = reader if isinstance(reader, TensorReader) else None
+    plain = tensors is not None and not tensors.augmented
+    there = tensors is not None and cuda and tensors.device == device
+    if there and plain:  # the whole order goes there once, instead of batch by batch
+        current = replace(current, order=sent(cast("Tensor", current.order), device))
     orders = ((lease, current.indices(lease)) for lease in found)
-    ready = current.reader.stream(orders, current.epoch)
-    plain = device.type == "cpu" and _is_plain(current.reader)
-    if ahead and current.reader.background and not plain:
-        ready = prefetch(pinned(ready) if device.type == "cuda" else ready, ahead)
-    if device.type == "cuda":  # whoever reads nothing ahead takes no lease ahead either
-        ready = prefetch_to(device, ready) if ahead else (move(item, device) for item in ready)
+    if tensors is not None and plain and cuda and ahead and tensors.device == HOST:
+        from phalanx.data.pinned_rows import CudaCopies, batches_ahead
+
+        ready = batches_ahead(tensors, orders, CudaCopies(device), ahead)
+    else:
+        ready = reader.stream(orders, current.epoch)
+        if ahead and reader.background and not there and (cuda or not plain):
+            ready = prefetch(pinned(ready) if cuda else ready, ahead)
+        if cuda and not there:  # without reading ahead no lease is taken ahead either
+            ready = prefetch_to(device, ready) if ahead else (move(item, device) for item in ready)
     for lease, batch in ready:
         yield lease, formatted(batch, channels_last)
-
-
-def _is_plain(reader: Reader) -> bool:
-    return isinstance(reader, TensorReader) and not reader.augmented
 
 
 def formatted(batch: Any, channels_last: bool) -> Any:

@@ -25,7 +25,11 @@ class EpochSums:
 
     def judge(self, outputs: Tensor, targets: Tensor) -> None:
         """``outputs`` are scores of classes."""
-        self.correct = self.correct + (outputs.detach().argmax(1) == targets).sum()
+        right = (outputs.detach().argmax(1) == targets).sum()
+        if isinstance(self.correct, Tensor):
+            self.correct.add_(right)
+        else:
+            self.correct = self.correct + right
         self.judged += len(targets)
 
     def add_loss(self, value: Tensor, samples: int) -> None:

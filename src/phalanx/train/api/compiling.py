@@ -1,0 +1,197 @@
+"""``--compile``: the model's passes by ``torch.compile``, where that is faster.
+
+Only batches of one shape run compiled. A short last batch, an evaluation or a share of another size
+runs as it is, so that nothing is compiled over and over; a shape that stays becomes the compiled
+one. ``auto`` measures both, and keeps the faster.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from phalanx.core import words
+from phalanx.core.settings import CompileMode
+from phalanx.data.structure import map_tensors, tensors_in
+
+Say = Callable[[str], None]
+Shape = tuple[tuple[torch.Size, torch.dtype], ...]
+SETTLED = 5
+"""Calls of one shape in a row until it is the one to compile: what a step costs has settled."""
+BLOCK = 20
+"""Calls that are timed as one."""
+MOST_SHAPES = 3
+
+
+def compile_models(
+    models: Sequence[nn.Module], mode: CompileMode, device: torch.device, say: Say
+) -> None:
+    """From here on each of ``models`` runs compiled where ``mode`` says so."""
+    for model in models:
+        if hasattr(model, "refresh"):  # the mirror of another library's model
+            say("--compile is for PyTorch models; Keras has model.compile(jit_compile=True)")
+        elif model._compiled_call_impl is not None or hasattr(model, "_orig_mod"):
+            say("--compile leaves the model as it is: the script compiles it")
+        else:
+            model._compiled_call_impl = Compiled(model, mode, device, say)
+
+
+class Compiled:
+    """What a model's call goes through: eager first, compiled once its batches have one shape."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        mode: CompileMode,
+        device: torch.device,
+        say: Say,
+        *,
+        backend: str | Callable[..., Any] = "inductor",
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._model, self._device, self._say, self._clock = model, device, say, clock
+        self._plain = _call_of(model)
+        kind = "default" if mode == "auto" else mode
+        self._measures, self._mode = mode == "auto", kind
+        self._backend = backend
+        self._fast: Callable[..., Any] | None = None
+        self._compiled: list[Shape] = []
+        self._shape: Shape = ()
+        self._row = 0
+        """Calls of the same shape, one after the other."""
+        self._over = False
+        """Whether nothing is compiled any more."""
+        self._timer = _Timer(device, clock)
+        self._eager: float | None = None
+        self._cost = 0.0
+        self._rehearsal: threading.Thread | None = None
+
+    def _make(self, model: nn.Module) -> Callable[..., Any]:
+        mode = self._mode if self._backend == "inductor" else None
+        made: Callable[..., Any] = torch.compile(
+            _call_of(model), backend=self._backend, dynamic=False, mode=mode
+        )
+        return made
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        plain, model = self._plain, self._model
+        if self._over or not model.training or not torch.is_grad_enabled():
+            return plain(*args, **kwargs)
+        shape = tuple((t.shape, t.dtype) for t in tensors_in([args, kwargs]))
+        self._row = self._row + 1 if shape == self._shape else 1
+        self._shape = shape
+        if shape in self._compiled:
+            return self._run(args, kwargs)
+        if self._row > SETTLED and len(self._compiled) < MOST_SHAPES:
+            return self._consider(shape, args, kwargs)
+        return plain(*args, **kwargs)
+
+    def _consider(self, shape: Shape, args: Any, kwargs: Any) -> Any:
+        """A shape that stays: compile it, after a look at what it takes as it is."""
+        plain = self._plain
+        if self._measures and self._eager is None:
+            self._eager = self._timer.of_block()
+            return plain(*args, **kwargs)
+        if self._measures and self._rehearsal is None:
+            self._rehearsal = _rehearse(self._model, self._make, args, kwargs)
+        if self._rehearsal is not None and self._rehearsal.is_alive():
+            return plain(*args, **kwargs)
+        began = self._clock()
+        try:
+            self._fast = self._fast or self._make(self._model)
+            outputs = self._fast(*args, **kwargs)
+        except Exception as error:  # whatever it cannot compile, it can run
+            self._give_up(f"torch.compile failed ({type(error).__name__}); the model runs as it is")
+            return plain(*args, **kwargs)
+        self._cost += self._clock() - began
+        self._compiled.append(shape)
+        self._timer.restart()
+        return outputs
+
+    def _run(self, args: Any, kwargs: Any) -> Any:
+        assert self._fast is not None
+        if self._mode == "reduce-overhead":
+            torch.compiler.cudagraph_mark_step_begin()
+        if self._eager is not None and self._measures:
+            self._judge()
+            if self._over:
+                return self._plain(*args, **kwargs)
+        return self._fast(*args, **kwargs)
+
+    def _judge(self) -> None:
+        compiled = self._timer.of_block()
+        if compiled is None or self._eager is None:
+            return
+        eager, self._measures = self._eager, False
+        times = f"{words.seconds(eager)} a step as it is, {words.seconds(compiled)} compiled"
+        if compiled < eager:
+            self._say(f"compiled the model: {times}; compiling took {words.seconds(self._cost)}")
+        else:
+            self._give_up(f"the model stays uncompiled: {times}")
+
+    def _give_up(self, why: str) -> None:
+        self._over, self._fast = True, None
+        self._say(why)
+
+
+class _Timer:
+    """Seconds of a call, from a block of them; the first calls of a kind do not count."""
+
+    def __init__(self, device: torch.device, clock: Callable[[], float]) -> None:
+        self._device, self._clock = device, clock
+        self.restart()
+
+    def restart(self) -> None:
+        self._calls, self._began = -SETTLED, 0.0
+
+    def of_block(self) -> float | None:
+        """Called at the beginning of each; ``None`` until the block is over."""
+        if self._calls in (0, BLOCK):
+            if self._device.type == "cuda":
+                torch.cuda.synchronize(self._device)
+            if self._calls == BLOCK:
+                return (self._clock() - self._began) / BLOCK
+            self._began = self._clock()
+        self._calls += 1
+        return None
+
+
+def _rehearse(model: nn.Module, make: Any, args: Any, kwargs: Any) -> threading.Thread:
+    """Compiles a copy beside the training: what is made is kept on the disk, and found again."""
+    autocasts = torch.is_autocast_enabled(_kind(args, kwargs))
+    kind, dtype = _kind(args, kwargs), torch.get_autocast_dtype(_kind(args, kwargs))
+    inputs = map_tensors([args, kwargs], lambda t: t.detach().clone())
+
+    def work() -> None:
+        try:
+            twin = copy.deepcopy(model)
+            with torch.autocast(kind, dtype=dtype, enabled=autocasts):
+                outputs = make(twin)(*inputs[0], **inputs[1])
+            total = [t.float().sum() for t in tensors_in(outputs) if t.requires_grad]
+            torch.stack(total).sum().backward()
+        except Exception:  # the training itself will find out, and say it
+            return
+
+    thread = threading.Thread(target=work, name="phalanx-compile", daemon=True)
+    thread.start()
+    return thread
+
+
+def _call_of(model: nn.Module) -> Callable[..., Any]:
+    """What goes around this class; a function of ours, because torch's own is passed over."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return model._call_impl(*args, **kwargs)
+
+    return call
+
+
+def _kind(args: Any, kwargs: Any) -> str:
+    first: Tensor | None = next(tensors_in([args, kwargs]), None)
+    return "cpu" if first is None else first.device.type

@@ -1,0 +1,104 @@
+"""Batches gathered into buffers that are used in turn: none is filled before its copy is over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from phalanx.data.augment import crop_and_flip
+from phalanx.data.pinned_rows import batches_ahead
+from phalanx.data.placement import fits, placed
+from phalanx.data.reader import TensorReader
+
+HOST = torch.device("cpu")
+GB = 1 << 30
+
+
+class LateCopies:
+    """Like a GPU's stream: a copy happens when it is waited for, and not before."""
+
+    def __init__(self) -> None:
+        self.made: dict[int, LateEvent] = {}
+
+    def copy(self, rows: list[Tensor]) -> tuple[list[Tensor], LateEvent]:
+        targets = [torch.full_like(row, -1) for row in rows]
+        event = LateEvent(targets, rows)
+        if targets:
+            self.made[id(targets[0])] = event
+        return targets, event
+
+    def hand_over(self, rows: list[Tensor]) -> None:
+        if rows:
+            self.made.pop(id(rows[0])).synchronize()
+
+
+class LateEvent:
+    def __init__(self, targets: list[Tensor], sources: list[Tensor]) -> None:
+        self._copies, self._done = list(zip(targets, sources, strict=True)), False
+
+    def synchronize(self) -> None:
+        if not self._done:
+            for target, source in self._copies:
+                target.copy_(source)
+        self._done = True
+
+
+def _orders(samples: int, batch: int) -> Iterator[tuple[int, Tensor]]:
+    order = torch.randperm(samples, generator=torch.Generator().manual_seed(3))
+    for key, start in enumerate(range(0, samples, batch)):
+        yield key, order[start : start + batch]
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 5])
+def test_every_batch_is_what_the_reader_would_fetch(ahead: int) -> None:
+    reader = TensorReader([torch.randn(203, 3, 4), torch.arange(203)])
+    found = dict(batches_ahead(reader, _orders(203, 10), LateCopies(), ahead, pin=False))
+    assert list(found) == list(range(21))
+    for key, indices in _orders(203, 10):
+        x, y = found[key]
+        assert torch.equal(y, indices)
+        assert torch.equal(x, reader.fetch(indices, 0)[0])
+
+
+def test_a_batch_without_samples_is_none() -> None:
+    reader = TensorReader([torch.arange(4)])
+    orders = [("a", torch.tensor([1, 2])), ("b", torch.tensor([], dtype=torch.int64))]
+    found = dict(batches_ahead(reader, orders, LateCopies(), 2, pin=False))
+    assert found["a"][0].tolist() == [1, 2]
+    assert found["b"] is None
+
+
+def test_a_batch_keeps_its_values_after_later_ones_were_read() -> None:
+    reader = TensorReader([torch.arange(100)])
+    batches = [
+        (batch[0], batch[0].clone())
+        for _, batch in batches_ahead(reader, _orders(100, 5), LateCopies(), 2, pin=False)
+    ]
+    assert all(torch.equal(now, then) for now, then in batches)
+
+
+def test_data_stay_where_they_are_for_a_cpu() -> None:
+    reader = TensorReader([torch.arange(4)])
+    for where in ("auto", "host", "device"):
+        assert placed(reader, HOST, where, 1) is reader
+
+
+def test_a_moved_reader_has_the_same_batches() -> None:
+    reader = TensorReader([torch.randn(20, 3, 8, 8)], seed=5, augment=crop_and_flip())
+    moved, indices = reader.on(HOST), torch.tensor([7, 3, 3])
+    assert torch.equal(moved.fetch(indices, 2)[0], reader.fetch(indices, 2)[0])
+
+
+def test_only_known_augmentation_moves() -> None:
+    x = torch.randn(4, 3, 8, 8)
+    assert TensorReader([x], augment=crop_and_flip()).moves
+    assert not TensorReader([x], augment=lambda batch, draws: batch).moves
+
+
+def test_much_of_the_gpu_is_left_for_the_model() -> None:
+    assert fits(2 * GB, free=20 * GB, total=24 * GB)
+    assert not fits(6 * GB, free=20 * GB, total=24 * GB)
+    assert not fits(2 * GB, free=3 * GB, total=24 * GB)
