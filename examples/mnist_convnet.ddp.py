@@ -34,8 +34,11 @@ def read_idx(name: str, skip: int) -> Tensor:
 
 
 def read_mnist(part: str) -> tuple[Tensor, Tensor]:
-    x = read_idx(f"{part}-images-idx3-ubyte", 16).view(-1, 1, 28, 28).float() / 255
-    return x, read_idx(f"{part}-labels-idx1-ubyte", 8).long()
+    return read_idx(f"{part}-images-idx3-ubyte", 16), read_idx(f"{part}-labels-idx1-ubyte", 8)
+
+
+def prepare(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return x.view(-1, 1, 28, 28).float() / 255, y.long()
 
 
 def make_model() -> nn.Sequential:
@@ -91,15 +94,19 @@ def evaluate(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, float]:
 def main() -> None:
     dist.init_process_group("gloo")
     torch.manual_seed(SEED)
-    x, y = read_mnist("train")
-    test = read_mnist("t10k")
+    began = time.perf_counter()
+    train, test = read_mnist("train"), read_mnist("t10k")
+    read = time.perf_counter()
+    (x, y), test = prepare(*train), prepare(*test)
+    prepared = time.perf_counter()
     model = make_model()
     torch.manual_seed(SEED + dist.get_rank())  # dropout of its own on each worker
     parallel = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.Adadelta(parallel.parameters())
     count = sum(parameter.numel() for parameter in model.parameters())
     workers = dist.get_world_size()
-    tell(parameters=count, batch=BATCH, workers=workers, samples=len(y), epochs=EPOCHS)
+    tell(parameters=count, batch=BATCH, workers=workers, samples=len(y), epochs=EPOCHS,
+         read_seconds=read - began, prepare_seconds=prepared - read)  # fmt: skip
     for epoch in range(EPOCHS):
         dist.barrier()
         began = time.perf_counter()

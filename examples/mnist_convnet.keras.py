@@ -36,9 +36,11 @@ def read_idx(name: str, skip: int) -> Any:
 
 
 def read_mnist(part: str) -> tuple[Any, Any]:
-    images = read_idx(f"{part}-images-idx3-ubyte", 16).reshape(-1, 28, 28, 1)
-    labels = read_idx(f"{part}-labels-idx1-ubyte", 8).astype("int32")
-    return images.astype("float32") / 255, labels
+    return read_idx(f"{part}-images-idx3-ubyte", 16), read_idx(f"{part}-labels-idx1-ubyte", 8)
+
+
+def prepare(images: Any, labels: Any) -> tuple[Any, Any]:
+    return images.reshape(-1, 28, 28, 1).astype("float32") / 255, labels.astype("int32")
 
 
 def make_batches(x: Any, y: Any) -> Any:
@@ -84,13 +86,14 @@ def tell(**figures: float | int | None) -> None:
 class Figures(tf.keras.callbacks.Callback):  # type: ignore[misc]
     """Tells every epoch, from the first worker; evaluates by a model of its own."""
 
-    def __init__(self, samples: int, plain: Any) -> None:
+    def __init__(self, samples: int, plain: Any, test: Any, spent: dict[str, float]) -> None:
         super().__init__()
-        self.samples, self.plain, self.test = samples, plain, read_mnist("t10k")
+        self.samples, self.plain, self.test, self.spent = samples, plain, test, spent
 
     def on_train_begin(self, logs: Any = None) -> None:
         workers, count = len(CLUSTER["worker"]), self.model.count_params()
-        tell(parameters=count, batch=BATCH, workers=workers, samples=self.samples, epochs=EPOCHS)
+        tell(parameters=count, batch=BATCH, workers=workers, samples=self.samples, epochs=EPOCHS,
+             **self.spent)  # fmt: skip
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.began = time.perf_counter()
@@ -111,9 +114,13 @@ class Figures(tf.keras.callbacks.Callback):  # type: ignore[misc]
 def main() -> None:
     tf.keras.utils.set_random_seed(SEED)
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    x, y = read_mnist("train")
+    began = time.perf_counter()
+    train, test = read_mnist("train"), read_mnist("t10k")
+    read = time.perf_counter()
+    (x, y), test = prepare(*train), prepare(*test)
+    spent = {"read_seconds": read - began, "prepare_seconds": time.perf_counter() - read}
     first = strategy.cluster_resolver.task_id in (None, 0)
-    callbacks = [Figures(len(y), make_model())] if first else []
+    callbacks = [Figures(len(y), make_model(), test, spent)] if first else []
     with strategy.scope():
         model = make_model()
         loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)

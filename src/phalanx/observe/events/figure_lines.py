@@ -3,7 +3,8 @@
 The first process of the run tells them for all. A line with ``epoch`` (from 0) ends that epoch:
 ``seconds`` and ``samples`` of its training, and any other numbers (``train_loss``,
 ``test_accuracy``, …). A line without it, before the first epoch, says what is trained:
-``parameters``, ``batch`` (the global one), ``workers``, ``epochs``, ``samples`` (an epoch's).
+``parameters``, ``batch`` (the global one), ``workers``, ``epochs``, ``samples`` (an epoch's), and
+how long it took to read and to prepare the data: ``read_seconds``, ``prepare_seconds``.
 Here they become the events that a script with ``phalanx.fit`` would have written.
 """
 
@@ -124,7 +125,10 @@ class FigureLines:
             )  # fmt: skip
             self._write(joined, rank)
         if values:
-            self._phase("start", now - self._began, now)
+            spent = {name: values.get(f"{name}_seconds") or 0.0 for name in ("read", "prepare")}
+            self._phase("start", now - self._began - sum(spent.values()), now)
+            for name, seconds in spent.items():
+                self._phase(name, seconds, now)
             batch, samples = _whole(values, "batch"), _whole(values, "samples")
             if batch and samples:
                 epochs = _whole(values, "epochs")

@@ -32,7 +32,7 @@ def test_a_whole_story_line_by_line_as_it_grows(tmp_path: Path) -> None:
     _, ranks = read(
         tmp_path,
         'noise\nphalanx-figures {"parameters": 10, "batch": 4, ',
-        '"workers": 2, "samples": 8, "epochs": 2}\n',
+        '"workers": 2, "samples": 8, "epochs": 2, "read_seconds": 3, "prepare_seconds": 0.5}\n',
         'phalanx-figures {"epoch": 0, "seconds": 1.5, "samples": 8, "train_loss": 0.9,'
         ' "test_accuracy": 0.5, "perplexity": 3}\n',
         'phalanx-figures {"epoch": 1, "seconds": 0.5, "samples": 8, "train_loss": NaN,'
@@ -47,6 +47,7 @@ def test_a_whole_story_line_by_line_as_it_grows(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert first.logged[0].values == {"test_accuracy": 0.5, "perplexity": 3.0}
     assert first.phases["train"] == 2.0 and first.phases["evaluate"] == 0.25
+    assert first.phases["read"] == 3.0 and first.phases["prepare"] == 0.5
     assert first.finished is not None and second.finished is not None and not second.epochs
 
 
