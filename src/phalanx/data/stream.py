@@ -87,6 +87,11 @@ class StreamedSamples(Reader):
             self._next += 1
             if self._next > place:
                 return sample
+        if not self._next:
+            raise InputError(
+                "the data stream gives no samples when it is read again: its iterator is used up",
+                "Let __iter__ return a new iterator each time, from the first sample on.",
+            )
         raise InputError(
             f"the data stream ended after {self._next} of {self._length} samples",
             "Give every epoch the same number of samples; __len__, if there is one, must match it.",
