@@ -90,7 +90,7 @@ class StreamedSamples(Reader):
         if not self._next:
             raise InputError(
                 "the data stream gives no samples when it is read again: its iterator is used up",
-                "Let __iter__ return a new iterator each time, from the first sample on.",
+                "Make the iterator anew in each call of __iter__, or of the generator function.",
             )
         raise InputError(
             f"the data stream ended after {self._next} of {self._length} samples",
