@@ -217,7 +217,7 @@ def test_a_record_unlike_the_first_is_named(tmp_path: Path, record: Any, words: 
     reader = TFRecordReader([path], block_rows=4)
     with pytest.raises(InputError) as caught:
         reader.read(reader.blocks[1])
-    assert caught.value.cause.startswith(f"cannot read record 5 of {path}: ")
+    assert caught.value.cause.startswith(f"cannot read record 6 of {path}: ")
     assert words in caught.value.cause
 
 
@@ -372,7 +372,7 @@ def test_odd_records_are_read_as_protobuf_reads_them(tmp_path: Path, data: st.Da
     try:
         found = _rows(_read(path, ["x", "y", "z"]))
     except InputError as error:
-        assert f"cannot read record 1 of {path}: " in error.cause
+        assert f"cannot read record 2 of {path}: " in error.cause
         return
     try:
         lists = parse(odd)
