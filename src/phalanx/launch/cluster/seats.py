@@ -189,7 +189,7 @@ def seated(
 def write_down_nodes(
     launch: Launch, plan: Plan, paths: RunPaths, notes: Sequence[SeatNote], resume: str | None
 ) -> None:
-    """The plan and the launch with the nodes that they turned out to be on."""
+    """The plan and the launch with the nodes (by rank) that they turned out to be on."""
     if resume is not None:
         source = before(paths, notes[0].attempt).id
         launch = msgspec.structs.replace(
@@ -197,27 +197,22 @@ def write_down_nodes(
             settings=msgspec.structs.replace(launch.settings, resume=resume),
             resumes=f"{source}, checkpoint {int(Path(resume).name)}",
         )
-    slots: dict[str, list[Slot]] = {}
+    nodes: dict[str, list[SeatNote]] = {}
     for note in notes:
-        slot = Slot(rank=note.rank, cpus=[], threads=note.threads, device=note.device)
-        slots.setdefault(note.node, []).append(slot)
-    cores = {note.node: note.cores for note in notes}
+        nodes.setdefault(note.node, []).append(note)
     machines = [
         PlannedMachine(
             name=name,
             host=name,
-            cores=cores[name],
-            gpus=len({slot.device for slot in mine if slot.device != "cpu"}),
-            slots=mine,
+            cores=mine[0].cores,
+            gpus=len({note.device for note in mine if note.device != "cpu"}),
+            slots=[Slot(rank=n.rank, cpus=[], threads=n.threads, device=n.device) for n in mine],
         )
-        for name, mine in slots.items()
+        for name, mine in nodes.items()
     ]
-    by_rank: Mapping[int, SeatNote] = {note.rank: note for note in notes}
     workers = [
-        msgspec.structs.replace(
-            worker, machine=by_rank[worker.rank].node, threads=by_rank[worker.rank].threads
-        )
-        for worker in launch.workers
+        msgspec.structs.replace(worker, machine=note.node, threads=note.threads)
+        for worker, note in zip(launch.workers, notes, strict=True)
     ]
     write_whole(paths.plan, msgspec.structs.replace(plan, machines=machines).to_json() + "\n")
     write_launch(paths, msgspec.structs.replace(launch, workers=workers).to_json() + "\n")
