@@ -98,7 +98,7 @@ class Estimator(SparkEstimator, DefaultParamsWritable, DefaultParamsReadable):  
 
     def _fit(self, dataset: Any) -> Model:
         chosen = {name: self.getOrDefault(name) for name in _PARAMS}
-        keras, retries = chosen.pop("keras"), chosen.pop("retries")
+        keras = chosen.pop("keras")
         source = ModelSource(
             model_options=chosen.pop("model_options") or {},
             optimizer_options=chosen.pop("optimizer_options") or {},
@@ -109,10 +109,12 @@ class Estimator(SparkEstimator, DefaultParamsWritable, DefaultParamsReadable):  
         check_names(source)
         check_column(dataset, source.label, "label")
         frame, array = with_array(dataset, source.features)
-        for name, least in (("batch", 1), ("epochs", 1), ("seed", 0)):
-            if not isinstance(chosen[name], int) or chosen[name] < least:
+        for name, least in {"batch": 1, "epochs": 1, "seed": 0, "retries": 0, "workers": 1}.items():
+            value = least if name == "workers" and chosen[name] is None else chosen[name]
+            if not isinstance(value, int) or value < least:
                 wanted = f"Give a whole number from {least}."
-                raise InputError(f"{name}={chosen[name]!r} is not possible", wanted)
+                raise InputError(f"{name}={value!r} is not possible", wanted)
+        retries = chosen.pop("retries")
         chosen["strategy"] = parse_spec(chosen["strategy"]).text
         chosen["workers"] = check_slots(dataset.sparkSession, chosen["workers"])
         chosen["store"] = chosen["store"] and self._run_folder(chosen["store"])

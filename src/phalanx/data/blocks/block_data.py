@@ -243,11 +243,10 @@ def _checked(columns: Any, rows: int) -> Columns:
 
 
 def _stamp(source: str) -> tuple[int, int] | None:
-    """By which a change of a file here is seen."""
-    try:
-        found = Path(source).stat()
-    except (OSError, ValueError):  # elsewhere, or in memory
+    """By which a change of a file here is seen; ``None`` for what is elsewhere, or in memory."""
+    if not Path(source).is_file():
         return None
+    found = Path(source).stat()
     return found.st_size, found.st_mtime_ns
 
 

@@ -160,7 +160,8 @@ def _find_remote(url: str, suffixes: tuple[str, ...]) -> list[str]:
 def _wanted(name: str, suffixes: tuple[str, ...]) -> bool:
     """Spark leaves ``_SUCCESS`` and ``.part.crc`` beside its files."""
     shards = any(f"{suffix}-" in name for suffix in suffixes if suffix)  # .tfrecord-00001-of-00010
-    return (name.removesuffix(".gz").endswith(suffixes) or shards) and name[0] not in "._"
+    wanted = name.removesuffix(".gz").endswith(suffixes) or shards
+    return wanted and bool(name) and not name.startswith((".", "_"))
 
 
 def _local(source: str) -> Path:

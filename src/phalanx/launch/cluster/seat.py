@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from phalanx.agent import system
+from phalanx.core.files import write_whole
 from phalanx.core.run_folder.run_paths import RunPaths, slug
 from phalanx.core.settings import RUN_FOLDER
 from phalanx.launch.cluster import node
@@ -87,7 +88,7 @@ class WorkerSeat:
         root = self._paths.folder / _PROJECT
         for name, data in project.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_bytes(data)
+            write_whole(root / name, data)  # another worker of this node may be reading it
         return root
 
     def _pids(self) -> list[int]:
