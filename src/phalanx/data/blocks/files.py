@@ -251,4 +251,3 @@ def _cause(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         words = " ".join(str(error.strerror).split())
     return words[:300] or type(error).__name__
-
