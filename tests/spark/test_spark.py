@@ -214,6 +214,8 @@ def test_more_workers_than_slots(spark: Any) -> None:
         ({"label": "lable"}, "the DataFrame has no column 'lable'"),
         ({"features": "feature"}, "the DataFrame has no column 'feature'"),
         ({"epochs": 0}, "epochs=0 is not possible"),
+        ({"workers": 0}, "workers=0 is not possible"),
+        ({"retries": -1}, "retries=-1 is not possible"),
         ({"model": nn.Linear(1, 1)}, "cannot be sent to the executors"),
         ({"model": "spark_models"}, "names no function"),
     ],

@@ -7,7 +7,7 @@ in any batch, on any worker, under any strategy.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from phalanx.core.errors import InputError
-from phalanx.data.structure import sent
+from phalanx.data.structure import sent, with_first
 
 Words = npt.NDArray[np.uint64]
 _MASK = (1 << 64) - 1
@@ -64,6 +64,16 @@ class Augment(Protocol):
     """Changes a batch of inputs with the random numbers of its samples."""
 
     def __call__(self, x: Tensor, draws: Draws) -> Tensor: ...
+
+
+def augmented(batch: Any, augment: Augment, draws: Draws, instead: str) -> Any:
+    """``batch`` with its first part changed. ``instead``: what to do where it has none."""
+    changed = with_first(batch, lambda images: augment(images, draws))
+    if changed is None:
+        raise InputError(
+            f"augment cannot tell which part of a {type(batch).__name__} holds the images", instead
+        )
+    return changed
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import http.client
-import os
+import secrets
 import sys
-import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -32,12 +31,10 @@ class FetchError(Exception):
 @contextlib.contextmanager
 def replace_with(target: Path) -> Iterator[BinaryIO]:
     """A file that becomes ``target`` when the block ends well, and leaves nothing otherwise."""
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=PART)
-    part = Path(name)
+    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}{PART}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with part.open("xb") as file:
             yield file
-        part.chmod(0o644)
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)

@@ -29,8 +29,7 @@ from torch.utils.data import (
 
 from phalanx.agent.system import PR_SET_PDEATHSIG, prctl
 from phalanx.core.errors import InputError
-from phalanx.data.augment import Augment, Draws, hashed
-from phalanx.data.structure import with_first
+from phalanx.data.augment import Augment, Draws, augmented, hashed
 
 K = TypeVar("K")
 
@@ -162,16 +161,10 @@ class LazyReader:
         )
 
     def _finish(self, batch: Any, indices: Tensor, epoch: int) -> Any:
-        augment, draws = self._augment, Draws(self._seed, epoch, indices)
-        if augment is None:
+        if self._augment is None:
             return batch
-        changed = with_first(batch, lambda images: augment(images, draws))
-        if changed is None:
-            raise InputError(
-                f"augment cannot tell which part of a {type(batch).__name__} holds the images",
-                "Augment in the dataset's __getitem__, or in the DataLoader's collate_fn.",
-            )
-        return changed
+        instead = "Augment in the dataset's __getitem__, or in the DataLoader's collate_fn."
+        return augmented(batch, self._augment, Draws(self._seed, epoch, indices), instead)
 
 
 def _only(samples: list[Any]) -> Any:
@@ -193,23 +186,36 @@ class Seeded(Dataset[Any]):
 
     def __getitem__(self, key: tuple[int, int]) -> Any:
         epoch, sample = key
-        word = int(hashed(np.array([sample], np.uint64), self.seed, epoch)[0])
-        random.seed(word)
-        np.random.seed(word & 0xFFFFFFFF)
-        torch.default_generator.manual_seed(word & (1 << 63) - 1)
+        seed_generators(sample, self.seed, epoch)
         return self.dataset[sample]
+
+
+def seed_generators(sample: int, seed: int, epoch: int) -> None:
+    """Those of Python, NumPy and torch's CPU."""
+    word = int(hashed(np.array([sample], np.uint64), seed, epoch)[0])
+    random.seed(word)
+    np.random.seed(word & 0xFFFFFFFF)
+    torch.default_generator.manual_seed(word & (1 << 63) - 1)
+
+
+def generator_states() -> tuple[Any, Any, Tensor]:
+    return random.getstate(), np.random.get_state(), torch.get_rng_state()
+
+
+def set_generators(states: tuple[Any, Any, Tensor]) -> None:
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    torch.set_rng_state(states[2])
 
 
 @contextlib.contextmanager
 def kept_generators() -> Iterator[None]:
-    """The generators of Python, NumPy and torch's CPU are afterwards as they were before."""
-    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    """The generators are afterwards as they were before."""
+    before = generator_states()
     try:
         yield
     finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-        torch.set_rng_state(cpu)
+        set_generators(before)
 
 
 class _Taken(Generic[K]):

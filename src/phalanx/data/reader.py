@@ -159,6 +159,11 @@ def as_reader(data: Any, *, seed: int = 0, augment: Augment | None = None) -> Re
         return TensorReader(tensors, seed=seed, augment=augment, form=_form_of(data))
     if hasattr(data, "__getitem__") and not isinstance(data, dict | str | bytes):
         return LazyReader(data, seed=seed, augment=augment)
+    if isinstance(data, Iterator):
+        raise InputError(
+            f"the data is a {type(data).__name__}, which can be read only once, not in every epoch",
+            "Give the generator function itself, without calling it, or an IterableDataset.",
+        )
     raise InputError(f"cannot read data of type {type(data).__name__}", KINDS)
 
 

@@ -7,23 +7,24 @@ NumPy's and torch's) are seeded by (seed, epoch), and are its own.
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from phalanx.core.errors import InputError
-from phalanx.data.augment import hashed
-from phalanx.data.lazy import LoaderOptions, kept_generators
+from phalanx.data.lazy import (
+    LoaderOptions,
+    generator_states,
+    kept_generators,
+    seed_generators,
+    set_generators,
+)
 from phalanx.data.reader import Reader
 
 Stream = Callable[[], Iterable[Any]]
 COUNT_SECONDS = 60.0
-_States = tuple[Any, Any, Tensor]
 
 
 class StreamedSamples(Reader):
@@ -36,7 +37,6 @@ class StreamedSamples(Reader):
         self.batch, self.drop_last = options.batch, options.drop_last
         self._epoch, self._next = -1, 0
         self._iterator: Iterator[Any] = iter(())
-        self._states: _States | None = None
         self._says_length, self._more = length is not None, False
         self._length = self._counted() if length is None else length
         if self._length == 0:
@@ -87,6 +87,11 @@ class StreamedSamples(Reader):
             self._next += 1
             if self._next > place:
                 return sample
+        if not self._next:
+            raise InputError(
+                "the data stream gives no samples when it is read again: its iterator is used up",
+                "Make the iterator anew in each call of __iter__, or of the generator function.",
+            )
         raise InputError(
             f"the data stream ended after {self._next} of {self._length} samples",
             "Give every epoch the same number of samples; __len__, if there is one, must match it.",
@@ -95,28 +100,15 @@ class StreamedSamples(Reader):
     def _from_start(self, epoch: int) -> Iterator[Any]:
         """With random numbers of its own, which it goes on with from sample to sample."""
         with kept_generators():
-            word = int(hashed(np.array([0], np.uint64), self._seed, epoch)[0])
-            random.seed(word)
-            np.random.seed(word & 0xFFFFFFFF)
-            torch.default_generator.manual_seed(word & (1 << 63) - 1)
+            seed_generators(0, self._seed, epoch)
             iterator = iter(self._stream())
-            states = _generators()
+            states = generator_states()
         while True:
             with kept_generators():
-                _set_generators(states)
+                set_generators(states)
                 try:
                     sample = next(iterator)
                 except StopIteration:
                     return
-                states = _generators()
+                states = generator_states()
             yield sample
-
-
-def _generators() -> _States:
-    return random.getstate(), np.random.get_state(), torch.get_rng_state()
-
-
-def _set_generators(states: _States) -> None:
-    random.setstate(states[0])
-    np.random.set_state(states[1])
-    torch.set_rng_state(states[2])

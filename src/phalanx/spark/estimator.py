@@ -1,25 +1,43 @@
-"""``Estimator``: an estimator of ``pyspark.ml`` that trains a PyTorch or Keras model by Phalanx."""
+"""``Estimator``: an estimator of ``pyspark.ml`` that trains a PyTorch or Keras model by Phalanx.
+
+The driver's side: the barrier stage, what comes back, another try.
+"""
 
 from __future__ import annotations
 
 import base64
+import sys
 import time
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 from pyspark.ml.base import Estimator as SparkEstimator
 from pyspark.ml.param import Param
 from pyspark.ml.util import DefaultParamsReadable, DefaultParamsWritable
 
-from phalanx.core.errors import InputError
+from phalanx.core.errors import InputError, MachineError, ScriptError
+from phalanx.core.run_folder.run_key import RunKey
 from phalanx.core.spec import parse_spec
-from phalanx.launch.cluster.spark_session import check_slots, encrypts
+from phalanx.launch.cluster.spark_session import PATIENCE, check_slots, encrypts, loss_in
 from phalanx.spark.building import check_names
-from phalanx.spark.driver import train
-from phalanx.spark.messages import KERAS, ModelSource, TrainingRequest
+from phalanx.spark.messages import (
+    KERAS,
+    SCHEMA,
+    ModelSource,
+    TrainingRequest,
+    WorkerFailure,
+    WorkerFigures,
+)
+from phalanx.spark.task import newest_checkpoint, work
 from phalanx.spark.transformer import Model, check_column, with_array
 
+Content = TypeVar("Content")
+LINES = 15
+"""Of a traceback, that the driver's error shows."""
 _PARAMS = {
     "model": "module:function that makes a torch model",
     "keras": "a Keras model: the bytes of its .keras file, in base64",
@@ -80,7 +98,7 @@ class Estimator(SparkEstimator, DefaultParamsWritable, DefaultParamsReadable):  
 
     def _fit(self, dataset: Any) -> Model:
         chosen = {name: self.getOrDefault(name) for name in _PARAMS}
-        keras, retries = chosen.pop("keras"), chosen.pop("retries")
+        keras = chosen.pop("keras")
         source = ModelSource(
             model_options=chosen.pop("model_options") or {},
             optimizer_options=chosen.pop("optimizer_options") or {},
@@ -91,16 +109,18 @@ class Estimator(SparkEstimator, DefaultParamsWritable, DefaultParamsReadable):  
         check_names(source)
         check_column(dataset, source.label, "label")
         frame, array = with_array(dataset, source.features)
-        for name, least in (("batch", 1), ("epochs", 1), ("seed", 0)):
-            if not isinstance(chosen[name], int) or chosen[name] < least:
+        for name, least in {"batch": 1, "epochs": 1, "seed": 0, "retries": 0, "workers": 1}.items():
+            value = least if name == "workers" and chosen[name] is None else chosen[name]
+            if not isinstance(value, int) or value < least:
                 wanted = f"Give a whole number from {least}."
-                raise InputError(f"{name}={chosen[name]!r} is not possible", wanted)
+                raise InputError(f"{name}={value!r} is not possible", wanted)
+        retries = chosen.pop("retries")
         chosen["strategy"] = parse_spec(chosen["strategy"]).text
         chosen["workers"] = check_slots(dataset.sparkSession, chosen["workers"])
         chosen["store"] = chosen["store"] and self._run_folder(chosen["store"])
         request = TrainingRequest(source=source, tls=encrypts(dataset.sparkSession), **chosen)
         frame = frame.select(frame[array].alias(source.features), source.label)
-        return Model(source, *train(frame, request, keras and base64.b64decode(keras), retries))
+        return Model(source, *_train(frame, request, keras and base64.b64decode(keras), retries))
 
     def _run_folder(self, store: str) -> str:
         """A new one for each fit: what another one left is not gone on from."""
@@ -113,6 +133,59 @@ class Estimator(SparkEstimator, DefaultParamsWritable, DefaultParamsReadable):  
                 "Name a folder that the driver and all executors can write to.",
             ) from None
         return str(folder)
+
+
+def _train(
+    frame: Any, request: TrainingRequest, keras: bytes | None, retries: int
+) -> tuple[bytes, list[WorkerFigures]]:
+    """Weights, and figures by worker. If an executor is lost, it begins again."""
+    rows = frame.repartition(request.workers)
+    for left in range(retries, -1, -1):
+        key, text = RunKey.new().text(), msgspec.json.encode(request).decode()
+        function = partial(work, training=text, key=key, keras=keras)
+        try:
+            return _read(rows.mapInArrow(function, SCHEMA, barrier=True).collect())
+        except MachineError as error:  # of a worker that has lost another
+            lost = error.cause
+        except (InputError, ScriptError):
+            raise
+        except Exception as error:
+            lost = loss_in(str(error), request.workers)
+            if not lost:
+                raise
+        if not left:
+            raise MachineError(
+                f"Spark lost an executor, and retries={retries}: {lost}",
+                "Read the executors' logs: too little memory is the most frequent reason.",
+            )
+        where = "the start" if request.store else "the start (there is no store=)"
+        if newest_checkpoint(request.store):
+            where = "its newest checkpoint"
+        words = f"phalanx: Spark lost an executor; the training begins again from {where}"
+        print(words, file=sys.stderr, flush=True)
+        check_slots(frame.sparkSession, request.workers, PATIENCE)
+    raise AssertionError("not reached")
+
+
+def _read(rows: Sequence[Any]) -> tuple[bytes, list[WorkerFigures]]:
+    failures = _of_kind(rows, "failure", WorkerFailure)
+    causes = {w: one for w, one in failures.items() if one.kind != "peer"} or failures
+    for worker, cause in sorted(causes.items()):  # the first one, once
+        if cause.kind == "input":
+            raise InputError(f"worker {worker}: {cause.text}", cause.remedy)
+        if cause.kind == "peer":
+            raise MachineError(cause.text)
+        lines = cause.text.splitlines()
+        shown = "\n".join(["…", *lines[-LINES:]] if len(lines) > LINES else lines)
+        raise ScriptError(f"worker {worker} failed:\n{shown}", cause.remedy)
+    parts = sorted((row.part, bytes(row.data)) for row in rows if row.kind == "weights")
+    figures = _of_kind(rows, "figures", WorkerFigures)
+    return b"".join(data for _, data in parts), [figures[worker] for worker in sorted(figures)]
+
+
+def _of_kind(rows: Sequence[Any], kind: str, type: type[Content]) -> dict[int, Content]:
+    found = (row for row in rows if row.kind == kind)
+    return {row.worker: msgspec.json.decode(bytes(row.data), type=type) for row in found}
 
 
 def _keras_text(model: Any) -> str:

@@ -18,7 +18,7 @@ import msgspec
 from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import THREADS
-from phalanx.launch.cluster.node import known_address, port_of
+from phalanx.launch.cluster.node import own_address, port_of
 from phalanx.spark.messages import (
     FAILURE,
     FIGURES,
@@ -63,7 +63,7 @@ def _report(
 ) -> TaskReport:
     rows, size = _write(batches, folder / ROWS)
     try:
-        address = known_address(place)
+        address = own_address(place)
     except InputError as error:
         problem = WorkerFailure(kind="input", text=error.cause, remedy=error.remedy)
         return TaskReport(address="", port=0, rows=rows, bytes=size, problem=problem)

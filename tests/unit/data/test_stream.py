@@ -71,6 +71,20 @@ def test_streams_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         as_reader(Streamed(), augment=lambda x, draws: x)
 
 
+def test_what_can_be_read_only_once_is_refused() -> None:
+    with pytest.raises(InputError, match="a generator, which can be read only once") as caught:
+        as_reader(numbers())
+    assert "generator function itself" in caught.value.remedy
+    used = iter(range(3))
+
+    class Once(IterableDataset[Any]):
+        def __iter__(self) -> Iterator[int]:
+            return used
+
+    with pytest.raises(InputError, match="its iterator is used up"):
+        as_reader(Once()).fetch(torch.tensor([0]), 0)
+
+
 def test_a_stream_that_gives_more(monkeypatch: pytest.MonkeyPatch) -> None:
     class Long(Streamed):
         def __len__(self) -> int:

@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from phalanx.core.errors import InputError
-from phalanx.data.augment import Augment, Draws
+from phalanx.data.augment import Augment, Draws, augmented
 from phalanx.data.blocks.block import Block, BlockReader, Columns
 from phalanx.data.blocks.block_order import BlockOrder
 from phalanx.data.blocks.files import is_remote
 from phalanx.data.reader import Batch, Reader
-from phalanx.data.structure import with_first
 
 Decode = Callable[[Columns], Columns]
 Form = Callable[[Columns], Batch]
@@ -111,15 +110,9 @@ class BlockData(Reader):
         batch = self._form(self._columns(places))
         if self._augment is None:
             return batch
-        numbers = torch.from_numpy(self._order.row_numbers(places))
-        augment, draws = self._augment, Draws(self._seed, epoch, numbers)
-        changed = with_first(batch, lambda images: augment(images, draws))
-        if changed is None:
-            raise InputError(
-                f"augment cannot tell which part of a {type(batch).__name__} holds the images",
-                "Name the columns, images first: read(URL, columns=(…)).",
-            )
-        return changed
+        draws = Draws(self._seed, epoch, torch.from_numpy(self._order.row_numbers(places)))
+        instead = "Name the columns, images first: read(URL, columns=(…))."
+        return augmented(batch, self._augment, draws, instead)
 
     def _columns(self, places: NDArray[np.int64]) -> Columns:
         first, last, ends = int(places[0]), int(places[-1]), self._order.ends
@@ -250,11 +243,10 @@ def _checked(columns: Any, rows: int) -> Columns:
 
 
 def _stamp(source: str) -> tuple[int, int] | None:
-    """By which a change of a file here is seen."""
-    try:
-        found = Path(source).stat()
-    except (OSError, ValueError):  # elsewhere, or in memory
+    """By which a change of a file here is seen; ``None`` for what is elsewhere, or in memory."""
+    if not Path(source).is_file():
         return None
+    found = Path(source).stat()
     return found.st_size, found.st_mtime_ns
 
 

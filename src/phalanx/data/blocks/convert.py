@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from torch import Tensor
@@ -14,6 +14,7 @@ from phalanx.core.errors import InputError
 from phalanx.data.blocks.arrow import arrow
 from phalanx.data.blocks.block import Columns
 from phalanx.data.blocks.read import format_of, open_blocks
+from phalanx.data.fetch import replace_with
 
 ROWS = 1 << 14
 """Of a block that is written: small enough to be shuffled with others, large enough to pay."""
@@ -35,7 +36,7 @@ def convert(source: str, target: Path, *, report: Callable[[int, int], None]) ->
     done = 0
     if not total:
         raise InputError(f"{source} has no rows", "Give other files.")
-    with _writer(kind, target) as write, _one_line(target, arrow().ArrowException):
+    with _one_line(target), replace_with(target) as file, _writer(kind, file) as write:
         for part in columns:
             rows = len(next(iter(part.values())))
             for first in range(0, rows, ROWS):
@@ -46,12 +47,15 @@ def convert(source: str, target: Path, *, report: Callable[[int, int], None]) ->
 
 
 @contextmanager
-def _one_line(target: Path, arrow_error: type[Exception]) -> Iterator[None]:
+def _one_line(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(f"cannot write {target}: {error}", "Check its folder.") from error
-    except (arrow_error, ValueError, TypeError) as error:
+        why = error.strerror or error
+        raise InputError(
+            f"cannot write {target}: {why}", "Check its folder and the free space there."
+        ) from error
+    except (arrow().ArrowException, ValueError, TypeError) as error:
         said = str(error).strip().partition("\n")[0]
         raise InputError(
             f"the blocks cannot all be written to {target}: {said}",
@@ -77,40 +81,23 @@ def _arrays(path: Path) -> tuple[int, Iterator[Columns]]:
 
 
 @contextmanager
-def _writer(kind: str, target: Path) -> Iterator[Write]:
+def _writer(kind: str, file: BinaryIO) -> Iterator[Write]:
     if kind == "tfrecord":
         from phalanx.data.blocks.tfrecord_writer import TFRecordWriter
 
-        with TFRecordWriter(target) as records:
-            yield records.write
+        yield TFRecordWriter(file).write
         return
-    part, opened = target.with_name(f".{target.name}.part"), _ArrowWriter(kind)
-    try:
-        yield lambda columns: opened.write(part, columns)
-        opened.close()
-        part.rename(target)
-    finally:
-        part.unlink(missing_ok=True)
+    new = arrow("pyarrow.parquet").ParquetWriter if kind == "parquet" else arrow().ipc.new_file
+    with ExitStack() as opened:
+        sink: Any = None
 
+        def write(columns: Columns) -> None:
+            nonlocal sink
+            table = to_table(columns)
+            sink = sink or opened.enter_context(new(file, table.schema))
+            sink.write_table(table)
 
-class _ArrowWriter:
-    def __init__(self, kind: str) -> None:
-        self._kind = kind
-        self._sink: Any = None
-
-    def write(self, path: Path, columns: Columns) -> None:
-        table = to_table(columns)
-        if self._sink is None:
-            kinds = {
-                "parquet": arrow("pyarrow.parquet").ParquetWriter,
-                "arrow": arrow().ipc.new_file,
-            }
-            self._sink = kinds[self._kind](str(path), table.schema)
-        self._sink.write_table(table)
-
-    def close(self) -> None:
-        if self._sink is not None:
-            self._sink.close()
+        yield write
 
 
 def to_table(columns: Columns) -> Any:

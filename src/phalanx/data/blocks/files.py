@@ -39,7 +39,8 @@ def package(name: str, purpose: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         root = name.partition(".")[0]
-        raise InputError(f"{purpose} need the package {root}: {error}", _INSTALL) from error
+        install = "Run: pip install 'phalanx-train[data]'."
+        raise InputError(f"{purpose} need the package {root}: {error}", install) from error
 
 
 def find_files(url: str, suffixes: tuple[str, ...]) -> list[str]:
@@ -160,7 +161,8 @@ def _find_remote(url: str, suffixes: tuple[str, ...]) -> list[str]:
 def _wanted(name: str, suffixes: tuple[str, ...]) -> bool:
     """Spark leaves ``_SUCCESS`` and ``.part.crc`` beside its files."""
     shards = any(f"{suffix}-" in name for suffix in suffixes if suffix)  # .tfrecord-00001-of-00010
-    return (name.removesuffix(".gz").endswith(suffixes) or shards) and name[0] not in "._"
+    wanted = name.removesuffix(".gz").endswith(suffixes) or shards
+    return wanted and bool(name) and not name.startswith((".", "_"))
 
 
 def _local(source: str) -> Path:
@@ -172,7 +174,10 @@ def _read_local(source: str, start: int, length: int) -> bytes:
         file.seek(start)
         data = file.read(length)
     if len(data) < length:
-        raise _ends_early(source, start + len(data), start + length)
+        raise InputError(
+            f"{source} ends at byte {start + len(data):,}, before byte {start + length:,}",
+            "Copy or write the file again, and do not change it while it is read.",
+        )
     return data
 
 
@@ -186,13 +191,6 @@ def _read_remote(files: Any, path: str, start: int, length: int) -> bytes:
     if len(data) < length:
         raise EOFError(f"only {len(data):,} of {length:,} bytes arrived")
     return data
-
-
-def _ends_early(source: str, end: int, wanted: int) -> InputError:
-    return InputError(
-        f"{source} ends at byte {end:,}, before byte {wanted:,}",
-        "Copy or write the file again, and do not change it while it is read.",
-    )
 
 
 def _system(url: str) -> tuple[Any, str]:
@@ -253,6 +251,3 @@ def _cause(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         words = " ".join(str(error.strerror).split())
     return words[:300] or type(error).__name__
-
-
-_INSTALL = "Run: pip install 'phalanx-train[data]'."

@@ -209,7 +209,8 @@ def _compressed(source: str, how: str) -> InputError:
 
 
 def _unusable(source: str, record: int, why: str) -> InputError:
+    """``record`` counts from 0; users count from 1."""
     return InputError(
-        f"cannot read record {record:,} of {source}: {why}",
+        f"cannot read record {record + 1:,} of {source}: {why}",
         "Columns need one type and number of values in all records; columns=(…) reads only some.",
     )

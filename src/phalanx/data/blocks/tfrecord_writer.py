@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
@@ -16,84 +14,44 @@ from phalanx.core.errors import InputError
 from phalanx.data.blocks.block import Columns
 from phalanx.data.blocks.example_proto import BYTES, FLOATS, INTS, serialize
 from phalanx.data.blocks.tfrecord import masked_crc
+from phalanx.data.fetch import replace_with
 
 Values = Callable[[int], list[Any]]
 """Of one row."""
 
 
 class TFRecordWriter:
-    """Appends rows. The file has its name only once it is whole.
+    """Appends rows.
 
     Numbers become 32-bit floats or 64-bit integers: the format has no others. A row of more than
     one dimension is written as a plain list.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self._path = Path(path)
-        self._part = self._path.with_name(f".{self._path.name}.{os.getpid()}.part")
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
         self._kinds: dict[str, str] | None = None
-        try:
-            self._file = self._part.open("wb")
-        except OSError as error:
-            raise _unwritable(self._path, error) from error
 
     def write(self, columns: Columns) -> None:
-        lengths = {name: len(column) for name, column in columns.items()}
-        if len(set(lengths.values())) != 1:
-            found = ", ".join(f"{name}: {some:,}" for name, some in lengths.items())
-            raise InputError(
-                f"the columns for {self._path} have different numbers of rows ({found or 'none'})",
-                "Give all columns the same number of rows.",
-            )
-        rows = next(iter(lengths.values()))
+        rows = len(next(iter(columns.values())))
         if not rows:  # an empty list has no kind
             return
         ways = {name: _way(name, column) for name, column in columns.items()}
         kinds = {name: kind for name, (kind, _) in ways.items()}
         if self._kinds not in (None, kinds):
             raise InputError(
-                f"the columns for {self._path} changed from {self._kinds} to {kinds}",
+                f"the columns changed from {self._kinds} to {kinds}",
                 "Write the same columns each time.",
             )
         self._kinds = kinds
         for row in range(rows):
-            self._append(serialize((n, kind, values(row)) for n, (kind, values) in ways.items()))
-
-    def _append(self, data: bytes) -> None:
-        length = struct.pack("<Q", len(data))
-        parts = (length, _crc(length), data, _crc(data))
-        try:
-            self._file.write(b"".join(parts))
-        except OSError as error:
-            raise _unwritable(self._path, error) from error
-
-    def close(self) -> None:
-        try:
-            self._file.close()
-            self._part.replace(self._path)
-        except OSError as error:
-            self._part.unlink(missing_ok=True)
-            raise _unwritable(self._path, error) from error
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-            return
-        self._file.close()
-        self._part.unlink(missing_ok=True)
+            data = serialize((n, kind, values(row)) for n, (kind, values) in ways.items())
+            length = struct.pack("<Q", len(data))
+            self._file.write(b"".join((length, _crc(length), data, _crc(data))))
 
 
 def write_tfrecord(path: str | Path, columns: Columns) -> None:
-    with TFRecordWriter(path) as writer:
-        writer.write(columns)
+    with replace_with(Path(path)) as file:
+        TFRecordWriter(file).write(columns)
 
 
 def _way(name: str, column: Any) -> tuple[str, Values]:
@@ -118,9 +76,3 @@ def _way(name: str, column: Any) -> tuple[str, Values]:
 
 def _crc(data: bytes) -> bytes:
     return struct.pack("<I", masked_crc(data))
-
-
-def _unwritable(path: Path, error: OSError) -> InputError:
-    return InputError(
-        f"cannot write {path}: {error.strerror or error}", "Check the folder and its free space."
-    )

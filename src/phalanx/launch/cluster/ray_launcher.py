@@ -6,19 +6,26 @@ Nothing that listens is added to a cluster that is there; one of our own listens
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import os
+import secrets
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from phalanx.core.errors import InputError
+from phalanx.core.errors import InputError, MachineError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.terminal import Say
-from phalanx.launch.cluster.ray_connection import address_on, check_ray, connect
+from phalanx.launch.cluster.node import LOOPBACK
 from phalanx.launch.cluster.seat import WorkerSeat
 from phalanx.launch.cluster.seat_launcher import SeatLauncher, SeatLost
-from phalanx.launch.cluster.seats import on_cluster
+from phalanx.launch.cluster.seats import cluster_folder, on_cluster, write_private
 from phalanx.launch.launchers.launcher import Job
+
+_MODE, _TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"
+_LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 class RayLauncher(SeatLauncher):
@@ -61,13 +68,14 @@ class RayLauncher(SeatLauncher):
             bundle = {"CPU": 1, **({"GPU": 1} if gpus else {})}
             self._group = placement.placement_group([bundle] * count, strategy="SPREAD")
             yield from self._until([self._group.ready()], "Ray has no room yet for all workers")
-            seat = ray.remote(WorkerSeat)
+            seat, table = ray.remote(WorkerSeat), placement.placement_group_table(self._group)
+            addresses = {node["NodeID"]: str(node["NodeManagerAddress"]) for node in ray.nodes()}
             for rank in range(count):
                 where = scheduling.PlacementGroupSchedulingStrategy(
                     placement_group=self._group, placement_group_bundle_index=rank
                 )
                 chosen = seat.options(num_cpus=1, num_gpus=gpus, scheduling_strategy=where)
-                address = address_on(ray, self._group, rank)
+                address = addresses[table["bundles_to_node_id"][rank]]
                 self._actors.append(chosen.remote(rank, address, folder, mark))
 
     def _ask(self, rank: int, method: str, *given: Any) -> Any:
@@ -94,6 +102,48 @@ class RayLauncher(SeatLauncher):
         self._ray.shutdown()
         if self._token is not None:
             self._token.unlink(missing_ok=True)
+
+
+def check_ray() -> None:
+    if importlib.util.find_spec("ray") is None:
+        raise InputError("Ray is not installed here", "Run: pip install ray")
+
+
+def connect(address: str, paths: RunPaths) -> tuple[Any, Path | None]:
+    """Ray, connected to the cluster at ``address``; or to one of our own, with its token's file."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    own: dict[str, Any] = {"_node_ip_address": LOOPBACK, "include_dashboard": False}
+    # All of these are read when Ray is imported.
+    chosen, token = {"RAY_USAGE_STATS_ENABLED": "0"}, None
+    if not address:
+        # Else Ray replaces loopback by an address that others reach.
+        chosen[_LOOPBACK_ONLY] = "0"
+    if not address and _MODE not in os.environ:
+        # Loopback is open to all users of this machine, and Ray's own token file readable by them.
+        token = cluster_folder(paths) / "ray.token"
+        write_private(token, secrets.token_hex(32))
+        chosen |= {_MODE: "token", _TOKEN: str(token.absolute())}
+    os.environ |= {name: os.environ.get(name, value) for name, value in chosen.items()}
+    ray: Any = importlib.import_module("ray")
+    try:
+        ray.init(
+            address=address or "local",
+            log_to_driver=False,
+            configure_logging=False,
+            **({} if address else own),
+        )
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        if token is not None:
+            token.unlink()
+        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise MachineError(
+            f"cannot connect to Ray at '{address or 'local'}': {said}",
+            "Check it: ray status; or leave out --ray-address for one on this machine.",
+        ) from None
+    finally:
+        for number, handler in kept.items():  # Ctrl-C stays the controller's to answer
+            signal.signal(number, handler)
+    return ray, token
 
 
 @contextmanager

@@ -13,16 +13,15 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from phalanx.agent import system
-from phalanx.core.run_folder.run_key import KEY_VARIABLE
+from phalanx.core.files import write_whole
 from phalanx.core.run_folder.run_paths import RunPaths, slug
 from phalanx.core.settings import RUN_FOLDER
 from phalanx.launch.cluster import node
-from phalanx.launch.cluster.seats import Meeting, SeatNote, seated
+from phalanx.launch.cluster.seats import SeatNote
 from phalanx.launch.launchers.launcher import WorkerCommand
 from phalanx.observe.machines.monitor import Monitor
 
@@ -63,27 +62,20 @@ class WorkerSeat:
     def port(self, address: str) -> int:
         return node.port_of(address)
 
-    def start(self, order: dict[str, Any]) -> int:
-        """``order``: the worker, the meeting, the key, its place on its node, the project."""
-        worker = msgspec.json.decode(order["worker"], type=WorkerCommand)
-        meeting = msgspec.json.decode(order["meeting"], type=Meeting)
-        local, cwd = order["local"], Path(order["cwd"])
-        note = msgspec.structs.replace(self._note, threads=order["threads"])
-        env = seated(worker, note, None)
-        if order["several"]:
-            key = {KEY_VARIABLE: order["key"]}
-            env |= node.meeting_variables(meeting, order["address"], key, local)
-        argv = [sys.executable, *worker.argv[1:]]
+    def start(self, order: bytes, cwd: str, project: dict[str, bytes], ahead: float | None) -> int:
+        """``order``: the worker. ``project``: its files, where the run's folder is not seen.
+
+        ``ahead``: by how much rank 0's clock is; ``None`` if another one here reads the machine.
+        """
+        worker, place = msgspec.json.decode(order, type=WorkerCommand), Path(cwd)
+        worker.argv[0] = sys.executable
         if not self.shared:
-            cwd = self._own_folder(order["project"])
-            env[RUN_FOLDER] = str(self._paths.folder)
-            argv = [order["script"] if word == order["argument"] else word for word in argv]
-        worker = msgspec.structs.replace(worker, argv=argv)
-        place = cwd if cwd.is_dir() else None
-        self._process = node.start_worker(worker, env, self._paths, cwd=place, apart=True)
-        if local[0] == 0:
-            offset = meeting.ahead - node.clock_ahead()
-            path = self._paths.machine(self._name)
+            place = self._own_folder(project)
+            worker.env[RUN_FOLDER] = str(self._paths.folder)
+        there = place if place.is_dir() else None
+        self._process = node.start_worker(worker, self._paths, cwd=there, apart=True)
+        if ahead is not None:
+            offset, path = ahead - node.clock_ahead(), self._paths.machine(self._name)
             self._monitor = Monitor(self._name, path, self._pids, offset)
             self._monitor.start()
         return self._process.pid
@@ -96,7 +88,7 @@ class WorkerSeat:
         root = self._paths.folder / _PROJECT
         for name, data in project.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_bytes(data)
+            write_whole(root / name, data)  # another worker of this node may be reading it
         return root
 
     def _pids(self) -> list[int]:

@@ -16,20 +16,21 @@ from typing import Any, ClassVar
 import msgspec
 
 from phalanx.core.errors import MachineError
-from phalanx.core.run_folder.run_key import RunKey
+from phalanx.core.run_folder.run_key import KEY_VARIABLE, RunKey
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.terminal import Say
 from phalanx.launch.cluster.node import LOOPBACK
 from phalanx.launch.cluster.seats import (
+    ClusterLauncher,
     Meeting,
-    NodeSamples,
     SeatNote,
     commands,
+    mates_of,
+    seated,
     write_down_nodes,
 )
-from phalanx.launch.launchers.launcher import Job, Launch, Launcher, describe_launch, never
+from phalanx.launch.launchers.launcher import Job, Launch, describe_launch, never
 from phalanx.launch.run.interrupts import await_end
-from phalanx.observe.machines.monitor import MachineSamples
 
 _EVERY = 0.2
 _AFTER_KILL = 5.0
@@ -42,7 +43,7 @@ class SeatLost(Exception):  # noqa: N818  (what happened, not what went wrong he
     """A seat does not answer any more, or the cluster cannot make it."""
 
 
-class SeatLauncher(Launcher):
+class SeatLauncher(ClusterLauncher):
     """Below it, a cluster places the seats and carries questions to them."""
 
     cluster: ClassVar[str]
@@ -53,6 +54,7 @@ class SeatLauncher(Launcher):
     """Whether the cluster ends all seats when it loses one."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._job: Job | None = None
         self._paths: RunPaths | None = None
         self._notes: list[SeatNote] = []
@@ -64,7 +66,6 @@ class SeatLauncher(Launcher):
         self._last = 0.0
         self._steps: Iterator[None] = iter(())
         self._started = False
-        self._news: list[str] = []
         self._tls = False
 
     @abstractmethod
@@ -106,57 +107,50 @@ class SeatLauncher(Launcher):
             found = [self._answer(look) for look in looks]
         finally:
             (paths.folder / mark).unlink()
-        self._notes = [msgspec.json.decode(note, type=SeatNote) for note, _, _ in found]
+        self._notes = _settled([msgspec.json.decode(note, type=SeatNote) for note, _, _ in found])
         self._shared = [shared for _, shared, _ in found]
-        # On one machine nothing listens where another could connect.
-        if len({note.node for note in self._notes}) == 1:
-            self._notes = [msgspec.structs.replace(n, address=LOOPBACK) for n in self._notes]
         first = self._notes[0].address
         port = self._ask(0, "port", first)
         yield from self._until([port], f"{self.cluster} starts its processes")
-        meeting = Meeting(
-            address=first, port=self._answer(port), ahead=found[0][2], tls=self._tls,
-            members=list(dict.fromkeys(note.address for note in self._notes)),
-        )  # fmt: skip
-        requests = self._requests(launch, paths, meeting)
-        begun = [self._ask(rank, "start", request) for rank, request in enumerate(requests)]
+        ahead, tls = found[0][2], self._tls
+        meeting = Meeting(address=first, port=self._answer(port), ahead=ahead, tls=tls)
+        orders = self._orders(launch, paths, meeting)
+        begun = [self._ask(rank, "start", *order) for rank, order in enumerate(orders)]
         yield from self._until(begun, f"{self.cluster} starts the workers")
         for question in begun:
             self._answer(question)
         assert self._job is not None
         write_down_nodes(launch, self._job.plan, paths, self._notes, None)
-        firsts = [request["local"][0] == 0 for request in requests]
-        every = zip(self._notes, firsts, self._shared, strict=True)
-        self._offsets = [_streamed(*each) for each in every]
+        seats = zip(self._notes, self._shared, strict=True)
+        self._offsets = [{} if shared else self._streamed(note) for note, shared in seats]
         self._started = True
 
-    def _requests(self, launch: Launch, paths: RunPaths, meeting: Meeting) -> list[dict[str, Any]]:
-        key, script = RunKey.new().text(), Path(launch.script)
+    def _orders(self, launch: Launch, paths: RunPaths, meeting: Meeting) -> list[tuple[Any, ...]]:
+        """What the seats start: see ``WorkerSeat.start``."""
+        key, script = {KEY_VARIABLE: RunKey.new().text()}, Path(launch.script).name
         files = [path for path in paths.source.rglob("*") if path.is_file()]
         project = {path.relative_to(paths.source).as_posix(): path.read_bytes() for path in files}
-        found = []
-        for note, worker, shared in zip(self._notes, launch.workers, self._shared, strict=True):
-            mates = [other.rank for other in self._notes if other.node == note.node]
-            found.append(
-                {
-                    "worker": msgspec.json.encode(worker),
-                    "meeting": msgspec.json.encode(meeting),
-                    "key": key,
-                    "several": len(self._notes) > 1,
-                    "address": note.address,
-                    "local": (mates.index(note.rank), len(mates)),
-                    "threads": note.threads or max(1, note.cores // len(mates)),
-                    "cwd": str(Path.cwd()),
-                    "argument": launch.script,
-                    "script": script.name,
-                    "project": {} if shared else project,
-                }
-            )
-        self._notes = [
-            msgspec.structs.replace(note, threads=request["threads"])
-            for note, request in zip(self._notes, found, strict=True)
-        ]
+        found: list[tuple[Any, ...]] = []
+        for note, shared in zip(self._notes, self._shared, strict=True):
+            worker = seated(launch.workers[note.rank], self._notes, meeting, key)
+            if not shared:
+                argv = [script if word == launch.script else word for word in worker.argv]
+                worker = msgspec.structs.replace(worker, argv=argv)
+            ahead = meeting.ahead if self._is_first(note) else None
+            order = msgspec.json.encode(worker)
+            found.append((order, str(Path.cwd()), {} if shared else project, ahead))
         return found
+
+    def _is_first(self, note: SeatNote) -> bool:
+        """Of its node."""
+        return mates_of(note, self._notes)[0] == note.rank
+
+    def _streamed(self, note: SeatNote) -> dict[str, int]:
+        """The files of a worker that are fetched while it writes them, each from its start."""
+        own = f"rank-{note.rank}"
+        names = [f"events/{own}.jsonl", f"logs/{own}.log", f"logs/{own}.traceback"]
+        machine = [f"machines/{note.node}.jsonl"] if self._is_first(note) else []
+        return dict.fromkeys([*names, *machine], 0)
 
     def _until(self, questions: Sequence[Any], words: str) -> Iterator[None]:
         said = time.monotonic() + _WAITING
@@ -212,10 +206,6 @@ class SeatLauncher(Launcher):
     def lost(self) -> dict[int, MachineError]:
         return dict(self._lost)
 
-    def news(self) -> list[str]:
-        taken, self._news = self._news, []
-        return taken
-
     def stop(self, grace: float, hurry: Callable[[], bool] = never) -> None:
         self._steps = iter(())  # whatever is not started stays so
         for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, _AFTER_KILL)):
@@ -260,20 +250,17 @@ class SeatLauncher(Launcher):
                     return
         self._answer(self._ask(rank, "clean"), _ANSWER)
 
-    def processes(self) -> list[int]:
-        return []  # the seats read what their workers use
 
-    def samples(self, launch: Launch, paths: RunPaths) -> list[MachineSamples]:
-        return [NodeSamples(paths)]
-
-
-def _streamed(note: SeatNote, first: bool, shared: bool) -> dict[str, int]:
-    """The files of a worker that are fetched while it writes them, each from its start."""
-    if shared:
-        return {}
-    rank = note.rank
-    names = [f"events/rank-{rank}.jsonl", f"logs/rank-{rank}.log", f"logs/rank-{rank}.traceback"]
-    return dict.fromkeys([*names, *([f"machines/{note.node}.jsonl"] if first else [])], 0)
+def _settled(notes: list[SeatNote]) -> list[SeatNote]:
+    """Where nodes did not say how many threads a worker has, its share of the cores."""
+    alone = len({note.node for note in notes}) == 1
+    found = []
+    for note in notes:
+        threads = note.threads or max(1, note.cores // len(mates_of(note, notes)))
+        # On one machine nothing listens where another could connect.
+        address = LOOPBACK if alone else note.address
+        found.append(msgspec.structs.replace(note, threads=threads, address=address))
+    return found
 
 
 def _append(path: Path, data: bytes) -> None:

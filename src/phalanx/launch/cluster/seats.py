@@ -7,9 +7,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
+from phalanx.core import hosts_settings as hosts
 from phalanx.core import settings
 from phalanx.core.errors import InputError
 from phalanx.core.files import read_bounded, write_whole
@@ -18,6 +20,7 @@ from phalanx.core.run_folder.trust import write_launch
 from phalanx.launch.launchers.launcher import (
     Job,
     Launch,
+    Launcher,
     WorkerCommand,
     log_name,
     process_variables,
@@ -29,6 +32,7 @@ from phalanx.observe.events.event_types import MachineSample
 from phalanx.observe.machines.monitor import MachineSamples
 from phalanx.plan.plan import Plan, PlannedMachine, Slot
 
+_Record = TypeVar("_Record")
 _LARGEST_NOTE = 1 << 16
 _AS_NODE = "0"
 """Threads of a worker of which the user's environment says nothing: the node decides."""
@@ -53,7 +57,6 @@ class Meeting(msgspec.Struct, frozen=True, kw_only=True):
 
     address: str
     port: int
-    members: list[str]
     ahead: float
     """Seconds that the monotonic clock of this node is ahead of the wall's, which nodes share."""
     resume: str | None = None
@@ -75,11 +78,7 @@ def note_file(paths: RunPaths, rank: int) -> Path:
 
 
 def read_note(paths: RunPaths, rank: int) -> SeatNote | None:
-    try:
-        data = read_bounded(note_file(paths, rank), _LARGEST_NOTE)
-        return msgspec.json.decode(data, type=SeatNote)
-    except (OSError, InputError, msgspec.MsgspecError):
-        return None
+    return _read(note_file(paths, rank), SeatNote)
 
 
 def write_note(paths: RunPaths, note: SeatNote) -> None:
@@ -91,9 +90,13 @@ def meeting_file(paths: RunPaths, attempt: int) -> Path:
 
 
 def read_meeting(paths: RunPaths, attempt: int) -> Meeting | None:
+    return _read(meeting_file(paths, attempt), Meeting)
+
+
+def _read(path: Path, kind: type[_Record]) -> _Record | None:
+    """``None`` also for what is not all there yet."""
     try:
-        data = read_bounded(meeting_file(paths, attempt), _LARGEST_NOTE)
-        return msgspec.json.decode(data, type=Meeting)
+        return msgspec.json.decode(read_bounded(path, _LARGEST_NOTE), type=kind)
     except (OSError, InputError, msgspec.MsgspecError):
         return None
 
@@ -152,22 +155,41 @@ def commands(job: Job, paths: RunPaths) -> list[WorkerCommand]:
     return found
 
 
-def seated(worker: WorkerCommand, note: SeatNote, resume: str | None) -> dict[str, str]:
-    """The variables of a worker on its node."""
+def mates_of(note: SeatNote, notes: Sequence[SeatNote]) -> list[int]:
+    """The ranks on its node."""
+    return [other.rank for other in notes if other.node == note.node]
+
+
+def seated(
+    worker: WorkerCommand, notes: Sequence[SeatNote], meeting: Meeting, key: Mapping[str, str]
+) -> WorkerCommand:
+    """The worker with the variables that its node, and those of the others, give it."""
+    note = notes[worker.rank]
     env = {**worker.env, settings.MACHINE: note.node, settings.DEVICE: note.device}
     for name in settings.THREADS:
         if env.get(name) == _AS_NODE:
             env[name] = str(note.threads)
-    if resume is not None:
+    if meeting.resume is not None:
         chosen = settings.RunSettings.from_json(env[settings.SETTINGS])
-        env[settings.SETTINGS] = msgspec.structs.replace(chosen, resume=resume).to_json()
-    return env
+        env[settings.SETTINGS] = msgspec.structs.replace(chosen, resume=meeting.resume).to_json()
+    if len(notes) > 1:
+        mates = mates_of(note, notes)
+        env |= {
+            hosts.MEET: hosts.endpoint(meeting.address, meeting.port),
+            hosts.ADDRESS: note.address,
+            hosts.MEMBERS: ",".join(dict.fromkeys(other.address for other in notes)),
+            hosts.LOCAL: str(mates.index(note.rank)),
+            hosts.LOCALS: str(len(mates)),
+            **({hosts.TLS: "1"} if meeting.tls else {}),
+            **key,
+        }
+    return msgspec.structs.replace(worker, env=env)
 
 
 def write_down_nodes(
     launch: Launch, plan: Plan, paths: RunPaths, notes: Sequence[SeatNote], resume: str | None
 ) -> None:
-    """The plan and the launch with the nodes that they turned out to be on."""
+    """The plan and the launch with the nodes (by rank) that they turned out to be on."""
     if resume is not None:
         source = before(paths, notes[0].attempt).id
         launch = msgspec.structs.replace(
@@ -175,30 +197,42 @@ def write_down_nodes(
             settings=msgspec.structs.replace(launch.settings, resume=resume),
             resumes=f"{source}, checkpoint {int(Path(resume).name)}",
         )
-    slots: dict[str, list[Slot]] = {}
+    nodes: dict[str, list[SeatNote]] = {}
     for note in notes:
-        slot = Slot(rank=note.rank, cpus=[], threads=note.threads, device=note.device)
-        slots.setdefault(note.node, []).append(slot)
-    cores = {note.node: note.cores for note in notes}
+        nodes.setdefault(note.node, []).append(note)
     machines = [
         PlannedMachine(
             name=name,
             host=name,
-            cores=cores[name],
-            gpus=len({slot.device for slot in mine if slot.device != "cpu"}),
-            slots=mine,
+            cores=mine[0].cores,
+            gpus=len({note.device for note in mine if note.device != "cpu"}),
+            slots=[Slot(rank=n.rank, cpus=[], threads=n.threads, device=n.device) for n in mine],
         )
-        for name, mine in slots.items()
+        for name, mine in nodes.items()
     ]
-    by_rank: Mapping[int, SeatNote] = {note.rank: note for note in notes}
     workers = [
-        msgspec.structs.replace(
-            worker, machine=by_rank[worker.rank].node, threads=by_rank[worker.rank].threads
-        )
-        for worker in launch.workers
+        msgspec.structs.replace(worker, machine=note.node, threads=note.threads)
+        for worker, note in zip(launch.workers, notes, strict=True)
     ]
     write_whole(paths.plan, msgspec.structs.replace(plan, machines=machines).to_json() + "\n")
     write_launch(paths, msgspec.structs.replace(launch, workers=workers).to_json() + "\n")
+
+
+class ClusterLauncher(Launcher):
+    """The nodes read what their workers use, and write it into the run's folder."""
+
+    def __init__(self) -> None:
+        self._news: list[str] = []
+
+    def news(self) -> list[str]:
+        taken, self._news = self._news, []
+        return taken
+
+    def processes(self) -> list[int]:
+        return []
+
+    def samples(self, launch: Launch, paths: RunPaths) -> list[MachineSamples]:
+        return [NodeSamples(paths)]
 
 
 class NodeSamples(MachineSamples):

@@ -17,7 +17,7 @@ from phalanx.core.run_folder.run_key import RunKey
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.terminal import Say
 from phalanx.launch.cluster.seats import (
-    NodeSamples,
+    ClusterLauncher,
     SeatNote,
     cluster_folder,
     commands,
@@ -28,13 +28,12 @@ from phalanx.launch.cluster.seats import (
     write_down_nodes,
     write_private,
 )
-from phalanx.launch.cluster.slurm_queue import SlurmJob, check_commands, submit
+from phalanx.launch.cluster.slurm_queue import JobState, SlurmJob, check_commands, submit
 from phalanx.launch.cluster.slurm_script import LOG, batch_script
-from phalanx.launch.launchers.launcher import Job, Launch, Launcher, describe_launch, never
+from phalanx.launch.launchers.launcher import Job, Launch, describe_launch, never
 from phalanx.launch.run.heartbeat import Patience
 from phalanx.launch.run.interrupts import await_end
 from phalanx.launch.worker.script_runner import PEER_LOST_CODE, STOPPED_CODE
-from phalanx.observe.machines.monitor import MachineSamples
 from phalanx.plan.plan import Plan
 
 _OFTEN, _SELDOM = 1.0, 10.0
@@ -46,17 +45,17 @@ _PATIENCE = 10.0
 _MOST_SAID = 1 << 16
 
 
-class SlurmLauncher(Launcher):
+class SlurmLauncher(ClusterLauncher):
     """One job for each run."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._job: SlurmJob | None = None
         self._launch: Launch | None = None
         self._plan: Plan | None = None
         self._paths: RunPaths | None = None
         self._script = ""
         self._problem: PhalanxError | None = None
-        self._news: list[str] = []
         self._shown = ""
         self._notes: dict[int, SeatNote] = {}
         self._read = 0.0
@@ -103,7 +102,7 @@ class SlurmLauncher(Launcher):
         doubtful = any(c < 0 or c in (STOPPED_CODE, PEER_LOST_CODE) for c in codes.values())
         calm = job.last.state == "RUNNING" and not doubtful
         state = job.look(_SELDOM if calm else _OFTEN)
-        self._tell(state.state, state.reason, state.nodes)
+        self._show(state)
         explained = settled and (not any(codes.values()) or state.state in ("COMPLETED", "FAILED"))
         if state.over and not explained:
             if settled or self._missing.over():
@@ -124,17 +123,13 @@ class SlurmLauncher(Launcher):
             if note.code is not None and note.attempt == attempt
         }
 
-    def news(self) -> list[str]:
-        taken, self._news = self._news, []
-        return taken
-
     def stop(self, grace: float, hurry: Callable[[], bool] = never) -> None:
         job = self._job
         if job is None or job.last.over:
             return
         self._read_notes(0.0)
         if self._notes and not self._all_ended():
-            job.signal("TERM")
+            job.cancel("--signal=TERM")  # to the workers, not to the batch script
             await_end(self._all_ended, grace, hurry)
         if self._all_ended():  # then it is about to end by itself, which is a better end
             await_end(self._is_over, _PATIENCE, hurry)
@@ -151,12 +146,6 @@ class SlurmLauncher(Launcher):
             job.close()
         if paths is not None and (job is None or job.last.over):
             key_file(paths).unlink(missing_ok=True)
-
-    def processes(self) -> list[int]:
-        return []  # the nodes read what their workers use
-
-    def samples(self, launch: Launch, paths: RunPaths) -> list[MachineSamples]:
-        return [NodeSamples(paths)]
 
     @property
     def _workers(self) -> int:
@@ -187,15 +176,15 @@ class SlurmLauncher(Launcher):
             notes = [self._notes[rank] for rank in sorted(self._notes)]
             write_down_nodes(launch, self._plan, paths, notes, meeting.resume)
 
-    def _tell(self, state: str, reason: str, nodes: str) -> None:
-        if self._job is None or state in ("", "COMPLETING", self._shown):
+    def _show(self, job: JobState) -> None:
+        if self._job is None or job.state in ("", "COMPLETING", self._shown):
             return
-        again = ", again" if self._shown in ("RUNNING", "COMPLETING") else ""
-        self._shown, number = state, self._job.number
-        if state == "PENDING":
-            self._news.append(f"job {number} waits{again} ({reason or 'no reason given'})")
-        elif state == "RUNNING":
-            self._news.append(f"job {number} runs on {nodes}")
+        again = ", again" if self._shown == "RUNNING" else ""
+        self._shown, number = job.state, self._job.number
+        if job.state == "PENDING":
+            self._news.append(f"job {number} waits{again} ({job.reason or 'no reason given'})")
+        elif job.state == "RUNNING":
+            self._news.append(f"job {number} runs on {job.nodes}")
 
     def _ended(self, state: str) -> MachineError:
         """Why a job is over whose workers have not all ended by themselves."""

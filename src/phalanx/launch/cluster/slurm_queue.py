@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,8 +80,6 @@ class SlurmJob:
     def __init__(self, number: str) -> None:
         self.number = number
         self.last = JobState("")
-        self.answered = 0.0
-        """When the question was put that ``last`` answers (monotonic)."""
         self._asking: subprocess.Popen[str] | None = None
         self._asked = 0.0
 
@@ -95,9 +94,7 @@ class SlurmJob:
             self._take(asking.returncode, said, complaint)
             self._asking = None
         elif now - self._asked > _ANSWER_SECONDS:
-            asking.kill()
-            asking.communicate()
-            self._asking = None
+            self.close()
         return self.last
 
     def _ask(self) -> subprocess.Popen[str]:
@@ -119,26 +116,15 @@ class SlurmJob:
             self.last = JobState(state, number, reason, nodes)
         elif code == 0 or _NO_SUCH_JOB in complaint:
             self.last = JobState("GONE", self.last.restarts)
-        else:
-            return  # Slurm does not answer now, which ends no job
-        self.answered = self._asked
+        # Else Slurm does not answer now, which ends no job.
 
-    def signal(self, name: str) -> None:
-        """To the workers, not to the batch script."""
-        _call(["scancel", f"--signal={name}", self.number])
-
-    def cancel(self) -> None:
-        _call(["scancel", self.number])
+    def cancel(self, *options: str) -> None:
+        words = ["scancel", *options, self.number]
+        with suppress(subprocess.TimeoutExpired, OSError):  # the caller looks whether it has helped
+            subprocess.run(words, capture_output=True, timeout=_ANSWER_SECONDS, check=False)
 
     def close(self) -> None:
         if self._asking is not None:
             self._asking.kill()
             self._asking.communicate()
             self._asking = None
-
-
-def _call(words: list[str]) -> None:
-    try:
-        subprocess.run(words, capture_output=True, timeout=_ANSWER_SECONDS, check=False)
-    except (subprocess.TimeoutExpired, OSError):
-        return  # the caller looks whether it has helped

@@ -29,6 +29,7 @@ from phalanx.launch.cluster.seats import (
     SeatNote,
     before,
     key_file,
+    mates_of,
     meeting_file,
     read_meeting,
     read_note,
@@ -90,17 +91,16 @@ class _Seat:
         self.say()
         if rank == 0:
             self._settle()
-        meeting = self._await(self._read_meeting, "worker 0 did not say where to meet")
-        notes = [note for each in self._launch.workers if (note := self._note_of(each.rank))]
-        mates = [note.rank for note in notes if note.node == self.note.node]
+        attempt = self.note.attempt
+        meeting = self._await(
+            lambda: read_meeting(self._paths, attempt), "worker 0 did not say where to meet"
+        )
+        notes = self._await_all()
+        mates = mates_of(self.note, notes)
         key = {KEY_FILE_VARIABLE: str(key_file(self._paths))}
-        local = mates.index(rank), len(mates)
-        env = seated(self._launch.workers[rank], self.note, meeting.resume)
-        if len(self._launch.workers) > 1:
-            env |= node.meeting_variables(meeting, self.note.address, key, local)
-        worker = self._launch.workers[rank]
+        worker = seated(self._launch.workers[rank], notes, meeting, key)
         # In our own group, so that what Slurm sends reaches it however Slurm finds processes.
-        process = node.start_worker(worker, env, self._paths, cwd=None, apart=False)
+        process = node.start_worker(worker, self._paths, cwd=None, apart=False)
         self.say(pid=process.pid)
         monitor = Monitor(
             self.note.node,
@@ -118,20 +118,13 @@ class _Seat:
     def _settle(self) -> None:
         """Rank 0, once all are there."""
         resume = self._newest() if self.note.attempt else None
-        ranks = [worker.rank for worker in self._launch.workers]
-
-        def all_notes() -> list[SeatNote] | None:
-            notes = [note for rank in ranks if (note := self._note_of(rank))]
-            return notes if len(notes) == len(ranks) else None
-
-        notes = self._await(all_notes, "some workers were never started")
+        self._await_all()
         if self.note.attempt:
             past = before(self._paths, self.note.attempt)
             write_whole(past.summary, summarise(past, status="stopped").to_json() + "\n")
         meeting = Meeting(
             address=self.note.address,
             port=node.port_of(self.note.address),
-            members=list(dict.fromkeys(note.address for note in notes)),
             ahead=node.clock_ahead(),
             resume=resume,
         )
@@ -159,8 +152,15 @@ class _Seat:
             if file.exists():
                 file.rename(past.folder / file.relative_to(self._paths.folder))
 
-    def _read_meeting(self) -> Meeting | None:
-        return read_meeting(self._paths, self.note.attempt)
+    def _await_all(self) -> list[SeatNote]:
+        """By rank. Nodes see each other's files some seconds late, so each waits by itself."""
+        ranks = [worker.rank for worker in self._launch.workers]
+
+        def all_notes() -> list[SeatNote] | None:
+            notes = [note for rank in ranks if (note := self._note_of(rank))]
+            return notes if len(notes) == len(ranks) else None
+
+        return self._await(all_notes, "some workers were never started")
 
     def _note_of(self, rank: int) -> SeatNote | None:
         note = read_note(self._paths, rank)

@@ -15,7 +15,7 @@ from phalanx.core.errors import MachineLost
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.terminal import Say
-from phalanx.launch.cluster.node import known_address
+from phalanx.launch.cluster.node import own_address
 from phalanx.launch.cluster.seat_launcher import SeatLauncher, SeatLost
 from phalanx.launch.cluster.seats import on_cluster
 from phalanx.launch.cluster.spark_session import (
@@ -66,7 +66,7 @@ class SparkLauncher(SeatLauncher):
         return on_cluster(job, "spark", workers)
 
     def _place(self, count: int, folder: str, mark: str) -> Iterator[None]:
-        address = known_address(self._spark.sparkContext.getConf().get("spark.driver.host"))
+        address = own_address(self._spark.sparkContext.getConf().get("spark.driver.host"))
         key = RunKey.new()
         listener = self._listener = Listener(address, key, tls=self._tls)
         function = partial(

@@ -72,8 +72,12 @@ def connect(master: str, paths: RunPaths, asked: Callable[[], bool]) -> Any:
             time.sleep(TICK)
         return made.result()
     except Exception as error:
+        # Spark gives up a master that does not answer by stopping what it has begun.
+        gone = "stopped SparkContext" in str(error)
+        why = "the master could not be reached, or refused the application"
         raise MachineError(
-            f"cannot connect to Spark at '{master or 'its configured master'}': {_words(error)}",
+            f"cannot connect to Spark at '{master or 'its configured master'}': "
+            f"{why if gone else _words(error)}",
             f"Check --master, and Spark's configuration (SPARK_CONF_DIR); see {log}",
         ) from None
 
@@ -139,8 +143,8 @@ def check_slots(
     if wanted is not None and wanted > found:
         raise InputError(
             f"{wanted} workers need {wanted} slots at the same time, and Spark has {found}",
-            f"Use {found} workers, or give the application more cores (spark.cores.max, "
-            "spark.executor.instances, spark.task.cpus).",
+            f"Use {found} worker{'s' * (found != 1)}, or give the application more cores "
+            "(spark.cores.max, spark.executor.instances, spark.task.cpus).",
         )
     return wanted or found
 

@@ -12,7 +12,7 @@ import msgspec
 
 from phalanx.core.errors import MachineLost
 from phalanx.core.run_folder.run_key import RunKey
-from phalanx.launch.cluster.node import known_address
+from phalanx.launch.cluster.node import own_address
 from phalanx.launch.cluster.seat import WorkerSeat
 from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.connecting import connect
@@ -31,7 +31,7 @@ def sit(
     rank = context.partitionId()
 
     def make() -> WorkerSeat:
-        own = known_address(context.getTaskInfos()[rank].address)
+        own = own_address(context.getTaskInfos()[rank].address)
         gpus = context.resources().get("gpu")
         device = f"cuda:{gpus.addresses[0]}" if gpus else "cpu"
         return WorkerSeat(rank, own, folder, mark, context.cpus(), device)

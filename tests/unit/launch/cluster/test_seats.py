@@ -11,7 +11,7 @@ import pytest
 from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.cluster import node
-from phalanx.launch.cluster.ray_connection import check_ray
+from phalanx.launch.cluster.ray_launcher import check_ray
 from phalanx.launch.cluster.seats import (
     SeatNote,
     before,
@@ -56,9 +56,19 @@ def test_one_node_listens_on_loopback() -> None:
 
 def test_an_address_is_configured_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PHALANX_ADDRESS", "203.0.113.0/24")
-    with pytest.raises(InputError) as caught:
-        node.own_address("n1", alone=False)
-    assert "PHALANX_ADDRESS" in caught.value.remedy
+    for alone in (False, None):
+        with pytest.raises(InputError) as caught:
+            node.own_address("n1", alone=alone)
+        assert "PHALANX_ADDRESS" in caught.value.remedy
+
+
+def test_a_cluster_that_is_on_loopback_stays_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PHALANX_ADDRESS", raising=False)
+    assert node.own_address("127.0.0.1:40123") == "127.0.0.1"
+    with pytest.raises(InputError):
+        node.own_address("127.0.0.1", alone=False)
+    monkeypatch.setenv("PHALANX_ADDRESS", "127.0.0.0/8")
+    assert node.own_address("elsewhere:40123") == "127.0.0.1"
 
 
 def test_without_ray_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,6 @@ def test_a_lost_seat_is_told_at_once(ask: Asking) -> None:
 def test_a_worker_ends_with_its_connection(tmp_path: Path) -> None:
     import msgspec
 
-    from phalanx.launch.cluster.seats import Meeting
     from phalanx.launch.launchers.launcher import WorkerCommand
 
     (tmp_path / "mark").touch()
@@ -76,17 +75,11 @@ def test_a_worker_ends_with_its_connection(tmp_path: Path) -> None:
         rank=0, machine="here", argv=["python", "-c", "import time; time.sleep(600)"], env={},
         cpus=[], threads=1, log="logs/rank-0.log",
     )  # fmt: skip
-    meeting = Meeting(address="127.0.0.1", port=1, members=["127.0.0.1"], ahead=0.0)
-    order = {
-        "worker": msgspec.json.encode(worker), "meeting": msgspec.json.encode(meeting), "key": "",
-        "several": False, "address": "127.0.0.1", "local": (0, 1), "threads": 1,
-        "cwd": str(tmp_path), "argument": "", "script": "", "project": {},
-    }  # fmt: skip
     with channel_pair() as (near, far):
         seat = WorkerSeat(0, "127.0.0.1", str(tmp_path), "mark")
         thread = threading.Thread(target=serve, args=(far, lambda: seat))
         thread.start()
-        pid = Asking(near)("start", order)
+        pid = Asking(near)("start", msgspec.json.encode(worker), str(tmp_path), {}, 0.0)
         os.kill(pid, 0)
         near.close()
         thread.join(20.0)
