@@ -70,6 +70,8 @@ class WorkerRequest(Struct, frozen=True, kw_only=True):
     tasks: list[TaskReport]
     key: str
     parent: int
+    gpu: str | None = None
+    """The one that Spark has given to this task."""
 
 
 class WorkerFigures(Struct, frozen=True, kw_only=True):

@@ -52,9 +52,11 @@ def work(batches: Iterator[Any], training: str, key: str, keras: bytes | None) -
             if mine.problem:
                 yield _row(rank, "failure", msgspec.json.encode(mine.problem))
             return
+        gpus = context.resources().get("gpu")
         worker = WorkerRequest(
-            training=request, rank=rank, folder=name, tasks=tasks, key=key, parent=os.getpid()
-        )
+            training=request, rank=rank, folder=name, tasks=tasks, key=key, parent=os.getpid(),
+            gpu=next(iter(gpus.addresses), None) if gpus else None,
+        )  # fmt: skip
         yield from _left(folder, rank, _run(worker, context.cpus()))
 
 

@@ -137,23 +137,40 @@ class KerasTrainee:
         from phalanx.adapters.keras.optimizers import read_state, rule_of
         from phalanx.adapters.keras.torch_backend import TorchGuest
         from phalanx.train.keras.seeds import KerasSeeds
+        from phalanx.train.keras.setup import check_clipping, check_options
         from phalanx.train.loop.assembly import build_worker
         from phalanx.train.start.environment import detect
 
         self._folder, self._done = Path(request.folder), 0
         self.model = keras_model(self._folder / KERAS)
+        environment = detect()
+        check_options(environment, self.model)
+        check_clipping(self.model.optimizer, environment)
         guest = self._guest = TorchGuest(self.model)
         self._rule = rule_of(self.model.optimizer, guest.variables, guest.parameters)
         read_state(self.model.optimizer, guest.variables, guest.parameters, self._rule)
         parts, loop = build_worker(
-            detect(), guest.module, self._rule, buffers="auto", loss="mean", trial=None,
+            environment, guest.module, self._rule, buffers="auto", loss="mean", trial=None,
             seeds=KerasSeeds(self.model),
         )  # fmt: skip
         self.run, self._steps = Run(parts, loop), parts.steps
+        self.run.keep(keras=self)
+        self._checked = environment.workers == 1
+
+    def state_dict(self) -> dict[str, int]:
+        """How far a schedule of the learning rate is."""
+        return {"steps": self._done}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self._done = int(state["steps"])
 
     def step(self, x: Tensor, y: Tensor) -> float:
         from phalanx.adapters.keras.optimizers import rate_of
+        from phalanx.train.keras.loss_check import check_loss
 
+        if not self._checked:
+            check_loss(self.model, [(x, y)])
+            self._checked = True
         self.model.reset_metrics()  # what it then says is of this batch alone
         self._guest.begin_epoch()
         with self._steps.ours:

@@ -71,7 +71,8 @@ def _train(request: WorkerRequest, folder: Path) -> None:
     if torch.cuda.is_available():
         before = [task.address for task in request.tasks[: request.rank]]
         local = before.count(request.tasks[request.rank].address)
-        os.environ[settings.DEVICE] = f"cuda:{local % torch.cuda.device_count()}"
+        gpu = request.gpu or str(local % torch.cuda.device_count())
+        os.environ[settings.DEVICE] = f"cuda:{gpu}"
     run_startup()
     figures, weights = train(request)
     if request.rank == 0:

@@ -44,7 +44,7 @@ class Silence:
         self._silent: dict[int, float] = {}
 
     def take(self, event: Event) -> None:
-        if isinstance(event, Joined):
+        if isinstance(event, Joined) and event.pid:  # another system's gives no signs of life
             self._names[event.rank] = f"worker {event.rank} on {event.machine}"
         if isinstance(event, WorkerLost):
             self._forget(event.worker)

@@ -7,6 +7,7 @@ import re
 import signal
 from pathlib import Path
 
+import msgspec
 import pytest
 from launch_support import Recorder, make_job, start_without_torch, write_script
 from test_event_tail import _finished, _joined
@@ -66,6 +67,14 @@ def test_nobody_waits_for_a_sign_of_those_who_are_done_or_lost(
     silence.take(_joined())
     silence.take(end)
     silence.take(Alive(rank=0))
+    clock.now = 2 * LIMIT
+    assert list(silence.news()) == []
+
+
+def test_processes_of_other_systems_give_no_signs_of_life() -> None:
+    clock = Clock()
+    silence = Silence(clock)
+    silence.take(msgspec.structs.replace(_joined(), pid=0))
     clock.now = 2 * LIMIT
     assert list(silence.news()) == []
 
