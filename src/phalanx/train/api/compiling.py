@@ -57,8 +57,8 @@ class Compiled:
     ) -> None:
         self._model, self._device, self._say, self._clock = model, device, say, clock
         self._plain = _call_of(model)
-        kind = "default" if mode == "auto" else mode
-        self._measures, self._mode = mode == "auto", kind
+        fastest = "reduce-overhead" if device.type == "cuda" else "default"
+        self._measures, self._mode = mode == "auto", fastest if mode == "auto" else mode
         self._backend = backend
         self._fast: Callable[..., Any] | None = None
         self._compiled: list[Shape] = []
@@ -72,12 +72,16 @@ class Compiled:
         self._cost = 0.0
         self._rehearsal: threading.Thread | None = None
 
-    def _make(self, model: nn.Module) -> Callable[..., Any]:
-        mode = self._mode if self._backend == "inductor" else None
+    def _make(self, model: nn.Module, mode: str) -> Callable[..., Any]:
         made: Callable[..., Any] = torch.compile(
-            _call_of(model), backend=self._backend, dynamic=False, mode=mode
-        )
+            _call_of(model), backend=self._backend, dynamic=False,
+            mode=mode if self._backend == "inductor" else None,
+        )  # fmt: skip
         return made
+
+    def _rehearse(self, twin: nn.Module) -> Callable[..., Any]:
+        """Without CUDA graphs, which only the thread that records them can use."""
+        return self._make(twin, "default")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         plain, model = self._plain, self._model
@@ -99,12 +103,12 @@ class Compiled:
             self._eager = self._timer.of_block()
             return plain(*args, **kwargs)
         if self._measures and self._rehearsal is None:
-            self._rehearsal = _rehearse(self._model, self._make, args, kwargs)
+            self._rehearsal = _rehearse(self._model, self._rehearse, args, kwargs)
         if self._rehearsal is not None and self._rehearsal.is_alive():
             return plain(*args, **kwargs)
         began = self._clock()
         try:
-            self._fast = self._fast or self._make(self._model)
+            self._fast = self._fast or self._make(self._model, self._mode)
             outputs = self._fast(*args, **kwargs)
         except Exception as error:  # whatever it cannot compile, it can run
             self._give_up(f"torch.compile failed ({type(error).__name__}); the model runs as it is")

@@ -22,6 +22,7 @@ from rich.console import Console
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.report.load import StudyData, load_run, load_study
 from phalanx.report.tables import print_table
+from phalanx.train.checkpoint.checkpoint_index import read_best
 
 OLD, NEW = "20250101-000000-train-allreduce", "20250102-000000-train-async"
 STUDY = "20250101-000000-study"
@@ -373,3 +374,27 @@ def test_what_a_script_does_to_its_data_is_preparation(shell: Shell) -> None:
     assert phases["prepare"] >= 0.5
     assert phases["read"] > 0 and phases["start"] > 0
     assert sum(value or 0 for value in phases.values()) <= answer.json["seconds"] + 1
+
+
+BEST_AT_THE_END = """
+import torch, phalanx
+from torch import nn
+
+model = nn.Linear(2, 2)
+run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
+run.save_best("score")
+data = torch.ones(8, 2), torch.zeros(8, dtype=torch.int64)
+for epoch in run.epochs(3):
+    for x, y in run.batches(data, batch=4):
+        run.backward(nn.functional.cross_entropy(model(x), y))
+        run.step()
+    run.log(score=[0.1, 0.2, 0.9][epoch])
+"""
+
+
+def test_a_checkpoint_is_not_called_the_best_for_what_a_later_epoch_reached(shell: Shell) -> None:
+    words = ("--strategy", "single", "--launcher", "inprocess", "--checkpoint-every", "2", "--json")
+    answer = shell("run", shell.script(BEST_AT_THE_END), *words)
+    best = read_best(RunPaths(shell.runs / answer.json["run"]).checkpoints)
+    assert best is not None
+    assert (best.number, best.value) == (1, 0.2)
