@@ -23,7 +23,7 @@ runpy.run_module("phalanx", run_name="__main__")
 
 
 def test_an_interrupt_while_loading_is_quiet(tmp_path: Path) -> None:
-    for name in ("typer", "phalanx.cli.main", "phalanx.cli.request.request"):
+    for name in ("typer", "phalanx.cli.main", "phalanx.cli.request.values"):
         code = INTERRUPTED.format(name=name)
         ended = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
