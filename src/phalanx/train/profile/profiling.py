@@ -60,8 +60,8 @@ class Profiling(Stopwatch):
         self._pass_ended: float | None = None
         self._evaluation = self._not_evaluated = 0.0
         """Seconds of an evaluation, and of those batches of it that were left out."""
-        self._of_pass = self._given = 0
-        """Samples of the script's pass, and those that it was given."""
+        self._of_pass = self._given = self._whole = 0
+        """Samples of the script's pass, and those of as many whole batches as it was given."""
         self._ended = False
 
     def watch(self, parts: WorkerParts) -> None:
@@ -105,7 +105,7 @@ class Profiling(Stopwatch):
 
     def received(self, asked: float, samples: int) -> None:
         super().received(asked, samples)
-        self._given += samples
+        self._given += max(samples, self._whole)  # a script counts batches, not their samples
         self.trial.received(samples, self.now() - asked)
         if self.trial.begins:
             self._readiness.begin()
@@ -135,7 +135,7 @@ class Profiling(Stopwatch):
 
     def begin_pass(self, samples: int, batch: int) -> None:
         self.leave_pause()
-        self._of_pass, self._given = samples, 0
+        self._of_pass, self._given, self._whole = samples, 0, batch
         self.trial.plan(batch, samples, least_samples(self._parts.trained.models))
 
     def end_pass(self) -> None:
