@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -13,6 +13,15 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from phalanx.core.errors import InputError, MachineError
+
+
+class Mirror(nn.Module):
+    """The variables of another library's model, under their names, which a checkpoint shows."""
+
+    frozen: list[nn.Parameter]
+    buffer_of: dict[int, Tensor]
+    refresh: Callable[[], None]
+    """Called before buffers are saved."""
 
 
 def as_models(models: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:

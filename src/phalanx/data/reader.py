@@ -106,6 +106,15 @@ class TensorReader(Reader):
         found = {t.device for t in self.tensors}
         return found.pop() if len(found) == 1 else None
 
+    def is_on(self, device: torch.device) -> bool:
+        """``device`` may leave open which of the GPUs it is."""
+        found = self.device
+        return (
+            found is not None
+            and found.type == device.type
+            and (device.index in (None, found.index))
+        )
+
     @property
     def moves(self) -> bool:
         """Whether batches would be the same on another device: a script's own augmentation may

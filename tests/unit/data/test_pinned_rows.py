@@ -92,6 +92,13 @@ def test_a_moved_reader_has_the_same_batches() -> None:
     assert torch.equal(moved.fetch(indices, 2)[0], reader.fetch(indices, 2)[0])
 
 
+def test_a_gpu_without_a_number_may_be_any() -> None:
+    reader = TensorReader([torch.empty(4, device="meta")])
+    assert reader.is_on(torch.device("meta")) and not reader.is_on(HOST)
+    mixed = TensorReader([torch.empty(4, device="meta"), torch.empty(4)])
+    assert not mixed.is_on(HOST)
+
+
 def test_only_known_augmentation_moves() -> None:
     x = torch.randn(4, 3, 8, 8)
     assert TensorReader([x], augment=crop_and_flip()).moves

@@ -7,13 +7,14 @@ the gradient. On Keras' torch backend the mirror is the variables themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from phalanx.adapters.torch_models import Mirror
 from phalanx.core.errors import InputError
 
 AVERAGED = {"moving_mean", "moving_variance"}
@@ -218,22 +219,13 @@ def _refuse_other(*args: Any, **kwargs: Any) -> None:
     )
 
 
-class _Mirror(nn.Module):
-    """Under the names of the Keras variables, which a checkpoint shows."""
-
-    frozen: list[nn.Parameter]
-    buffer_of: dict[int, Tensor]
-    refresh: Callable[[], None]
-    """Called before buffers are saved."""
-
-
 def _module_of(
     variables: Sequence[Any],
     parameters: Sequence[nn.Parameter],
     states: Sequence[tuple[Any, Tensor]],
     frozen: Sequence[Tensor],
-) -> _Mirror:
-    module = _Mirror()
+) -> Mirror:
+    module = Mirror()
     for variable, parameter in zip(variables, parameters, strict=True):
         module.register_parameter(_free_name(module, variable.path), parameter)
     module.frozen, module.buffer_of = [], {}

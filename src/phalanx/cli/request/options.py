@@ -137,10 +137,10 @@ PrecisionName = Annotated[
     str, typer.Option("--precision", metavar="NAME", help="auto, float32 or bfloat16.")
 ]
 CompileName = Annotated[
-    str, typer.Option("--compile", metavar="MODE", help="torch.compile: off, auto or its mode.")
+    str, typer.Option("--compile", metavar="MODE", help="off, auto or a mode of torch.compile.")
 ]
 DataOn = Annotated[
-    str, typer.Option(metavar="PLACE", help="Data of a GPU: auto (there if small), host or device.")
+    str, typer.Option(metavar="PLACE", help="Where a GPU's data are kept: auto, host or device.")
 ]
 Balance = Annotated[
     str, typer.Option(metavar="NAME", help="auto: batch shares follow measured speeds; or off.")

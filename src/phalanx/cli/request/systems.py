@@ -68,7 +68,9 @@ def read_framework(
     from phalanx.launch.frameworks.peer_environments import JAX_PACKAGES
 
     _refuse(ctx, "strategy", "its script synchronises the workers itself")
-    for option in ("slow", "rate", "precision", "compile", "balance", "checkpoint_every"):
+    for option in (
+        "slow", "rate", "precision", "compile", "data_on", "balance", "checkpoint_every",
+    ):  # fmt: skip
         _refuse(ctx, option, "only Phalanx's training loop supports it")
     if name != TENSORFLOW and roles is not None:
         raise InputError("--roles is for TensorFlow scripts only", "Leave it out.")

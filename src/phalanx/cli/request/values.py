@@ -159,6 +159,7 @@ def check_adopted(options: RunOptions) -> None:
         ("--batch", options.batch),
         ("--batch-per-worker", options.batch_per_worker),
         ("--precision", options.precision if options.precision != "float32" else None),
+        ("--data-on", options.data_on if options.data_on != "auto" else None),
     ):
         if value is not None:
             raise InputError(

@@ -30,7 +30,7 @@ def own_address(place: str, *, alone: bool | None = None) -> str:
     """
     if alone:
         return LOOPBACK
-    host, own = place.rpartition(":")[0].strip("[]") or place, own_addresses()
+    host, own = _host_of(place), own_addresses()
     said = os.environ.get(hosts.ADDRESS, "").strip()
     try:
         network = ipaddress.ip_network(said, strict=False) if said else None
@@ -47,6 +47,13 @@ def own_address(place: str, *, alone: bool | None = None) -> str:
         f"Set {hosts.ADDRESS} to the nodes' network, such as 10.0.0.0/24, in the environment of "
         "the cluster's processes.",
     )
+
+
+def _host_of(place: str) -> str:
+    """Without the port: of ``name:7077`` and ``[::1]:7077``, but not of ``::1``, which has none."""
+    if place.startswith("["):
+        return place[1:].partition("]")[0]
+    return place.partition(":")[0] if place.count(":") == 1 else place
 
 
 def port_of(address: str) -> int:

@@ -7,18 +7,17 @@ one. ``auto`` measures both, and keeps the faster.
 
 from __future__ import annotations
 
-import copy
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from phalanx.adapters.torch_models import Mirror
 from phalanx.core import words
 from phalanx.core.settings import CompileMode
-from phalanx.data.structure import map_tensors, tensors_in
+from phalanx.data.structure import tensors_in
 
 Say = Callable[[str], None]
 Shape = tuple[tuple[torch.Size, torch.dtype], ...]
@@ -34,7 +33,7 @@ def compile_models(
 ) -> None:
     """From here on each of ``models`` runs compiled where ``mode`` says so."""
     for model in models:
-        if hasattr(model, "refresh"):  # the mirror of another library's model
+        if isinstance(model, Mirror):
             say("--compile is for PyTorch models; Keras has model.compile(jit_compile=True)")
         elif model._compiled_call_impl is not None or hasattr(model, "_orig_mod"):
             say("--compile leaves the model as it is: the script compiles it")
@@ -69,19 +68,16 @@ class Compiled:
         """Whether nothing is compiled any more."""
         self._timer = _Timer(device, clock)
         self._eager: float | None = None
+        self._began: float | None = None
         self._cost = 0.0
-        self._rehearsal: threading.Thread | None = None
+        """Of the first compiled step, which compiles: since when, and how long it took."""
 
-    def _make(self, model: nn.Module, mode: str) -> Callable[..., Any]:
+    def _make(self) -> Callable[..., Any]:
+        mode = self._mode if self._backend == "inductor" else None
         made: Callable[..., Any] = torch.compile(
-            _call_of(model), backend=self._backend, dynamic=False,
-            mode=mode if self._backend == "inductor" else None,
-        )  # fmt: skip
+            self._plain, backend=self._backend, dynamic=False, mode=mode
+        )
         return made
-
-    def _rehearse(self, twin: nn.Module) -> Callable[..., Any]:
-        """Without CUDA graphs, which only the thread that records them can use."""
-        return self._make(twin, "default")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         plain, model = self._plain, self._model
@@ -102,24 +98,21 @@ class Compiled:
         if self._measures and self._eager is None:
             self._eager = self._timer.of_block()
             return plain(*args, **kwargs)
-        if self._measures and self._rehearsal is None:
-            self._rehearsal = _rehearse(self._model, self._rehearse, args, kwargs)
-        if self._rehearsal is not None and self._rehearsal.is_alive():
-            return plain(*args, **kwargs)
-        began = self._clock()
+        self._began = self._clock()
         try:
-            self._fast = self._fast or self._make(self._model, self._mode)
+            self._fast = self._fast or self._make()
             outputs = self._fast(*args, **kwargs)
         except Exception as error:  # whatever it cannot compile, it can run
             self._give_up(f"torch.compile failed ({type(error).__name__}); the model runs as it is")
             return plain(*args, **kwargs)
-        self._cost += self._clock() - began
         self._compiled.append(shape)
         self._timer.restart()
         return outputs
 
     def _run(self, args: Any, kwargs: Any) -> Any:
         assert self._fast is not None
+        if self._began is not None:  # with the backward pass, which is compiled when it comes
+            self._cost, self._began = self._clock() - self._began, None
         if self._mode == "reduce-overhead":
             torch.compiler.cudagraph_mark_step_begin()
         if self._eager is not None and self._measures:
@@ -166,27 +159,6 @@ class _Timer:
         return None
 
 
-def _rehearse(model: nn.Module, make: Any, args: Any, kwargs: Any) -> threading.Thread:
-    """Compiles a copy beside the training: what is made is kept on the disk, and found again."""
-    autocasts = torch.is_autocast_enabled(_kind(args, kwargs))
-    kind, dtype = _kind(args, kwargs), torch.get_autocast_dtype(_kind(args, kwargs))
-    inputs = map_tensors([args, kwargs], lambda t: t.detach().clone())
-
-    def work() -> None:
-        try:
-            twin = copy.deepcopy(model)
-            with torch.autocast(kind, dtype=dtype, enabled=autocasts):
-                outputs = make(twin)(*inputs[0], **inputs[1])
-            total = [t.float().sum() for t in tensors_in(outputs) if t.requires_grad]
-            torch.stack(total).sum().backward()
-        except Exception:  # the training itself will find out, and say it
-            return
-
-    thread = threading.Thread(target=work, name="phalanx-compile", daemon=True)
-    thread.start()
-    return thread
-
-
 def _call_of(model: nn.Module) -> Callable[..., Any]:
     """What goes around this class; a function of ours, because torch's own is passed over."""
 
@@ -194,8 +166,3 @@ def _call_of(model: nn.Module) -> Callable[..., Any]:
         return model._call_impl(*args, **kwargs)
 
     return call
-
-
-def _kind(args: Any, kwargs: Any) -> str:
-    first: Tensor | None = next(tensors_in([args, kwargs]), None)
-    return "cpu" if first is None else first.device.type

@@ -99,7 +99,7 @@ def fit(
     hold out, or data of its own. ``best`` names the figure by which the best weights are kept
     (``"test_accuracy"``); training stops after ``patience`` epochs without a better one. Without
     ``loss`` the model's outputs have to have one. ``forward(model, batch)`` returns outputs and
-    targets, where batches are unusual. Any worker count, any strategy, same arguments.
+    targets, where batches are unusual. Any workers, any strategy; ``compile`` as ``--compile``.
     """
     loss = loss or own_loss
     _check(batch, accumulate, clip, patience, metrics or {}, compile)

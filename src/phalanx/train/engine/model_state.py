@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from phalanx.adapters.torch_models import Mirror
 from phalanx.sync.arena.arena import Arena
 from phalanx.sync.state.model_buffers import SharedBuffers
 from phalanx.sync.state.optimizer_state import State, copies
@@ -181,8 +182,8 @@ class SharedModelState(ModelState):
 def _refresh(models: Sequence[nn.Module]) -> None:
     """A mirror of another library's model reads the buffers that it does not share memory with."""
     for model in models:
-        if refresh := getattr(model, "refresh", None):
-            refresh()
+        if isinstance(model, Mirror):
+            model.refresh()
 
 
 def _part_of(state: State, prefix: str) -> State:

@@ -130,11 +130,11 @@ def loaded(
     reader, cuda = current.reader, device.type == "cuda"
     tensors = reader if isinstance(reader, TensorReader) else None
     plain = tensors is not None and not tensors.augmented
-    there = tensors is not None and cuda and tensors.device == device
+    there = tensors is not None and cuda and tensors.is_on(device)
     if there and plain:  # the whole order goes there once, instead of batch by batch
         current = replace(current, order=sent(cast("Tensor", current.order), device))
     orders = ((lease, current.indices(lease)) for lease in found)
-    if tensors is not None and plain and cuda and ahead and tensors.device == HOST:
+    if tensors is not None and plain and cuda and ahead and tensors.is_on(HOST):
         from phalanx.data.pinned_rows import CudaCopies, batches_ahead
 
         ready = batches_ahead(tensors, orders, CudaCopies(device), ahead)

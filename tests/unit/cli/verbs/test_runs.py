@@ -380,7 +380,11 @@ BEST_AT_THE_END = """
 import torch, phalanx
 from torch import nn
 
-model = nn.Linear(2, 2)
+class Model(nn.Linear):
+    def refresh(self):
+        raise SystemExit("a method of the script's own")
+
+model = Model(2, 2)
 run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
 run.save_best("score")
 data = torch.ones(8, 2), torch.zeros(8, dtype=torch.int64)

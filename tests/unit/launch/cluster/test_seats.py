@@ -71,6 +71,13 @@ def test_a_cluster_that_is_on_loopback_stays_there(monkeypatch: pytest.MonkeyPat
     assert node.own_address("elsewhere:40123") == "127.0.0.1"
 
 
+@pytest.mark.parametrize("place", ["::1", "[::1]:7077"])
+def test_an_address_with_colons_is_not_cut(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PHALANX_ADDRESS", raising=False)
+    monkeypatch.setattr(node, "own_addresses", lambda: ["::1"])
+    assert node.own_address(place) == "::1"
+
+
 def test_without_ray_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError) as caught:
