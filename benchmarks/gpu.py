@@ -8,115 +8,147 @@ part of it: ``train_x`` and ``test_x`` as bytes, ``train_y``, ``test_y``.
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import torch
-from examples.cifar_resnet import make_model
-from torch import Tensor, nn
 
-import phalanx
-from benchmarks.harness import ROOT, alternate, report, spread
-from benchmarks.whole_runs import Failed, run_phalanx
+from benchmarks.harness import ROOT, report, spread
+from benchmarks.whole_runs import Failed, forget, run_phalanx
 
-BATCH, STEPS = 128, 60
 STRATEGIES = ("allreduce", "async", "switch:at=0.5")
-GPU = torch.device("cuda:0")
 LIMIT = 900.0
-Data = tuple[Tensor, Tensor]
 
 
 def main(words: Sequence[str] = ()) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks gpu", description=__doc__)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--workers", default="1,4", help="numbers of workers, by commas")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=12, help="epochs of each training of fit")
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--cases", help=f"of {'; '.join(CASES)}, with ; between")
     parser.add_argument("--data", default="cifar-10", metavar="cifar-10|made|FILE")
-    parser.add_argument("--only", choices=("fit", "runs"))
+    parser.add_argument("--only", choices=("fit", "checkpoints", "cifar", "runs"))
     asked = parser.parse_args(words)
     if not torch.cuda.is_available():
         raise SystemExit("no GPU here")
-    if asked.only != "runs":
-        fit_overhead(asked.rounds)
-    if asked.only != "fit":
+    if asked.only in (None, "fit"):
+        cases = asked.cases.split(";") if asked.cases else list(CASES)
+        fit_table(asked.models.split(","), cases, asked.rounds)
+    if asked.only in (None, "checkpoints"):
+        checkpoints(2, asked.rounds)
+    if asked.only in (None, "cifar"):
+        cifar(asked.epochs)
+    if asked.only in (None, "runs"):
         for workers in map(int, asked.workers.split(",")):
             runs(workers, asked.epochs, asked.data)
 
 
 # -- what fit costs --------------------------------------------------------------------------
 
-
-def fit_overhead(rounds: int) -> None:
-    """Alternated, in one process; every block is a training of ``STEPS`` steps."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(STEPS * BATCH, 3, 32, 32, generator=generator)
-    y = torch.randint(0, 10, (STEPS * BATCH,), generator=generator)
-    there = x.to(GPU), y.to(GPU)
-    model = make_model().to(GPU)
-    first = {name: value.clone() for name, value in model.state_dict().items()}
-    blocks: dict[str, Callable[[], float]] = {
-        "bare": lambda: _timed(_bare, model, first, there),
-        "fit": lambda: _timed(_fit, model, first, there),
-        "fit from the host": lambda: _timed(_fit, model, first, (x, y)),
-    }
-    found = alternate(blocks, rounds)
-    for name, seconds in found.items():
-        report(f"cifar_resnet on a GPU, {name}, ms a step", **spread([s * 1e3 for s in seconds]))
-    for name in ("fit", "fit from the host"):
-        ratios = [a / b for a, b in zip(found[name], found["bare"], strict=True)]
-        report(f"cifar_resnet on a GPU, {name} / bare loop", bar="<= 1.03", **spread(ratios))
+MODELS = {"resnet": "float32", "conv": "bfloat16", "transformer": "bfloat16"}
+CASES: dict[str, tuple[list[str], list[str], float]] = {
+    # Options of ``phalanx run``, those of the script, and the bar.
+    "data on the GPU": ([], ["--data", "device"], 0.97),
+    "data on the host": (["--data-on", "host"], ["--data", "host"], 0.97),
+    "data copied once": ([], ["--data", "host"], 0.97),
+    "compiled": (["--compile", "reduce-overhead"], ["--data", "device", "--compiled"], 0.97),
+    "compiled, auto": (["--compile", "auto"], ["--data", "device", "--compiled"], 0.95),
+    "DataLoader": ([], ["--data", "loader"], 0.97),
+}
 
 
-def _timed(
-    train: Callable[[nn.Module, Data], None],
-    model: nn.Module,
-    first: dict[str, Tensor],
-    data: Data,
-) -> float:
-    model.load_state_dict(first)
-    model.train()
-    torch.cuda.synchronize(GPU)
-    began = time.perf_counter()
-    train(model, data)
-    torch.cuda.synchronize(GPU)
-    return (time.perf_counter() - began) / STEPS
+def fit_table(models: Sequence[str], cases: Sequence[str], epochs: int) -> None:
+    """Speed of ``fit`` against that of a careful loop, in one process, epoch by epoch in turn."""
+    script = ROOT / "benchmarks" / "scripts" / "gpu_fit.py"
+    with tempfile.TemporaryDirectory() as name:
+        folder, out = Path(name), Path(name) / "seconds.json"
+        pool = _pool(folder)
+        for model in models:
+            for case in cases:
+                options, words, bar = CASES[case]
+                command = ["run", str(script), "--pool", str(pool), "--workers", "1", *options]
+                command += ["--precision", MODELS[model], "--"]
+                command += [model, *words, "--epochs", str(epochs), "--out", str(out)]
+                _ratios(f"{model} on a GPU, {case}", command, folder, out, bar)
 
 
-def _bare(model: nn.Module, data: Data) -> None:
-    """What a careful loop does: nothing in it waits for the GPU before the end."""
-    x, y = data
-    loss, optimizer = nn.CrossEntropyLoss(), _optimizer(model)
-    total, correct = torch.zeros((), device=GPU), torch.zeros((), device=GPU)
-    order = torch.randperm(len(x)).to(GPU)
-    for start in range(0, len(x), BATCH):
-        chosen = order[start : start + BATCH]
-        features, targets = x[chosen], y[chosen]
-        optimizer.zero_grad()
-        outputs = model(features)
-        error = loss(outputs, targets)
-        error.backward()
-        optimizer.step()
-        total += error.detach() * len(chosen)
-        correct += (outputs.argmax(1) == targets).sum()
-    float(total), float(correct)
+def _ratios(name: str, command: list[str], folder: Path, out: Path, bar: float) -> None:
+    out.unlink(missing_ok=True)
+    try:
+        found = run_phalanx(command, folder / "runs", LIMIT, {"CUDA_VISIBLE_DEVICES": "0"})
+    except Failed as error:
+        report(name, failed=str(error))
+        return
+    seconds = json.loads(out.read_text())
+    bare = median(seconds["bare"])
+    speeds = spread([bare / s for s in seconds["fit"]])
+    unlooked = bare / median(seconds["unlooked"])
+    said = [note for note in found.get("notes", []) if "compil" in note or "copied" in note]
+    report(
+        f"{name}: speed of fit / that of a loop", bar=f">= {bar}", **speeds, bare_seconds=bare,
+        without_finite_check=unlooked, notes=said,
+    )  # fmt: skip
 
 
-def _fit(model: nn.Module, data: Data) -> None:
-    phalanx.fit(
-        model,
-        optimizer=_optimizer(model),
-        loss=nn.CrossEntropyLoss(),
-        train=data,
-        epochs=1,
-        batch=BATCH,
-    )
+def _pool(folder: Path) -> Path:
+    pool = folder / "pool.yaml"
+    pool.write_text("machines:\n  here: {host: here, gpus: 1}\n")
+    return pool
 
 
-def _optimizer(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+def checkpoints(rounds: int, epochs: int) -> None:
+    """Every epoch of the transformer against none at all, alternated."""
+    script = ROOT / "benchmarks" / "scripts" / "gpu_fit.py"
+    found: dict[str, list[float]] = {"1": [], "0": []}
+    with tempfile.TemporaryDirectory() as name:
+        folder, out = Path(name), Path(name) / "seconds.json"
+        for _ in range(rounds):
+            for every, seconds in found.items():
+                command = ["run", str(script), "--pool", str(_pool(folder)), "--workers", "1"]
+                command += ["--precision", "bfloat16", "--checkpoint-every", every, "--"]
+                command += ["transformer", "--data", "device", "--alone", "--out", str(out)]
+                command += ["--epochs", str(epochs)]
+                run_phalanx(command, folder / "runs", LIMIT, {"CUDA_VISIBLE_DEVICES": "0"})
+                seconds += json.loads(out.read_text())["fit"]
+                forget(folder / "runs")
+    name = "transformer on a GPU, a checkpoint every epoch / none, seconds of an epoch"
+    base = median(found["0"])
+    report(name, bar="<= 1.01", **spread([s / base for s in found["1"]]), seconds=base)
+
+
+def cifar(epochs: int) -> None:
+    """``examples/cifar_resnet.py`` against a script that was tuned by hand: epochs a second."""
+    example = ROOT / "examples" / "cifar_resnet.py"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for compiled in (False, True):
+            words = ["--compiled"] if compiled else []
+            peer = [sys.executable, "-m", "benchmarks.peers.cifar_by_hand", "--epochs", str(epochs)]
+            ended = subprocess.run(
+                [*peer, *words], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT
+            )
+            if ended.returncode:
+                report("cifar_resnet by hand", failed=ended.stderr[-300:])
+                continue
+            hand = median(json.loads(ended.stdout.splitlines()[-1])["epochs"][1:])
+            command = ["run", str(example), "--pool", str(_pool(folder)), "--workers", "1"]
+            command += ["--epochs", str(epochs), "--compile", "auto" if compiled else "off"]
+            found = run_phalanx(command, folder / "runs", LIMIT, {"CUDA_VISIBLE_DEVICES": "0"})
+            ends = [row["seconds"] for row in found["history"]]
+            ours = median(after - before for before, after in pairwise(ends))
+            kind = "compiled" if compiled else "as it is"
+            report(
+                f"cifar_resnet on a GPU, {kind}: epochs a second / those of a script by hand",
+                ratio=hand / ours, epochs_per_second=1 / ours, by_hand=1 / hand,
+                accuracy=found["test_accuracy"], notes=found.get("notes", []),
+            )  # fmt: skip
 
 
 # -- whole runs ------------------------------------------------------------------------------
@@ -151,8 +183,7 @@ def runs(workers: int, epochs: int, data: str) -> None:
             file = "" if data == "made" else str(Path(data).resolve())
             script = folder / "cifar_resnet.py"
             script.write_text(STAND_IN.format(file=file, script=str(example)))
-        pool = folder / "pool.yaml"
-        pool.write_text("machines:\n  here: {host: here, gpus: 1}\n")
+        pool = _pool(folder)
         for strategy in STRATEGIES if workers > 1 else ("single",):
             words = [
                 *("run", str(script), "--strategy", strategy, "--pool", str(pool)),

@@ -138,6 +138,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_epochs: int = 0
     """A checkpoint every so many epochs; 0 is none."""
     checkpoint_minutes: float | None = None
+    checkpoint_gap: float = 0.0
+    """Seconds: after an epoch none is taken if the last one is younger; the last epoch's always."""
     keep: int = 3
     """How many checkpoints are kept, besides the best."""
     second_copy: bool = False

@@ -88,6 +88,7 @@ def make_choice(
         read_probe(options.pool) if options.pool else None,
         workers=options.workers,
         checkpoints=job.epochs // every if every else 0,
+        gap=request.checkpoints.gap,
         factors=learn_factors(outcomes_of(runs)),
     )
     losses = losses_of(runs, request.script, request.words)

@@ -24,7 +24,7 @@ MaxAccuracyLoss = typer.Option(
 Quick = typer.Option("--quick", help="Measure only here; scale to other machines by pool probe.")
 
 
-@o.expanded(*NOT_HERE, checkpoint_every="1")
+@o.expanded(*NOT_HERE, checkpoint_every="auto")
 def plan(
     ctx: typer.Context,
     script: o.Script,

@@ -122,6 +122,7 @@ class Request:
             slow=speeds_of(self.slow, plan.workers),
             rate=self.rate,
             checkpoint_epochs=self.checkpoints.epochs,
+            checkpoint_gap=self.checkpoints.gap,
             checkpoint_minutes=self.checkpoints.minutes,
             keep=self.checkpoints.keep,
             module=self.module,

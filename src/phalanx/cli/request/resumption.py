@@ -74,6 +74,7 @@ class ResumeOptions:
             found["keep"] = times.keep
             if self.checkpoint_every is not None:
                 found |= {"checkpoint_epochs": times.epochs, "checkpoint_minutes": times.minutes}
+                found["checkpoint_gap"] = times.gap
         return found
 
 

@@ -29,6 +29,8 @@ class CheckpointTimes:
     epochs: int = 0
     minutes: float | None = None
     keep: int = 3
+    gap: float = 0.0
+    """Seconds from one that is taken after an epoch to the next."""
 
 
 def read_size(option: str, text: str | None) -> int | None:
@@ -99,10 +101,11 @@ def read_duration(
 
 
 def read_checkpoints(text: str, keep: int) -> CheckpointTimes:
-    """``1`` (epochs), ``10min``, or both with a comma between."""
+    """``auto``, ``1`` (epochs), ``10min``, or both with a comma between."""
+    automatic = text.strip() == "auto"
     epochs: int | None = None
     minutes: float | None = None
-    for part in text.split(","):
+    for part in ("1" if automatic else text).split(","):
         number, unit = _split("--checkpoint-every", part, _EVERY_EXAMPLE)
         if unit in MINUTES:
             _once(minutes, "a time", text)
@@ -118,10 +121,11 @@ def read_checkpoints(text: str, keep: int) -> CheckpointTimes:
         raise InputError(
             f"--keep must be at least 1, not {keep}", "For no checkpoints: --checkpoint-every 0"
         )
-    return CheckpointTimes(epochs or 0, minutes, keep)
+    return CheckpointTimes(epochs or 0, minutes, keep, AUTOMATIC_GAP if automatic else 0.0)
 
 
-_EVERY_EXAMPLE = "For example: --checkpoint-every 1 (epochs), 10min, or 1,10min; 0 for none"
+AUTOMATIC_GAP = 20.0
+_EVERY_EXAMPLE = "For example: --checkpoint-every auto, 1 (epochs), 10min or 1,10min; 0 for none"
 
 
 def _split(option: str, text: str, example: str) -> tuple[float, str]:

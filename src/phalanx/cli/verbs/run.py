@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from phalanx.launch.run.controller import RunOutcome
 
 
-@o.expanded("repeat", checkpoint_every="1")
+@o.expanded("repeat", checkpoint_every="auto")
 def run(
     ctx: typer.Context,
     script: o.Script,

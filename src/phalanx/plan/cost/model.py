@@ -41,12 +41,15 @@ class CostModel:
         *,
         workers: int | None = None,
         checkpoints: int | None = None,
+        gap: float = 0.0,
         factors: Mapping[tuple[str, str], float] | None = None,
     ) -> None:
         self.job, self.probe, self.network = job, probe, Network(probe)
         self.asked_workers, self._factors = workers, factors or {}
         self._teams: dict[tuple[tuple[str, ...], int | None], SelectedWorkers] = {}
         self._checkpoints = job.epochs if checkpoints is None else checkpoints
+        self._gap = gap
+        """Seconds from one checkpoint to the next, at least."""
 
     def predict(
         self, machines: Sequence[Machine], strategy: str, *, exact: bool = True
@@ -101,7 +104,7 @@ class CostModel:
         return list(zip(spec.phases, shares, strict=True))
 
     def _besides(
-        self, team: SelectedWorkers, spec: Spec, remote: bool
+        self, team: SelectedWorkers, spec: Spec, remote: bool, training: float
     ) -> tuple[float, float, float]:
         """Start-up, evaluations and checkpoints of the whole run."""
         costs = [member.costs for member in team.members]
@@ -109,7 +112,10 @@ class CostModel:
         # Apart, the first to arrive evaluates and the others go on.
         each = max if spec.phases[-1].traits.lockstep else min
         evaluating = self.job.epochs * each(c.evaluate for c in costs) / len(costs)
-        return start, evaluating, self._checkpoints * self.job.state_bytes / DISK_SPEED
+        saved: float = self._checkpoints
+        if self._gap:
+            saved = min(saved, 1 + training / self._gap)
+        return start, evaluating, saved * self.job.state_bytes / DISK_SPEED
 
     def _assembled(
         self,
@@ -123,7 +129,7 @@ class CostModel:
         step = sum(cost.seconds * part for cost, part in phases) * self.factor(names, spec.text)
         error = combined(*((cost.seconds * part, cost.error) for cost, part in phases))
         remote = not all(machine.is_here for machine in machines)
-        start, evaluating, saving = self._besides(team, spec, remote)
+        start, evaluating, saving = self._besides(team, spec, remote, step * job.steps)
         parts = [(step * job.steps, error)]
         parts += [(s, OTHER_ERROR) for s in (start, evaluating + saving)]
         whole = Interval.around(sum(s for s, _ in parts), combined(*parts))

@@ -121,9 +121,20 @@ class Checkpointer:
 
     def after_pass(self, current: Pass) -> None:
         every = self._settings.checkpoint_epochs
-        if self._writer is not None and every and (current.epoch + 1) % every == 0:
-            self.save(current)
-            self._after_epoch = self._stopwatch.epoch
+        if self._writer is None or not every or (current.epoch + 1) % every:
+            return
+        if self._may_wait(current):
+            old = self._timer.age >= self._settings.checkpoint_gap
+            if not self._trained.engine.first_decides(old):
+                return
+        self.save(current)
+        self._after_epoch = self._stopwatch.epoch
+
+    def _may_wait(self, current: Pass) -> bool:
+        """Not the last one, nor one that may be marked as the best."""
+        last, watched = self._schedule.epochs, self._trained.best.name
+        gap = self._settings.checkpoint_gap
+        return gap > 0 and watched is None and last is not None and current.epoch + 1 < last
 
     def save(self, current: Pass) -> None:
         """Copy the state now, write it beside the training. Collective."""

@@ -43,7 +43,12 @@ class CheckpointTimer:
         self._saved_at = time.monotonic()
 
     def is_due(self) -> bool:
-        return self._seconds is not None and time.monotonic() - self._saved_at >= self._seconds
+        return self._seconds is not None and self.age >= self._seconds
+
+    @property
+    def age(self) -> float:
+        """Seconds since the last one, or since the training began."""
+        return time.monotonic() - self._saved_at
 
     def saved(self) -> None:
         self._saved_at = time.monotonic()

@@ -78,6 +78,10 @@ class Engine:
     def barrier(self) -> None:
         pass
 
+    def first_decides(self, mine: bool) -> bool:
+        """What the first worker decides, for all. Collective, between steps."""
+        return mine
+
     def gather(self, mine: bytes | None) -> list[bytes]:
         """What each worker gives, by rank, without those who give ``None``. Collective."""
         return [] if mine is None else [mine]

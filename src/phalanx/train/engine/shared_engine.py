@@ -144,6 +144,12 @@ class SharedEngine(Engine):
     def barrier(self) -> None:
         self._arena.barrier()
 
+    def first_decides(self, mine: bool) -> bool:
+        self.rest()
+        self.meet(intents.SAVE)
+        ((decided,),) = self.gather(bytes([mine]) if self.rank == 0 else None)
+        return bool(decided)
+
     def gather(self, mine: bytes | None) -> list[bytes]:
         if self._gathering is None:
             self._gathering = Gathering(self._arena)
