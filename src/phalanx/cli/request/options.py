@@ -167,7 +167,7 @@ Rate = Annotated[
     str | None, typer.Option(metavar="RATE", help="Emulate a slower link, such as 100mbit.")
 ]
 CheckpointEvery = Annotated[
-    str, typer.Option(metavar="N", help="Save every N epochs, or 10min, or both: 1,10min; auto: epochs, 20 s apart.")
+    str, typer.Option(metavar="N", help="Every N epochs, 10min, both (1,10min); auto: 20 s apart.")
 ]
 Keep = Annotated[
     int, typer.Option(metavar="N", help="How many checkpoints to keep, besides the best.")

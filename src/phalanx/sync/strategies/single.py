@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 import torch
+from torch import Tensor
 
 from phalanx.sync.arena.clock import Clock
 from phalanx.sync.state.gradient_values import are_finite
@@ -20,6 +24,9 @@ from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.shard_optimizer import discover_slots, is_elementwise
 from phalanx.sync.strategies.strategy import Timing
 
+if TYPE_CHECKING:
+    from phalanx.sync.state.device_skips import DeviceSkips
+
 
 class Single:
     """What every strategy becomes when there is only one worker."""
@@ -29,9 +36,7 @@ class Single:
 
     def exchange(self, scale: float, clip: float | None = None) -> Timing:
         """Gradients are multiplied by ``scale`` first."""
-        ready = self._clock.now()
-        parameters = [p for g in self._optimizer.param_groups for p in g["params"]]
-        gradients = [g for p in parameters if (g := get_grad(p)) is not None]
+        ready, (parameters, gradients) = self._clock.now(), self._gradients()
         finite = are_finite(gradients)
         if scale != 1.0 and finite:
             torch._foreach_mul_(gradients, scale)
@@ -39,9 +44,64 @@ class Single:
             torch.nn.utils.clip_grad_norm_(parameters, clip)
         if finite:
             self._optimizer.step()
-        for parameter in parameters:  # zero_grad, without its wrappers
-            set_grad(parameter, None)
+        _drop(parameters)
         return Timing(update=self._clock.now() - ready, refused=None if finite else (0,))
+
+    def _gradients(self) -> tuple[list[Tensor], list[Tensor]]:
+        parameters = [p for g in self._optimizer.param_groups for p in g["params"]]
+        return parameters, [g for p in parameters if (g := get_grad(p)) is not None]
+
+
+class Unwatched(Single):
+    """On a GPU that skips steps by itself: of a step the host hears some steps later."""
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, clock: Clock, say: Callable[[str], None]
+    ) -> None:
+        super().__init__(optimizer, clock)
+        self._say = say
+        self._skips: DeviceSkips | None = None
+        self._tried = False
+
+    def exchange(self, scale: float, clip: float | None = None) -> Timing:
+        ready, (parameters, gradients) = self._clock.now(), self._gradients()
+        if not self._tried and gradients:
+            self._begin(gradients)
+        if self._skips is None:
+            return super().exchange(scale, clip)
+        if gradients and self._skips.serves:
+            self._skips.step(gradients, scale, clip)
+            _drop(parameters)
+        else:
+            self._skips.add(super().exchange(scale, clip).refused is not None)
+        skipped = self._skips.verdict()
+        refused = (0,) if skipped else None
+        return Timing(update=self._clock.now() - ready, refused=refused, judged=skipped is not None)
+
+    def _begin(self, gradients: list[Tensor]) -> None:
+        self._tried, device = True, gradients[0].device
+        if device.type != "cuda" or any(g.device != device for g in gradients):
+            return
+        from phalanx.sync.state.device_skips import CudaFlags, DeviceSkips, make_fused
+
+        fused = make_fused(self._optimizer, gradients)
+        if fused is False:
+            return
+        self._skips = DeviceSkips(self._optimizer, CudaFlags(device))
+        if fused:
+            name = type(self._optimizer).__name__
+            self._say(f"{name} runs fused, in one kernel (as the script has it: foreach=True)")
+
+    def settle(self) -> list[Timing]:
+        """Of the steps that were not judged yet, in their order."""
+        skipped = self._skips.settle() if self._skips is not None else []
+        return [Timing(refused=(0,) if each else None) for each in skipped]
+
+
+def _drop(parameters: list[Tensor]) -> None:
+    """``zero_grad``, without its wrappers."""
+    for parameter in parameters:
+        set_grad(parameter, None)
 
 
 def export_alone(replica: Replica, device: torch.device) -> State:

@@ -61,6 +61,10 @@ def unpack(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     return value
 
 
+IMPLEMENTATION = ("foreach", "fused")
+"""What suits a machine, and is not part of a training."""
+
+
 def groups_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     """The options of each parameter group, which schedulers change."""
     return [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
@@ -69,6 +73,8 @@ def groups_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
 def restore_groups(optimizer: torch.optim.Optimizer, saved: list[dict[str, Any]]) -> None:
     for group, values in zip(optimizer.param_groups, saved, strict=False):
         for name, value in values.items():
+            if name in IMPLEMENTATION:
+                continue
             if name in group:
                 group[name] = tuple(value) if isinstance(group[name], tuple) else value
             elif name == "initial_lr":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -10,7 +10,7 @@ from phalanx.rules.ledger import Lease
 from phalanx.sync.arena.arena import Arena
 from phalanx.sync.arena.clock import Clock
 from phalanx.sync.state.model_buffers import SharedBuffers
-from phalanx.sync.strategies.single import Single
+from phalanx.sync.strategies.single import Single, Unwatched
 from phalanx.sync.strategies.strategy import Timing
 from phalanx.train.control import rendezvous as intents
 from phalanx.train.control.control import Control
@@ -30,7 +30,12 @@ class Exchange:
         emulation: SpeedEmulation | None = None,
     ) -> None:
         self._alone = [Single(o, clock) for o in optimizers]
-        self._emulation = emulation
+        self._clock, self._emulation = clock, emulation
+        self._unwatched: Unwatched | None = None
+
+    def skip_on_device(self, optimizer: torch.optim.Optimizer, say: Callable[[str], None]) -> None:
+        """The one ``optimizer`` may learn later that a step was skipped."""
+        self._unwatched = Unwatched(optimizer, self._clock, say)
 
     def received(self, lease: Lease) -> None:
         """These samples are about to go through the model."""
@@ -44,10 +49,17 @@ class Exchange:
         """What the gradients of each optimizer are multiplied by when they are exchanged."""
 
     def step(
-        self, index: int, scale: float, weight: float, clip: float | None, *, agreed: bool = False
-    ) -> Timing:
-        """Of optimizer ``index``; ``agreed`` if all that take part have the agreed gradient."""
-        return self._alone[index].exchange(scale, clip)
+        self, index: int, scale: float, weight: float, clip: float | None, *,
+        agreed: bool = False, judge: bool = False,
+    ) -> Timing:  # fmt: skip
+        """Of optimizer ``index``; ``agreed`` if all that take part have the agreed gradient,
+        ``judge`` if it has to be known at once whether the step was refused."""
+        alone = self._alone[index] if judge or self._unwatched is None else self._unwatched
+        return alone.exchange(scale, clip)
+
+    def settle(self) -> list[Timing]:
+        """Of the steps that were not judged yet."""
+        return [] if self._unwatched is None else self._unwatched.settle()
 
     def share_gradients(self, index: int, scale: float, weight: float) -> None:
         """Every worker that steps together gets the agreed gradient. Collective."""
@@ -72,6 +84,7 @@ class SharedExchange(Exchange):
         written: WrittenWeights,
     ) -> None:
         self._arena, self._clock, self._work = arena, clock, emulation.work
+        self._unwatched = None
         emulation.lockstep = lambda: phases.current.lockstep
         self._control, self._phases = control, phases
         self._leases, self._buffers, self._written = leases, buffers, written
@@ -93,8 +106,9 @@ class SharedExchange(Exchange):
             replica.scale.value = scale
 
     def step(
-        self, index: int, scale: float, weight: float, clip: float | None, *, agreed: bool = False
-    ) -> Timing:
+        self, index: int, scale: float, weight: float, clip: float | None, *,
+        agreed: bool = False, judge: bool = False,
+    ) -> Timing:  # fmt: skip
         active, replica = self._phases.current, self._phases.replicas[index]
         strategy = active.strategies[index]
         self._written.follow(index)

@@ -80,7 +80,8 @@ class Scaling:
         self._nonfinite.scale = 1.0 if scaler is None else scaler.get_scale()
         if scaler is not None:
             _tell(scaler, self._optimizers[index], timing.refused is not None)
-        self._nonfinite.stepped(index, timing)
+        if timing.judged:
+            self._nonfinite.stepped(index, timing)
 
     def end(self) -> None:
         for optimizer in self._optimizers:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from phalanx.core.errors import NotFinite, PeerLost
 from phalanx.observe.events.event_types import StepRefused
@@ -79,18 +78,42 @@ class NonFinite:
             print(told, file=sys.stderr, flush=True)
 
 
+def skip_on_device(
+    environment: Environment,
+    engine: Engine,
+    optimizers: Sequence[torch.optim.Optimizer],
+    say: Callable[[str], None],
+) -> None:
+    """Where the host need not know at once that a step was skipped, it does not wait for it."""
+    chosen = environment.settings
+    asks = chosen.adopt or chosen.profile is not None or chosen.on_nonfinite == "stop"
+    if environment.device.type == "cuda" and engine.workers == len(optimizers) == 1 and not asks:
+        engine.exchange.skip_on_device(optimizers[0], say)
+
+
 def bad_weights(
     models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]
 ) -> str | None:
     """What is not finite of what was trained, in words."""
     trained = [p.detach() for o in optimizers for g in o.param_groups for p in g["params"]]
-    if not all(are_finite([p]) for p in trained):
+    if not _all_finite(trained):
         return "the weights are not finite"
-    for model in models:
-        for name, buffer in model.named_buffers():
-            # Only statistics of batches: a mask may well be infinite.
-            if name.rpartition(".")[2] in ("running_mean", "running_var") and not (
-                math.isfinite(float(buffer.sum())) or bool(buffer.isfinite().all())
-            ):
-                return f"{name} is not finite: a batch had values that are not finite"
-    return None
+    # Only statistics of batches: a mask may well be infinite.
+    statistics = {
+        name: buffer
+        for model in models
+        for name, buffer in model.named_buffers()
+        if name.rpartition(".")[2] in ("running_mean", "running_var")
+    }
+    if _all_finite(list(statistics.values())):
+        return None
+    name = next(name for name, buffer in statistics.items() if not are_finite([buffer]))
+    return f"{name} is not finite: a batch had values that are not finite"
+
+
+def _all_finite(tensors: Sequence[Tensor]) -> bool:
+    """One wait for each device."""
+    found: dict[torch.device, list[Tensor]] = {}
+    for tensor in tensors:
+        found.setdefault(tensor.device, []).append(tensor)
+    return all(are_finite(members) for members in found.values())

@@ -32,7 +32,7 @@ from phalanx.train.engine.engine import Engine
 from phalanx.train.engine.shared_engine import SharedEngine
 from phalanx.train.guards.carried_state import CarriedState
 from phalanx.train.guards.loss_kind import LossWatch
-from phalanx.train.guards.nonfinite import NonFinite
+from phalanx.train.guards.nonfinite import NonFinite, skip_on_device
 from phalanx.train.guards.same_data import CheckedReaders
 from phalanx.train.loop.best_model import Best
 from phalanx.train.loop.epoch_figures import Figures
@@ -84,16 +84,16 @@ def build_worker(
     ``notes`` are said first; ``compile`` is what the script asks for."""
     if environment.launched and not environment.thread:
         os.environ[settings.PROCESS] = str(os.getpid())  # what it starts is no worker
-    paths = environment.paths
-    writer = EventWriter(paths.events_of(environment.rank) if paths else None, environment.rank)
+    paths, rank = environment.paths, environment.rank
+    writer = EventWriter(paths.events_of(rank) if paths else None, rank)
     lifecycle = Lifecycle(environment, writer, environment.clock)
     profiling = _profiling(environment, writer)
     stopwatch = profiling or Stopwatch(environment.clock, writer)
     events = TrainingEvents(environment.rank, stopwatch, lifecycle.epochs_before)
     script = _prepare(environment, models, optimizers, trial, buffers, loss)
     resumed = _resumed(script, lifecycle.training)
-    minutes = environment.settings.checkpoint_minutes
-    timer = CheckpointTimer(minutes if saves_checkpoints(environment) else None)
+    chosen, saves = environment.settings, saves_checkpoints(environment)
+    timer = CheckpointTimer(chosen.checkpoint_minutes if saves else None)
     poller = CommandPoller(environment, environment.clock, timer, lifecycle)
     engine = _engine(script, resumed, poller, events, profiling)
     trained = _trained(script, engine, resumed, lifecycle)
@@ -113,14 +113,15 @@ def build_worker(
         resumed.best_weights if resumed else None,
     )  # fmt: skip
     _compile(script, compile, figures)
+    skip_on_device(environment, engine, script.optimizers, figures.say_once)
     nonfinite = NonFinite(environment, engine, stopwatch)
     parts = WorkerParts(
         environment, trained, schedule, stopwatch, lifecycle, events, evaluator, checkpointer,
         figures,
         Stepper(trained, stopwatch, nonfinite, environment.device, _losses(loss, engine)),
         RateSchedules(engine, script.optimizers),
-        CarriedState(script.models) if engine.workers > 1 else None,
-        resumed, seeds, script.precision, _readers(environment, engine),
+        CarriedState(script.models) if engine.workers > 1 else None, resumed, seeds,
+        script.precision, CheckedReaders(engine, chosen.seed, environment.device, chosen.data_on),
     )  # fmt: skip
     if environment.workers > 1:
         seeds.own(environment.rank)
@@ -136,11 +137,6 @@ def _compile(script: _Script, asked: CompileMode, figures: Figures) -> None:
         from phalanx.train.api.compiling import compile_models
 
         compile_models(script.models, mode, script.environment.device, figures.say_once)
-
-
-def _readers(environment: Environment, engine: Engine) -> CheckedReaders:
-    chosen = environment.settings
-    return CheckedReaders(engine, chosen.seed, environment.device, chosen.data_on)
 
 
 def _prepare(

@@ -133,10 +133,14 @@ class Stepper:
         kept = [
             (p, g) for group in groups for p in group["params"] if (g := get_grad(p)) is not None
         ]
+        if scaler is not None:
+            self.settle()
         with self.ours:
             factor = self._scaling.before_step(index, scaler)
             self._engine.look()
-            timing = self._exchange.step(index, scale, weight, clip, agreed=agreed)
+            timing = self._exchange.step(
+                index, scale, weight, clip, agreed=agreed, judge=scaler is not None
+            )
             self._scaling.on_step(index, timing)
             self._scaling.after_step(scaler)
         self._losses.check()
@@ -183,6 +187,12 @@ class Stepper:
             self._scaling.on_step(-1, timing)
         if self._engine.workers > 1:
             self._stopwatch.agreed(began, total)
+
+    def settle(self) -> None:
+        """Hear of all steps that a GPU may have skipped."""
+        for timing in self._exchange.settle():
+            self._scaling.on_step(0, timing)
+            self._stopwatch.judged(timing)
 
     def follow_parameters(self) -> None:
         if not self._engine.optimizers.outgrown:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass, field
 
 import torch
@@ -63,6 +64,10 @@ class Stopwatch:
     _loss: float | None = None
     _losses: list[tuple[float | Tensor, int]] = field(default_factory=list)
     """Of the step in hand: they count when it does."""
+    _unjudged: deque[tuple[EpochSums, list[tuple[float | Tensor, int]]]] = field(
+        default_factory=deque
+    )
+    """Of the steps before it, where a GPU may have skipped them."""
     _last: float = 0.0
 
     def asked(self) -> float:
@@ -91,20 +96,30 @@ class Stopwatch:
             self._losses.append((value, samples))
 
     def lost_its_loss(self) -> bool:
-        """Whether a loss of the step in hand is not finite."""
-        return any(not math.isfinite(float(value)) for value, _ in self._losses)
+        """Whether a loss of the oldest step that is not judged yet is not finite."""
+        losses = self._unjudged[0][1] if self._unjudged else self._losses
+        return any(not math.isfinite(float(value)) for value, _ in losses)
 
-    def _count_losses(self, scale: float, refused: bool) -> None:
-        for value, samples in self._losses:
-            if refused and not math.isfinite(float(value)):
+    def judged(self, timing: Timing) -> None:
+        """It is known whether the oldest step counts."""
+        sums, losses = self._unjudged.popleft()
+        for value, samples in losses:
+            if timing.refused is not None and not math.isfinite(float(value)):
                 continue  # the step did not count, and would make the epoch's mean unknown
-            self.sums.losses += samples
+            sums.losses += samples
             if isinstance(value, float):
-                self.sums.loss += value / scale * samples
+                sums.loss += value * samples
             else:
-                self.sums.add_loss(value / scale if scale != 1.0 else value, samples)
-        self._losses.clear()
-        self._loss = None if self._loss is None else self._loss / scale
+                sums.add_loss(value, samples)
+
+    def _count_losses(self, scale: float, timing: Timing) -> None:
+        losses, self._losses = self._losses, []
+        if scale != 1.0:
+            losses = [(value / scale, samples) for value, samples in losses]
+            self._loss = None if self._loss is None else self._loss / scale
+        self._unjudged.append((self.sums, losses))
+        if timing.judged:
+            self.judged(timing)
 
     @property
     def batch_samples(self) -> int:
@@ -133,7 +148,7 @@ class Stopwatch:
 
         ``scale`` is what the script has multiplied its losses by.
         """
-        self._count_losses(scale, timing.refused is not None)
+        self._count_losses(scale, timing)
         began = self._last if self._began is None else self._began
         compute = max(0.0, ready - began - self._input)
         self.writer.step((

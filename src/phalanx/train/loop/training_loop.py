@@ -188,6 +188,7 @@ class TrainingLoop:
                 self.inside = False
                 self._lifecycle.trained(self._clock.now() - began)
         if trained:
+            self._steps.settle()
             rates.end_pass()
             self._engine.end_pass()
             parts.checkpointer.after_pass(current)
@@ -265,6 +266,7 @@ class TrainingLoop:
         if lifecycle.over:
             return
         parts.evaluator.end_epoch(NEVER - 1)
+        self._steps.settle()
         with self._steps.ours:
             self._engine.finish(collective)
         self._steps.close()

@@ -1,0 +1,162 @@
+"""Steps that are skipped on the device: as if the host had asked first, and heard of in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from phalanx.sync.arena.clock import MonotonicClock
+from phalanx.sync.state.device_skips import LAG, DeviceSkips, make_fused
+from phalanx.sync.strategies import single
+from phalanx.sync.strategies.single import Single, Unwatched
+
+CPU = torch.device("cpu")
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.1),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, amsgrad=True),
+}
+
+
+class HostFlags:
+    """As ``CudaFlags``, where nothing has to be waited for."""
+
+    device = CPU
+
+    def send(self, flag: Tensor) -> Callable[[], bool]:
+        kept = flag.clone()
+        return lambda: bool(kept)
+
+
+def _model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)).double()
+
+
+def _backward(model: nn.Module, step: int, bad: bool) -> None:
+    x = torch.randn(4, 5, dtype=torch.double, generator=torch.Generator().manual_seed(step))
+    model(x).square().mean().backward()
+    if bad:
+        weight = model[0].weight  # type: ignore[index]
+        weight.grad[0, 0] = float("nan") if step % 2 else float("inf")
+
+
+def _unwatched(optimizer: torch.optim.Optimizer, monkeypatch: pytest.MonkeyPatch) -> Unwatched:
+    made = Unwatched(optimizer, MonotonicClock(), lambda _: None)
+
+    def begin(gradients: list[Tensor]) -> None:
+        made._tried = True
+        assert make_fused(optimizer, gradients) is True
+        made._skips = DeviceSkips(optimizer, HostFlags())  # type: ignore[arg-type]
+
+    monkeypatch.setattr(made, "_begin", begin)
+    return made
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("bad", [{0}, {1, 2}, {9}, {3, 4, 5, 6, 7}])
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_bad_steps_are_skipped_and_heard_of_in_order(
+    name: str, bad: set[int], clip: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, skipping = _model(), _model()
+    plain = Single(OPTIMIZERS[name](asked.parameters()), MonotonicClock())
+    unwatched = _unwatched(OPTIMIZERS[name](skipping.parameters()), monkeypatch)
+    heard: list[bool] = []
+    for step in range(10):
+        for model in (asked, skipping):
+            _backward(model, step, step in bad)
+        assert (plain.exchange(0.5, clip).refused is not None) == (step in bad)
+        timing = unwatched.exchange(0.5, clip)
+        assert timing.judged == (step >= LAG)
+        if timing.judged:
+            heard.append(timing.refused is not None)
+        assert all(p.grad is None for p in skipping.parameters())
+    heard += [timing.refused is not None for timing in unwatched.settle()]
+    assert heard == [step in bad for step in range(10)]
+    assert unwatched.settle() == []
+    for one, other in zip(asked.parameters(), skipping.parameters(), strict=True):
+        assert torch.allclose(one, other, rtol=1e-12, atol=1e-14)
+
+
+def test_a_step_without_gradients_keeps_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = _model()
+    unwatched = _unwatched(OPTIMIZERS["momentum"](model.parameters()), monkeypatch)
+    heard = []
+    for step in range(8):
+        if step != 5:
+            _backward(model, step, step == 4)
+        timing = unwatched.exchange(1.0)
+        heard += [timing.refused is not None] if timing.judged else []
+    heard += [timing.refused is not None for timing in unwatched.settle()]
+    assert heard == [step == 4 for step in range(8)]
+
+
+def test_an_optimizer_that_changed_is_watched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, more = _model(), nn.Parameter(torch.ones(3, dtype=torch.double))
+    optimizer = OPTIMIZERS["momentum"](model.parameters())
+    unwatched = _unwatched(optimizer, monkeypatch)
+    _backward(model, 0, False)
+    unwatched.exchange(1.0)
+    optimizer.add_param_group({"params": [more]})
+    (3 * more).sum().backward()
+    unwatched.exchange(1.0)
+    # The gradient of 3 counts 1.9 times: its first momentum is itself.
+    assert torch.allclose(more, torch.full((3,), 0.43, dtype=torch.double))
+    assert not unwatched._skips.serves  # type: ignore[union-attr]
+
+
+def _gradients(model: nn.Module) -> list[Tensor]:
+    _backward(model, 0, False)
+    return [p.grad for p in model.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), True),
+        (lambda p: torch.optim.Adam(p, fused=True), None),
+        (lambda p: torch.optim.Adam(p, foreach=True), False),
+        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.5), False),
+        (lambda p: torch.optim.Adam(p, lr=torch.tensor(0.1)), False),
+        (lambda p: torch.optim.RMSprop(p), False),
+    ],
+)
+def test_which_optimizers_are_fused(
+    make: Callable[[Any], torch.optim.Optimizer], expected: bool | None
+) -> None:
+    model = _model()
+    optimizer = make(model.parameters())
+    before = [dict(g) for g in optimizer.param_groups]
+    assert make_fused(optimizer, _gradients(model)) is expected
+    if expected is False:
+        assert [dict(g) for g in optimizer.param_groups] == before
+
+
+def test_the_same_bits_every_time_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = _model()
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    assert make_fused(OPTIMIZERS["adam"](model.parameters()), _gradients(model)) is False
+
+
+def test_sparse_gradients_are_left_alone() -> None:
+    model = nn.Embedding(5, 3, sparse=True)
+    model(torch.tensor([1, 2])).sum().backward()
+    assert model.weight.grad is not None
+    assert make_fused(torch.optim.SGD(model.parameters(), lr=0.1), [model.weight.grad]) is False
+
+
+def test_on_a_cpu_it_is_watched() -> None:
+    model = _model()
+    unwatched = single.Unwatched(
+        OPTIMIZERS["adam"](model.parameters()), MonotonicClock(), lambda _: None
+    )
+    _backward(model, 0, True)
+    timing = unwatched.exchange(1.0)
+    assert timing.judged and timing.refused == (0,)
+    assert unwatched.settle() == []
