@@ -2,8 +2,7 @@
 
 ``gpu_fit.py {resnet|conv|transformer} --data {device|host|loader} --out FILE [--compiled]``. After
 each epoch of ``fit`` the loop trains a copy of the model for an epoch on the same data; of both the
-seconds are written, the first ones left out. In every other epoch of ``fit`` the look whether
-gradients are finite is left out, which shows what it costs.
+seconds are written, the first ones left out.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import phalanx
-from phalanx.sync.strategies import single
 
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda:0" if GPU else "cpu")
@@ -121,15 +119,13 @@ class Turns:
 
     def __init__(self, loop: Loop | None, batches: Any, out: Path) -> None:
         self._loop, self._batches, self._out = loop, batches, out
-        self._seconds: dict[str, list[float]] = {"fit": [], "unlooked": [], "bare": []}
+        self._seconds: dict[str, list[float]] = {"fit": [], "bare": []}
         self._epochs, self._began = 0, 0.0
-        self._look = vars(single)["are_finite"]
 
     def step(self) -> None:
         now = _now()
-        name = "fit" if self._loop is None or self._epochs % 2 == 0 else "unlooked"
         if self._epochs >= WARM:
-            self._seconds[name].append(now - self._began)
+            self._seconds["fit"].append(now - self._began)
         if self._loop is not None:
             began = _now()
             self._loop.epoch(self._batches())
@@ -137,9 +133,6 @@ class Turns:
                 self._seconds["bare"].append(_now() - began)
         self._out.write_text(json.dumps(self._seconds))
         self._epochs += 1
-        if self._loop is not None:
-            looks = self._epochs % 2 == 0
-            vars(single)["are_finite"] = self._look if looks else lambda _: True
         self._began = _now()
 
     def state_dict(self) -> dict[str, Any]:
@@ -161,7 +154,7 @@ def main() -> None:
     parser.add_argument("--data", choices=["device", "host", "loader"], required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=80)
-    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--compiled", action="store_true")
     parser.add_argument("--alone", action="store_true", help="no loop beside it")
     chosen = parser.parse_args()

@@ -137,6 +137,14 @@ class Balanced(msgspec.Struct, tag="balanced", frozen=True, kw_only=True):
     """Samples a second in steps with the old shares, and with those that were tried."""
 
 
+class Noted(msgspec.Struct, tag="noted", frozen=True, kw_only=True):
+    """What a worker has said of how it trains."""
+
+    time: float
+    rank: int
+    text: str
+
+
 class StepRefused(msgspec.Struct, tag="refused", frozen=True, kw_only=True):
     """A step was not taken, because numbers were not finite."""
 
@@ -225,6 +233,7 @@ Event = (
     | Logged
     | Switched
     | Balanced
+    | Noted
     | StepRefused
     | WorkerLost
     | SamplesSettled

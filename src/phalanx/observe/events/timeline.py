@@ -66,6 +66,7 @@ class RankLog:
     balanced: list[ev.Balanced] = field(default_factory=list)
     """Shares that were kept; others were tried and taken back."""
     taken_back: list[ev.Balanced] = field(default_factory=list)
+    noted: list[ev.Noted] = field(default_factory=list)
     refused: list[ev.StepRefused] = field(default_factory=list)
     lost: list[ev.WorkerLost] = field(default_factory=list)
     """Workers without whom it went on."""
@@ -117,6 +118,8 @@ class RankLog:
                 self.switches.append(event)
             case ev.Balanced():
                 (self.balanced if event.refused is None else self.taken_back).append(event)
+            case ev.Noted():
+                self.noted.append(event)
             case ev.StepRefused():
                 self.refused.append(event)
             case ev.WorkerLost():

@@ -49,6 +49,7 @@ class Figures:
         """What changes the mathematics, where the first worker's output is seen."""
         if self._environment.rank == 0 and line not in self._said:
             self._said.add(line)
+            self._events.noted(line)
             print(f"phalanx: {line}", file=sys.stderr, flush=True)
 
     def begin_epoch(self, epoch: int) -> None:

@@ -43,6 +43,9 @@ class TrainingEvents(EngineListener):
     def planned(self, epochs: int | None, samples: int, batch: int) -> None:
         self._emit(events.Planned, epochs=epochs, samples=samples, batch=batch)
 
+    def noted(self, text: str) -> None:
+        self._emit(events.Noted, text=text)
+
     def logged(self, values: Mapping[str, float | None]) -> None:
         self._emit(events.Logged, epoch=self.epoch, values=dict(values))
 
