@@ -17,11 +17,16 @@ import phalanx
 from phalanx.sync.collective.algorithms import ahead
 from phalanx.sync.collective.algorithms.ahead import AheadSum
 from phalanx.sync.reduce import early_gradients
+from phalanx.sync.state.gradients import get_grad
 from phalanx.train.api.run import Run
 
 pytestmark = pytest.mark.skipif(
     AWAY or ranks.HOSTS > 1, reason="the whole contract goes ahead there"
 )
+
+
+SEVERAL = [(2, 2), (3, 3), (3, 2), (4, 2), (6, 2)]
+"""Workers and hosts: of several on a host one adds up what all have."""
 
 
 def deep_model() -> nn.Module:
@@ -56,6 +61,8 @@ class Meddling(Training):
     """A script of one's own, that does something to its gradients before each step."""
 
     meddle: Callable[[nn.Module, int], None]
+    only: int | None = None
+    """The worker that does so, if not all of them."""
 
     def _work(self, rank: int) -> None:
         model, steps = self.models[rank], 0
@@ -63,7 +70,8 @@ class Meddling(Training):
         for _ in run.epochs(self.epochs):
             for x, y, _ in run.batches(made_data(48), batch=12):
                 run.backward(nn.functional.cross_entropy(model(x), y))
-                self.meddle(model, steps)
+                if self.only in (None, rank):
+                    self.meddle(model, steps)
                 run.step()
                 steps += 1
 
@@ -81,25 +89,25 @@ def _compared(
     return found
 
 
-@pytest.mark.parametrize("hosts", [2, 3])
+@pytest.mark.parametrize(("workers", "hosts"), SEVERAL)
 def test_a_step_begins_in_the_backward_pass(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Counter[str], hosts: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Counter[str], workers: int, hosts: int
 ) -> None:
     def make(name: str) -> Training:
-        return Training(tmp_path / name, "allreduce", hosts, model=deep_model)
+        return Training(tmp_path / name, "allreduce", workers, model=deep_model)
 
     found = _compared(monkeypatch, make, hosts)
     assert found.counts() == found.once()
-    assert told["early"] > 10
+    assert told["early"] > (10 if workers == hosts else 0)
     assert not told["in vain"]
 
 
-@pytest.mark.parametrize("hosts", [2, 3])
+@pytest.mark.parametrize(("workers", "hosts"), SEVERAL)
 def test_accumulated_gradients_are_all_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Counter[str], hosts: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Counter[str], workers: int, hosts: int
 ) -> None:
     def make(name: str) -> Training:
-        return Training(tmp_path / name, "allreduce", hosts, model=deep_model, accumulate=2)
+        return Training(tmp_path / name, "allreduce", workers, model=deep_model, accumulate=2)
 
     _compared(monkeypatch, make, hosts)
     assert told["in vain"] == hosts, "once on each host; then nobody goes ahead for a while"
@@ -124,22 +132,47 @@ def replace(model: nn.Module, step: int) -> None:
 
 
 @pytest.mark.parametrize("meddle", [halve, drop, replace])
+@pytest.mark.parametrize("workers", [2, 4])
 def test_what_a_script_does_to_its_gradients_counts(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     told: Counter[str],
     meddle: Callable[[nn.Module, int], None],
+    workers: int,
 ) -> None:
     monkeypatch.setattr(early_gradients, "REST", 1)
 
     def make(name: str) -> Training:
-        training = Meddling(tmp_path / name, "allreduce", 2, model=deep_model)
+        training = Meddling(tmp_path / name, "allreduce", workers, model=deep_model)
         training.meddle = meddle
         return training
 
     _compared(monkeypatch, make, 2)
     assert told["in vain"] > 0
     assert told["early"] > 0
+
+
+def halve_unseen(model: nn.Module, step: int) -> None:
+    """Reading ``.grad`` is what all workers do together; a hook of a script is one worker's own."""
+    for parameter in model.parameters():
+        if step % 2 and (gradient := get_grad(parameter)) is not None:
+            gradient.mul_(0.5)
+
+
+@pytest.mark.parametrize("only", [0, 1, 3])
+def test_what_one_worker_does_to_its_gradients_counts_for_its_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Counter[str], only: int
+) -> None:
+    """The first of a host adds up, and has to take back what another one changes."""
+    monkeypatch.setattr(early_gradients, "REST", 1)
+
+    def make(name: str) -> Training:
+        training = Meddling(tmp_path / name, "allreduce", 4, model=deep_model, epochs=4)
+        training.meddle, training.only = halve_unseen, only
+        return training
+
+    _compared(monkeypatch, make, 2)
+    assert told["in vain"] > 0
 
 
 class Across(Training):

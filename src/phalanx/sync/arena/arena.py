@@ -48,6 +48,7 @@ class Locks(IntEnum):
     GATE = 4
     DATA = 5
     SLOTS = 6
+    EARLY = 7
     FIRST_SHARD = 8
     SHARDS = 48
 

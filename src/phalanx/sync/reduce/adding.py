@@ -16,18 +16,26 @@ PIECE = 1 << 15
 """Numbers, of which a few fit into the second level of a processor's cache."""
 
 
-def adding(out: Tensor, others: Sequence[Tensor]) -> Callable[[float], None]:
-    """What makes of ``out`` its sum with ``others``, times a factor."""
+Add = Callable[[float, int], None]
+
+
+def adding(out: Tensor, others: Sequence[Tensor]) -> Add:
+    """What makes of the first so many numbers of ``out`` their sum with ``others``, times a
+    factor."""
     if out.dtype not in (torch.float32, torch.float64):
-        return lambda factor: _add(out, others, factor)
+        return lambda factor, count: _add(out[:count], [o[:count] for o in others], factor)
     number = np.dtype(str(out.dtype).removeprefix("torch.")).type
     arrays = [out.numpy(), *(other.numpy() for other in others)]
     starts = range(0, out.numel(), PIECE)
     pieces = [[array[start : start + PIECE] for array in arrays] for start in starts]
 
-    def add(factor: float) -> None:
+    def add(factor: float, count: int) -> None:
         scale = number(factor)
-        for total, *parts in pieces:
+        whole, rest = divmod(count, PIECE)
+        now = pieces if count >= out.numel() else pieces[:whole]
+        if now is not pieces and rest:
+            now = [*now, [array[:rest] for array in pieces[whole]]]
+        for total, *parts in now:
             for part in parts:
                 np.add(total, part, out=total)
             if factor != 1.0:

@@ -19,7 +19,9 @@ from phalanx.sync.state.gradients import Scale, get_grad
 from phalanx.sync.state.layout import Layout, ParameterPlace
 
 if TYPE_CHECKING:
-    from phalanx.sync.collective.algorithms.ahead import AheadSum
+    from phalanx.sync.reduce.local_pieces import Alone, Follower, Leader
+
+    Way = Alone | Follower | Leader
 
 LEAST = 256 << 10
 """Bytes of a piece, at least: what the hooks and the thread cost is more than smaller ones save."""
@@ -43,19 +45,19 @@ def cuts_of(layout: Layout) -> list[int]:
 
 
 class EarlyGradients:
-    """Of one layout, whose gradients are summed in ``flat`` by ``ahead``."""
+    """Of one layout: they are copied into ``flat``, and leave it by ``way``."""
 
     def __init__(
         self,
         layout: Layout,
         parameters: Sequence[Tensor],
         flat: Tensor,
-        ahead: AheadSum,
+        way: Way,
         scale: Scale | None = None,
     ) -> None:
         self._parameters, self._places, self._flat = parameters, layout.places, flat
         self._scale = scale or Scale()
-        self._ahead, self._cuts = ahead, ahead.cuts
+        self._way, self._cuts = way, cuts_of(layout)
         # The first piece is complete with the last gradient only: it goes with the step itself.
         begin = self._cuts[-2] if len(self._cuts) > 1 else layout.size
         self.watched = [i for i, place in enumerate(layout.places) if place.start >= begin]
@@ -69,14 +71,15 @@ class EarlyGradients:
         """From this parameter on all are taken."""
         self._gone, self._pieces = self._flat.numel(), 0
         """From here on it has gone, in so many pieces."""
-        self._stale = False
+        self.stale = False
         """Whether some of that is known to be something else by now."""
+        self._way.renew()
 
     @torch.no_grad()
     def take(self, index: int) -> None:
         """The parameter ``index`` has its gradient, of this pass."""
         gradient, place = get_grad(self._parameters[index]), self._places[index]
-        if self._resting or self._stale or gradient is None or self._has_gone(place):
+        if self._resting or self.stale or gradient is None or self._has_gone(place):
             return
         if not self._lies_like(gradient, place):
             return
@@ -97,7 +100,7 @@ class EarlyGradients:
             self._gone = self._cuts[self._pieces]
             self._pieces += 1
         try:
-            self._ahead.ready(self._gone)
+            self._way.ready(self._gone)
         except PeerLost:
             self._resting = REST  # the step itself will say so, where it can be said
 
@@ -111,7 +114,7 @@ class EarlyGradients:
 
     def distrust(self) -> None:
         """Others have written to the memory that what has gone would be compared with."""
-        self._stale = self._gone < self._flat.numel()
+        self.stale = self._gone < self._flat.numel()
 
     def settle(self) -> tuple[set[int], bool]:
         """What is offered: whose gradients have gone as they are now, and whether others went.
@@ -119,13 +122,22 @@ class EarlyGradients:
         It may be offered again, and changed in between, before a step takes it: ``renew``.
         """
         gone = {i for i in self.watched if self._has_gone(self._places[i])}
-        same = set() if self._stale else {i for i in gone if self._is_as_it_went(i)}
-        self._stale = len(same) < len(gone)
-        return same, self._stale
+        same = set() if self.stale else {i for i in gone if self._is_as_it_went(i)}
+        self.stale = len(same) < len(gone)
+        return same, self.stale
+
+    @property
+    def begun(self) -> int:
+        """From where on the host's sum has gone and stays as it is, unless that is all in vain."""
+        return self._flat.numel() if self.stale else self._way.begun(self._gone)
+
+    def left_alone(self, same: set[int]) -> set[int]:
+        """Of those that are the ``same``, those whose part of the host's sum has gone."""
+        return {i for i in same if self._places[i].start >= self.begun}
 
     def renew(self) -> None:
         """The step is over: of the next one nothing has gone yet."""
-        self._resting = REST if self._stale else max(0, self._resting - 1)
+        self._resting = REST if self.stale else max(0, self._resting - 1)
         self._forget()
 
     def _is_as_it_went(self, index: int) -> bool:

@@ -26,7 +26,7 @@ from phalanx.sync.strategies.strategy import StrategyContext
 
 if TYPE_CHECKING:
     from phalanx.sync.reduce.between_hosts import Summing
-    from phalanx.sync.reduce.early_gradients import EarlyGradients
+    from phalanx.sync.reduce.early_sums import EarlySums
 
 
 class Reducer:
@@ -58,7 +58,7 @@ class Reducer:
         self._offered = [target for own in self._targets for target in own]
         self._collectors = self._replica.collector(self._targets)
         self._adding = [
-            adding(out, [shared[m][slice(*bounds[s])] for m in self._rows_to_add])
+            (adding(out, [shared[m][slice(*bounds[s])] for m in self._rows_to_add]), *bounds[s])
             for bounds, own, shared in zip(
                 self._bounds, self.reduced, self._shared.gradients, strict=True
             )
@@ -67,7 +67,7 @@ class Reducer:
         whole = self._team.size == context.arena.workers
         self._rows = slice(None) if whole else list(self._team.members)
         self._summing = self._sum_between_hosts(context, topology) if across and hosts else None
-        self._early = self._going_early()
+        self._early: EarlySums | None = None
         self.sender = (
             self._summing.sender if self._summing else context.encoding.sender(self._sent())
         )
@@ -85,20 +85,6 @@ class Reducer:
         from phalanx.sync.reduce.between_hosts import Summing
 
         return Summing(context, self.sums, leads=self.leads, topology=topology)
-
-    def _going_early(self) -> EarlyGradients | None:
-        """Where no other worker of this host adds to what goes to the others."""
-        ahead = self._summing.ahead if self._summing else None
-        if ahead is None or not ahead.can_begin_early:
-            return None
-        if len(self._local) > 1 or self._replica.staging.away:
-            return None
-        from phalanx.sync.reduce.early_gradients import EarlyGradients
-
-        return EarlyGradients(
-            self._replica.layouts[0], self._replica.parameters[0], self.sums[0], ahead,
-            self._replica.scale,
-        )  # fmt: skip
 
     @property
     def _rows_to_add(self) -> list[int]:
@@ -136,10 +122,17 @@ class Reducer:
         self.sender.begin(self._shared)
 
     def go_ahead(self) -> None:
-        """From now on gradients may go to other hosts before the worker offers them."""
+        """From now on gradients may go to other hosts before the worker offers them. Collective
+        among the members of a host."""
+        if self._early is None and self._summing:
+            from phalanx.sync.reduce.early_sums import make_early_sums
+
+            self._early = make_early_sums(
+                self._replica, self._shared, self._summing.ahead, self._local, self._circle,
+                leads=self.leads,
+            )  # fmt: skip
         if self._early is not None:
-            self._early.distrust()
-            self._replica.listen(self._early.watched, self._early.take)
+            self._early.begin()
 
     def distrust(self) -> None:
         """Others write to the rows of gradients before the next step."""
@@ -197,8 +190,11 @@ class Reducer:
         clip, factor = declared.clip, 1.0 / declared.weight if declared.weight else 1.0
         # A codec may have made something else of it, and a small weight makes it larger.
         doubtful = self._coded or factor > 1.0 or declared.doubtful
-        self.add_here(1.0 if self._summing else factor)
+        stop = self._early.still_to_add(declared.stale) if self._early else None
+        self.add_here(1.0 if self._summing else factor, stop)
         if self._summing:
+            if self._early is not None and not self.leads:
+                self._early.renew()
             if self.leads:
                 if declared.stale:
                     self._summing.discard()
@@ -261,11 +257,11 @@ class Reducer:
             for shard, part in zip(self.shards, own, strict=True):
                 flat[slice(*bounds[shard])] = part
 
-    def add_here(self, factor: float = 1.0) -> None:
-        """Add up what the members on this host have, and multiply it; where hosts are apart, in
-        ``sums``."""
-        for add in self._adding:
-            add(factor)
+    def add_here(self, factor: float = 1.0, stop: int | None = None) -> None:
+        """Add up what the members on this host have, up to the number ``stop``, and multiply it;
+        where hosts are apart, in ``sums``."""
+        for add, low, high in self._adding:
+            add(factor, high - low if stop is None else min(max(0, stop - low), high - low))
         if self.apart:
             self._circle.wait()
 

@@ -79,6 +79,9 @@ class SharedState:
         self.norms = host.region(f"{tag}.norms", host.workers, torch.float64).numpy()
         self.totals = host.region(f"{tag}.totals", host.workers, torch.float64).numpy()
         """Of what each worker has summed: finite if all of it is."""
+        self.early = host.region(f"{tag}.early", host.workers + 2, torch.int64).numpy()
+        """Of each worker, from where on its gradients are there before the step; from where on
+        the first one has added them up; and whether it does so."""
         self.versions = host.region(f"{tag}.versions", len(layouts[0].shards), torch.int64).numpy()
         self._used = [
             arena.region(f"{tag}.used.{i}", arena.workers * len(n.places), torch.uint8)

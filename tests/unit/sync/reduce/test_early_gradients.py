@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from phalanx.sync.collective.algorithms.ahead import AheadSum
 from phalanx.sync.reduce import early_gradients
 from phalanx.sync.reduce.early_gradients import EarlyGradients, cuts_of
+from phalanx.sync.reduce.local_pieces import Alone
 from phalanx.sync.state.layout import make_layout
 
 
@@ -27,7 +28,7 @@ class Backward:
         layout = make_layout([(0, p) for p in self.parameters], 1)
         self.flat = torch.full((layout.size,), -1.0, dtype=dtype)
         ahead = AheadSum(memory_links(2)[0], self.flat, cuts_of(layout))
-        self.early = EarlyGradients(layout, self.parameters, self.flat, ahead)
+        self.early = EarlyGradients(layout, self.parameters, self.flat, Alone(ahead))
 
     def run(self, *without: int) -> None:
         for i in reversed(range(len(self.parameters))):

@@ -1,0 +1,102 @@
+"""How pieces of gradients leave a host before the step: from one worker, or from several.
+
+Several workers of a host show each other how far their gradients are there, from the last
+parameter on. The one that exchanges with other hosts adds up what all of them have, piece by piece
+in its own backward pass, and lets it go: the reduction inside a machine, then between machines, of
+Goyal et al., "Accurate, large minibatch SGD" (2017), section 4, bucket by bucket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from phalanx.sync.collective.algorithms.ahead import AheadSum
+
+
+class Alone:
+    """The only worker of its host: what is there goes."""
+
+    def __init__(self, ahead: AheadSum) -> None:
+        self._ahead = ahead
+
+    def ready(self, low: int) -> None:
+        """From ``low`` on this worker's gradients are there."""
+        self._ahead.ready(low)
+
+    def begun(self, low: int) -> int:
+        """From where on the host's sum has gone, if this worker's gradients are there from
+        ``low`` on: its memory is left as it is."""
+        return low
+
+    def renew(self) -> None:
+        """Of the next step nothing is there."""
+
+
+class Follower:
+    """It shows the others of its host how far its gradients are there."""
+
+    def __init__(self, cells: Any, slot: int, lock: AbstractContextManager[Any], size: int) -> None:
+        self._cells, self._slot, self._lock, self._size = cells, slot, lock, size
+
+    def ready(self, low: int) -> None:
+        if low < self._cells[self._slot]:
+            with self._lock:  # what was written before it is seen by who takes it after
+                self._cells[self._slot] = low
+
+    def begun(self, low: int) -> int:
+        return low
+
+    def renew(self) -> None:
+        self._cells[self._slot] = self._size
+
+
+class Leader:
+    """It adds up what all workers of its host have in ``sums``, and lets that go.
+
+    ``own`` are its own gradients, ``rows`` those of the others, in the order in which they are
+    added in a step too; ``slots`` are where the others say how far they are.
+    """
+
+    def __init__(
+        self,
+        ahead: AheadSum,
+        cells: Any,
+        slots: Sequence[int],
+        lock: AbstractContextManager[Any],
+        *,
+        own: Tensor,
+        rows: Sequence[Tensor],
+        sums: Tensor,
+    ) -> None:
+        self._ahead, self._cells, self._slots, self._lock = ahead, cells, list(slots), lock
+        self._own, self._rows, self._sums = own, rows, sums
+        self._begun = sums.numel()
+
+    def ready(self, low: int) -> None:
+        if low >= self._begun:
+            return
+        with self._lock:
+            low = max(low, *(int(self._cells[slot]) for slot in self._slots))
+        if low >= self._begun:
+            return
+        piece = slice(low, self._begun)
+        total = self._sums[piece].copy_(self._own[piece])
+        for row in self._rows:
+            total.add_(row[piece])
+        self._begun = low
+        self._ahead.ready(low)
+
+    def begun(self, low: int) -> int:
+        return self._begun
+
+    def restore(self) -> None:
+        """What has gone does not count: the sums are its own gradients again, to be added to."""
+        self._sums[self._begun :].copy_(self._own[self._begun :])
+
+    def renew(self) -> None:
+        self._begun = self._sums.numel()
