@@ -29,43 +29,51 @@ def main(words: list[str]) -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0, help="of a block, about")
     parser.add_argument("--rate", default="1gbit")
+    parser.add_argument("--each", type=int, default=1, help="workers on each machine")
+    parser.add_argument("--own", action="store_true", help="a loop that calls loss.backward()")
+    parser.add_argument("--models", default=",".join(MODELS))
     chosen = parser.parse_args(words)
-    for model in MODELS:
+    for model in chosen.models.split(","):
         with ExitStack() as ends:
             folder = ends.enter_context(tempfile.TemporaryDirectory(prefix="phalanx-bench-"))
             name = f"bench{os.getpid()}"
             lab = ends.enter_context(
                 Lab.up(len(MACHINES), name=name, rate=chosen.rate, share=[folder])
             )
-            teams = _start(lab, Keys(lab, Path(folder)), model, ends)
+            teams = _start(lab, Keys(lab, Path(folder)), model, chosen, ends)
             lengths = _lengths(teams, chosen.seconds)
             found = in_turns(teams, lengths.__getitem__, chosen.rounds, lost)
-        _tell(found, model, chosen.rate)
+        kind = f"{model}, {chosen.each} on each of {len(MACHINES)} machines"
+        _tell(found, kind + ", own loop" * chosen.own, chosen.rate)
 
 
-def _start(lab: Lab, keys: Keys, model: str, ends: ExitStack) -> dict[str, Team]:
-    cores = range(len(MACHINES))
+def _start(
+    lab: Lab, keys: Keys, model: str, chosen: argparse.Namespace, ends: ExitStack
+) -> dict[str, Team]:
+    machines = [machine for machine in MACHINES for _ in range(chosen.each)]
+    cores = [core for core in range(len(MACHINES)) for _ in range(chosen.each)]
+    words = [model, str(len(machines)), "own" if chosen.own else "run"]
     places = {
-        "ahead": keys.team(SCRIPT, MACHINES, "allreduce", cores=cores, words=[model, "early"]),
-        "with the step": keys.team(
-            SCRIPT, MACHINES, "allreduce", cores=cores, words=[model, "late"]
-        ),
-        "DDP": _torch(lab, model, "ddp"),
-        "bare loop": _torch(lab, model, "bare"),
+        name: keys.team(SCRIPT, machines, "allreduce", cores=cores, words=[kind, *words])
+        for name, kind in (("ahead", "early"), ("with the step", "late"))
+    }
+    places |= {
+        name: _torch(lab, machines, cores, [kind, *words])
+        for name, kind in (("DDP", "ddp"), ("bare loop", "bare"))
     }
     return start_teams(lab, places, ends)
 
 
-def _torch(lab: Lab, model: str, kind: str) -> list[Place]:
+def _torch(lab: Lab, machines: list[str], cores: list[int], words: list[str]) -> list[Place]:
     shared = {
         "GLOO_SOCKET_IFNAME": "eth0",
         "MASTER_ADDR": lab.machine(MACHINES[0]).address,
         "MASTER_PORT": "29500",
-        "WORLD_SIZE": str(len(MACHINES)),
+        "WORLD_SIZE": str(len(machines)),
     }
     return [
-        Place(machine, [sys.executable, SCRIPT, model, kind], {**shared, "RANK": str(rank)}, rank)
-        for rank, machine in enumerate(MACHINES)
+        Place(machine, [sys.executable, SCRIPT, *words], {**shared, "RANK": str(rank)}, core)
+        for rank, (machine, core) in enumerate(zip(machines, cores, strict=True))
     ]
 
 

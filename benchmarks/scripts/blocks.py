@@ -13,7 +13,7 @@ Data = tuple[Tensor, Tensor]
 
 
 def blocks_of(
-    run: Run, model: nn.Module, data: Callable[[int], Data], batch: int
+    run: Run, model: nn.Module, data: Callable[[int], Data], batch: int, *, own: bool = False
 ) -> Callable[[int], float]:
     """``data(samples)`` are those of a block, whose seconds are counted between barriers."""
     loss, parts = nn.CrossEntropyLoss(), dict[int, Data]()
@@ -24,7 +24,11 @@ def blocks_of(
         run.engine.barrier()
         began = time.perf_counter()
         for features, targets in run.batches(parts[steps], batch=batch):
-            run.backward(loss(model(features), targets))
+            error = loss(model(features), targets)
+            if own:
+                error.backward()
+            else:
+                run.backward(error)
             run.step()
         run.engine.barrier()
         return time.perf_counter() - began

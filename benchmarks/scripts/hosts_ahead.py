@@ -1,7 +1,8 @@
 """One process of ``python -m benchmarks hosts-ahead``: an example's model in blocks.
 
-``phalanx worker hosts_ahead.py -- EXAMPLE early|late`` lets gradients go ahead of their step, or
-not; ``python hosts_ahead.py EXAMPLE ddp|bare`` is torch DDP, or a loop that agrees with nobody.
+``phalanx worker hosts_ahead.py -- early|late EXAMPLE WORKERS run|own`` lets gradients go ahead of
+their step, or not; ``python hosts_ahead.py ddp|bare …`` is torch DDP, or a loop that agrees with
+nobody. ``own``: the loop calls ``loss.backward()``, and not ``run.backward(loss)``.
 """
 
 from __future__ import annotations
@@ -22,27 +23,29 @@ from benchmarks.scripts.blocks import blocks_of
 from benchmarks.scripts.example_at import make_model
 from phalanx.sync.collective.algorithms import ahead
 
-BATCH, WORKERS, RATE = 128, 2, 0.01
+BATCH, RATE = 128, 0.01
 LIMIT = timedelta(minutes=10)
 
 
 def data(samples: int) -> tuple[Tensor, Tensor]:
-    return torch.randn(samples, 1, 28, 28), torch.randint(0, 10, (samples,))
+    made = torch.Generator().manual_seed(samples)  # the same for all workers
+    x = torch.randn(samples, 1, 28, 28, generator=made)
+    return x, torch.randint(0, 10, (samples,), generator=made)
 
 
-def ours(model: nn.Module, kind: str) -> Callable[[int], float]:
+def ours(model: nn.Module, kind: str, loop: str) -> Callable[[int], float]:
     if kind == "late":
         ahead.WORTHWHILE = sys.maxsize
     run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=RATE))
-    return blocks_of(run, model, data, BATCH)
+    return blocks_of(run, model, data, BATCH, own=loop == "own")
 
 
-def torchs(model: nn.Module, kind: str) -> Callable[[int], float]:
+def torchs(model: nn.Module, kind: str, workers: int) -> Callable[[int], float]:
     if kind == "ddp":
         dist.init_process_group("gloo", timeout=LIMIT)
         model = nn.parallel.DistributedDataParallel(model)
     optimizer, loss = torch.optim.SGD(model.parameters(), lr=RATE), nn.CrossEntropyLoss()
-    batch = BATCH // WORKERS
+    batch = BATCH // workers
     x, y = data(8 * batch)
 
     def block(steps: int) -> float:
@@ -62,9 +65,10 @@ def torchs(model: nn.Module, kind: str) -> Callable[[int], float]:
 def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    example, kind = sys.argv[1:]
-    make = torchs if kind in ("ddp", "bare") else ours
-    take_turns(make(make_model(example), kind))
+    kind, example, workers, loop = sys.argv[1:]
+    model = make_model(example)
+    alone = kind in ("ddp", "bare")
+    take_turns(torchs(model, kind, int(workers)) if alone else ours(model, kind, loop))
     if kind == "ddp":  # destroying the group would wait for ranks that may have ended already
         os._exit(0)
 
