@@ -133,7 +133,10 @@ class TensorReader(Reader):
 
     def fetch(self, indices: Tensor, epoch: int) -> Batch:
         # A gather, never a view: a script may change its batch in place.
-        rows = [t.index_select(0, sent(indices, t.device)) for t in self.tensors]
+        rows = [
+            t.index_select(0, indices if t.device == indices.device else sent(indices, t.device))
+            for t in self.tensors
+        ]
         if self._augment is not None:
             rows[0] = self._augment(rows[0], Draws(self._seed, epoch, indices))
         return self.form(rows)

@@ -128,10 +128,13 @@ def lockstep(
     has at least, if anything. ``fixed``: the same columns also of a last batch that is not full.
     ``left``: of samples that only one worker can read, how many each has; all then end together.
     """
+    known, parts = 0, [0]
     for number, start in enumerate(range(segment.start, segment.end, batch), 1):
         total = min(batch, segment.end - start)
         if left is None:
-            parts = split_among_all(batch if fixed else total, shares, least)
+            if total != known:  # only a last batch is cut otherwise than those before it
+                known = total
+                parts = split_among_all(batch if fixed else total, shares, least)
         else:
             parts = split(total, left)
             taken = itertools.pairwise([0, *parts])

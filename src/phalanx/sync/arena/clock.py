@@ -15,8 +15,7 @@ class Clock(Protocol):
 class MonotonicClock:
     """CLOCK_MONOTONIC, which all processes of a host share."""
 
-    def now(self) -> float:
-        return time.monotonic()
+    now = staticmethod(time.monotonic)  # itself: a step asks a dozen times
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
+from operator import attrgetter
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +25,7 @@ from phalanx.sync.state.layout import (
 )
 from phalanx.sync.state.staging import StagedCollector, Staging
 
+_version = attrgetter("_version")
 NOBODY: Collection[int] = frozenset()
 Masks = list[bytes | None]
 """Per layout, which parameters had a gradient; ``None`` is all of them."""
@@ -46,37 +49,49 @@ class Replica:
         self.device = self.parameters[0][0].device
         known = {id(p) for members in self.parameters for p in members}
         groups = optimizer.param_groups
-        self._sizes = [len(g["params"]) for g in groups]
+        self._known = [(len(g["params"]), _features(g)) for g in groups]
         self._frozen = [p for g in groups for p in g["params"] if id(p) not in known]
-        self._features = _features(optimizer)
         self.staging = Staging(self.device)
         self.private = private or self.staging.away
         """Whether this worker trains a copy of the weights, into which the script may write."""
         self.bound: list[Tensor] = []
         """Where the parameters lie."""
         self._places: list[tuple[Tensor, int, Tensor]] = []
+        self._arrays: list[Any] = []
         self.scale = Scale()
         self._gathered: list[Tensor] = []
         self._hooks: list[RemovableHandle] = []
 
     @cached_property
-    def firsts(self) -> list[Tensor]:
-        """In each layout, the first value of each parameter."""
-        return [
-            torch.tensor([place.start for place in layout.places], device=self.device)
-            for layout in self.layouts
-        ]
+    def _firsts(self) -> list[Tensor]:
+        starts = [[place.start for place in layout.places] for layout in self.layouts]
+        return [torch.tensor(places, device=self.device) for places in starts]
+
+    def first_values(self) -> list[Tensor] | list[list[float]]:
+        """In each layout, the first value of each parameter, as it is now. A device is not waited
+        for."""
+        if self._arrays:
+            return [array.take(places).tolist() for array, places in self._arrays]
+        pairs = zip(self.bound, self._firsts, strict=True)
+        return [flat.index_select(0, places) for flat, places in pairs]
+
+    def written(self, apart: Collection[int]) -> int:
+        """How often torch has seen a write to the parameters, but for those with the ids ``apart``.
+        It grows with every write."""
+        if apart:
+            return sum(p._version for own in self.parameters for p in own if id(p) not in apart)
+        return sum(sum(map(_version, own)) for own in self.parameters)
 
     def outgrown(self) -> bool:
         """Whether the optimizer trains a parameter that is not laid out (unfrozen, or added), or
         keeps other state than before (a schedule has switched its momentum on)."""
         groups = self.optimizer.param_groups
-        if [len(g["params"]) for g in groups] != self._sizes:
+        if len(groups) != len(self._known):
             return True
-        for parameter in self._frozen:
-            if parameter.requires_grad:
+        for group, (size, features) in zip(groups, self._known, strict=True):
+            if len(group["params"]) != size or _features(group) != features:
                 return True
-        return self._features != _features(self.optimizer)
+        return any(parameter.requires_grad for parameter in self._frozen)
 
     def copy_out(self, flats: list[Tensor]) -> None:
         """Write the parameters' values into ``flats``."""
@@ -86,11 +101,15 @@ class Replica:
 
     def bind(self, flats: list[Tensor]) -> None:
         """Make the parameters views of ``flats``; their values become what lies there."""
-        self.bound, self._places = flats, []
+        self.bound, self._places, self._arrays = flats, [], []
         for layout, parameters, flat in zip(self.layouts, self.parameters, flats, strict=True):
             for place, parameter in zip(layout.places, parameters, strict=True):
                 parameter.data = place.own(flat)
                 self._places.append((parameter, parameter.data_ptr(), parameter.data))
+        # NumPy takes a third of torch's time to read a few numbers.
+        if all(flat.is_cpu and flat.dtype in (torch.float32, torch.float64) for flat in flats):
+            pairs = zip(flats, self._firsts, strict=True)
+            self._arrays = [(flat.numpy(), places.numpy()) for flat, places in pairs]
 
     def strays(self) -> list[tuple[Tensor, Tensor]]:
         """Parameters that the script has moved elsewhere (``p.data = …``), and their own places."""
@@ -137,12 +156,9 @@ class Replica:
         return found
 
 
-def _features(optimizer: torch.optim.Optimizer) -> list[tuple[bool, ...]]:
-    """Which options are on, in each group: they decide what state an optimizer keeps."""
-    return [
-        (bool(g.get("momentum")), bool(g.get("amsgrad")), bool(g.get("centered")))
-        for g in optimizer.param_groups
-    ]
+def _features(group: dict[str, Any]) -> tuple[bool, ...]:
+    """Which options are on: they decide what state an optimizer keeps."""
+    return bool(group.get("momentum")), bool(group.get("amsgrad")), bool(group.get("centered"))
 
 
 class Collector:
@@ -157,19 +173,16 @@ class Collector:
     ) -> None:
         self._parameters, self._places = parameters, layout.places
         self._scale = scale or Scale()
-        self._targets: list[list[tuple[int, int, Tensor]]] = [[] for _ in parameters]
+        self._targets: list[list[Tensor]] = [[] for _ in parameters]
         for pieces, shard in zip(layout.shards, shards, strict=True):
             low = pieces[0].start if pieces else 0
             for piece in pieces:
-                first = layout.places[piece.parameter].start
-                target = shard[piece.start - low : piece.end - low]
-                self._targets[piece.parameter].append(
-                    (piece.start - first, piece.end - first, target)
-                )
+                self._targets[piece.parameter].append(shard[piece.start - low : piece.end - low])
         self._whole = [
             _shaped(place, targets)
             for place, targets in zip(layout.places, self._targets, strict=True)
         ]
+        self._sizes = [[len(target) for target in targets] for targets in self._targets]
         self._shards = shards
         self._halves = None if layout.dtype.is_complex else [_halves(shard) for shard in shards]
 
@@ -187,7 +200,7 @@ class Collector:
             gradient, whole = get_grad(parameter), self._whole[i]
             if gradient is None:
                 missing.add(i)
-                torch._foreach_zero_([target for _, _, target in self._targets[i]])
+                torch._foreach_zero_(self._targets[i])
                 continue
             if gradient.requires_grad:  # else the graph of it would be kept here for ever
                 gradient = gradient.detach()
@@ -200,9 +213,8 @@ class Collector:
                 targets.append(whole)
                 sources.append(gradient)
             else:  # the parameter lies in several shards
-                flat = _flat(gradient, self._places[i])
-                targets += [target for _, _, target in self._targets[i]]
-                sources += [flat[start:end] for start, end, _ in self._targets[i]]
+                targets += self._targets[i]
+                sources += _flat(gradient, self._places[i]).split_with_sizes(self._sizes[i])
         if targets:
             torch._foreach_copy_(targets, sources)
             if self._scale.value == 0.0:  # whatever it is, it does not count
@@ -228,11 +240,11 @@ def _halves(shard: Tensor) -> tuple[Tensor, Tensor]:
     return shard[:half], shard[len(shard) - half :]
 
 
-def _shaped(place: ParameterPlace, targets: list[tuple[int, int, Tensor]]) -> Tensor | None:
+def _shaped(place: ParameterPlace, targets: list[Tensor]) -> Tensor | None:
     """The one target of a parameter in the parameter's own shape."""
     if len(targets) != 1:
         return None
-    return targets[0][2].as_strided(place.shape, place.stride)
+    return targets[0].as_strided(place.shape, place.stride)
 
 
 def _flat(gradient: Tensor, place: ParameterPlace) -> Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -73,8 +74,12 @@ def _bare_step(kind: type[torch.optim.Optimizer]) -> Callable[..., Any]:
     step: Callable[..., Any] = inspect.unwrap(kind.step)
 
     def bare(optimizer: torch.optim.Optimizer) -> None:
-        with torch.no_grad():  # as a decorator it costs three times as much
+        before = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)  # what ``no_grad`` does, for a quarter of its cost
+        try:
             step(optimizer)
+        finally:
+            torch._C._set_grad_enabled(before)
 
     return bare
 
@@ -132,7 +137,8 @@ class ShardOptimizer:
         self._step = _bare_step(type(source))
         self._pieces = layout.shards[shard]
         self._parameters, self._slots, self._steps = parameters, slots, steps
-        self._counts = steps.numpy()
+        # Of a few numbers: NumPy's operations would cost as much as the update of a small shard.
+        self._counts = steps.numpy().data
         self._scalars = scalars
         self._low = layout.bounds(shard)[0]
         self._key: object = None
@@ -160,9 +166,9 @@ class ShardOptimizer:
         self._count()
 
     def _arrange(self, gradient: Tensor, used: bytes | None) -> None:
-        counts = self._counts
-        even = bool((counts == counts[0]).all()) if len(counts) > 1 else True
-        key = (used, bool(counts[0] == 0) if even else self._apart(), id(gradient))
+        counts: list[float] = list(self._counts)
+        even = counts.count(counts[0]) == len(counts)
+        key = (used, counts[0] == 0.0 if even else _apart(counts), id(gradient))
         if key == self._key:
             return
         self._key = key
@@ -174,16 +180,11 @@ class ShardOptimizer:
             if segments and self._joins(segments[-1], i, piece):
                 segments[-1] = _grown(segments[-1], i, piece)
             else:
-                fresh = bool(self._counts[i] == 0)
+                fresh = self._counts[i] == 0.0
                 segments.append(_Segment(i, i, piece.start, piece.end, piece.group, fresh))
         self._segments = segments
         self._tensors = [self._parameters[s.start : s.end] for s in self._segments]
         self._optimizer = self._build(gradient) if self._segments else None
-
-    def _apart(self) -> tuple[bytes, bool]:
-        """How counts differ, which stays the same while they grow together; any first step."""
-        least = self._counts.min()
-        return (self._counts - least).tobytes(), bool(least == 0)
 
     def _joins(self, segment: _Segment, i: int, piece: Piece) -> bool:
         return (
@@ -217,21 +218,26 @@ class ShardOptimizer:
     def _count(self) -> None:
         assert self._optimizer is not None
         for segment, tensor in zip(self._segments, self._tensors, strict=True):
-            counts = self._counts[segment.first : segment.last + 1]
+            count = float(self._counts[segment.first])  # as of all pieces of the segment
             if segment.fresh:  # the optimizer made its own state: move it into the slots
                 self._adopt(segment, self._optimizer.state[tensor])
-                counts[:] = 1
-                self._key = None
-            elif self._scalars:
-                counts[:] = counts[0]
-            else:
-                counts += 1
+                count, self._key = 1.0, None
+            elif not self._scalars:  # else the optimizer has counted the first one
+                count += 1.0
+            pieces = segment.last + 1 - segment.first
+            self._counts[segment.first : segment.last + 1] = array("f", [count]) * pieces
 
     def _adopt(self, segment: _Segment, state: dict[str, Any]) -> None:
         for name, slot in self._slots.items():
             value = state.get(name)
             if isinstance(value, Tensor):
                 slot[segment.start : segment.end].copy_(value)
+
+
+def _apart(counts: list[float]) -> tuple[tuple[float, ...], bool]:
+    """How counts differ, which stays the same while they grow together; any first step."""
+    least = min(counts)
+    return tuple(count - least for count in counts), least == 0.0
 
 
 def _grown(segment: _Segment, last: int, piece: Piece) -> _Segment:

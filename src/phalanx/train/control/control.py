@@ -45,6 +45,7 @@ class Control:
         balance: bool,
     ) -> None:
         self._arena, self._claims, self._source, self._tell = arena, claims, source, tell
+        self._first = arena.rank == 0
         everyone = range(arena.workers)
         self.rendezvous = Rendezvous(arena, arena.circle(everyone), everyone, self.attended)
         """Of all workers."""
@@ -57,10 +58,6 @@ class Control:
         self.fixed = False
         """The pass under way keeps its shares."""
         self._lockstep = True
-
-    @property
-    def _first(self) -> bool:
-        return self._arena.rank == 0
 
     @property
     def speeds(self) -> list[float]:

@@ -72,7 +72,8 @@ class CommandCells:
         figures = arena.region("control.figures", arena.workers * len(FIGURES), torch.float64)
         self.figures = figures.view(arena.workers, -1).numpy()
         self.shares = arena.region("control.shares", arena.workers, torch.float64).numpy()
-        self._cells = arena.region("directive", 2, torch.int64).numpy()  # [number, kind]
+        # [number, kind]; looked at in every step, where NumPy would be slow.
+        self._cells = arena.region("directive", 2, torch.int64).numpy().data
         self._text = arena.region("directive.text", TEXT, torch.uint8).numpy()
         self._stopping = arena.region("directive.stopping", arena.workers, torch.uint8).numpy()
         self._rank = arena.rank
@@ -80,7 +81,7 @@ class CommandCells:
     @property
     def number(self) -> int:
         """Of the newest directive; they count from 1."""
-        return int(self._cells[0])
+        return self._cells[0]
 
     def ask_to_stop(self) -> None:
         """This worker has to stop; the first one sees it when it looks next."""
@@ -97,7 +98,7 @@ class CommandCells:
         self._cells[0] += 1
 
     def read(self) -> Directive:
-        kind = _KINDS[int(self._cells[1])]
+        kind = _KINDS[self._cells[1]]
         if kind is Switch:
             return Switch(bytes(self._text.tolist()).rstrip(b"\0").decode())
         return kind()  # type: ignore[call-arg]

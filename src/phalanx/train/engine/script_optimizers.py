@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,9 @@ from phalanx.train.control.control import Control
 from phalanx.train.engine.active_phase import PhaseSet
 from phalanx.train.engine.sample_leases import SharedSampleLeases
 from phalanx.train.engine.shared_leases import SharedLeases
+
+_Values = list[Any]
+"""Per layout, a tensor, or a list of numbers."""
 
 
 class ScriptOptimizers:
@@ -141,7 +145,7 @@ class WrittenWeights:
             for part in model.modules()
             if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.max_norm is not None
         }
-        self._seen: dict[int, tuple[Replica, int, list[Tensor]]] = {}
+        self._seen: dict[int, tuple[Replica, int, _Values]] = {}
 
     def note_all(self) -> None:
         for index in range(len(self._phases.replicas)):
@@ -157,7 +161,7 @@ class WrittenWeights:
         """The weights of optimizer ``index`` are as they should be now."""
         if self._watches:
             replica = self._phases.replicas[index]
-            self._seen[index] = replica, self._version(replica), self._probe(replica)
+            self._seen[index] = replica, replica.written(self._apart), self._probe(replica)
 
     def follow(self, index: int) -> None:
         """Before a step: take over what the script has written. Collective if it has."""
@@ -166,8 +170,8 @@ class WrittenWeights:
         moved = self._take_back(replica, allowed=replica.bound is not shared.parameters)
         if seen is None or seen[0] is not replica or not self._watches:
             return
-        as_seen = seen[1] == self._version(replica) and self._as_seen(replica, seen[2])
-        if not moved and as_seen:
+        same = seen[1] == replica.written(self._apart) and self._as_seen(replica, seen[2])
+        if same and not moved:
             return
         if not active.lockstep or replica.bound is shared.parameters:
             raise self._refusal()
@@ -182,6 +186,8 @@ class WrittenWeights:
         """Parameters that the script has moved (``p.data = …``) return to their places, with their
         values. Whether these are new."""
         strays = replica.strays()
+        if not strays:
+            return False
         if any((p.dtype, p.shape) != (place.dtype, place.shape) for p, place in strays):
             raise InputError(
                 "the script has given a parameter another type or shape during the training",
@@ -210,20 +216,16 @@ class WrittenWeights:
         active = self._phases.current
         return active.every == 0 and (active.lockstep or self._phases.replicas[0].private)
 
-    def _version(self, replica: Replica) -> int:
-        return sum(
-            p._version for own in replica.parameters for p in own if id(p) not in self._apart
-        )
-
-    def _as_seen(self, replica: Replica, seen: list[Tensor]) -> bool:
+    def _as_seen(self, replica: Replica, seen: _Values) -> bool:
         now = replica.bound if self._copies and seen else self._probe(replica)
-        return not seen or all(map(torch.equal, seen, now))
+        if seen and isinstance(seen[0], Tensor):
+            return all(map(torch.equal, seen, now))
+        return not seen or seen == now
 
-    def _probe(self, replica: Replica) -> list[Tensor]:
+    def _probe(self, replica: Replica) -> _Values:
         # A free-running worker's copy changes whenever it fetches the newest weights.
         if self._apart or not self._phases.current.lockstep:
             return []
         if self._copies:
             return [flat.clone() for flat in replica.bound]
-        pairs = zip(replica.bound, replica.firsts, strict=True)
-        return [flat.index_select(0, places) for flat, places in pairs]
+        return replica.first_values()

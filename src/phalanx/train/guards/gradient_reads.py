@@ -113,13 +113,16 @@ def watch_backward(look: Look | None) -> Look | None:
 
     @functools.wraps(plain)
     def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if _current.look is not None:
+        look = _current.look
+        if look is not None and grad_tensors is None and isinstance(tensors, Tensor):
+            look(tensors, None)
+        elif look is not None:
             losses = [tensors] if isinstance(tensors, Tensor) else tensors
             many = grad_tensors is not None and not isinstance(grad_tensors, Tensor)
             factors = grad_tensors if many else [grad_tensors] * len(losses)
             for loss, factor in zip(losses, factors, strict=False):
                 if isinstance(loss, Tensor):
-                    _current.look(loss, factor)
+                    look(loss, factor)
         return plain(tensors, grad_tensors, *args, **kwargs)
 
     setattr(backward, "_phalanx_watches", True)  # noqa: B010

@@ -85,15 +85,13 @@ class Stopwatch:
 
     def loss(self, error: Tensor, *, summed: bool = False) -> None:
         """The mean loss of the batch in hand; of one that is ``summed``, per sample."""
-        value = error.detach()
         samples = self._batch if self.loss_samples is None else self.loss_samples
-        if summed:
-            value = value / max(1, samples)
-        if value.device.type == "cpu":  # reading it elsewhere would make the host wait
-            self._loss = float(value)
+        value = error.detach() / max(1, samples) if summed else error
+        if value.is_cpu:  # reading it elsewhere would make the host wait
+            self._loss = value.item()
             self._losses.append((self._loss, samples))
         else:
-            self._losses.append((value, samples))
+            self._losses.append((value.detach(), samples))
 
     def lost_its_loss(self) -> bool:
         """Whether a loss of the oldest step that is not judged yet is not finite."""
