@@ -112,6 +112,21 @@ def test_a_checkpoint_after_an_epoch_is_of_the_whole_epoch(
     assert_identical(resumed.state(), unbroken.state())
 
 
+@pytest.mark.parametrize("spec", ["single", *quick(EVERY)])
+@pytest.mark.parametrize(("gap", "expected"), [(3600.0, [2]), (1e-9, [0, 1, 2])])
+def test_checkpoints_keep_apart_but_for_the_last(
+    tmp_path: Path, spec: str, gap: float, expected: list[int]
+) -> None:
+    """The first worker's clock decides for all."""
+    chosen = {"checkpoint_epochs": 1, "checkpoint_gap": gap, "keep": 9}
+    workers = 1 if spec == "single" else 2
+    saved = Training(tmp_path, spec, workers, settings=chosen, epochs=3).run()
+    assert saved.counts() == saved.once()
+    home = RunPaths(tmp_path).checkpoints
+    found = [shelf.check(home / f"{number:06d}").epoch for number in shelf.numbers(home)]
+    assert found == expected
+
+
 @pytest.mark.parametrize("spec", quick(EVERY))
 def test_what_is_restored_is_what_was_saved_and_no_sample_is_lost(
     tmp_path: Path, spec: str
@@ -191,6 +206,11 @@ def _watched(folder: Path, stop: int | None = None, **chosen: Any) -> list[Any]:
         return done, run.history
 
     return as_ranks(2, folder, work, RunSettings(checkpoint_epochs=1, **chosen))
+
+
+def test_what_may_be_the_best_is_saved_at_once(tmp_path: Path) -> None:
+    _watched(tmp_path, checkpoint_gap=3600.0, keep=9)
+    assert shelf.numbers(RunPaths(tmp_path).checkpoints) == [1, 2, 3, 4]
 
 
 def test_a_resumed_run_knows_its_history_and_the_best_so_far(tmp_path: Path) -> None:

@@ -22,9 +22,12 @@ def settings_of(shell: Shell, *words: str) -> list[dict[str, Any]]:
     return [launch["settings"] for launch in answer.json["launches"]]
 
 
-def test_run_writes_a_checkpoint_an_epoch_and_compare_none(shell: Shell) -> None:
+def test_run_writes_checkpoints_some_seconds_apart_and_compare_none(shell: Shell) -> None:
     (run,) = settings_of(shell, "run", shell.script())
     assert (run["checkpoint_epochs"], run["checkpoint_minutes"], run["keep"]) == (1, None, 3)
+    assert run["checkpoint_gap"] == 20.0
+    (each,) = settings_of(shell, "run", "train.py", "--checkpoint-every", "1")
+    assert (each["checkpoint_epochs"], each["checkpoint_gap"]) == (1, 0.0)
     assert (run["balance"], run["slow"], run["rate"]) == ("auto", None, None)
     for row in settings_of(shell, "compare", "train.py", "--workers", "2"):
         assert row["checkpoint_epochs"] == 0
