@@ -92,6 +92,7 @@ LONG = {
     "accuracy": "benchmarks.accuracy",
     "straggler": "benchmarks.straggler",
     "balance": "benchmarks.balance",
+    "follow": "benchmarks.follow",
     "gpu": "benchmarks.gpu",
     "keras": "benchmarks.keras_fit",
     "parquet": "benchmarks.parquet_reading",
