@@ -113,7 +113,7 @@ def test_a_checkpoint_after_an_epoch_is_of_the_whole_epoch(
 
 
 @pytest.mark.parametrize("spec", ["single", *quick(EVERY)])
-@pytest.mark.parametrize(("gap", "expected"), [(3600.0, [2]), (1e-9, [0, 1, 2])])
+@pytest.mark.parametrize(("gap", "expected"), [(3600.0, [0, 2]), (1e-9, [0, 1, 2])])
 def test_checkpoints_keep_apart_but_for_the_last(
     tmp_path: Path, spec: str, gap: float, expected: list[int]
 ) -> None:
@@ -206,6 +206,31 @@ def _watched(folder: Path, stop: int | None = None, **chosen: Any) -> list[Any]:
         return done, run.history
 
     return as_ranks(2, folder, work, RunSettings(checkpoint_epochs=1, **chosen))
+
+
+@pytest.mark.parametrize("first_only", [False, True])
+def test_a_training_that_is_stopped_ends_with_a_checkpoint(
+    tmp_path: Path, first_only: bool
+) -> None:
+    """Also where only the first worker watches for the best: its word counts."""
+
+    def work(rank: int) -> None:
+        model = nn.Linear(4, 1)
+        run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.01))
+        if first_only and run.is_first:
+            run.save_best("test_loss")
+        for epoch in run.epochs(8):
+            for (x,) in run.batches((torch.ones(16, 4),), batch=8):
+                run.backward(model(x).mean())
+                run.step()
+            if epoch == 4:
+                run.stop()
+
+    settings = RunSettings(checkpoint_epochs=1, checkpoint_gap=3600.0, keep=9)
+    as_ranks(2, tmp_path, work, settings)
+    home = RunPaths(tmp_path).checkpoints
+    found = [shelf.check(home / f"{number:06d}").epoch for number in shelf.numbers(home)]
+    assert found == ([0, 1, 2, 3, 4] if first_only else [0, 4])
 
 
 def test_what_may_be_the_best_is_saved_at_once(tmp_path: Path) -> None:

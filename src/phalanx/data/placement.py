@@ -34,7 +34,7 @@ def placed(reader: Reader, device: torch.device, where: DataOn, workers: int) ->
             f"--data-on device: {words.size(size)} of data do not fit into the GPU's free memory",
             "Leave it out, or use --data-on host.",
         ) from None
-    moved.note = f"copied the data ({words.size(size)}) to the GPU (not so: --data-on host)"
+    moved.note = f"copied the data ({words.size(size)}) to the GPU (else: --data-on host)"
     return moved
 
 

@@ -263,7 +263,7 @@ def _add_extras(summary: Summary, run: RunFiles) -> None:
         for _, d in sorted(data.items())
     ]
     summary.notes = list(run.joined[0].notes) if run.joined else []
-    summary.notes += [noted.text for log in ranks for noted in log.noted]
+    summary.notes += dict.fromkeys(noted.text for log in ranks for noted in log.noted)
     summary.notes += [
         f"worker {log.rank} wrote too many events: not all of them are counted here"
         for log in ranks

@@ -190,19 +190,18 @@ class Reducer:
         clip, factor = declared.clip, 1.0 / declared.weight if declared.weight else 1.0
         # A codec may have made something else of it, and a small weight makes it larger.
         doubtful = self._coded or factor > 1.0 or declared.doubtful
-        stop = self._early.still_to_add(declared.stale) if self._early else None
+        early = self._early if self._flats is None else None
+        stop = early.still_to_add(declared.stale) if early else None
         self.add_here(1.0 if self._summing else factor, stop)
         if self._summing:
-            if self._early is not None and not self.leads:
-                self._early.renew()
             if self.leads:
                 if declared.stale:
                     self._summing.discard()
                 self.bytes_sent = self._summing.sum(coded=coded)
-                if self._early is not None:
-                    self._early.renew()
                 if clip > 0.0:
                     shared.norms[self._row] = _squares(self.sums)
+            if self._early is not None:
+                self._early.renew()
             self._circle.wait()
             if clip > 0.0:  # of the whole sums, so that all hosts find the same
                 factor *= clip_factor(float(shared.norms[self._local[0]]) * factor**2, clip)

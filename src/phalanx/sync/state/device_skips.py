@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from phalanx.sync.state.gradients import get_grad
+
 LAG = 4
 """Steps after which the host hears of one: it is seldom further ahead of the GPU."""
 FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
@@ -27,20 +29,31 @@ def make_fused(optimizer: torch.optim.Optimizer, gradients: Sequence[Tensor]) ->
     asks for the same bits every time.
     """
     groups: Groups = optimizer.param_groups
-    if type(optimizer) not in FUSED or not all(_fits(g) for g in groups):
+    if type(optimizer) not in FUSED or not all(_fits(g) for g in groups) or _has_hooks(optimizer):
         return False
-    if any(g.layout != torch.strided or not g.is_floating_point() for g in gradients):
+    if not are_plain(gradients, gradients[0].device):
         return False
     chosen = not all(g["fused"] is None and g["foreach"] is None for g in groups)
     if chosen and not all(g["fused"] for g in groups):
         return False
     if not chosen and torch.are_deterministic_algorithms_enabled():
         return False
-    for group in groups:
-        group["fused"] = True
-        _complete(optimizer, group)
-    optimizer.defaults["fused"] = True
+    _set_fused(optimizer, True)
+    _move_counts(optimizer, None)
     return None if chosen else True
+
+
+def take_back(optimizer: torch.optim.Optimizer) -> None:
+    """It runs again as torch chooses."""
+    _set_fused(optimizer, None)
+    _move_counts(optimizer, torch.device("cpu"))
+
+
+def are_plain(gradients: Sequence[Tensor], device: torch.device) -> bool:
+    return all(
+        g.layout == torch.strided and g.is_floating_point() and g.device == device
+        for g in gradients
+    )
 
 
 def _fits(group: dict[str, Any]) -> bool:
@@ -49,16 +62,22 @@ def _fits(group: dict[str, Any]) -> bool:
     return plain and not group.get("capturable") and not group.get("dampening")
 
 
-def _complete(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> None:
-    """The state as a fused step wants it: a first momentum would be left undefined by a step that
-    is skipped, and counts of steps have to be where the parameters are."""
-    for parameter in group["params"]:
-        state = optimizer.state[parameter] if group.get("momentum") else {}
-        if group.get("momentum") and state.get("momentum_buffer") is None:
-            state["momentum_buffer"] = torch.zeros_like(parameter)
-        known = optimizer.state.get(parameter, {})
-        if isinstance(step := known.get("step"), Tensor):
-            known["step"] = step.to(parameter.device)
+def _has_hooks(optimizer: torch.optim.Optimizer) -> bool:
+    """Of the script, which would be called for a step that is skipped; one before it is ours."""
+    known: Any = optimizer
+    return bool(known._optimizer_step_post_hooks) or len(known._optimizer_step_pre_hooks) > 1
+
+
+def _set_fused(optimizer: torch.optim.Optimizer, value: bool | None) -> None:
+    for group in (*optimizer.param_groups, optimizer.defaults):
+        group["fused"] = value
+
+
+def _move_counts(optimizer: torch.optim.Optimizer, device: torch.device | None) -> None:
+    """A fused step counts where the parameters are, any other on the host."""
+    for parameter, state in optimizer.state.items():
+        if isinstance(step := state.get("step"), Tensor):
+            state["step"] = step.to(device or parameter.device)
 
 
 class CudaFlags:
@@ -92,23 +111,34 @@ class DeviceSkips:
         self._optimizer, self._flags = optimizer, flags
         self._found = torch.zeros((), device=flags.device)
         self._scale = torch.ones((), device=flags.device)
-        self._scaled_by = 1.0
+        self._scaled_by, self._one = 1.0, torch.ones((), device=flags.device)
         self._waiting: deque[Callable[[], bool]] = deque()
         self._made_for = self._features()
 
     def _features(self) -> list[tuple[Any, ...]]:
         return [
-            (len(g["params"]), g["fused"], g.get("momentum"), g.get("dampening"))
+            (len(g["params"]), g["fused"], bool(g.get("momentum")), g.get("dampening"))
             for g in self._optimizer.param_groups
         ]
 
-    @property
-    def serves(self) -> bool:
-        """Whether the optimizer is what it was."""
-        return self._made_for == self._features()
+    def serves(self, gradients: Sequence[Tensor]) -> bool:
+        """Whether the optimizer is what it was, and its gradients are."""
+        same = self._made_for == self._features() and not _has_hooks(self._optimizer)
+        return same and are_plain(gradients, self._flags.device)
+
+    def _complete(self) -> None:
+        """Where there is no momentum yet it is zero: a step that is skipped would leave a first one
+        undefined."""
+        state = self._optimizer.state
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"] if group.get("momentum") else ():
+                known = parameter in state and state[parameter].get("momentum_buffer") is not None
+                if not known and get_grad(parameter) is not None:
+                    state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
     def step(self, gradients: Sequence[Tensor], scale: float, clip: float | None) -> None:
         """Multiply by ``scale``, clip, and step, unless a gradient is not finite."""
+        self._complete()
         if scale != self._scaled_by:
             self._scale.fill_(scale)
             self._scaled_by = scale
@@ -116,8 +146,12 @@ class DeviceSkips:
         by_dtype: dict[torch.dtype, list[Tensor]] = {}
         for gradient in gradients:
             by_dtype.setdefault(gradient.dtype, []).append(gradient)
-        for members in by_dtype.values():
-            torch._amp_foreach_non_finite_check_and_unscale_(members, self._found, self._scale)
+        for dtype, members in by_dtype.items():
+            exact = dtype == torch.float64 and scale != 1.0  # the factor there is a float32
+            factor = self._one if exact else self._scale
+            torch._amp_foreach_non_finite_check_and_unscale_(members, self._found, factor)
+            if exact:
+                torch._foreach_mul_(members, scale)
         optimizer: Any = self._optimizer
         if clip is not None:
             members = [p for g in optimizer.param_groups for p in g["params"]]

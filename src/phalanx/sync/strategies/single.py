@@ -61,7 +61,7 @@ class Unwatched(Single):
         super().__init__(optimizer, clock)
         self._say = say
         self._skips: DeviceSkips | None = None
-        self._tried = False
+        self._tried = self._over = self._ours = False
 
     def exchange(self, scale: float, clip: float | None = None) -> Timing:
         ready, (parameters, gradients) = self._clock.now(), self._gradients()
@@ -69,10 +69,11 @@ class Unwatched(Single):
             self._begin(gradients)
         if self._skips is None:
             return super().exchange(scale, clip)
-        if gradients and self._skips.serves:
+        if gradients and not self._over and self._skips.serves(gradients):
             self._skips.step(gradients, scale, clip)
             _drop(parameters)
         else:
+            self._stop_skipping(bool(gradients))
             self._skips.add(super().exchange(scale, clip).refused is not None)
         skipped = self._skips.verdict()
         refused = (0,) if skipped else None
@@ -88,9 +89,19 @@ class Unwatched(Single):
         if fused is False:
             return
         self._skips = DeviceSkips(self._optimizer, CudaFlags(device))
+        self._ours = fused is True
         if fused:
             name = type(self._optimizer).__name__
-            self._say(f"{name} runs fused, in one kernel (as the script has it: foreach=True)")
+            self._say(f"{name} runs fused: it rounds differently (as it was: foreach=True)")
+
+    def _stop_skipping(self, for_good: bool) -> None:
+        """The script's optimizer has changed: from now on the host asks."""
+        if for_good and not self._over:
+            self._over = True
+            if self._ours:
+                from phalanx.sync.state.device_skips import take_back
+
+                take_back(self._optimizer)
 
     def settle(self) -> list[Timing]:
         """Of the steps that were not judged yet, in their order."""

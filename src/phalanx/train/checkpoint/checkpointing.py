@@ -100,7 +100,9 @@ class Checkpointer:
         self._timer, self._settings = timer, environment.settings
         self._rank, self._workers = environment.rank, environment.workers
         self._writer: Writer | None = None
-        self._last, self._after_epoch = 0, -1
+        self._last, self._after_epoch, self._saved = 0, -1, False
+        self._skipped: Pass | None = None
+        """The last pass, if no checkpoint was taken after it."""
         self._told, self._problems = "", 0
         if environment.paths is None or not saves_checkpoints(environment):
             return
@@ -123,18 +125,25 @@ class Checkpointer:
         every = self._settings.checkpoint_epochs
         if self._writer is None or not every or (current.epoch + 1) % every:
             return
-        if self._may_wait(current):
-            old = self._timer.age >= self._settings.checkpoint_gap
-            if not self._trained.engine.first_decides(old):
+        if self._settings.checkpoint_gap > 0:
+            decided = self._trained.engine.first_decides(not self._may_wait(current))
+            self._skipped = None if decided else current
+            if not decided:
                 return
         self.save(current)
         self._after_epoch = self._stopwatch.epoch
 
     def _may_wait(self, current: Pass) -> bool:
-        """Not the last one, nor one that may be marked as the best."""
+        """Not the first one, nor the last, nor one that may be marked as the best."""
         last, watched = self._schedule.epochs, self._trained.best.name
-        gap = self._settings.checkpoint_gap
-        return gap > 0 and watched is None and last is not None and current.epoch + 1 < last
+        young = self._saved and self._timer.age < self._settings.checkpoint_gap
+        return young and watched is None and last is not None and current.epoch + 1 < last
+
+    def save_skipped(self, collective: bool) -> None:
+        """The training ends, perhaps after an epoch without a checkpoint."""
+        if self._skipped is not None and collective:
+            skipped, self._skipped = self._skipped, None
+            self.save(skipped)
 
     def save(self, current: Pass) -> None:
         """Copy the state now, write it beside the training. Collective."""
@@ -142,6 +151,7 @@ class Checkpointer:
             return
         captured = self._trained.engine.capture()
         self._last += 1
+        self._saved = True
         self._timer.saved()
         private = captured.private | random_state() | self._trained.weight.export_state()
         if self._rank != 0:

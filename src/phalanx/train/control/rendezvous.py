@@ -19,7 +19,7 @@ from phalanx.sync.arena.arena import Arena, Circle
 
 # What a worker is about to do with the others; numbers from 0 are steps of that optimizer.
 EVALUATE, EPOCH_DONE, SWITCH, FINISH, ROUND, SAVE, CUT = range(-1, -8, -1)
-UNFREEZE, LOAD, GATHER, WRITE = range(-8, -12, -1)
+UNFREEZE, LOAD, GATHER, WRITE, DECIDE = range(-8, -13, -1)
 READ = -100
 """And below: reads gradients of the optimizer ``READ - intent``."""
 AGREED = 1 << 16
@@ -35,6 +35,7 @@ _WORDS = {
     UNFREEZE: "changed which parameters it trains",
     LOAD: "loads an optimizer's state",
     WRITE: "changes the weights itself",
+    DECIDE: "asks whether to save a checkpoint",
     GATHER: "gathers values",
 }
 

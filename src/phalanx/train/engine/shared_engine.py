@@ -146,7 +146,7 @@ class SharedEngine(Engine):
 
     def first_decides(self, mine: bool) -> bool:
         self.rest()
-        self.meet(intents.SAVE)
+        self.meet(intents.DECIDE)
         ((decided,),) = self.gather(bytes([mine]) if self.rank == 0 else None)
         return bool(decided)
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from phalanx.core.errors import InputError
+from phalanx.core.errors import InputError, NotFinite
 from phalanx.rules.ledger import Lease
 from phalanx.sync.state.gradients import get_grad, set_grad
 from phalanx.sync.strategies.strategy import Timing
@@ -46,10 +46,11 @@ class Stepper:
         self._fed = self._over = False
         """Whether batches come from ``run.batches``; whether training is over."""
         self._clip: float | None = None
+        self._heard: NotFinite | None = None
         self.keeps_gradients = False
+        """Whether gradients are there after a step, until the script zeroes them."""
         self.refused: InputError | None = None
         """A script may have caught it, and gone on."""
-        """Whether gradients are there after a step, until the script zeroes them."""
         timed = engine.workers > 1 or engine.timed
         self._device, self._waits_for_device = device, timed and device.type == "cuda"
         """A GPU's gradient is there when it has computed it, not when it was asked to: else its
@@ -133,14 +134,13 @@ class Stepper:
         kept = [
             (p, g) for group in groups for p in group["params"] if (g := get_grad(p)) is not None
         ]
-        if scaler is not None:
+        judge = scaler is not None and scaler.is_enabled()
+        if judge:
             self.settle()
         with self.ours:
             factor = self._scaling.before_step(index, scaler)
             self._engine.look()
-            timing = self._exchange.step(
-                index, scale, weight, clip, agreed=agreed, judge=scaler is not None
-            )
+            timing = self._exchange.step(index, scale, weight, clip, agreed=agreed, judge=judge)
             self._scaling.on_step(index, timing)
             self._scaling.after_step(scaler)
         self._losses.check()
@@ -193,6 +193,18 @@ class Stepper:
         for timing in self._exchange.settle():
             self._scaling.on_step(0, timing)
             self._stopwatch.judged(timing)
+
+    def hear(self) -> None:
+        """A pass is over: ``settle``, where a generator may be closed and nothing can be raised."""
+        self.in_batch = False
+        try:
+            self.settle()
+        except NotFinite as error:
+            self._heard = error
+
+    def raise_heard(self) -> None:
+        if self._heard is not None:
+            raise self._heard
 
     def follow_parameters(self) -> None:
         if not self._engine.optimizers.outgrown:

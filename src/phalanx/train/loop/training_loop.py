@@ -85,6 +85,7 @@ class TrainingLoop:
         self._began = True
 
     def _check_weights(self, when: str) -> None:
+        self._steps.raise_heard()
         trained = self._parts.trained
         if bad := bad_weights(trained.models, trained.optimizers):
             raise NotFinite(f"{when} {bad}; {SOUND}")
@@ -181,14 +182,14 @@ class TrainingLoop:
             try:
                 yield from self._through(source, current)
             except GeneratorExit:  # the script left its loop
-                self._steps.in_batch = False
+                self._steps.hear()
                 rates.leave_pass()
                 raise
             finally:
                 self.inside = False
                 self._lifecycle.trained(self._clock.now() - began)
         if trained:
-            self._steps.settle()
+            self._steps.hear()
             rates.end_pass()
             self._engine.end_pass()
             parts.checkpointer.after_pass(current)
@@ -266,7 +267,8 @@ class TrainingLoop:
         if lifecycle.over:
             return
         parts.evaluator.end_epoch(NEVER - 1)
-        self._steps.settle()
+        self._steps.hear()
+        parts.checkpointer.save_skipped(collective)
         with self._steps.ours:
             self._engine.finish(collective)
         self._steps.close()

@@ -63,6 +63,7 @@ class Environment:
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Of ``mallopt``."""
+_MOST_KEPT = 512 << 20
 
 
 @cache
@@ -74,10 +75,11 @@ def keep_freed_memory() -> None:
     same. What a user has set, or another library than glibc, stays as it is.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None or any(name.startswith("MALLOC_") for name in os.environ):
+    tuned = "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
+    if mallopt is None or tuned or any(name.startswith("MALLOC_") for name in os.environ):
         return
     mallopt(_MMAP_THRESHOLD, 32 << 20)
-    mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)
+    mallopt(_TRIM_THRESHOLD, _MOST_KEPT)
 
 
 def detect() -> Environment:

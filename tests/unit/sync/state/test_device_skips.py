@@ -50,7 +50,7 @@ def _unwatched(optimizer: torch.optim.Optimizer, monkeypatch: pytest.MonkeyPatch
     made = Unwatched(optimizer, MonotonicClock(), lambda _: None)
 
     def begin(gradients: list[Tensor]) -> None:
-        made._tried = True
+        made._tried = made._ours = True
         assert make_fused(optimizer, gradients) is True
         made._skips = DeviceSkips(optimizer, HostFlags())  # type: ignore[arg-type]
 
@@ -108,7 +108,8 @@ def test_an_optimizer_that_changed_is_watched_again(monkeypatch: pytest.MonkeyPa
     unwatched.exchange(1.0)
     # The gradient of 3 counts 1.9 times: its first momentum is itself.
     assert torch.allclose(more, torch.full((3,), 0.43, dtype=torch.double))
-    assert not unwatched._skips.serves  # type: ignore[union-attr]
+    assert unwatched._over
+    assert optimizer.param_groups[0]["fused"] is None
 
 
 def _gradients(model: nn.Module) -> list[Tensor]:
@@ -160,3 +161,35 @@ def test_on_a_cpu_it_is_watched() -> None:
     timing = unwatched.exchange(1.0)
     assert timing.judged and timing.refused == (0,)
     assert unwatched.settle() == []
+
+
+def test_momentum_that_is_not_there_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the script has thrown its state away, and for a parameter that comes late."""
+    asked, skipping = _model(), _model()
+    plain, own = (OPTIMIZERS["momentum"](m.parameters()) for m in (asked, skipping))
+    single, unwatched = Single(plain, MonotonicClock()), _unwatched(own, monkeypatch)
+    for step in range(6):
+        for model, optimizer in ((asked, plain), (skipping, own)):
+            if step == 3:
+                optimizer.state.clear()
+            _backward(model, step, step == 3)
+            if step < 2:
+                model[2].weight.grad = None  # type: ignore[index]
+        single.exchange(1.0)
+        unwatched.exchange(1.0)
+    for one, other in zip(asked.parameters(), skipping.parameters(), strict=True):
+        assert torch.allclose(one, other, rtol=1e-12, atol=1e-14)
+
+
+def test_hooks_of_a_script_are_called_for_real_steps_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, called = _model(), []
+    optimizer = OPTIMIZERS["adam"](model.parameters())
+    unwatched = _unwatched(optimizer, monkeypatch)
+    _backward(model, 0, False)
+    unwatched.exchange(1.0)
+    optimizer.register_step_post_hook(lambda *_: called.append(1))
+    assert make_fused(OPTIMIZERS["adam"](model.parameters()), [torch.ones(1)]) is True
+    for step in range(1, 4):
+        _backward(model, step, step == 2)
+        unwatched.exchange(1.0)
+    assert len(called) == 2
