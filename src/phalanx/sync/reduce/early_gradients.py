@@ -126,15 +126,6 @@ class EarlyGradients:
         self.stale = len(same) < len(gone)
         return same, self.stale
 
-    @property
-    def begun(self) -> int:
-        """From where on the host's sum has gone and stays as it is, unless that is all in vain."""
-        return self._flat.numel() if self.stale else self._way.begun(self._gone)
-
-    def left_alone(self, same: set[int]) -> set[int]:
-        """Of those that are the ``same``, those whose part of the host's sum has gone."""
-        return {i for i in same if self._places[i].start >= self.begun}
-
     def renew(self) -> None:
         """The step is over: of the next one nothing has gone yet."""
         self._resting = REST if self.stale else max(0, self._resting - 1)

@@ -86,8 +86,10 @@ class EarlySums:
         gone, stale = self._gradients.settle()
         if self._leader is None:
             return gone, stale
-        self._cells[BEGUN] = self._gradients.begun
-        return self._gradients.left_alone(gone), stale
+        layout = self._replica.layouts[0]
+        begun = layout.size if stale else self._leader.begun
+        self._cells[BEGUN] = begun
+        return {i for i in gone if layout.places[i].start >= begun}, stale
 
     def still_to_add(self, stale: bool) -> int | None:
         """So many numbers, from the first on: the leader has added up the others; ``None`` is all.

@@ -28,11 +28,6 @@ class Alone:
         """From ``low`` on this worker's gradients are there."""
         self._ahead.ready(low)
 
-    def begun(self, low: int) -> int:
-        """From where on the host's sum has gone, if this worker's gradients are there from
-        ``low`` on: its memory is left as it is."""
-        return low
-
     def renew(self) -> None:
         """Of the next step nothing is there."""
 
@@ -47,9 +42,6 @@ class Follower:
         if low < self._cells[self._slot]:
             with self._lock:  # what was written before it is seen by who takes it after
                 self._cells[self._slot] = low
-
-    def begun(self, low: int) -> int:
-        return low
 
     def renew(self) -> None:
         self._cells[self._slot] = self._size
@@ -75,28 +67,26 @@ class Leader:
     ) -> None:
         self._ahead, self._cells, self._slots, self._lock = ahead, cells, list(slots), lock
         self._own, self._rows, self._sums = own, rows, sums
-        self._begun = sums.numel()
+        self.begun = sums.numel()
+        """From here on the sum has gone."""
 
     def ready(self, low: int) -> None:
-        if low >= self._begun:
+        if low >= self.begun:
             return
         with self._lock:
             low = max(low, *(int(self._cells[slot]) for slot in self._slots))
-        if low >= self._begun:
+        if low >= self.begun:
             return
-        piece = slice(low, self._begun)
+        piece = slice(low, self.begun)
         total = self._sums[piece].copy_(self._own[piece])
         for row in self._rows:
             total.add_(row[piece])
-        self._begun = low
+        self.begun = low
         self._ahead.ready(low)
-
-    def begun(self, low: int) -> int:
-        return self._begun
 
     def restore(self) -> None:
         """What has gone does not count: the sums are its own gradients again, to be added to."""
-        self._sums[self._begun :].copy_(self._own[self._begun :])
+        self._sums[self.begun :].copy_(self._own[self.begun :])
 
     def renew(self) -> None:
-        self._begun = self._sums.numel()
+        self.begun = self._sums.numel()

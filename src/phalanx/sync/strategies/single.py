@@ -52,7 +52,7 @@ class Single:
         return parameters, [g for p in parameters if (g := get_grad(p)) is not None]
 
 
-class Unwatched(Single):
+class SingleOnGpu(Single):
     """On a GPU that skips steps by itself: of a step the host hears some steps later."""
 
     def __init__(

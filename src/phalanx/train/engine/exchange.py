@@ -10,7 +10,7 @@ from phalanx.rules.ledger import Lease
 from phalanx.sync.arena.arena import Arena
 from phalanx.sync.arena.clock import Clock
 from phalanx.sync.state.model_buffers import SharedBuffers
-from phalanx.sync.strategies.single import Single, Unwatched
+from phalanx.sync.strategies.single import Single, SingleOnGpu
 from phalanx.sync.strategies.strategy import Timing
 from phalanx.train.control import rendezvous as intents
 from phalanx.train.control.control import Control
@@ -31,11 +31,11 @@ class Exchange:
     ) -> None:
         self._alone = [Single(o, clock) for o in optimizers]
         self._clock, self._emulation = clock, emulation
-        self._unwatched: Unwatched | None = None
+        self._on_gpu: SingleOnGpu | None = None
 
     def skip_on_device(self, optimizer: torch.optim.Optimizer, say: Callable[[str], None]) -> None:
         """The one ``optimizer`` may learn later that a step was skipped."""
-        self._unwatched = Unwatched(optimizer, self._clock, say)
+        self._on_gpu = SingleOnGpu(optimizer, self._clock, say)
 
     def received(self, lease: Lease) -> None:
         """These samples are about to go through the model."""
@@ -54,12 +54,12 @@ class Exchange:
     ) -> Timing:  # fmt: skip
         """Of optimizer ``index``; ``agreed`` if all that take part have the agreed gradient,
         ``judge`` if it has to be known at once whether the step was refused."""
-        alone = self._alone[index] if judge or self._unwatched is None else self._unwatched
+        alone = self._alone[index] if judge or self._on_gpu is None else self._on_gpu
         return alone.exchange(scale, clip)
 
     def settle(self) -> list[Timing]:
         """Of the steps that were not judged yet."""
-        return [] if self._unwatched is None else self._unwatched.settle()
+        return [] if self._on_gpu is None else self._on_gpu.settle()
 
     def share_gradients(self, index: int, scale: float, weight: float) -> None:
         """Every worker that steps together gets the agreed gradient. Collective."""
@@ -84,7 +84,7 @@ class SharedExchange(Exchange):
         written: WrittenWeights,
     ) -> None:
         self._arena, self._clock, self._work = arena, clock, emulation.work
-        self._unwatched = None
+        self._on_gpu = None
         emulation.lockstep = lambda: phases.current.lockstep
         self._control, self._phases = control, phases
         self._leases, self._buffers, self._written = leases, buffers, written

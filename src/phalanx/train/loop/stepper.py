@@ -46,7 +46,7 @@ class Stepper:
         self._fed = self._over = False
         """Whether batches come from ``run.batches``; whether training is over."""
         self._clip: float | None = None
-        self._heard: NotFinite | None = None
+        self._not_finite: NotFinite | None = None
         self.keeps_gradients = False
         """Whether gradients are there after a step, until the script zeroes them."""
         self.refused: InputError | None = None
@@ -136,7 +136,7 @@ class Stepper:
         ]
         judge = scaler is not None and scaler.is_enabled()
         if judge:
-            self.settle()
+            self.judge_pending()
         with self.ours:
             factor = self._scaling.before_step(index, scaler)
             self._engine.look()
@@ -188,23 +188,23 @@ class Stepper:
         if self._engine.workers > 1:
             self._stopwatch.agreed(began, total)
 
-    def settle(self) -> None:
+    def judge_pending(self) -> None:
         """Hear of all steps that a GPU may have skipped."""
         for timing in self._exchange.settle():
             self._scaling.on_step(0, timing)
             self._stopwatch.judged(timing)
 
-    def hear(self) -> None:
-        """A pass is over: ``settle``, where a generator may be closed and nothing can be raised."""
+    def end_pass(self) -> None:
+        """``judge_pending``, where a generator may be closed, and nothing can be raised."""
         self.in_batch = False
         try:
-            self.settle()
+            self.judge_pending()
         except NotFinite as error:
-            self._heard = error
+            self._not_finite = error
 
-    def raise_heard(self) -> None:
-        if self._heard is not None:
-            raise self._heard
+    def raise_not_finite(self) -> None:
+        if self._not_finite is not None:
+            raise self._not_finite
 
     def follow_parameters(self) -> None:
         if not self._engine.optimizers.outgrown:

@@ -85,7 +85,7 @@ class TrainingLoop:
         self._began = True
 
     def _check_weights(self, when: str) -> None:
-        self._steps.raise_heard()
+        self._steps.raise_not_finite()
         trained = self._parts.trained
         if bad := bad_weights(trained.models, trained.optimizers):
             raise NotFinite(f"{when} {bad}; {SOUND}")
@@ -182,14 +182,14 @@ class TrainingLoop:
             try:
                 yield from self._through(source, current)
             except GeneratorExit:  # the script left its loop
-                self._steps.hear()
+                self._steps.end_pass()
                 rates.leave_pass()
                 raise
             finally:
                 self.inside = False
                 self._lifecycle.trained(self._clock.now() - began)
         if trained:
-            self._steps.hear()
+            self._steps.end_pass()
             rates.end_pass()
             self._engine.end_pass()
             parts.checkpointer.after_pass(current)
@@ -267,7 +267,7 @@ class TrainingLoop:
         if lifecycle.over:
             return
         parts.evaluator.end_epoch(NEVER - 1)
-        self._steps.hear()
+        self._steps.end_pass()
         parts.checkpointer.save_skipped(collective)
         with self._steps.ours:
             self._engine.finish(collective)

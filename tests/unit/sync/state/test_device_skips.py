@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from phalanx.sync.arena.clock import MonotonicClock
 from phalanx.sync.state.device_skips import LAG, DeviceSkips, make_fused
 from phalanx.sync.strategies import single
-from phalanx.sync.strategies.single import Single, Unwatched
+from phalanx.sync.strategies.single import Single, SingleOnGpu
 
 CPU = torch.device("cpu")
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
@@ -46,8 +46,8 @@ def _backward(model: nn.Module, step: int, bad: bool) -> None:
         weight.grad[0, 0] = float("nan") if step % 2 else float("inf")
 
 
-def _unwatched(optimizer: torch.optim.Optimizer, monkeypatch: pytest.MonkeyPatch) -> Unwatched:
-    made = Unwatched(optimizer, MonotonicClock(), lambda _: None)
+def _on_gpu(optimizer: torch.optim.Optimizer, monkeypatch: pytest.MonkeyPatch) -> SingleOnGpu:
+    made = SingleOnGpu(optimizer, MonotonicClock(), lambda _: None)
 
     def begin(gradients: list[Tensor]) -> None:
         made._tried = made._ours = True
@@ -66,49 +66,49 @@ def test_bad_steps_are_skipped_and_heard_of_in_order(
 ) -> None:
     asked, skipping = _model(), _model()
     plain = Single(OPTIMIZERS[name](asked.parameters()), MonotonicClock())
-    unwatched = _unwatched(OPTIMIZERS[name](skipping.parameters()), monkeypatch)
+    on_gpu = _on_gpu(OPTIMIZERS[name](skipping.parameters()), monkeypatch)
     heard: list[bool] = []
     for step in range(10):
         for model in (asked, skipping):
             _backward(model, step, step in bad)
         assert (plain.exchange(0.5, clip).refused is not None) == (step in bad)
-        timing = unwatched.exchange(0.5, clip)
+        timing = on_gpu.exchange(0.5, clip)
         assert timing.judged == (step >= LAG)
         if timing.judged:
             heard.append(timing.refused is not None)
         assert all(p.grad is None for p in skipping.parameters())
-    heard += [timing.refused is not None for timing in unwatched.settle()]
+    heard += [timing.refused is not None for timing in on_gpu.settle()]
     assert heard == [step in bad for step in range(10)]
-    assert unwatched.settle() == []
+    assert on_gpu.settle() == []
     for one, other in zip(asked.parameters(), skipping.parameters(), strict=True):
         assert torch.allclose(one, other, rtol=1e-12, atol=1e-14)
 
 
 def test_a_step_without_gradients_keeps_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
     model = _model()
-    unwatched = _unwatched(OPTIMIZERS["momentum"](model.parameters()), monkeypatch)
+    on_gpu = _on_gpu(OPTIMIZERS["momentum"](model.parameters()), monkeypatch)
     heard = []
     for step in range(8):
         if step != 5:
             _backward(model, step, step == 4)
-        timing = unwatched.exchange(1.0)
+        timing = on_gpu.exchange(1.0)
         heard += [timing.refused is not None] if timing.judged else []
-    heard += [timing.refused is not None for timing in unwatched.settle()]
+    heard += [timing.refused is not None for timing in on_gpu.settle()]
     assert heard == [step == 4 for step in range(8)]
 
 
 def test_an_optimizer_that_changed_is_watched_again(monkeypatch: pytest.MonkeyPatch) -> None:
     model, more = _model(), nn.Parameter(torch.ones(3, dtype=torch.double))
     optimizer = OPTIMIZERS["momentum"](model.parameters())
-    unwatched = _unwatched(optimizer, monkeypatch)
+    on_gpu = _on_gpu(optimizer, monkeypatch)
     _backward(model, 0, False)
-    unwatched.exchange(1.0)
+    on_gpu.exchange(1.0)
     optimizer.add_param_group({"params": [more]})
     (3 * more).sum().backward()
-    unwatched.exchange(1.0)
+    on_gpu.exchange(1.0)
     # The gradient of 3 counts 1.9 times: its first momentum is itself.
     assert torch.allclose(more, torch.full((3,), 0.43, dtype=torch.double))
-    assert unwatched._over
+    assert on_gpu._over
     assert optimizer.param_groups[0]["fused"] is None
 
 
@@ -154,20 +154,20 @@ def test_sparse_gradients_are_left_alone() -> None:
 
 def test_on_a_cpu_it_is_watched() -> None:
     model = _model()
-    unwatched = single.Unwatched(
+    on_gpu = single.SingleOnGpu(
         OPTIMIZERS["adam"](model.parameters()), MonotonicClock(), lambda _: None
     )
     _backward(model, 0, True)
-    timing = unwatched.exchange(1.0)
+    timing = on_gpu.exchange(1.0)
     assert timing.judged and timing.refused == (0,)
-    assert unwatched.settle() == []
+    assert on_gpu.settle() == []
 
 
 def test_momentum_that_is_not_there_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the script has thrown its state away, and for a parameter that comes late."""
     asked, skipping = _model(), _model()
     plain, own = (OPTIMIZERS["momentum"](m.parameters()) for m in (asked, skipping))
-    single, unwatched = Single(plain, MonotonicClock()), _unwatched(own, monkeypatch)
+    single, on_gpu = Single(plain, MonotonicClock()), _on_gpu(own, monkeypatch)
     for step in range(6):
         for model, optimizer in ((asked, plain), (skipping, own)):
             if step == 3:
@@ -176,7 +176,7 @@ def test_momentum_that_is_not_there_is_zero(monkeypatch: pytest.MonkeyPatch) -> 
             if step < 2:
                 model[2].weight.grad = None  # type: ignore[index]
         single.exchange(1.0)
-        unwatched.exchange(1.0)
+        on_gpu.exchange(1.0)
     for one, other in zip(asked.parameters(), skipping.parameters(), strict=True):
         assert torch.allclose(one, other, rtol=1e-12, atol=1e-14)
 
@@ -184,12 +184,12 @@ def test_momentum_that_is_not_there_is_zero(monkeypatch: pytest.MonkeyPatch) -> 
 def test_hooks_of_a_script_are_called_for_real_steps_only(monkeypatch: pytest.MonkeyPatch) -> None:
     model, called = _model(), []
     optimizer = OPTIMIZERS["adam"](model.parameters())
-    unwatched = _unwatched(optimizer, monkeypatch)
+    on_gpu = _on_gpu(optimizer, monkeypatch)
     _backward(model, 0, False)
-    unwatched.exchange(1.0)
+    on_gpu.exchange(1.0)
     optimizer.register_step_post_hook(lambda *_: called.append(1))
     assert make_fused(OPTIMIZERS["adam"](model.parameters()), [torch.ones(1)]) is True
     for step in range(1, 4):
         _backward(model, step, step == 2)
-        unwatched.exchange(1.0)
+        on_gpu.exchange(1.0)
     assert len(called) == 2
