@@ -19,6 +19,7 @@ from statistics import median
 
 import torch
 
+from benchmarks.gpu_early import early
 from benchmarks.harness import ROOT, report, spread
 from benchmarks.whole_runs import Failed, forget, run_phalanx
 
@@ -34,7 +35,7 @@ def main(words: Sequence[str] = ()) -> None:
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--cases", help=f"of {'; '.join(CASES)}, with ; between")
     parser.add_argument("--data", default="cifar-10", metavar="cifar-10|made|FILE")
-    parser.add_argument("--only", choices=("fit", "checkpoints", "cifar", "runs"))
+    parser.add_argument("--only", choices=("fit", "checkpoints", "cifar", "early", "runs"))
     asked = parser.parse_args(words)
     if not torch.cuda.is_available():
         raise SystemExit("no GPU here")
@@ -45,6 +46,8 @@ def main(words: Sequence[str] = ()) -> None:
         checkpoints(2, asked.rounds)
     if asked.only in (None, "cifar"):
         cifar(asked.epochs)
+    if asked.only in (None, "early"):
+        early(asked.rounds, steps=10)
     if asked.only in (None, "runs"):
         for workers in map(int, asked.workers.split(",")):
             runs(workers, asked.epochs, asked.data)

@@ -18,6 +18,7 @@ from phalanx.sync.collective.algorithms import ahead
 from phalanx.sync.collective.algorithms.ahead import AheadSum
 from phalanx.sync.reduce import early_gradients
 from phalanx.sync.state.gradients import get_grad
+from phalanx.sync.state.staging import Staging
 from phalanx.train.api.run import Run
 
 pytestmark = pytest.mark.skipif(
@@ -35,9 +36,11 @@ def deep_model() -> nn.Module:
     )
 
 
-@pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often something went before it was offered, and how often it went in vain."""
+@pytest.fixture(params=["host", "device"])
+def told(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often something went before it was offered, and how often it went in vain; from memory
+    of the host, and through copies as from a device's."""
+    monkeypatch.setattr(Staging, "away", request.param == "device")
     monkeypatch.setattr(ahead, "WORTHWHILE", 0)
     monkeypatch.setattr(early_gradients, "LEAST", 1)
     monkeypatch.setattr(ranks, "places", lambda: None)

@@ -68,12 +68,19 @@ class Summing:
         if self.ahead is not None:
             self.ahead.discard()
 
-    def sum(self, *, coded: bool = True) -> int:
-        """In place; returns the bytes that went to other hosts."""
+    def sum(self, factor: float = 1.0, *, coded: bool = True) -> int:
+        """In place, times ``factor``; returns the bytes that went to other hosts."""
         if self._collective is None:
             return 0
         if self.ahead is not None:
-            return self.ahead.finish()
+            return self.ahead.finish(factor)
+        sent = self._sum(coded)
+        if factor != 1.0:
+            torch._foreach_mul_(self._sums, factor)
+        return sent
+
+    def _sum(self, coded: bool) -> int:
+        assert self._collective is not None
         if not self._decoders or not coded:
             return self._collective.all_reduce(self._sums)
         if not are_finite(self._sums):

@@ -19,9 +19,7 @@ from phalanx.sync.state.gradients import Scale, get_grad
 from phalanx.sync.state.layout import Layout, ParameterPlace
 
 if TYPE_CHECKING:
-    from phalanx.sync.reduce.local_pieces import Alone, Follower, Leader
-
-    Way = Alone | Follower | Leader
+    from phalanx.sync.reduce.local_pieces import Way
 
 LEAST = 256 << 10
 """Bytes of a piece, at least: what the hooks and the thread cost is more than smaller ones save."""
@@ -90,6 +88,8 @@ class EarlyGradients:
     def _write(self, gradient: Tensor, target: Tensor) -> None:
         if self._scale.value == 1.0:
             target.copy_(gradient)
+        elif self._scale.value == 0.0:  # whatever it is, it does not count
+            target.zero_()
         else:
             torch.mul(gradient, self._scale.value, out=target)
 
@@ -122,7 +122,7 @@ class EarlyGradients:
         It may be offered again, and changed in between, before a step takes it: ``renew``.
         """
         gone = {i for i in self.watched if self._has_gone(self._places[i])}
-        same = set() if self.stale else {i for i in gone if self._is_as_it_went(i)}
+        same = set() if self.stale else self._as_they_went(gone)
         self.stale = len(same) < len(gone)
         return same, self.stale
 
@@ -130,6 +130,9 @@ class EarlyGradients:
         """The step is over: of the next one nothing has gone yet."""
         self._resting = REST if self.stale else max(0, self._resting - 1)
         self._forget()
+
+    def _as_they_went(self, gone: set[int]) -> set[int]:
+        return {i for i in gone if self._is_as_it_went(i)}
 
     def _is_as_it_went(self, index: int) -> bool:
         gradient, place = get_grad(self._parameters[index]), self._places[index]

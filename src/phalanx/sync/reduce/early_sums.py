@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-import torch
-
 from phalanx.sync.arena.arena import Circle, Locks
+from phalanx.sync.reduce.early_from_device import EarlyFromDevice
 from phalanx.sync.reduce.early_gradients import EarlyGradients
-from phalanx.sync.reduce.local_pieces import Alone, Follower, Leader
+from phalanx.sync.reduce.local_pieces import Alone, Follower, Leader, Way
 from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.shared_state import SharedState
 
@@ -36,26 +35,27 @@ def make_early_sums(
         cells[:] = shared.gradients[0][0].numel()
         cells[LED] = ahead is not None and ahead.can_begin_early
     circle.wait()
-    if replica.staging.away:  # then none of them goes early
-        cells[LED] = False
-    circle.wait()
     if not cells[LED]:
         return None
     rows, lock = shared.gradients[0], host.lock(Locks.EARLY)
     flat, leader = rows[host.rank], None
-    way: Alone | Follower | Leader
+    way: Way
     if ahead is None:
         way = Follower(cells, host.rank, lock, flat.numel())
     elif len(members) == 1:
         way = Alone(ahead)
     else:
         others = [member for member in members if member != host.rank]
-        own, sums = torch.empty_like(flat), flat
+        own, sums = replica.staging.host_buffer(flat.numel(), flat.dtype), flat
         way = leader = Leader(
             ahead, cells, others, lock, own=own, rows=[rows[m] for m in others], sums=sums
         )
         flat = own
-    gradients = EarlyGradients(replica.layouts[0], replica.parameters[0], flat, way, replica.scale)
+    gradients = (
+        EarlyFromDevice(replica, flat, way)
+        if replica.staging.away
+        else EarlyGradients(replica.layouts[0], replica.parameters[0], flat, way, replica.scale)
+    )
     return EarlySums(replica, shared, gradients, leader, circle if len(members) > 1 else None)
 
 

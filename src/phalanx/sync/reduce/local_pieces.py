@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
@@ -18,21 +18,27 @@ if TYPE_CHECKING:
     from phalanx.sync.collective.algorithms.ahead import AheadSum
 
 
-class Alone:
+class Way(Protocol):
+    """How a worker's gradients leave."""
+
+    def ready(self, low: int) -> None:
+        """From ``low`` on they are there."""
+
+    def renew(self) -> None:
+        """Of the next step nothing is there."""
+
+
+class Alone(Way):
     """The only worker of its host: what is there goes."""
 
     def __init__(self, ahead: AheadSum) -> None:
         self._ahead = ahead
 
     def ready(self, low: int) -> None:
-        """From ``low`` on this worker's gradients are there."""
         self._ahead.ready(low)
 
-    def renew(self) -> None:
-        """Of the next step nothing is there."""
 
-
-class Follower:
+class Follower(Way):
     """It shows the others of its host how far its gradients are there."""
 
     def __init__(self, cells: Any, slot: int, lock: AbstractContextManager[Any], size: int) -> None:
@@ -47,7 +53,7 @@ class Follower:
         self._cells[self._slot] = self._size
 
 
-class Leader:
+class Leader(Way):
     """It adds up what all workers of its host have in ``sums``, and lets that go.
 
     ``own`` are its own gradients, ``rows`` those of the others, in the order in which they are

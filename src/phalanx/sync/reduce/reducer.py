@@ -197,7 +197,10 @@ class Reducer:
             if self.leads:
                 if declared.stale:
                     self._summing.discard()
-                self.bytes_sent = self._summing.sum(coded=coded)
+                # A member that has all of it multiplies it as it comes, unless its norm decides.
+                at_once = factor if len(self._local) == 1 and clip <= 0.0 else 1.0
+                self.bytes_sent = self._summing.sum(at_once, coded=coded)
+                factor /= at_once
                 if clip > 0.0:
                     shared.norms[self._row] = _squares(self.sums)
             if self._early is not None:

@@ -148,12 +148,17 @@ class Replica:
         members = zip(layouts or self.layouts, self.parameters, shards, strict=True)
         if not self.staging.away:
             return [Collector(layout, own, targets, self.scale) for layout, own, targets in members]
+        gathers = [self.gather(i) for i in range(len(self.layouts))]
+        return [
+            StagedCollector(self.staging, gather, flat, layout, targets)
+            for (layout, _, targets), (gather, flat) in zip(members, gathers, strict=True)
+        ]
+
+    def gather(self, index: int) -> tuple[Collector, Tensor]:
+        """What copies the gradients of a layout into a buffer on their device, and that buffer."""
         self._gathered = self._gathered or self.private_flats()  # one for all strategies
-        found = []
-        for (layout, own, targets), flat in zip(members, self._gathered, strict=True):
-            gather = Collector(reshard(layout, 1), own, [flat], self.scale)
-            found.append(StagedCollector(self.staging, gather, flat, layout, targets))
-        return found
+        whole, flat = reshard(self.layouts[index], 1), self._gathered[index]
+        return Collector(whole, self.parameters[index], [flat], self.scale), flat
 
 
 def _features(group: dict[str, Any]) -> tuple[bool, ...]:

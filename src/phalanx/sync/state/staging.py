@@ -8,7 +8,7 @@ On a CPU all of it comes down to plain copies.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import torch
@@ -33,6 +33,7 @@ class Staging:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._pinned: list[int] = []
+        self._aside: torch.cuda.Stream | None = None
 
     @property
     def away(self) -> bool:
@@ -55,6 +56,21 @@ class Staging:
     def wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
+
+    def begin_copy(self, target: Tensor, source: Tensor) -> Callable[[], object]:
+        """Copy behind what the calling thread has asked the device to compute, beside what it asks
+        for next; the function returned waits for it, in any thread."""
+        if self.device.type != "cuda":
+            target.copy_(source)
+            return _nothing
+        if self._aside is None:
+            self._aside = torch.cuda.Stream(self.device)
+        self._aside.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._aside):
+            target.copy_(source, non_blocking=True)
+            event = torch.cuda.Event(blocking=True)  # else the wait for it would take a processor
+            event.record()
+        return event.synchronize
 
     def pin(self, regions: Iterable[Tensor]) -> None:
         """Let the device read and write ``regions`` directly; where that fails, it is slower."""
@@ -95,7 +111,8 @@ class StagedCollector:
         layout: Layout,
         shards: Sequence[Tensor],
     ) -> None:
-        self._staging, self._gather = staging, gather
+        self._staging, self._gather, self._flat = staging, gather, flat
+        self._places = layout.places
         self._copies = merged(
             [
                 (shard, flat[low:high])
@@ -105,9 +122,13 @@ class StagedCollector:
         )
 
     def collect(self, gone: Collection[int] = ()) -> bytes | None:
-        """``None`` when every parameter had a gradient, else one byte each that says whether."""
+        """``None`` when every parameter had a gradient, else one byte each that says whether.
+
+        Those of ``gone``, from one of them to the last, are at home already.
+        """
         used = self._gather.collect()
-        self._staging.fetch(self._copies)
+        left = self._places[min(gone)].start if gone else len(self._flat)
+        self._staging.fetch(_up_to(left, self._copies))
         return used
 
     @property
@@ -115,8 +136,20 @@ class StagedCollector:
         return self._gather.finite
 
 
+def _nothing() -> None:
+    pass
+
+
 def _bounds(layout: Layout) -> list[tuple[int, int]]:
     return [layout.bounds(shard) for shard in range(len(layout.shards))]
+
+
+def _up_to(stop: int, copies: Iterable[Copy]) -> Iterator[Copy]:
+    """What lies before the number ``stop`` of the source's memory."""
+    for target, source in copies:
+        count = min(len(source), stop - source.storage_offset())
+        if count > 0:
+            yield target[:count], source[:count]
 
 
 def merged(copies: Sequence[Copy]) -> list[Copy]:

@@ -15,11 +15,15 @@ from phalanx.sync.collective.algorithms.ahead import AheadSum
 
 COUNT = 300_000  # more than the kernel takes at once
 CUTS = [290_000, 200_000, 120_000, 31, 0]
+FACTORS = [1.0, 0.5, 1 / 3, 1.0]
 
 
 @pytest.mark.parametrize("tls", [False, True])
 @pytest.mark.parametrize("size", [2, 3, 5])
-def test_the_same_bits_and_bytes_whenever_a_piece_is_ready(size: int, tls: bool) -> None:
+def test_the_same_bits_and_bytes_whenever_a_piece_is_ready(
+    size: int, tls: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("phalanx.sync.collective.algorithms.ahead.TOGETHER", 300_000)
     house = House(size, tls=tls)
 
     def act(rank: int) -> tuple[list[Tensor], list[int], int]:
@@ -34,7 +38,7 @@ def test_the_same_bits_and_bytes_whenever_a_piece_is_ready(size: int, tls: bool)
                 ahead.discard()
             for cut in sorted(order.sample(CUTS, 2), reverse=True):
                 ahead.ready(cut)
-            sent.append(ahead.finish())
+            sent.append(ahead.finish(FACTORS[turn]))
             sums.append(flat.clone())
         return sums, sent, links.sent
 
@@ -50,7 +54,7 @@ def test_the_same_bits_and_bytes_whenever_a_piece_is_ready(size: int, tls: bool)
         assert all_sent == sum(sent)
         assert [bits(flat) for flat in theirs] == [bits(flat) for flat in sums]
     for turn, flat in enumerate(sums):
-        sign = -1 if turn == 2 else 1
+        sign = (-1 if turn == 2 else 1) * FACTORS[turn]
         terms = [sign * values(rank + turn, COUNT, torch.float32) for rank in range(size)]
         assert torch.allclose(flat, torch.stack(terms).sum(0), rtol=0, atol=1e-4)
 

@@ -1,0 +1,86 @@
+"""Gradients of a GPU that go to other hosts while it computes the rest of them.
+
+A backward pass is asked for long before the GPU is through with it. So pieces are copied on the
+GPU first, then to memory of the host in a stream beside the computation, and a thread waits for
+each copy and lets it go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+
+import torch
+from torch import Tensor
+
+from phalanx.core.errors import PeerLost
+from phalanx.sync.reduce.early_gradients import EarlyGradients
+from phalanx.sync.reduce.local_pieces import Way
+from phalanx.sync.state.replica import Replica
+from phalanx.sync.state.staging import Staging
+
+_WHOLE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Types whose numbers are equal only if their bits are, by their bytes."""
+
+
+class Courier(Way):
+    """Brings pieces of ``flat`` to ``home``, in memory of the host; they go on by ``way``."""
+
+    def __init__(self, staging: Staging, flat: Tensor, home: Tensor, way: Way) -> None:
+        self._staging, self._flat, self._home, self._way = staging, flat, home, way
+        self._thread = ThreadPoolExecutor(1, "phalanx-courier")
+        self._under_way: list[Future[None]] = []
+        self._low = len(flat)
+
+    def ready(self, low: int) -> None:
+        if low < self._low:
+            piece, self._low = slice(low, self._low), low
+            arrived = self._staging.begin_copy(self._home[piece], self._flat[piece])
+            self._under_way.append(self._thread.submit(self._deliver, low, arrived))
+
+    def _deliver(self, low: int, arrived: Callable[[], object]) -> None:
+        arrived()
+        with suppress(PeerLost):  # the step itself will say so, where it can be said
+            self._way.ready(low)
+
+    def wait(self) -> None:
+        """Until all that was ready has been let go."""
+        while self._under_way:
+            self._under_way.pop(0).result()
+
+    def renew(self) -> None:
+        self.wait()
+        self._low = len(self._flat)
+        self._way.renew()
+
+
+class EarlyFromDevice(EarlyGradients):
+    """They are copied into a buffer on the device, and compared there.
+
+    ``home`` is where they go in memory of the host.
+    """
+
+    def __init__(self, replica: Replica, home: Tensor, way: Way) -> None:
+        layout, parameters = replica.layouts[0], replica.parameters[0]
+        sent = torch.empty(layout.size, dtype=layout.dtype, device=replica.device)
+        self._courier = Courier(replica.staging, sent, home, way)
+        self._gather, self._now = replica.gather(0)
+        super().__init__(layout, parameters, sent, self._courier, replica.scale)
+
+    def distrust(self) -> None:
+        self._courier.wait()  # others write where it would
+        super().distrust()
+
+    def _as_they_went(self, gone: set[int]) -> set[int]:
+        """All of them or none: one question to the device."""
+        self._courier.wait()
+        if not gone:
+            return gone
+        self._gather.collect()
+        low = self._places[min(gone)].start
+        return gone if torch.equal(_bits(self._flat[low:]), _bits(self._now[low:])) else set()
+
+
+def _bits(flat: Tensor) -> Tensor:
+    return flat.view(_WHOLE.get(flat.itemsize, torch.uint8))
