@@ -6,6 +6,7 @@ it, and torch DDP on Gloo; in the same run, in alternated blocks.
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -57,7 +58,8 @@ def _places(kind: str, folder: Path, port: int) -> list[Place]:
     found = []
     for rank in range(WORKERS):
         words: list[str]
-        variables: dict[str, Any] = {"OMP_NUM_THREADS": "4", "CUDA_VISIBLE_DEVICES": "0"}
+        threads = max(1, len(os.sched_getaffinity(0)) // WORKERS)
+        variables: dict[str, Any] = {"OMP_NUM_THREADS": str(threads), "CUDA_VISIBLE_DEVICES": "0"}
         if kind == "ddp":
             words = [sys.executable, SCRIPT, kind, str(rank)]
             variables |= {"MASTER_ADDR": HOME, "MASTER_PORT": str(port), "RANK": str(rank)}

@@ -51,7 +51,8 @@ def _start(
     lab: Lab, keys: Keys, model: str, chosen: argparse.Namespace, ends: ExitStack
 ) -> dict[str, Team]:
     machines = [machine for machine in MACHINES for _ in range(chosen.each)]
-    cores = [core for core in range(len(MACHINES)) for _ in range(chosen.each)]
+    enough = len(os.sched_getaffinity(0)) >= len(machines)  # else those of a machine share one
+    cores = [n if enough else n // chosen.each for n in range(len(machines))]
     words = [model, str(len(machines)), "own" if chosen.own else "run"]
     places = {
         name: keys.team(SCRIPT, machines, "allreduce", cores=cores, words=[kind, *words])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ranks
@@ -14,8 +15,9 @@ from torch import nn
 from training import CLASSES, FEATURES, Training, made_data
 
 import phalanx
-from phalanx.sync.collective.algorithms import ahead
+from phalanx.sync.collective.algorithms import ahead, lanes
 from phalanx.sync.collective.algorithms.ahead import AheadSum
+from phalanx.sync.collective.algorithms.lanes import LanedSum
 from phalanx.sync.reduce import early_gradients
 from phalanx.sync.state.gradients import get_grad
 from phalanx.sync.state.staging import Staging
@@ -39,24 +41,27 @@ def deep_model() -> nn.Module:
 @pytest.fixture(params=["host", "device"])
 def told(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often something went before it was offered, and how often it went in vain; from memory
-    of the host, and through copies as from a device's."""
-    monkeypatch.setattr(Staging, "away", request.param == "device")
+    of the host, and as from a device: through copies, by several connections."""
+    if request.param == "device":
+        monkeypatch.setattr(Staging, "away", True)
+        monkeypatch.setattr(lanes, "WORTHWHILE", 0)
+    kind = LanedSum if request.param == "device" else AheadSum
     monkeypatch.setattr(ahead, "WORTHWHILE", 0)
     monkeypatch.setattr(early_gradients, "LEAST", 1)
     monkeypatch.setattr(ranks, "places", lambda: None)
     found: Counter[str] = Counter()
-    ready, discard = AheadSum.ready, AheadSum.discard
+    ready, discard = kind.ready, kind.discard
 
-    def counted(self: AheadSum, low: int) -> None:
+    def counted(self: Any, low: int) -> None:
         found["early"] += low > 0
         ready(self, low)
 
-    def counted_discard(self: AheadSum) -> None:
+    def counted_discard(self: Any) -> None:
         found["in vain"] += 1
         discard(self)
 
-    monkeypatch.setattr(AheadSum, "ready", counted)
-    monkeypatch.setattr(AheadSum, "discard", counted_discard)
+    monkeypatch.setattr(kind, "ready", counted)
+    monkeypatch.setattr(kind, "discard", counted_discard)
     return found
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 
 import torch
 from torch import Tensor
 
 from phalanx.rules.collective_choice import choose
-from phalanx.sync.collective.algorithms import ahead, butterfly, direct, ring, tree
+from phalanx.sync.collective.algorithms import ahead, butterfly, direct, lanes, ring, tree
 from phalanx.sync.collective.algorithms.gather import all_gather
 from phalanx.sync.collective.links import Links
+from phalanx.sync.connect.channel import Channel
 
 PACKED = 64 << 10
 """Several tensors that are no larger than this together travel as one: rounds cost more."""
@@ -27,6 +28,10 @@ ALGORITHMS: dict[str, Callable[[Links, Tensor], None]] = {
 }
 
 
+OpenMore = Callable[[str], Mapping[int, Channel]]
+"""Opens one more connection to each of the others, under a name. Collective."""
+
+
 class Collective:
     """Everybody calls the same methods in the same order, with tensors of the same sizes."""
 
@@ -36,10 +41,11 @@ class Collective:
         topology: str | None = None,
         latency: float | None = None,
         bandwidth: float | None = None,
+        open_more: OpenMore | None = None,
     ) -> None:
-        self.links = links
+        self.links, self._open_more = links, open_more
         self._wanted = (topology, latency, bandwidth)
-        self._begun: list[ahead.AheadSum] = []
+        self._begun: list[ahead.EarlySum] = []
         self._packs: dict[tuple[torch.dtype, int], Tensor] = {}
         self.topology(0)
 
@@ -72,17 +78,33 @@ class Collective:
                 self._reduce_alike(dtype, list(alike))
         return self.links.sent - before
 
-    def sum_ahead(self, flat: Tensor, cuts: Sequence[int]) -> ahead.AheadSum | None:
+    def sum_ahead(
+        self, flat: Tensor, cuts: Sequence[int], *, idle: bool = False
+    ) -> ahead.EarlySum | None:
         """An all-reduce of ``flat``, always the same one, that may begin early; if that pays.
 
-        Everybody decides alike. From then on it is the only thing that this is used for.
+        ``idle``: this participant's processors are, because it computes on a GPU. Everybody decides
+        alike. From then on it is the only thing that this is used for.
         """
         size = flat.numel() * flat.element_size()
         if self.links.size == 1 or size < ahead.WORTHWHILE or self.topology(size) != "direct":
             return None
-        made = ahead.AheadSum(self.links, flat, cuts)
+        made: ahead.EarlySum
+        if size >= lanes.WORTHWHILE and self._all(idle and self.links.goes_ahead):
+            made = lanes.LanedSum(self.rank, self._open_lanes(), flat, cuts)
+        else:
+            made = ahead.AheadSum(self.links, flat, cuts)
         self._begun.append(made)
         return made
+
+    def _all(self, answer: bool) -> bool:
+        found = self.all_gather([torch.tensor(answer and self._open_more is not None)])
+        return all(bool(given) for (given,) in found)
+
+    def _open_lanes(self) -> dict[int, list[lanes.Lane]]:
+        assert self._open_more is not None
+        opened = [self._open_more(f"lane-{number}") for number in range(lanes.LANES)]
+        return {peer: [lanes.Lane(channels[peer]) for channels in opened] for peer in opened[0]}
 
     def all_gather(self, payload: Sequence[Tensor]) -> list[list[Tensor]]:
         """Everybody's ``payload``, by rank: any number of tensors of any types and shapes."""

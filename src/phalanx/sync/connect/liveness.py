@@ -9,8 +9,10 @@ a process that waits looks at the connection once a second.
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import struct
+import time
 
 LOOK_SECONDS = 1
 SILENT_MILLISECONDS = 3500
@@ -51,14 +53,20 @@ class LinkWatch:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._suspected = False
+        self._suspected_at = math.inf
 
     def is_cut(self) -> bool:
-        """Has the peer's kernel left what we sent unanswered for seconds, now and a look ago?"""
+        """Has the peer's kernel left what we sent unanswered for seconds, now and a look ago?
+
+        One thread may send while another receives, and both look.
+        """
         info = self._connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
         resent, probes = _COUNTS.unpack_from(info)
         (silent,) = _LAST_ACK.unpack_from(info, _LAST_ACK_AT)
         suspicious = bool(resent or probes) and silent > SILENT_MILLISECONDS
-        cut = suspicious and self._suspected
-        self._suspected = suspicious
-        return cut
+        now = time.monotonic()
+        if not suspicious:
+            self._suspected_at = math.inf
+        elif self._suspected_at == math.inf:
+            self._suspected_at = now
+        return now - self._suspected_at >= LOOK_SECONDS / 2

@@ -23,7 +23,7 @@ from phalanx.sync.state.layout import reshard
 from phalanx.sync.strategies.strategy import StrategyContext
 
 if TYPE_CHECKING:
-    from phalanx.sync.collective.algorithms.ahead import AheadSum
+    from phalanx.sync.collective.algorithms.ahead import EarlySum
 
 NOT_FINITE = -1
 """Instead of a host's messages: a codec may hide it, and would remember it."""
@@ -53,10 +53,12 @@ class Summing:
         codec = context.encoding.codec
         self._decoders = [make_codec(codec, parts_of(n, 0), 0) for n in layouts] if codec else []
         self._scratch = [torch.empty_like(flat) for flat in sums] if codec else []
-        self.ahead: AheadSum | None = None
+        self.ahead: EarlySum | None = None
         """The sum of what there is, if a part of it may go before the rest is there."""
         if self._collective and not codec and len(sums) == 1:
-            self.ahead = self._collective.sum_ahead(sums[0], cuts_of(layouts[0]))
+            self.ahead = self._collective.sum_ahead(
+                sums[0], cuts_of(layouts[0]), idle=context.replica.staging.away
+            )
 
     def start(self) -> None:
         """``sum`` comes next, and what lies there does not change until then."""

@@ -8,13 +8,14 @@ each copy and lets it go.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 
 import torch
 from torch import Tensor
 
 from phalanx.core.errors import PeerLost
+from phalanx.sync.collective.background import BackgroundThread
 from phalanx.sync.reduce.early_gradients import EarlyGradients
 from phalanx.sync.reduce.local_pieces import Way
 from phalanx.sync.state.replica import Replica
@@ -29,7 +30,7 @@ class Courier(Way):
 
     def __init__(self, staging: Staging, flat: Tensor, home: Tensor, way: Way) -> None:
         self._staging, self._flat, self._home, self._way = staging, flat, home, way
-        self._thread = ThreadPoolExecutor(1, "phalanx-courier")
+        self._thread = BackgroundThread("phalanx-courier")
         self._under_way: list[Future[None]] = []
         self._low = len(flat)
 

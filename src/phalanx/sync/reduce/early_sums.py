@@ -13,7 +13,7 @@ from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.shared_state import SharedState
 
 if TYPE_CHECKING:
-    from phalanx.sync.collective.algorithms.ahead import AheadSum
+    from phalanx.sync.collective.algorithms.ahead import EarlySum
 
 BEGUN, LED = -2, -1
 """In ``SharedState.early``."""
@@ -22,7 +22,7 @@ BEGUN, LED = -2, -1
 def make_early_sums(
     replica: Replica,
     shared: SharedState,
-    ahead: AheadSum | None,
+    ahead: EarlySum | None,
     members: Sequence[int],
     circle: Circle,
     *,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from phalanx.sync.collective.algorithms.ahead import AheadSum
+    from phalanx.sync.collective.algorithms.ahead import EarlySum
 
 
 class Way(Protocol):
@@ -31,11 +31,14 @@ class Way(Protocol):
 class Alone(Way):
     """The only worker of its host: what is there goes."""
 
-    def __init__(self, ahead: AheadSum) -> None:
+    def __init__(self, ahead: EarlySum) -> None:
         self._ahead = ahead
 
     def ready(self, low: int) -> None:
         self._ahead.ready(low)
+
+    def renew(self) -> None:
+        pass
 
 
 class Follower(Way):
@@ -62,7 +65,7 @@ class Leader(Way):
 
     def __init__(
         self,
-        ahead: AheadSum,
+        ahead: EarlySum,
         cells: Any,
         slots: Sequence[int],
         lock: AbstractContextManager[Any],

@@ -1,4 +1,4 @@
-"""Sums that begin before they are whole: over real channels, plain and with TLS."""
+"""Sums that begin before they are whole: over real channels, plain, with TLS, and several."""
 
 from __future__ import annotations
 
@@ -10,25 +10,34 @@ from test_collective import bits, values
 from test_links import House
 from torch import Tensor
 
-from phalanx.sync.collective.algorithms import direct
-from phalanx.sync.collective.algorithms.ahead import AheadSum
+from phalanx.sync.collective.algorithms import direct, lanes
+from phalanx.sync.collective.algorithms.ahead import AheadSum, EarlySum
+from phalanx.sync.collective.algorithms.lanes import Lane, LanedSum
 
 COUNT = 300_000  # more than the kernel takes at once
 CUTS = [290_000, 200_000, 120_000, 31, 0]
 FACTORS = [1.0, 0.5, 1 / 3, 1.0]
 
 
-@pytest.mark.parametrize("tls", [False, True])
+def make(house: House, rank: int, kind: str, flat: Tensor) -> EarlySum:
+    if kind != "lanes":
+        return AheadSum(house.open(rank, tls=kind == "tls"), flat, CUTS)
+    opened = [house.open(rank, f"lane-{number}")._channels for number in range(3)]
+    by_peer = {peer: [Lane(channels[peer]) for channels in opened] for peer in opened[0]}
+    return LanedSum(rank, by_peer, flat, CUTS)
+
+
+@pytest.mark.parametrize("kind", ["plain", "tls", "lanes"])
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_the_same_bits_and_bytes_whenever_a_piece_is_ready(
-    size: int, tls: bool, monkeypatch: pytest.MonkeyPatch
+    size: int, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("phalanx.sync.collective.algorithms.ahead.TOGETHER", 300_000)
-    house = House(size, tls=tls)
+    monkeypatch.setattr(lanes, "LARGEST", 100_000)
+    house = House(size, tls=kind == "tls")
 
-    def act(rank: int) -> tuple[list[Tensor], list[int], int]:
-        links, flat = house.open(rank, tls=tls), torch.empty(COUNT)
-        order, ahead = random.Random(rank), AheadSum(links, flat, CUTS)
+    def act(rank: int) -> tuple[list[Tensor], list[int]]:
+        flat = torch.empty(COUNT)
+        order, ahead = random.Random(rank), make(house, rank, kind, flat)
         sums, sent = [], []
         for turn in range(4):
             flat.copy_(values(rank + turn, COUNT, torch.float32))
@@ -40,18 +49,19 @@ def test_the_same_bits_and_bytes_whenever_a_piece_is_ready(
                 ahead.ready(cut)
             sent.append(ahead.finish(FACTORS[turn]))
             sums.append(flat.clone())
-        return sums, sent, links.sent
+        return sums, sent
 
     try:
         found = house.together(act)
     finally:
         house.close()
-    sums, _, _ = found[0]
-    for rank, (theirs, sent, all_sent) in enumerate(found):
+    sums, _ = found[0]
+    for rank, (theirs, sent) in enumerate(found):
         once = direct.bytes_sent(COUNT * 4, size, rank)
         thrown = COUNT * 4 if size == 2 else once - (size - 1) * _part(size, rank)
         assert sent == [once, once, once + thrown, once]
-        assert all_sent == sum(sent)
+        if kind != "lanes":
+            assert sum(sent) == sum(links.sent for links in house.opened if links.rank == rank)
         assert [bits(flat) for flat in theirs] == [bits(flat) for flat in sums]
     for turn, flat in enumerate(sums):
         sign = (-1 if turn == 2 else 1) * FACTORS[turn]

@@ -14,7 +14,7 @@ from phalanx.sync.arena.arena import Arena, Droppable, Topology
 from phalanx.sync.arena.remote.coordinator_messages import TrainingMember
 from phalanx.sync.collective.algorithms.torch_dist import KeyValue, TorchDist, gloo, nccl
 from phalanx.sync.collective.collective import Collective, measured_latency
-from phalanx.sync.collective.links import open_links
+from phalanx.sync.collective.links import open_channels, open_links
 from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.connecting import connect
 from phalanx.sync.connect.dispatcher import Credentials
@@ -82,15 +82,18 @@ class RemoteHosts:
         return nccl(self._words, name, rank, size, topology.device)
 
     def _ours(self, tag: str, leaders: list[int], topology: Topology) -> Collective:
-        chosen = [self._members[rank] for rank in leaders]
-        links = open_links(
-            leaders.index(self._rank),
-            [(m.address, m.port) for m in chosen],
-            self._access,
-            f"{self._run}.{tag}",
-            names=[f"{m.machine} ({m.address})" for m in chosen],
-        )
-        return Collective(links, topology.kind, measured_latency(links))
+        chosen, rank = [self._members[rank] for rank in leaders], leaders.index(self._rank)
+        addresses = [(m.address, m.port) for m in chosen]
+        names = [f"{m.machine} ({m.address})" for m in chosen]
+
+        def open_more(name: str) -> dict[int, Channel]:
+            full = f"{self._run}.{tag}.{name}"
+            return open_channels(
+                rank, addresses, self._access, full, timeout=OPEN_SECONDS, names=names
+            )
+
+        links = open_links(rank, addresses, self._access, f"{self._run}.{tag}", names=names)
+        return Collective(links, topology.kind, measured_latency(links), open_more=open_more)
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         if self._everyone is None:

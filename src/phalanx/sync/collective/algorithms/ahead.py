@@ -12,7 +12,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -29,9 +29,30 @@ packets, this took 8 ms of a backward pass of 21 at 1 Gbit/s."""
 CLOSE_SECONDS = 1.0
 WORTHWHILE = 64 << 10
 """Bytes; less than that goes at once when it is whole."""
-TOGETHER = 8 << 20
-"""Bytes that come before they are added, while the next ones come."""
 Span = tuple[int, int]
+
+
+class EarlySum(Protocol):
+    """A sum over all participants, in place, again and again, parts of which may go early."""
+
+    @property
+    def can_begin_early(self) -> bool:
+        """Else what is ready goes with ``finish``."""
+
+    def ready(self, low: int) -> None:
+        """All from ``low`` on is as it will be: let it go, while its owner does something else."""
+
+    def start(self) -> None:
+        """All of it is, and ``finish`` comes next: what the kernel takes at once may go now."""
+
+    def finish(self, factor: float = 1.0) -> int:
+        """All of it is ready: the sum, times ``factor``; returns the bytes that were sent."""
+
+    def discard(self) -> None:
+        """What somebody let go was not as it would be: everybody throws all of it away."""
+
+    def close(self) -> None:
+        """It is not used any more."""
 
 
 class SenderThread:
@@ -84,29 +105,27 @@ class SenderThread:
             return False  # its owner will find out by itself
 
 
-class AheadSum:
-    """Sums ``flat`` over all participants, in place, again and again.
+class AheadSum(EarlySum):
+    """Sums ``flat`` over one connection to each participant.
 
     ``cuts`` are the places where it may be cut, the same for everybody.
     """
 
     def __init__(self, links: Links, flat: Tensor, cuts: Sequence[int]) -> None:
-        self.cuts, self._links, self._flat = cuts, links, flat
-        spans = _spans(flat, links.size)
+        self._links, self._flat = links, flat
+        spans = spans_of(flat, links.size)
         low, high = spans[links.rank]
         self._parts = [flat[a:b] for a, b in spans]
         self._others = direct.others(links)
         self._rooms = {peer: torch.empty(high - low, dtype=flat.dtype) for peer in self._others}
         self._outgoing = {
-            peer: [(a, raw(flat[a:b])) for a, b in _pieces(spans[peer], cuts)]
+            peer: [(a, raw(flat[a:b])) for a, b in pieces_of(spans[peer], cuts)]
             for peer in self._others
         }
         self._incoming = {
-            peer: [raw(room[a - low : b - low]) for a, b in _pieces((low, high), cuts)]
+            peer: [raw(room[a - low : b - low]) for a, b in pieces_of((low, high), cuts)]
             for peer, room in self._rooms.items()
         }
-        self._stretches = _stretches(_pieces((low, high), cuts), flat.element_size())
-        self._adder = ThreadPoolExecutor(1, "phalanx-adder")
         self._sender = SenderThread(self._move)
         self._begin()
 
@@ -119,16 +138,13 @@ class AheadSum:
 
     @property
     def can_begin_early(self) -> bool:
-        """Else what is ready goes with ``finish``."""
         return self._links.goes_ahead
 
     def ready(self, low: int) -> None:
-        """All from ``low`` on is as it will be: let it go, while its owner does something else."""
         if self._let_go(low):
             self._sender.begin()
 
     def start(self) -> None:
-        """All of it is, and ``finish`` comes next: what the kernel takes at once may go now."""
         self._let_go(0)
 
     def _let_go(self, low: int) -> bool:
@@ -151,42 +167,21 @@ class AheadSum:
         return left and self._links.goes_ahead
 
     def finish(self, factor: float = 1.0) -> int:
-        """All of it is ready: the sum, times ``factor``; returns the bytes that were sent."""
-        links = self._links
+        links, own = self._links, self._parts[self._links.rank]
+        self._exchange()
         if links.size == 2:
-            self._exchange_and_add(factor)
+            own.add_(self._rooms[1 - links.rank])
         else:
-            own = self._parts[links.rank]
-            self._exchange()
             direct.add_in_order(own, self._rooms, links.rank)
-            if factor != 1.0:
-                own.mul_(factor)
+        if factor != 1.0:
+            own.mul_(factor)
+        if links.size > 2:
             direct.all_gather(links, self._parts)
         sent = links.sent - self._before
         self._begin()
         return sent
 
-    def _exchange_and_add(self, factor: float) -> None:
-        """Of two participants, who have the same pieces: some are added while others come."""
-        adding, high = [], self._flat.numel()
-        for left, low in self._stretches:
-            self._exchange(left)
-            if left:
-                adding.append(self._adder.submit(self._add, low, high, factor))
-            else:
-                self._add(low, high, factor)
-            high = low
-        for added in adding:
-            added.result()
-
-    def _add(self, low: int, high: int, factor: float) -> None:
-        total = self._flat[low:high]
-        total.add_(self._rooms[1 - self._links.rank][low:high])
-        if factor != 1.0:
-            total.mul_(factor)
-
     def discard(self) -> None:
-        """What somebody let go was not as it would be: everybody throws all of it away."""
         before = self._before
         self._exchange()
         self._begin()
@@ -195,45 +190,27 @@ class AheadSum:
     def close(self) -> None:
         self._sender.close()
 
-    def _exchange(self, left: int = 0) -> None:
-        """The rest of it, but for the last ``left`` pieces."""
+    def _exchange(self) -> None:
+        """The rest of it."""
         self._sender.rest()
         with self._sender.lock:
-            for peer, held in self._held.items():
-                self._going[peer] += (view for _, view in held)
-                held.clear()
-            out = {peer: _take(views, left) for peer, views in self._going.items()}
-            due = {peer: _take(views, left) for peer, views in self._coming.items()}
-            self._links.swap(list(out.items()), list(due.items()))
+            self._links.swap(
+                [
+                    (peer, [*self._going[peer], *(view for _, view in self._held[peer])])
+                    for peer in self._others
+                ],
+                list(self._coming.items()),
+            )
 
 
-def _take(views: list[memoryview], left: int) -> list[memoryview]:
-    """All but the last ``left``, which stay."""
-    count = max(0, len(views) - left)
-    found, views[:count] = views[:count], []
-    return found
-
-
-def _stretches(pieces: Sequence[Span], itemsize: int) -> list[Span]:
-    """Neighbours, of which each stretch but the last has ``TOGETHER`` bytes: how many pieces are
-    left after it, and where it begins."""
-    found, size = [], 0
-    for number, (low, high) in enumerate(pieces, 1):
-        size += (high - low) * itemsize
-        if size >= TOGETHER or number == len(pieces):
-            found.append((len(pieces) - number, low))
-            size = 0
-    return found
-
-
-def _spans(flat: Tensor, size: int) -> list[Span]:
+def spans_of(flat: Tensor, size: int) -> list[Span]:
     """What goes to each participant: of two, everything; of more, the part that it adds up."""
     if size == 2:
         return [(0, flat.numel())] * 2
     return list(itertools.pairwise(element_starts(flat, size)))
 
 
-def _pieces(span: Span, cuts: Sequence[int]) -> list[Span]:
+def pieces_of(span: Span, cuts: Sequence[int]) -> list[Span]:
     """``span`` in pieces, the last one first."""
     low, high = span
     inner = [low, *sorted(cut for cut in cuts if low < cut < high), high]

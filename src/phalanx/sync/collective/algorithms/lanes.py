@@ -1,0 +1,153 @@
+"""A direct all-reduce over several connections to each participant, each with two threads.
+
+One connection of TCP carries 2 GB/s each way however many processors there are, four carry 6 (two
+processes of one machine, 360 MB); NCCL opens several sockets between two machines for the same
+reason. Its threads need processors that the training leaves idle: it is for workers on GPUs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+
+import torch
+from torch import Tensor
+
+from phalanx.sync.collective.algorithms import direct
+from phalanx.sync.collective.algorithms.ahead import EarlySum, Span, pieces_of, spans_of
+from phalanx.sync.collective.background import BackgroundThread
+from phalanx.sync.collective.links import raw
+from phalanx.sync.connect.channel import Channel
+
+LANES = 4
+WORTHWHILE = 32 << 20
+"""Bytes of a sum; less than that is there before more connections matter."""
+LARGEST = 4 << 20
+"""Bytes of a piece: what is added while others come, and still lies in the processor's cache."""
+
+
+class Lane:
+    """A connection, with a thread for each direction."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._out, self._in = (BackgroundThread(f"phalanx-lane-{way}") for way in ("out", "in"))
+
+    def send(self, flat: Tensor) -> Future[None]:
+        return self._out.submit(self._channel.send_raw, [raw(flat)])
+
+    def receive(self, flat: Tensor) -> Future[None]:
+        return self._in.submit(self._channel.receive_raw, raw(flat))
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+class LanedSum(EarlySum):
+    """Sums ``flat``; participant ``rank`` has as many ``lanes`` to each of the others."""
+
+    def __init__(
+        self, rank: int, lanes: Mapping[int, Sequence[Lane]], flat: Tensor, cuts: Sequence[int]
+    ) -> None:
+        self._rank, self._lanes, self._flat = rank, lanes, flat
+        self._size, self._sent = len(lanes) + 1, 0
+        most = LARGEST // flat.element_size()
+        spans = spans_of(flat, self._size)
+        pieces = [_chop(pieces_of(span, cuts), most) for span in spans]
+        self._mine, (self._first, end) = pieces[rank], spans[rank]
+        """What this participant adds up."""
+        self._theirs = {peer: _ways(pieces[peer], lanes[peer]) for peer in lanes}
+        self._rooms = {peer: torch.empty(end - self._first, dtype=flat.dtype) for peer in lanes}
+        self._begin()
+
+    def _begin(self) -> None:
+        self._gone: dict[int, list[Future[None]]] = {peer: [] for peer in self._lanes}
+        """Of each piece that is ready."""
+        self._came = {
+            peer: [lane.receive(self._room(peer, piece)) for piece, lane in _ways(self._mine, own)]
+            for peer, own in self._lanes.items()
+        }
+
+    def _room(self, peer: int, piece: Span) -> Tensor:
+        return self._rooms[peer][piece[0] - self._first : piece[1] - self._first]
+
+    @property
+    def can_begin_early(self) -> bool:
+        return True
+
+    def ready(self, low: int) -> None:
+        for peer, gone in self._gone.items():
+            for piece, lane in itertools.islice(self._theirs[peer], len(gone), None):
+                if piece[0] < low:
+                    break
+                gone.append(self._send(piece, lane))
+
+    def _send(self, piece: Span, lane: Lane) -> Future[None]:
+        part = self._flat[slice(*piece)]
+        self._sent += part.numel() * part.element_size()
+        return lane.send(part)
+
+    def start(self) -> None:
+        self.ready(0)
+
+    def finish(self, factor: float = 1.0) -> int:
+        self.ready(0)
+        under_way = self._gather() if self._size > 2 else []
+        for n, piece in enumerate(self._mine):
+            self._add(n, piece, factor)
+            if self._size > 2:
+                under_way += [self._send(piece, own[n % len(own)]) for own in self._lanes.values()]
+        _wait(under_way)
+        sent, self._sent = self._sent, 0
+        self._begin()
+        return sent
+
+    def _gather(self) -> list[Future[None]]:
+        """What the others add up. Of each piece this participant's own has gone by then: without it
+        there is no sum."""
+        return [
+            lane.receive(self._flat[slice(*piece)])
+            for ways in self._theirs.values()
+            for piece, lane in ways
+        ]
+
+    def _add(self, number: int, piece: Span, factor: float) -> None:
+        for came in self._came.values():
+            came[number].result()
+        own = self._flat[slice(*piece)]
+        if self._size == 2:
+            (peer,) = self._lanes
+            self._gone[peer][number].result()  # it lies where the sum will
+            own.add_(self._room(peer, piece))
+        else:
+            arrived = {peer: self._room(peer, piece) for peer in self._lanes}
+            direct.add_in_order(own, arrived, self._rank)
+        if factor != 1.0:
+            own.mul_(factor)
+
+    def discard(self) -> None:
+        self.ready(0)
+        for futures in (*self._came.values(), *self._gone.values()):
+            _wait(futures)
+        self._begin()
+
+    def close(self) -> None:
+        for lanes in self._lanes.values():
+            for lane in lanes:
+                lane.close()
+
+
+def _ways(pieces: Sequence[Span], lanes: Sequence[Lane]) -> list[tuple[Span, Lane]]:
+    """By which lane each piece goes, and comes."""
+    return list(zip(pieces, itertools.cycle(lanes), strict=False))
+
+
+def _wait(futures: Iterable[Future[None]]) -> None:
+    for future in futures:
+        future.result()
+
+
+def _chop(pieces: Iterable[Span], most: int) -> list[Span]:
+    """None longer than ``most``; the last one first."""
+    return [(max(low, end - most), end) for low, high in pieces for end in range(high, low, -most)]
