@@ -75,11 +75,13 @@ class EarlySums:
 
     def begin(self) -> None:
         """From now on gradients may go."""
-        self._gradients.distrust()
+        self.distrust()
         self._replica.listen(self._gradients.watched, self._gradients.take)
 
     def distrust(self) -> None:
         self._gradients.distrust()
+        if self._leader is not None:
+            self._leader.stop()
 
     def settle(self) -> tuple[Collection[int], bool]:
         """Whose gradients are left where they are, and whether something has gone in vain."""
@@ -87,7 +89,9 @@ class EarlySums:
         if self._leader is None:
             return gone, stale
         layout = self._replica.layouts[0]
-        begun = layout.size if stale else self._leader.begun
+        begun = self._leader.stop()
+        if stale:
+            begun = layout.size
         self._cells[BEGUN] = begun
         return {i for i in gone if layout.places[i].start >= begun}, stale
 

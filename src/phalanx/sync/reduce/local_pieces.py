@@ -8,14 +8,23 @@ Goyal et al., "Accurate, large minibatch SGD" (2017), section 4, bucket by bucke
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
 from torch import Tensor
+
+from phalanx.core.errors import PeerLost
+from phalanx.sync.collective.background import BackgroundThread
 
 if TYPE_CHECKING:
     from phalanx.sync.collective.algorithms.ahead import EarlySum
+
+PAUSE = 0.001
+"""Seconds between two looks at how far the others are."""
 
 
 class Way(Protocol):
@@ -76,26 +85,53 @@ class Leader(Way):
     ) -> None:
         self._ahead, self._cells, self._slots, self._lock = ahead, cells, list(slots), lock
         self._own, self._rows, self._sums = own, rows, sums
-        self.begun = sums.numel()
-        """From here on the sum has gone."""
+        self._low = self._begun = sums.numel()
+        """From where on its own gradients are there; and from where on the sum has gone."""
+        self._turn, self._waits = threading.Lock(), False
+        self._thread = BackgroundThread("phalanx-leader")
 
     def ready(self, low: int) -> None:
-        if low >= self.begun:
-            return
+        with self._turn:
+            self._low = low
+            if self._advance() and not self._waits:
+                self._waits = True
+                self._thread.submit(self._wait)
+
+    def _wait(self) -> None:
+        """For others, who say nothing but in their cells; until there is nothing to wait for."""
+        while True:
+            time.sleep(PAUSE)
+            with self._turn:
+                try:
+                    self._waits = self._waits and self._advance()
+                except PeerLost:
+                    self._waits = False  # the step itself will say so, where it can be said
+                if not self._waits:
+                    return
+
+    def _advance(self) -> bool:
+        """Let go what all have; whether there is more of its own."""
         with self._lock:
-            low = max(low, *(int(self._cells[slot]) for slot in self._slots))
-        if low >= self.begun:
-            return
-        piece = slice(low, self.begun)
-        total = self._sums[piece].copy_(self._own[piece])
-        for row in self._rows:
-            total.add_(row[piece])
-        self.begun = low
-        self._ahead.ready(low)
+            low = max(self._low, *(int(self._cells[slot]) for slot in self._slots))
+        if low < self._begun:
+            piece, self._begun = slice(low, self._begun), low
+            total, first = self._sums[piece], self._rows[0]
+            torch.add(self._own[piece], first[piece], out=total)
+            for row in self._rows[1:]:
+                total.add_(row[piece])
+            self._ahead.ready(low)
+        return self._low < self._begun
+
+    def stop(self) -> int:
+        """From where on the sum has gone; no more goes before the step."""
+        with self._turn:
+            self._waits = False
+            return self._begun
 
     def restore(self) -> None:
         """What has gone does not count: the sums are its own gradients again, to be added to."""
-        self._sums[self.begun :].copy_(self._own[self.begun :])
+        self._sums[self._begun :].copy_(self._own[self._begun :])
 
     def renew(self) -> None:
-        self.begun = self._sums.numel()
+        self.stop()
+        self._low = self._begun = self._sums.numel()
