@@ -11,6 +11,8 @@ vary, so one measurement proves nothing, and a small share must not make its wor
 - Kept only where the steps of all were shorter with them, and by more than the blocks differ among
   themselves. So shares can only move to where the whole is measured to be faster: no estimate can
   feed on itself. What is refused, or undoes what was kept, makes the next trial wait longer.
+- A worker that becomes slower or faster makes what was measured before worthless, and a trial that
+  it falls into: both begin again from then on.
 """
 
 from __future__ import annotations
@@ -22,8 +24,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from phalanx.rules.share_proposal import (
+    RECENT,
     Proposal,
     Tick,
+    changed,
     faster,
     fixed_cost,
     propose,
@@ -33,13 +37,16 @@ from phalanx.rules.share_proposal import (
 WORTH_KEEPING = 1.02
 FEWEST, WINDOW, LOOK_EVERY = 6, 12, 2
 """Ticks that a proposal is made from, and between two looks at them."""
+SURE_OF_CHANGE = 8
+"""Ticks in a row that a worker has to be slower or faster, for a proposal from them alone."""
 BLOCK, ROUNDS = 4, 6
 """Ticks of a block with the same shares; blocks of either kind in the longest trial."""
 SURE, LIKELY = 0.95, 0.70
 """How often a tick with new shares is faster than one with old: after a round, after all."""
 CLEAR = 1.25
-"""Where even the slowest tick with new shares beats the fastest before by this, old shares need not
-be tried again. A tick that is the mean of several steps varies less, and needs less."""
+"""Where even the slowest tick with new shares beats the fastest before, and the typical one by this,
+old shares need not be tried again. A tick that is the mean of several steps varies less, and needs
+less."""
 FIRST_PAUSE, LONGEST_PAUSE = 16, 1024
 """Ticks without a trial after one that failed; doubled each time."""
 LASTING = 8
@@ -106,6 +113,11 @@ class ShareTrial:
         self.on_new = not self.on_new
         return True
 
+    def overtaken(self, tick: Tick) -> bool:
+        """Whether a worker has changed its speed meanwhile."""
+        same = [*self.ticks[0], tick] if self.on_new else [*self._before, *self.ticks[1], tick]
+        return changed(same[:-RECENT], same[-RECENT:])
+
     def verdict(self) -> bool | None:
         """Whether the new ones are better, after a round of both; ``None``: not clear yet."""
         if not self.on_new:
@@ -123,8 +135,9 @@ class ShareTrial:
         """Already after the first block: then the ticks before it stand for the old shares."""
         if self.ticks[1] or not self._before:
             return False
-        slowest = max(tick.pace for tick in self.ticks[0])
-        if self._clear * slowest > min(tick.pace for tick in self._before):
+        new, old = ([tick.pace for tick in ticks] for ticks in (self.ticks[0], self._before))
+        gain = statistics.median(old) / statistics.median(new)
+        if max(new) >= min(old) or gain < self._clear:
             return False
         self.ticks[1].extend(self._before)
         return True
@@ -182,12 +195,14 @@ class Balancer:
         self, workers: int, shares: Sequence[float] | None = None, settling: int = 1, steps: int = 1
     ) -> None:
         self._fewest, self._block = max(3, FEWEST // steps), max(2, BLOCK // steps)
+        self._sure = max(RECENT + 1, SURE_OF_CHANGE // steps)
         self._look_every = LOOK_EVERY if steps == 1 else 1
         self._clear = 1.0 + (CLEAR - 1.0) / math.sqrt(steps)
         self.shares = list(shares) if shares is not None else [1.0 / workers] * workers
         """In use now."""
         self._settling = self._skip = settling
         self._window: deque[Tick] = deque(maxlen=WINDOW)
+        self._outdated: list[Tick] = []
         self._fixed = [0.0] * workers
         self._trial: ShareTrial | None = None
         self._age = 0  # ticks since the last change that was kept
@@ -203,9 +218,11 @@ class Balancer:
         if self._trial is not None:
             return self._try(self._trial, tick)
         self._window.append(tick)
+        self._notice_a_change()
         for patience in self._patience.values():
             patience.tick()
-        if len(self._window) < self._fewest or self._age % self._look_every:
+        fewest = self._sure if self._outdated else self._fewest
+        if len(self._window) < fewest or self._age % self._look_every:
             return None
         found = propose(self._window, self.shares, self._fixed)
         found = self._not_past_equal(found) if found else None
@@ -214,10 +231,21 @@ class Balancer:
         self._trial = ShareTrial(found, self.shares, self._window, self._block, self._clear)
         return self._use(ShareChange(self._trial.shares))
 
+    def _notice_a_change(self) -> None:
+        """Ticks from before a worker became slower or faster are laid aside, as long as it is."""
+        ticks = list(self._window)
+        if len(ticks) == WINDOW:
+            self._outdated = []
+        if self._outdated and not changed(self._outdated, ticks):
+            self._window, self._outdated = deque([*self._outdated, *ticks], WINDOW), []
+        elif not self._outdated and changed(ticks[:-RECENT], ticks[-RECENT:]):
+            self._outdated, self._window = ticks[:-RECENT], deque(ticks[-RECENT:], WINDOW)
+
     def _use(self, change: ShareChange) -> ShareChange:
         if change.shares != self.shares:
             self._skip = self._settling
             self._window.clear()
+            self._outdated = []
         self.shares = list(change.shares)
         return change
 
@@ -232,6 +260,9 @@ class Balancer:
         return _unevenness(found.shares) < _unevenness(self.shares)
 
     def _try(self, trial: ShareTrial, tick: Tick) -> ShareChange | None:
+        if trial.overtaken(tick):
+            self._trial = None
+            return self._use(ShareChange(trial.old))
         if not trial.add(tick):
             return None
         verdict = trial.verdict()

@@ -16,6 +16,8 @@ LARGEST = 4.0
 FLOOR = 50
 """No share is below 1 / (FLOOR * workers): a slow worker keeps a little, to be measured again."""
 FIXED_MOST = 0.75
+RECENT, CHANGED = 3, 1.5
+"""Ticks in a row, and how much longer or shorter than before, that may be more than chance."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,19 @@ def propose(
 
 def _gain(lap: float, saved: float) -> float:
     return lap / (lap - saved) if saved < lap else math.inf
+
+
+def changed(before: Sequence[Tick], now: Sequence[Tick]) -> bool:
+    """Whether a worker has become slower or faster: all that it took ``now`` is beyond what it took
+    ``before``, with the same shares."""
+    if min(len(before), len(now)) < RECENT:
+        return False
+    for rank in range(len(now[0].busy)):
+        low, high = quartiles([tick.busy[rank] for tick in before])
+        took = [tick.busy[rank] for tick in now]
+        if min(took) > CHANGED * high or CHANGED * max(took) < low:
+            return True
+    return False
 
 
 def fixed_cost(

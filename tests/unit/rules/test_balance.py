@@ -215,6 +215,29 @@ def test_adversarial_noise_never_halves_a_share(seed: int, noise: float) -> None
     assert found.equal / found.spent >= 0.97
 
 
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_shares_follow_a_worker_that_slows_down_and_recovers(seed: int, noise: float) -> None:
+    """Whatever was going on: a trial may be under way when it happens."""
+    began, ended = 100 + 3 * seed, 200 + 3 * seed
+
+    def slowing(_: random.Random, step: int) -> Sequence[float]:
+        return [1.0, 4.0 if began < step <= ended else 1.0]
+
+    found = Cluster([2.0] * 2, [1.0] * 2, noise, seed, slowing)
+    found.run(ended)
+    used = [shares[1] for shares in found.used]
+    assert _kept_from(used[began:], lambda share: share < 0.3) <= 25
+    found.run(100)
+    used = [shares[1] for shares in found.used]
+    assert _kept_from(used[ended:], lambda share: share > 0.4) <= 40
+
+
+def _kept_from(shares: Sequence[float], there: Callable[[float], bool]) -> int:
+    """The step from which on most are as wanted."""
+    return next(n for n in range(len(shares)) if all(map(there, shares[n : n + 10])))
+
+
 def in_a_queue(work: Sequence[float], order: Sequence[int], cores: int) -> list[float]:
     """When each is ready, if they take turns on a few cores in this order."""
     free, ready = [0.0] * cores, [0.0] * len(work)
