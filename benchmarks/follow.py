@@ -52,7 +52,7 @@ def main(words: list[str]) -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--free", type=float, default=15.0, help="seconds before it slows down")
     parser.add_argument("--held", type=float, default=20.0, help="seconds until it recovers")
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--samples", type=int, default=20_000)
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "follow")
     chosen = parser.parse_args(words)
@@ -72,7 +72,7 @@ def main(words: list[str]) -> None:
 def _run(chosen: argparse.Namespace) -> tuple[list[float], Shares]:
     words = ["run", str(SCRIPT), "--workers", "2", "--strategy", "allreduce", "--balance", "auto"]
     words += ["--checkpoint-every", "0", "--epochs", str(chosen.epochs)]
-    words += ["--", "--samples", str(chosen.samples)]
+    words += ["--", "--samples", str(chosen.samples), "--no-test"]
     with group() as held:
         change = _Change(held, chosen.free, chosen.held)
         change.start()

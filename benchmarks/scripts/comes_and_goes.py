@@ -20,6 +20,7 @@ from phalanx.core.settings import RANK
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--samples", type=int, default=60_000)
+    parser.add_argument("--no-test", action="store_true", help="nothing but steps")
     chosen = parser.parse_args()
     (x, y), test = phalanx.data.load("mnist")
     if os.environ.get(RANK) == "1" and VARIABLE in os.environ:
@@ -30,7 +31,7 @@ def main() -> None:
         optimizer=torch.optim.SGD(model.parameters(), lr=0.05),
         loss=nn.CrossEntropyLoss(),
         train=(x[: chosen.samples], y[: chosen.samples]),
-        test=test,
+        test=None if chosen.no_test else test,
         epochs=3,
         batch=256,
     )

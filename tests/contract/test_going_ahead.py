@@ -15,9 +15,9 @@ from torch import nn
 from training import CLASSES, FEATURES, Training, made_data
 
 import phalanx
-from phalanx.sync.collective.algorithms import ahead, lanes
+from phalanx.sync.collective.algorithms import ahead, striped
 from phalanx.sync.collective.algorithms.ahead import AheadSum
-from phalanx.sync.collective.algorithms.lanes import LanedSum
+from phalanx.sync.collective.algorithms.striped import StripedSum
 from phalanx.sync.reduce import early_gradients
 from phalanx.sync.state.gradients import get_grad
 from phalanx.sync.state.staging import Staging
@@ -44,8 +44,8 @@ def told(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cou
     of the host, and as from a device: through copies, by several connections."""
     if request.param == "device":
         monkeypatch.setattr(Staging, "away", True)
-        monkeypatch.setattr(lanes, "WORTHWHILE", 0)
-    kind = LanedSum if request.param == "device" else AheadSum
+        monkeypatch.setattr(striped, "WORTHWHILE", 0)
+    kind = StripedSum if request.param == "device" else AheadSum
     monkeypatch.setattr(ahead, "WORTHWHILE", 0)
     monkeypatch.setattr(early_gradients, "LEAST", 1)
     monkeypatch.setattr(ranks, "places", lambda: None)

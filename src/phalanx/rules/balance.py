@@ -37,6 +37,9 @@ from phalanx.rules.share_proposal import (
 WORTH_KEEPING = 1.02
 FEWEST, WINDOW, LOOK_EVERY = 6, 12, 2
 """Ticks that a proposal is made from, and between two looks at them."""
+ODD, MOST_ODD = 0.5, 2
+"""A tick with less than this part of the samples, or more than so many times the seconds of all
+workers; and how many in a row are left out."""
 SURE_OF_CHANGE = 8
 """Ticks in a row that a worker has to be slower or faster, for a proposal from them alone."""
 BLOCK, ROUNDS = 4, 6
@@ -44,30 +47,13 @@ BLOCK, ROUNDS = 4, 6
 SURE, LIKELY = 0.95, 0.70
 """How often a tick with new shares is faster than one with old: after a round, after all."""
 CLEAR = 1.25
-"""Where even the slowest tick with new shares beats the fastest before, and the typical one by this,
-old shares need not be tried again. A tick that is the mean of several steps varies less, and needs
+"""Where even the slowest tick with new shares beats the fastest before, and the median by this, old
+shares need not be tried again. A tick that is the mean of several steps varies less, and needs
 less."""
 FIRST_PAUSE, LONGEST_PAUSE = 16, 1024
 """Ticks without a trial after one that failed; doubled each time."""
 LASTING = 8
 """A change that held for so many times the pause was worth following."""
-
-
-class SpeedMeter:
-    """The speed of one worker: the median of its last steps, which ignores a hiccup."""
-
-    def __init__(self, window: int = 10) -> None:
-        self._rates: deque[float] = deque(maxlen=window)
-
-    def add(self, samples: float, seconds: float) -> None:
-        """A step. One without samples or without a duration says nothing about speed."""
-        if samples > 0.0 and seconds > 0.0:
-            self._rates.append(samples / seconds)
-
-    @property
-    def value(self) -> float:
-        """Samples per second; 0 is unknown."""
-        return statistics.median(self._rates) if self._rates else 0.0
 
 
 @dataclass(frozen=True)
@@ -203,6 +189,8 @@ class Balancer:
         self._settling = self._skip = settling
         self._window: deque[Tick] = deque(maxlen=WINDOW)
         self._outdated: list[Tick] = []
+        self._usual: Tick | None = None
+        self._odd = 0
         self._fixed = [0.0] * workers
         self._trial: ShareTrial | None = None
         self._age = 0  # ticks since the last change that was kept
@@ -212,6 +200,8 @@ class Balancer:
     def observe(self, tick: Tick) -> ShareChange | None:
         """Other shares from now on, or ``None`` to go on as before."""
         self._age += 1
+        if self._is_odd(tick):
+            return None
         if self._skip:
             self._skip -= 1
             return None
@@ -230,6 +220,19 @@ class Balancer:
             return None
         self._trial = ShareTrial(found, self.shares, self._window, self._block, self._clear)
         return self._use(ShareChange(self._trial.shares))
+
+    def _is_odd(self, tick: Tick) -> bool:
+        """A short last batch, or a step with a pause of all before it: it says nothing of speeds.
+        They come one after the other, at the end of an epoch; more of them are how it is now."""
+        usual, batch = self._usual, sum(tick.sizes)
+        odd = usual is not None and (
+            batch < ODD * sum(usual.sizes)
+            or all(ODD * now > before for now, before in zip(tick.busy, usual.busy, strict=True))
+        )
+        self._odd = self._odd + 1 if odd and self._odd < MOST_ODD else 0
+        if not self._odd:
+            self._usual = tick
+        return self._odd > 0
 
     def _notice_a_change(self) -> None:
         """Ticks from before a worker became slower or faster are laid aside, as long as it is."""
@@ -254,6 +257,7 @@ class Balancer:
         equal = 1.0 / len(self.shares)
         rows = zip(found.shares, self.shares, strict=True)
         past = sum((then - equal) * (equal - now) for then, now in rows) > 0.0
+        past = past and 2.0 * _unevenness(self.shares) > _unevenness(found.shares)
         return Proposal([equal] * len(self.shares), found.gain) if past else found
 
     def _evens_out(self, found: Proposal) -> bool:

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.rules.balance import Balancer, ShareChange, SpeedMeter
+from phalanx.rules.balance import Balancer, ShareChange
 from phalanx.rules.fitting_shares import fitting_shares
 from phalanx.rules.share_proposal import Tick, faster, fixed_cost, propose
+from phalanx.rules.straggler_policy import SpeedMeter
 
 BATCH = 256.0
 EXCHANGE = 5.0
@@ -231,6 +232,21 @@ def test_shares_follow_a_worker_that_slows_down_and_recovers(seed: int, noise: f
     found.run(100)
     used = [shares[1] for shares in found.used]
     assert _kept_from(used[ended:], lambda share: share > 0.4) <= 40
+
+
+def test_short_batches_and_pauses_are_no_speeds() -> None:
+    """A worker has become slow, and an epoch ends: with a short batch, then a test of the model."""
+    balancer = Balancer(2)
+    for busy in [1.0] * 12 + [4.0] * 5:
+        balancer.observe(Tick([50.0, 50.0], [1.0, busy], max(1.0, busy) / 100))
+    balancer.observe(Tick([5.0, 5.0], [0.1, 0.4], 0.4 / 10))
+    balancer.observe(Tick([50.0, 50.0], [80.0, 90.0], 90.0 / 100))
+    for _ in range(4):
+        change = balancer.observe(Tick([50.0, 50.0], [1.0, 4.0], 4.0 / 100))
+        if change is not None:
+            break
+    assert change is not None
+    assert change.shares[1] < 0.3
 
 
 def _kept_from(shares: Sequence[float], there: Callable[[float], bool]) -> int:

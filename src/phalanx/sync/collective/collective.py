@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from phalanx.rules.collective_choice import choose
-from phalanx.sync.collective.algorithms import ahead, butterfly, direct, lanes, ring, tree
+from phalanx.sync.collective.algorithms import ahead, butterfly, direct, ring, striped, tree
 from phalanx.sync.collective.algorithms.gather import all_gather
 from phalanx.sync.collective.links import Links
 from phalanx.sync.connect.channel import Channel
@@ -90,8 +90,8 @@ class Collective:
         if self.links.size == 1 or size < ahead.WORTHWHILE or self.topology(size) != "direct":
             return None
         made: ahead.EarlySum
-        if size >= lanes.WORTHWHILE and self._all(idle and self.links.goes_ahead):
-            made = lanes.LanedSum(self.rank, self._open_lanes(), flat, cuts)
+        if size >= striped.WORTHWHILE and self._all(idle and self.links.goes_ahead):
+            made = striped.StripedSum(self.rank, self._open_stripes(), flat, cuts)
         else:
             made = ahead.AheadSum(self.links, flat, cuts)
         self._begun.append(made)
@@ -101,10 +101,10 @@ class Collective:
         found = self.all_gather([torch.tensor(answer and self._open_more is not None)])
         return all(bool(given) for (given,) in found)
 
-    def _open_lanes(self) -> dict[int, list[lanes.Lane]]:
+    def _open_stripes(self) -> dict[int, list[striped.Stripe]]:
         assert self._open_more is not None
-        opened = [self._open_more(f"lane-{number}") for number in range(lanes.LANES)]
-        return {peer: [lanes.Lane(channels[peer]) for channels in opened] for peer in opened[0]}
+        opened = [self._open_more(f"stripe-{number}") for number in range(striped.STRIPES)]
+        return {peer: [striped.Stripe(channels[peer]) for channels in opened] for peer in opened[0]}
 
     def all_gather(self, payload: Sequence[Tensor]) -> list[list[Tensor]]:
         """Everybody's ``payload``, by rank: any number of tensors of any types and shapes."""

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from phalanx.core.spec import Phase, Spec
-from phalanx.rules.balance import Balancer, ShareChange, SpeedMeter
+from phalanx.rules.balance import Balancer, ShareChange
 from phalanx.rules.share_proposal import Tick
-from phalanx.rules.straggler_policy import StragglerPolicy
+from phalanx.rules.straggler_policy import SpeedMeter, StragglerPolicy
 from phalanx.train.control.directives import Directive, Leave, Regroup, Return
 from phalanx.train.control.rendezvous import BUSY, SAMPLES, STEPS, WHOLE
 

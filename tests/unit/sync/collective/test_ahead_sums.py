@@ -10,9 +10,9 @@ from test_collective import bits, values
 from test_links import House
 from torch import Tensor
 
-from phalanx.sync.collective.algorithms import direct, lanes
+from phalanx.sync.collective.algorithms import direct, striped
 from phalanx.sync.collective.algorithms.ahead import AheadSum, EarlySum
-from phalanx.sync.collective.algorithms.lanes import Lane, LanedSum
+from phalanx.sync.collective.algorithms.striped import Stripe, StripedSum
 
 COUNT = 300_000  # more than the kernel takes at once
 CUTS = [290_000, 200_000, 120_000, 31, 0]
@@ -20,19 +20,19 @@ FACTORS = [1.0, 0.5, 1 / 3, 1.0]
 
 
 def make(house: House, rank: int, kind: str, flat: Tensor) -> EarlySum:
-    if kind != "lanes":
+    if kind != "striped":
         return AheadSum(house.open(rank, tls=kind == "tls"), flat, CUTS)
-    opened = [house.open(rank, f"lane-{number}")._channels for number in range(3)]
-    by_peer = {peer: [Lane(channels[peer]) for channels in opened] for peer in opened[0]}
-    return LanedSum(rank, by_peer, flat, CUTS)
+    opened = [house.open(rank, f"stripe-{number}")._channels for number in range(3)]
+    by_peer = {peer: [Stripe(channels[peer]) for channels in opened] for peer in opened[0]}
+    return StripedSum(rank, by_peer, flat, CUTS)
 
 
-@pytest.mark.parametrize("kind", ["plain", "tls", "lanes"])
+@pytest.mark.parametrize("kind", ["plain", "tls", "striped"])
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_the_same_bits_and_bytes_whenever_a_piece_is_ready(
     size: int, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lanes, "LARGEST", 100_000)
+    monkeypatch.setattr(striped, "LARGEST", 100_000)
     house = House(size, tls=kind == "tls")
 
     def act(rank: int) -> tuple[list[Tensor], list[int]]:
@@ -60,7 +60,7 @@ def test_the_same_bits_and_bytes_whenever_a_piece_is_ready(
         once = direct.bytes_sent(COUNT * 4, size, rank)
         thrown = COUNT * 4 if size == 2 else once - (size - 1) * _part(size, rank)
         assert sent == [once, once, once + thrown, once]
-        if kind != "lanes":
+        if kind != "striped":
             assert sum(sent) == sum(links.sent for links in house.opened if links.rank == rank)
         assert [bits(flat) for flat in theirs] == [bits(flat) for flat in sums]
     for turn, flat in enumerate(sums):

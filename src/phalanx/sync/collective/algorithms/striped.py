@@ -20,19 +20,19 @@ from phalanx.sync.collective.background import BackgroundThread
 from phalanx.sync.collective.links import raw
 from phalanx.sync.connect.channel import Channel
 
-LANES = 4
+STRIPES = 4
 WORTHWHILE = 32 << 20
 """Bytes of a sum; less than that is there before more connections matter."""
 LARGEST = 4 << 20
 """Bytes of a piece: what is added while others come, and still lies in the processor's cache."""
 
 
-class Lane:
+class Stripe:
     """A connection, with a thread for each direction."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._out, self._in = (BackgroundThread(f"phalanx-lane-{way}") for way in ("out", "in"))
+        self._out, self._in = (BackgroundThread(f"phalanx-stripe-{way}") for way in ("out", "in"))
 
     def send(self, flat: Tensor) -> Future[None]:
         return self._out.submit(self._channel.send_raw, [raw(flat)])
@@ -44,29 +44,31 @@ class Lane:
         self._channel.close()
 
 
-class LanedSum(EarlySum):
-    """Sums ``flat``; participant ``rank`` has as many ``lanes`` to each of the others."""
+class StripedSum(EarlySum):
+    """Sums ``flat``; participant ``rank`` has as many ``stripes`` to each of the others."""
 
     def __init__(
-        self, rank: int, lanes: Mapping[int, Sequence[Lane]], flat: Tensor, cuts: Sequence[int]
+        self, rank: int, stripes: Mapping[int, Sequence[Stripe]], flat: Tensor, cuts: Sequence[int]
     ) -> None:
-        self._rank, self._lanes, self._flat = rank, lanes, flat
-        self._size, self._sent = len(lanes) + 1, 0
+        self._rank, self._stripes, self._flat = rank, stripes, flat
+        self._size, self._sent = len(stripes) + 1, 0
         most = LARGEST // flat.element_size()
         spans = spans_of(flat, self._size)
         pieces = [_chop(pieces_of(span, cuts), most) for span in spans]
         self._mine, (self._first, end) = pieces[rank], spans[rank]
         """What this participant adds up."""
-        self._theirs = {peer: _ways(pieces[peer], lanes[peer]) for peer in lanes}
-        self._rooms = {peer: torch.empty(end - self._first, dtype=flat.dtype) for peer in lanes}
+        self._theirs = {peer: _ways(pieces[peer], stripes[peer]) for peer in stripes}
+        self._rooms = {peer: torch.empty(end - self._first, dtype=flat.dtype) for peer in stripes}
         self._begin()
 
     def _begin(self) -> None:
-        self._gone: dict[int, list[Future[None]]] = {peer: [] for peer in self._lanes}
+        self._gone: dict[int, list[Future[None]]] = {peer: [] for peer in self._stripes}
         """Of each piece that is ready."""
         self._came = {
-            peer: [lane.receive(self._room(peer, piece)) for piece, lane in _ways(self._mine, own)]
-            for peer, own in self._lanes.items()
+            peer: [
+                stripe.receive(self._room(peer, piece)) for piece, stripe in _ways(self._mine, own)
+            ]
+            for peer, own in self._stripes.items()
         }
 
     def _room(self, peer: int, piece: Span) -> Tensor:
@@ -78,15 +80,15 @@ class LanedSum(EarlySum):
 
     def ready(self, low: int) -> None:
         for peer, gone in self._gone.items():
-            for piece, lane in itertools.islice(self._theirs[peer], len(gone), None):
+            for piece, stripe in itertools.islice(self._theirs[peer], len(gone), None):
                 if piece[0] < low:
                     break
-                gone.append(self._send(piece, lane))
+                gone.append(self._send(piece, stripe))
 
-    def _send(self, piece: Span, lane: Lane) -> Future[None]:
+    def _send(self, piece: Span, stripe: Stripe) -> Future[None]:
         part = self._flat[slice(*piece)]
         self._sent += part.numel() * part.element_size()
-        return lane.send(part)
+        return stripe.send(part)
 
     def start(self) -> None:
         self.ready(0)
@@ -97,7 +99,9 @@ class LanedSum(EarlySum):
         for n, piece in enumerate(self._mine):
             self._add(n, piece, factor)
             if self._size > 2:
-                under_way += [self._send(piece, own[n % len(own)]) for own in self._lanes.values()]
+                under_way += [
+                    self._send(piece, own[n % len(own)]) for own in self._stripes.values()
+                ]
         _wait(under_way)
         sent, self._sent = self._sent, 0
         self._begin()
@@ -107,9 +111,9 @@ class LanedSum(EarlySum):
         """What the others add up. Of each piece this participant's own has gone by then: without it
         there is no sum."""
         return [
-            lane.receive(self._flat[slice(*piece)])
+            stripe.receive(self._flat[slice(*piece)])
             for ways in self._theirs.values()
-            for piece, lane in ways
+            for piece, stripe in ways
         ]
 
     def _add(self, number: int, piece: Span, factor: float) -> None:
@@ -117,11 +121,11 @@ class LanedSum(EarlySum):
             came[number].result()
         own = self._flat[slice(*piece)]
         if self._size == 2:
-            (peer,) = self._lanes
+            (peer,) = self._stripes
             self._gone[peer][number].result()  # it lies where the sum will
             own.add_(self._room(peer, piece))
         else:
-            arrived = {peer: self._room(peer, piece) for peer in self._lanes}
+            arrived = {peer: self._room(peer, piece) for peer in self._stripes}
             direct.add_in_order(own, arrived, self._rank)
         if factor != 1.0:
             own.mul_(factor)
@@ -133,14 +137,14 @@ class LanedSum(EarlySum):
         self._begin()
 
     def close(self) -> None:
-        for lanes in self._lanes.values():
-            for lane in lanes:
-                lane.close()
+        for stripes in self._stripes.values():
+            for stripe in stripes:
+                stripe.close()
 
 
-def _ways(pieces: Sequence[Span], lanes: Sequence[Lane]) -> list[tuple[Span, Lane]]:
-    """By which lane each piece goes, and comes."""
-    return list(zip(pieces, itertools.cycle(lanes), strict=False))
+def _ways(pieces: Sequence[Span], stripes: Sequence[Stripe]) -> list[tuple[Span, Stripe]]:
+    """By which stripe each piece goes, and comes."""
+    return list(zip(pieces, itertools.cycle(stripes), strict=False))
 
 
 def _wait(futures: Iterable[Future[None]]) -> None:
