@@ -17,7 +17,7 @@ from torch import Tensor
 from phalanx.core.errors import PeerLost
 from phalanx.sync.collective.background import BackgroundThread
 from phalanx.sync.reduce.early_gradients import EarlyGradients
-from phalanx.sync.reduce.local_pieces import Way
+from phalanx.sync.reduce.local_pieces import Outlet
 from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.staging import Staging
 
@@ -25,10 +25,10 @@ _WHOLE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Types whose numbers are equal only if their bits are, by their bytes."""
 
 
-class Courier(Way):
+class Courier(Outlet):
     """Brings pieces of ``flat`` to ``home``, in memory of the host; they go on by ``way``."""
 
-    def __init__(self, staging: Staging, flat: Tensor, home: Tensor, way: Way) -> None:
+    def __init__(self, staging: Staging, flat: Tensor, home: Tensor, way: Outlet) -> None:
         self._staging, self._flat, self._home, self._way = staging, flat, home, way
         self._thread = BackgroundThread("phalanx-courier")
         self._under_way: list[Future[None]] = []
@@ -62,7 +62,7 @@ class EarlyFromDevice(EarlyGradients):
     ``home`` is where they go in memory of the host.
     """
 
-    def __init__(self, replica: Replica, home: Tensor, way: Way) -> None:
+    def __init__(self, replica: Replica, home: Tensor, way: Outlet) -> None:
         layout, parameters = replica.layouts[0], replica.parameters[0]
         sent = torch.empty(layout.size, dtype=layout.dtype, device=replica.device)
         self._courier = Courier(replica.staging, sent, home, way)

@@ -19,7 +19,7 @@ from phalanx.sync.state.gradients import Scale, get_grad
 from phalanx.sync.state.layout import Layout, ParameterPlace
 
 if TYPE_CHECKING:
-    from phalanx.sync.reduce.local_pieces import Way
+    from phalanx.sync.reduce.local_pieces import Outlet
 
 LEAST = 256 << 10
 """Bytes of a piece, at least: what the hooks and the thread cost is more than smaller ones save."""
@@ -50,7 +50,7 @@ class EarlyGradients:
         layout: Layout,
         parameters: Sequence[Tensor],
         flat: Tensor,
-        way: Way,
+        way: Outlet,
         scale: Scale | None = None,
     ) -> None:
         self._parameters, self._places, self._flat = parameters, layout.places, flat

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from phalanx.sync.arena.arena import Circle, Locks
 from phalanx.sync.reduce.early_from_device import EarlyFromDevice
 from phalanx.sync.reduce.early_gradients import EarlyGradients
-from phalanx.sync.reduce.local_pieces import Alone, Follower, Leader, Way
+from phalanx.sync.reduce.local_pieces import Alone, Follower, Leader, Outlet
 from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.shared_state import SharedState
 
@@ -39,7 +39,7 @@ def make_early_sums(
         return None
     rows, lock = shared.gradients[0], host.lock(Locks.EARLY)
     flat, leader = rows[host.rank], None
-    way: Way
+    way: Outlet
     if ahead is None:
         way = Follower(cells, host.rank, lock, flat.numel())
     elif len(members) == 1:

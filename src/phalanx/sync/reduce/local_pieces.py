@@ -27,7 +27,7 @@ PAUSE = 0.001
 """Seconds between two looks at how far the others are."""
 
 
-class Way(Protocol):
+class Outlet(Protocol):
     """How a worker's gradients leave."""
 
     def ready(self, low: int) -> None:
@@ -37,7 +37,7 @@ class Way(Protocol):
         """Of the next step nothing is there."""
 
 
-class Alone(Way):
+class Alone(Outlet):
     """The only worker of its host: what is there goes."""
 
     def __init__(self, ahead: EarlySum) -> None:
@@ -50,7 +50,7 @@ class Alone(Way):
         pass
 
 
-class Follower(Way):
+class Follower(Outlet):
     """It shows the others of its host how far its gradients are there."""
 
     def __init__(self, cells: Any, slot: int, lock: AbstractContextManager[Any], size: int) -> None:
@@ -65,7 +65,7 @@ class Follower(Way):
         self._cells[self._slot] = self._size
 
 
-class Leader(Way):
+class Leader(Outlet):
     """It adds up what all workers of its host have in ``sums``, and lets that go.
 
     ``own`` are its own gradients, ``rows`` those of the others, in the order in which they are
