@@ -12,7 +12,7 @@ import torch
 from devices import AWAY, DEVICE, compute_exactly
 from on_hosts import HOSTS
 
-from phalanx.sync.collective.algorithms import ahead
+from phalanx.sync.collective.algorithms import ahead, striped
 from phalanx.sync.reduce import early_gradients
 
 _HERE = Path(__file__).parent
@@ -40,6 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _go_ahead_with_the_smallest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models are small here: without this nothing would leave before its step."""
     monkeypatch.setattr(ahead, "WORTHWHILE", 0)
+    monkeypatch.setattr(striped, "WORTHWHILE", 0)
     monkeypatch.setattr(early_gradients, "LEAST", 1)
 
 

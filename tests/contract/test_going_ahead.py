@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-SEVERAL = [(2, 2), (3, 3), (3, 2), (4, 2), (6, 2)]
+SEVERAL = [(2, 2), (3, 3), (3, 2), (4, 2), (6, 2), (4, 3)]
 """Workers and hosts: of several on a host one adds up what all have."""
 
 

@@ -234,23 +234,69 @@ def test_shares_follow_a_worker_that_slows_down_and_recovers(seed: int, noise: f
     assert _kept_from(used[ended:], lambda share: share > 0.4) <= 40
 
 
-def test_short_batches_and_pauses_are_no_speeds() -> None:
-    """A worker has become slow, and an epoch ends: with a short batch, then a test of the model."""
-    balancer = Balancer(2)
-    for busy in [1.0] * 12 + [4.0] * 5:
-        balancer.observe(Tick([50.0, 50.0], [1.0, busy], max(1.0, busy) / 100))
-    balancer.observe(Tick([5.0, 5.0], [0.1, 0.4], 0.4 / 10))
-    balancer.observe(Tick([50.0, 50.0], [80.0, 90.0], 90.0 / 100))
-    for _ in range(4):
-        change = balancer.observe(Tick([50.0, 50.0], [1.0, 4.0], 4.0 / 100))
-        if change is not None:
+def tick_of(balancer: Balancer, each: Sequence[float], batch: float = 100.0) -> Tick:
+    """A step of so many samples, each of which takes a worker so long."""
+    sizes = [batch * share for share in balancer.shares]
+    busy = [n * seconds for n, seconds in zip(sizes, each, strict=True)]
+    return Tick(sizes, busy, max(busy) / batch)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        Tick([5.0, 5.0], [5.0, 20.0], 20.0 / 10),
+        Tick([80.0, 20.0], [8e3, 9e3], 90.0),
+        Tick([20.0, 80.0], [8e3, 9e3], 90.0),
+    ],
+)
+def test_short_batches_and_pauses_are_no_speeds(odd: Tick) -> None:
+    """A trial would not be clear any more: an epoch ends with a short batch and a test."""
+    balancer, decided = Balancer(2), []
+    for step in range(40):
+        change = balancer.observe(tick_of(balancer, [1.0, 4.0]))
+        if balancer._trial is not None and step % 2:
+            balancer.observe(odd)
+        if change is not None and change.decided:
+            decided.append(step)
             break
-    assert change is not None
+    assert decided
+    assert decided[0] <= 12
+    assert balancer.shares[1] < 0.3
+
+
+def test_a_batch_that_stays_small_is_how_it_is_now() -> None:
+    balancer = Balancer(2)
+    for _ in range(20):
+        balancer.observe(tick_of(balancer, [1.0, 1.0]))
+    for _ in range(20):
+        balancer.observe(tick_of(balancer, [1.0, 4.0], batch=10.0))
+    assert balancer.shares[1] < 0.3
+
+
+def test_a_trial_into_which_a_change_falls_is_ended() -> None:
+    """Old and new are alike, so that it would go on; then the first worker becomes slow."""
+    balancer = Balancer(2)
+    while balancer._trial is None:
+        balancer.observe(tick_of(balancer, [1.0, 1.3]))
+    trial = balancer._trial
+    for _ in range(12):  # new, old, and half of a block
+        balancer.observe(Tick([50.0, 50.0], [50.0, 50.0], 1.0))
+    assert balancer._trial is trial
+    for _ in range(12):
+        balancer.observe(tick_of(balancer, [4.0, 1.0]))
+    assert balancer._trial is not trial
+
+
+def test_nearly_equal_shares_go_straight_to_the_other_side() -> None:
+    balancer = Balancer(2, [0.45, 0.55])
+    change = None
+    while change is None:
+        change = balancer.observe(tick_of(balancer, [1.0, 4.0]))
     assert change.shares[1] < 0.3
 
 
 def _kept_from(shares: Sequence[float], there: Callable[[float], bool]) -> int:
-    """The step from which on most are as wanted."""
+    """The step from which on ten in a row are as wanted."""
     return next(n for n in range(len(shares)) if all(map(there, shares[n : n + 10])))
 
 

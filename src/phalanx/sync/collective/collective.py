@@ -79,18 +79,18 @@ class Collective:
         return self.links.sent - before
 
     def sum_ahead(
-        self, flat: Tensor, cuts: Sequence[int], *, idle: bool = False
+        self, flat: Tensor, cuts: Sequence[int], *, on_gpu: bool = False
     ) -> ahead.EarlySum | None:
         """An all-reduce of ``flat``, always the same one, that may begin early; if that pays.
 
-        ``idle``: this participant's processors are, because it computes on a GPU. Everybody decides
+        ``on_gpu``: this participant computes there, and its processors are idle. Everybody decides
         alike. From then on it is the only thing that this is used for.
         """
         size = flat.numel() * flat.element_size()
         if self.links.size == 1 or size < ahead.WORTHWHILE or self.topology(size) != "direct":
             return None
         made: ahead.EarlySum
-        if size >= striped.WORTHWHILE and self._all(idle and self.links.goes_ahead):
+        if size >= striped.WORTHWHILE and self._all(on_gpu and self.links.goes_ahead):
             made = striped.StripedSum(self.rank, self._open_stripes(), flat, cuts)
         else:
             made = ahead.AheadSum(self.links, flat, cuts)

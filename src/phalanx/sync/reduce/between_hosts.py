@@ -57,7 +57,7 @@ class Summing:
         """The sum of what there is, if a part of it may go before the rest is there."""
         if self._collective and not codec and len(sums) == 1:
             self.ahead = self._collective.sum_ahead(
-                sums[0], cuts_of(layouts[0]), idle=context.replica.staging.away
+                sums[0], cuts_of(layouts[0]), on_gpu=context.replica.staging.away
             )
 
     def start(self) -> None:
@@ -72,11 +72,9 @@ class Summing:
 
     def sum(self, factor: float = 1.0, *, coded: bool = True) -> int:
         """In place, times ``factor``; returns the bytes that went to other hosts."""
-        if self._collective is None:
-            return 0
         if self.ahead is not None:
             return self.ahead.finish(factor)
-        sent = self._sum(coded)
+        sent = self._sum(coded) if self._collective else 0
         if factor != 1.0:
             torch._foreach_mul_(self._sums, factor)
         return sent

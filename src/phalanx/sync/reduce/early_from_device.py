@@ -9,19 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 
 import torch
 from torch import Tensor
 
-from phalanx.core.errors import PeerLost
-from phalanx.sync.collective.background import BackgroundThread
+from phalanx.core.background import BackgroundThread
 from phalanx.sync.reduce.early_gradients import EarlyGradients
 from phalanx.sync.reduce.local_pieces import Outlet
 from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.staging import Staging
 
-_WHOLE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Types whose numbers are equal only if their bits are, by their bytes."""
 
 
@@ -42,8 +40,7 @@ class Courier(Outlet):
 
     def _deliver(self, low: int, arrived: Callable[[], object]) -> None:
         arrived()
-        with suppress(PeerLost):  # the step itself will say so, where it can be said
-            self._way.ready(low)
+        self._way.ready(low)
 
     def wait(self) -> None:
         """Until all that was ready has been let go."""
@@ -66,8 +63,13 @@ class EarlyFromDevice(EarlyGradients):
         layout, parameters = replica.layouts[0], replica.parameters[0]
         sent = torch.empty(layout.size, dtype=layout.dtype, device=replica.device)
         self._courier = Courier(replica.staging, sent, home, way)
+        self._staging = replica.staging
         self._gather, self._now = replica.gather(0)
         super().__init__(layout, parameters, sent, self._courier, replica.scale)
+
+    def _write(self, gradient: Tensor, target: Tensor) -> None:
+        super()._write(gradient, target)
+        self._staging.follow()
 
     def distrust(self) -> None:
         self._courier.wait()  # others write where it would
@@ -84,4 +86,4 @@ class EarlyFromDevice(EarlyGradients):
 
 
 def _bits(flat: Tensor) -> Tensor:
-    return flat.view(_WHOLE.get(flat.itemsize, torch.uint8))
+    return flat.view(_INTEGERS.get(flat.itemsize, torch.uint8))

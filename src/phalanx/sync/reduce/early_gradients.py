@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from phalanx.core.errors import PeerLost
 from phalanx.sync.state.gradients import Scale, get_grad
 from phalanx.sync.state.layout import Layout, ParameterPlace
 
@@ -99,10 +98,7 @@ class EarlyGradients:
         while self._pieces < len(self._cuts) and self._cuts[self._pieces] >= self._ready:
             self._gone = self._cuts[self._pieces]
             self._pieces += 1
-        try:
-            self._way.ready(self._gone)
-        except PeerLost:
-            self._resting = REST  # the step itself will say so, where it can be said
+        self._way.ready(self._gone)
 
     @property
     def _ready(self) -> int:
@@ -138,6 +134,8 @@ class EarlyGradients:
         gradient, place = get_grad(self._parameters[index]), self._places[index]
         if gradient is None or not self._lies_like(gradient, place):
             return False
+        if self._scale.value == 0.0:
+            return True
         if self._scale.value != 1.0:
             return torch.equal(gradient * self._scale.value, self._targets[index])
         sent = self._flat.data_ptr() + place.start * self._flat.element_size()

@@ -35,6 +35,9 @@ def make_early_sums(
         cells[:] = shared.gradients[0][0].numel()
         cells[LED] = ahead is not None and ahead.can_begin_early
     circle.wait()
+    if not replica.staging.copies_aside:  # then none of them goes early
+        cells[LED] = False
+    circle.wait()
     if not cells[LED]:
         return None
     rows, lock = shared.gradients[0], host.lock(Locks.EARLY)
@@ -76,7 +79,7 @@ class EarlySums:
     def begin(self) -> None:
         """From now on gradients may go."""
         self.distrust()
-        self._replica.listen(self._gradients.watched, self._gradients.take)
+        self._replica.listen(self._gradients.watched, self._gradients.take, self.distrust)
 
     def distrust(self) -> None:
         self._gradients.distrust()

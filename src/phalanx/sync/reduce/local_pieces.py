@@ -2,23 +2,23 @@
 
 Several workers of a host show each other how far their gradients are there, from the last
 parameter on. The one that exchanges with other hosts adds up what all of them have, piece by piece
-in its own backward pass, and lets it go: the reduction inside a machine, then between machines, of
-Goyal et al., "Accurate, large minibatch SGD" (2017), section 4, bucket by bucket.
+while it computes the rest, and lets it go: the reduction inside a machine, then between machines,
+of Goyal et al., "Accurate, large minibatch SGD" (2017), section 4, bucket by bucket.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from phalanx.core.errors import PeerLost
-from phalanx.sync.collective.background import BackgroundThread
+from phalanx.core.background import BackgroundThread
 
 if TYPE_CHECKING:
     from phalanx.sync.collective.algorithms.ahead import EarlySum
@@ -27,12 +27,14 @@ PAUSE = 0.001
 """Seconds between two looks at how far the others are."""
 
 
-class Outlet(Protocol):
+class Outlet(ABC):
     """How a worker's gradients leave."""
 
+    @abstractmethod
     def ready(self, low: int) -> None:
-        """From ``low`` on they are there."""
+        """From ``low`` on they are there. A lost peer is for the step to report."""
 
+    @abstractmethod
     def renew(self) -> None:
         """Of the next step nothing is there."""
 
@@ -102,15 +104,14 @@ class Leader(Outlet):
         while True:
             time.sleep(PAUSE)
             with self._turn:
-                try:
-                    self._waits = self._waits and self._advance()
-                except PeerLost:
-                    self._waits = False  # the step itself will say so, where it can be said
+                self._waits = self._waits and self._advance()
                 if not self._waits:
                     return
 
     def _advance(self) -> bool:
         """Let go what all have; whether there is more of its own."""
+        if self._low >= self._begun:
+            return False
         with self._lock:
             low = max(self._low, *(int(self._cells[slot]) for slot in self._slots))
         if low < self._begun:
@@ -133,5 +134,6 @@ class Leader(Outlet):
         self._sums[self._begun :].copy_(self._own[self._begun :])
 
     def renew(self) -> None:
-        self.stop()
-        self._low = self._begun = self._sums.numel()
+        with self._turn:
+            self._waits = False
+            self._low = self._begun = self._sums.numel()

@@ -197,10 +197,9 @@ class Reducer:
             if self.leads:
                 if declared.stale:
                     self._summing.discard()
-                # A member that has all of it multiplies it as it comes, unless its norm decides.
-                at_once = factor if len(self._local) == 1 and clip <= 0.0 else 1.0
+                # As it comes, and the same on all hosts; unless the norm of the sum decides.
+                at_once = factor if clip <= 0.0 else 1.0
                 self.bytes_sent = self._summing.sum(at_once, coded=coded)
-                factor /= at_once
                 if clip > 0.0:
                     shared.norms[self._row] = _squares(self.sums)
             if self._early is not None:
@@ -208,7 +207,6 @@ class Reducer:
             self._circle.wait()
             if clip > 0.0:  # of the whole sums, so that all hosts find the same
                 factor *= clip_factor(float(shared.norms[self._local[0]]) * factor**2, clip)
-            if factor != 1.0:
                 torch._foreach_mul_([out for own in self.reduced for out in own], factor)
         # Everyone decides alike, also a worker that had nothing to give: it costs a barrier, so
         # what cannot have become infinite is not looked at.

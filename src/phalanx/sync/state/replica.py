@@ -61,6 +61,7 @@ class Replica:
         self.scale = Scale()
         self._gathered: list[Tensor] = []
         self._hooks: list[RemovableHandle] = []
+        self._stop: Callable[[], None] | None = None
 
     @cached_property
     def _firsts(self) -> list[Tensor]:
@@ -119,10 +120,13 @@ class Replica:
         """Flat buffers of this worker's own, on the parameters' device."""
         return [torch.empty(n.size, dtype=n.dtype, device=self.device) for n in self.layouts]
 
-    def listen(self, indices: Collection[int], take: Callable[[int], None]) -> None:
+    def listen(
+        self, indices: Collection[int], take: Callable[[int], None], stop: Callable[[], None]
+    ) -> None:
         """``take`` is called when one of these parameters of the first layout has its gradient,
-        while the backward pass goes on; it replaces an earlier one."""
+        while the backward pass goes on; it replaces an earlier one. ``stop`` ends what it began."""
         self.stop_listening()
+        self._stop = stop
         for index in indices:
             parameter = self.parameters[0][index]
             if parameter.requires_grad:  # a script may have frozen it since
@@ -132,6 +136,9 @@ class Replica:
     def stop_listening(self) -> None:
         while self._hooks:
             self._hooks.pop().remove()
+        if self._stop is not None:
+            self._stop()
+            self._stop = None
 
     def drop_gradients(self) -> None:
         for parameters in self.parameters:

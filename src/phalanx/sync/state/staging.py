@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -33,7 +34,9 @@ class Staging:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._pinned: list[int] = []
+        self._refused = False
         self._aside: torch.cuda.Stream | None = None
+        self._followed: set[torch.cuda.Stream] = set()
 
     @property
     def away(self) -> bool:
@@ -57,20 +60,32 @@ class Staging:
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
 
+    @property
+    def copies_aside(self) -> bool:
+        """Whether the device can copy to the host and compute at the same time."""
+        return self.device.type == "cpu" or (self.device.type == "cuda" and not self._refused)
+
+    def follow(self) -> None:
+        """The next copy aside is to come after what the calling thread has asked the device for."""
+        if self.device.type == "cuda":
+            self._followed.add(torch.cuda.current_stream(self.device))
+
     def begin_copy(self, target: Tensor, source: Tensor) -> Callable[[], object]:
-        """Copy behind what the calling thread has asked the device to compute, beside what it asks
-        for next; the function returned waits for it, in any thread."""
+        """Copy behind what was to be followed, beside what the device is asked for next; the
+        function returned waits for it, in any thread."""
         if self.device.type != "cuda":
             target.copy_(source)
             return _nothing
         if self._aside is None:
             self._aside = torch.cuda.Stream(self.device)
-        self._aside.wait_stream(torch.cuda.current_stream(self.device))
+        while self._followed:  # parts of a model may compute in streams of their own
+            self._aside.wait_stream(self._followed.pop())
         with torch.cuda.stream(self._aside):
             target.copy_(source, non_blocking=True)
+            source.record_stream(self._aside)
             event = torch.cuda.Event(blocking=True)  # else the wait for it would take a processor
             event.record()
-        return event.synchronize
+        return partial(_wait_for, event, self.device)
 
     def pin(self, regions: Iterable[Tensor]) -> None:
         """Let the device read and write ``regions`` directly; where that fails, it is slower."""
@@ -84,6 +99,7 @@ class Staging:
             if int(cudart.cudaHostRegister(region.data_ptr(), size, 0)) == 0:
                 self._pinned.append(region.data_ptr())
             else:
+                self._refused = True
                 # CUDA reports a failed call once more, at the next launch, whatever that is.
                 with contextlib.suppress(RuntimeError):
                     torch.zeros(1, device=self.device)
@@ -138,6 +154,11 @@ class StagedCollector:
 
 def _nothing() -> None:
     pass
+
+
+def _wait_for(event: torch.cuda.Event, device: torch.device) -> None:
+    with torch.cuda.device(device):  # a new thread would open the first GPU
+        event.synchronize()
 
 
 def _bounds(layout: Layout) -> list[tuple[int, int]]:

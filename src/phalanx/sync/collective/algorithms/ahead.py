@@ -11,8 +11,9 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -32,25 +33,33 @@ WORTHWHILE = 64 << 10
 Span = tuple[int, int]
 
 
-class EarlySum(Protocol):
+class EarlySum(ABC):
     """A sum over all participants, in place, again and again, parts of which may go early."""
 
     @property
+    @abstractmethod
     def can_begin_early(self) -> bool:
         """Else what is ready goes with ``finish``."""
 
+    @abstractmethod
     def ready(self, low: int) -> None:
-        """All from ``low`` on is as it will be: let it go, while its owner does something else."""
+        """All from ``low`` on is as it will be: let it go, while its owner does something else.
+        A lost peer is for ``finish`` to report."""
 
+    @abstractmethod
     def start(self) -> None:
         """All of it is, and ``finish`` comes next: what the kernel takes at once may go now."""
 
+    @abstractmethod
     def finish(self, factor: float = 1.0) -> int:
-        """All of it is ready: the sum, times ``factor``; returns the bytes that were sent."""
+        """All of it is ready: the sum, times ``factor``, which is the same for everybody;
+        returns the bytes that were sent."""
 
+    @abstractmethod
     def discard(self) -> None:
         """What somebody let go was not as it would be: everybody throws all of it away."""
 
+    @abstractmethod
     def close(self) -> None:
         """It is not used any more."""
 
@@ -141,8 +150,9 @@ class AheadSum(EarlySum):
         return self._links.goes_ahead
 
     def ready(self, low: int) -> None:
-        if self._let_go(low):
-            self._sender.begin()
+        with suppress(PeerLost):
+            if self._let_go(low):
+                self._sender.begin()
 
     def start(self) -> None:
         self._let_go(0)

@@ -14,9 +14,15 @@ from concurrent.futures import Future
 import torch
 from torch import Tensor
 
+from phalanx.core.background import BackgroundThread
 from phalanx.sync.collective.algorithms import direct
-from phalanx.sync.collective.algorithms.ahead import EarlySum, Span, pieces_of, spans_of
-from phalanx.sync.collective.background import BackgroundThread
+from phalanx.sync.collective.algorithms.ahead import (
+    CLOSE_SECONDS,
+    EarlySum,
+    Span,
+    pieces_of,
+    spans_of,
+)
 from phalanx.sync.collective.links import raw
 from phalanx.sync.connect.channel import Channel
 
@@ -41,7 +47,10 @@ class Stripe:
         return self._in.submit(self._channel.receive_raw, raw(flat))
 
     def close(self) -> None:
+        """Nothing is moved any more: what it moves from and to may become another's."""
         self._channel.close()
+        for thread in (self._out, self._in):
+            thread.close(CLOSE_SECONDS)
 
 
 class StripedSum(EarlySum):

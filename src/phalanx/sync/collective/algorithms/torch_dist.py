@@ -89,7 +89,7 @@ class TorchDist:
         self.sent += sent
         return sent
 
-    def sum_ahead(self, flat: Tensor, cuts: Sequence[int], *, idle: bool = False) -> None:
+    def sum_ahead(self, flat: Tensor, cuts: Sequence[int], *, on_gpu: bool = False) -> None:
         """Torch begins when all is there."""
 
     def all_gather(self, payload: Sequence[Tensor]) -> list[list[Tensor]]:

@@ -17,22 +17,29 @@ _Task = tuple[Future[None], Callable[..., Any], tuple[Any, ...]]
 
 
 class BackgroundThread:
-    """Calls functions one after another; it ends with its owner."""
+    """Calls functions one after another; it ends when it is closed, or with its owner."""
 
     def __init__(self, name: str) -> None:
-        self._name, self._begun = name, False
+        self._name = name
+        self._thread: threading.Thread | None = None
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
 
     def submit(self, function: Callable[..., Any], *given: Any) -> Future[None]:
-        if not self._begun:
-            self._begun = True
-            threading.Thread(
+        if self._thread is None:
+            self._thread = threading.Thread(
                 target=_work, args=(self._tasks,), name=self._name, daemon=True
-            ).start()
+            )
+            self._thread.start()
             weakref.finalize(self, self._tasks.put, None)
         future: Future[None] = Future()
         self._tasks.put((future, function, given))
         return future
+
+    def close(self, seconds: float) -> None:
+        """No more is submitted: return when all is done, at the latest after so many seconds."""
+        if self._thread is not None:
+            self._tasks.put(None)
+            self._thread.join(seconds)
 
 
 def _work(tasks: queue.SimpleQueue[_Task | None]) -> None:
