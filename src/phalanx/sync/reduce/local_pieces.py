@@ -23,8 +23,8 @@ from phalanx.core.background import BackgroundThread
 if TYPE_CHECKING:
     from phalanx.sync.collective.algorithms.ahead import EarlySum
 
-PAUSE = 0.001
-"""Seconds between two looks at how far the others are."""
+PAUSE, LOOKS = 0.001, 10_000
+"""Seconds between two looks at how far the others are, and how many looks."""
 
 
 class Outlet(ABC):
@@ -100,13 +100,15 @@ class Leader(Outlet):
                 self._thread.submit(self._wait)
 
     def _wait(self) -> None:
-        """For others, who say nothing but in their cells; until there is nothing to wait for."""
-        while True:
+        """For others, who say nothing but in their cells; those that are far behind go late."""
+        for _ in range(LOOKS):
             time.sleep(PAUSE)
             with self._turn:
                 self._waits = self._waits and self._advance()
                 if not self._waits:
                     return
+        with self._turn:
+            self._waits = False
 
     def _advance(self) -> bool:
         """Let go what all have; whether there is more of its own."""
