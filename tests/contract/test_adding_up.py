@@ -69,10 +69,11 @@ def test_what_hosts_sum_and_what_they_owe_are_all_gradients(tmp_path: Path, code
         given, arrived = torch.zeros(60), torch.zeros(60)
         add_up = summing.sum
 
-        def watched(**how: Any) -> int:
+        def watched(factor: float = 1.0, **how: Any) -> int:
             given.add_(summing._sums[0])
             count: int = add_up(**how)
             arrived.add_(summing._sums[0])
+            summing._sums[0].mul_(factor)
             assert count > 0
             return count
 
