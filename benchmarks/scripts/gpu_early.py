@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable
 
 import torch
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 
 import phalanx
 from benchmarks.peers.turns import take_turns
-from benchmarks.scripts.blocks import blocks_of
+from benchmarks.scripts.blocks import blocks_of, torch_blocks
 from benchmarks.scripts.gpu_fit import DEVICE, GPU, Transformer
 from phalanx.sync.arena.remote import membership
 from phalanx.sync.collective.algorithms import ahead
@@ -61,22 +60,9 @@ def ours(kind: str, rank: int) -> Callable[[int], float]:
 def ddp() -> Callable[[int], float]:
     dist.init_process_group("gloo")
     model = nn.parallel.DistributedDataParallel(Halved().to(DEVICE))
-    optimizer, loss = make_optimizer(model), nn.CrossEntropyLoss()
-    x, y = (part.to(DEVICE) for part in data(8 * BATCH))
-
-    def block(steps: int) -> float:
-        dist.barrier()
-        began = time.perf_counter()
-        for step in range(steps):
-            mine = slice(step % 8 * BATCH, (step % 8 + 1) * BATCH)
-            optimizer.zero_grad()
-            loss(model(x[mine]), y[mine]).backward()
-            optimizer.step()
-        if GPU:
-            torch.cuda.synchronize()
-        return time.perf_counter() - began
-
-    return block
+    x, y = data(8 * BATCH)
+    rows = x.to(DEVICE), y.to(DEVICE)
+    return torch_blocks(model, make_optimizer(model), rows, dist.barrier)
 
 
 def main() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 
 import phalanx
 from benchmarks.peers.turns import take_turns
-from benchmarks.scripts.blocks import blocks_of
+from benchmarks.scripts.blocks import blocks_of, torch_blocks
 from benchmarks.scripts.example_at import make_model
 from phalanx.sync.collective.algorithms import ahead
 
@@ -44,22 +43,9 @@ def torchs(model: nn.Module, kind: str, workers: int) -> Callable[[int], float]:
     if kind == "ddp":
         dist.init_process_group("gloo", timeout=LIMIT)
         model = nn.parallel.DistributedDataParallel(model)
-    optimizer, loss = torch.optim.SGD(model.parameters(), lr=RATE), nn.CrossEntropyLoss()
-    batch = BATCH // workers
-    x, y = data(8 * batch)
-
-    def block(steps: int) -> float:
-        if kind == "ddp":
-            dist.barrier()
-        began = time.perf_counter()
-        for step in range(steps):
-            mine = slice(step % 8 * batch, (step % 8 + 1) * batch)
-            optimizer.zero_grad()
-            loss(model(x[mine]), y[mine]).backward()
-            optimizer.step()
-        return time.perf_counter() - began
-
-    return block
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    meet = dist.barrier if kind == "ddp" else lambda: None
+    return torch_blocks(model, optimizer, data(8 * (BATCH // workers)), meet)
 
 
 def main() -> None:

@@ -117,11 +117,12 @@ class Leader(Outlet):
         with self._lock:
             low = max(self._low, *(int(self._cells[slot]) for slot in self._slots))
         if low < self._begun:
-            piece, self._begun = slice(low, self._begun), low
+            piece = slice(low, self._begun)
             total, first = self._sums[piece], self._rows[0]
             torch.add(self._own[piece], first[piece], out=total)
             for row in self._rows[1:]:
                 total.add_(row[piece])
+            self._begun = low
             self._ahead.ready(low)
         return self._low < self._begun
 
