@@ -149,19 +149,26 @@ class Checkpointer:
         """Copy the state now, write it beside the training. Collective."""
         if self._writer is None:
             return
+        self._hand_over(current, self._writer)
+        if not self._trained.engine.background:
+            # Workers that take turns: a later wait for the file would keep the turn from those
+            # whose part it waits for.
+            self._trained.engine.barrier()
+
+    def _hand_over(self, current: Pass, writer: Writer) -> None:
         captured = self._trained.engine.capture()
         self._last += 1
         self._saved = True
         self._timer.saved()
         private = captured.private | random_state() | self._trained.weight.export_state()
         if self._rank != 0:
-            self._writer.write(self._last, private)
+            writer.write(self._last, private)
             return
         shared = dict(captured.shared)
         for name, parameter in self._trained.frozen():
             shared[f"frozen.{name}"] = parameter.detach().clone()
         manifest = self._manifest(current, shared)
-        self._writer.write(self._last, private, manifest, shared)
+        writer.write(self._last, private, manifest, shared)
         watch, path = self._stopwatch, f"checkpoints/{self._last:06d}"
         now, epoch = watch.clock.now(), watch.epoch
         watch.writer.emit(Saved(time=now, rank=self._rank, path=path, epoch=epoch))

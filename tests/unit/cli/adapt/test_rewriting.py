@@ -116,6 +116,7 @@ def test_they_train_the_same_with_one_worker_and_with_two(
     for workers in ("1", "2"):
         answer = shell("run", "explicit.py", "--workers", workers, *INPROCESS, "--json")
         assert answer.code == 0, answer.err
+        assert "was not written" not in answer.err
         weights.append(load_file(tmp_path / "runs" / answer.json["run"] / "model.safetensors"))
     for key, alone in weights[0].items():
         torch.testing.assert_close(weights[1][key], alone, rtol=1e-5, atol=1e-5)
