@@ -113,8 +113,6 @@ class Compiled:
         assert self._fast is not None
         if self._began is not None:  # with the backward pass, which is compiled when it comes
             self._cost, self._began = self._clock() - self._began, None
-        if self._mode == "reduce-overhead":
-            torch.compiler.cudagraph_mark_step_begin()
         if self._eager is not None and self._measures:
             self._judge()
             if self._over:
