@@ -11,8 +11,10 @@ import msgspec
 
 from phalanx.core import words
 
-Precision = Literal["auto", "float32", "bfloat16"]
-PRECISIONS = ("auto", "float32", "bfloat16")
+Precision = Literal["auto", "float32", "tf32", "bfloat16", "float16"]
+PRECISIONS = ("auto", "float32", "tf32", "bfloat16", "float16")
+AUTOCASTS = ("bfloat16", "float16")
+"""Computed under autocast, images in channels_last."""
 DataOn = Literal["auto", "host", "device"]
 DATA_ON = ("auto", "host", "device")
 CompileMode = Literal["off", "auto", "default", "reduce-overhead"]

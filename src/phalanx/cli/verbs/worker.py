@@ -34,7 +34,7 @@ def worker(
     batch: o.Batch = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Default: 0.")] = None,
     precision: Annotated[
-        str | None, typer.Option(metavar="NAME", help="auto, float32 or bfloat16.")
+        str | None, typer.Option(metavar="NAME", help="auto, float32, tf32, bfloat16 or float16.")
     ] = None,
     pool: Annotated[
         Path | None,

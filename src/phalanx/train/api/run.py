@@ -96,7 +96,10 @@ class Run:
         yield from self._loop.through_batches(reader, batch, fixed=fixed)
 
     def backward(self, error: Tensor) -> None:
-        """``error.backward()``, whose value becomes the training loss of the report."""
+        """``error.backward()``, whose value becomes the training loss of the report.
+
+        In float16 the loss is scaled first: there a plain ``error.backward()`` is refused.
+        """
         self._steps.backward(error)
 
     def step(
@@ -109,7 +112,8 @@ class Run:
     ) -> None:
         """Agree on the gradient with the others, clip it, update the parameters, zero it.
 
-        ``scaler`` is what the loss was scaled with; with one optimizer it is updated as well.
+        ``scaler`` is what the script scaled the loss with; with one optimizer it is updated as
+        well. ``--precision float16`` has its own.
         """
         self._steps.step(optimizer, clip=clip, weight=weight, scaler=scaler)
 

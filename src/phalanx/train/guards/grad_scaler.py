@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.amp.grad_scaler import GradScaler, OptState
 
+from phalanx.core.errors import InputError
 from phalanx.sync.strategies.strategy import Timing
 from phalanx.train.guards.nonfinite import NonFinite
 
@@ -41,8 +42,10 @@ class Scaling:
         optimizers: Sequence[torch.optim.Optimizer],
         step: Callable[..., None],
         nonfinite: NonFinite,
+        own: GradScaler | None = None,
     ) -> None:
-        self._optimizers, self._nonfinite = optimizers, nonfinite
+        """``own``: of the run itself; its gradients are divided where they are copied out."""
+        self._optimizers, self._nonfinite, self._own = optimizers, nonfinite, own
         self._scalers: dict[int, GradScaler] = {}
         self._updates = self._one = len(optimizers) == 1
         for optimizer in optimizers:
@@ -61,6 +64,8 @@ class Scaling:
         if scaler is None or not scaler.is_enabled():
             return 1.0
         self._scalers[index] = scaler
+        if scaler is self._own:
+            return 1.0
         optimizer = self._optimizers[index]
         stage = scaler._per_optimizer_states[id(optimizer)]["stage"]
         if stage is OptState.STEPPED:
@@ -71,8 +76,20 @@ class Scaling:
 
     def after_step(self, scaler: GradScaler | None) -> None:
         updates, self._updates = self._updates, self._one
+        updates = updates or scaler is self._own
         if updates and scaler is not None and scaler.is_enabled():
             scaler.update()
+
+    def chosen(self, given: GradScaler | None) -> GradScaler | None:
+        """For a step that was ``given`` this one, or none."""
+        if self._own is None:
+            return given
+        if given is not None and given.is_enabled():
+            raise InputError(
+                "the script has a GradScaler of its own, and --precision float16 scales losses too",
+                "Leave out one of them.",
+            )
+        return self._own
 
     def on_step(self, index: int, timing: Timing) -> None:
         """The scaler hears what all workers found."""

@@ -44,7 +44,7 @@ class GradientReads:
 
     def watch(self) -> None:
         """Again when the optimizers have other parameters than before."""
-        if self._engine.workers == 1:
+        if self._engine.workers == 1 and self._weight.scaler is None:
             return
         self._owners = {id(p): i for i, o in enumerate(self._optimizers) for p in _parameters(o)}
         for optimizer in self._optimizers:
@@ -55,9 +55,13 @@ class GradientReads:
             self._listen(index)
 
     def _read(self, parameter: Tensor) -> None:
-        if self._ours or self._engine.parties == 1:
+        if self._ours:
             return
         index = self._owners.get(id(parameter))
+        if self._engine.parties == 1:
+            if index is not None and self._weight.unscale():
+                self._listen(index)
+            return
         if index in self._weight.agreed:
             return
         with self._ours:

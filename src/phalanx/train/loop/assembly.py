@@ -21,10 +21,10 @@ from phalanx.adapters.torch_models import (
 )
 from phalanx.core import settings
 from phalanx.core.errors import InputError
-from phalanx.core.settings import CompileMode, describe_emulation, mark
+from phalanx.core.settings import AUTOCASTS, CompileMode, describe_emulation, mark
 from phalanx.core.spec import Spec, parse_spec
 from phalanx.observe.events.emit import EventWriter
-from phalanx.train.api.precision import Trial, choose
+from phalanx.train.api.precision import Trial, agree, loss_scaler, switch_on_tf32
 from phalanx.train.checkpoint.checkpointing import Checkpointer, Trained
 from phalanx.train.control.command_poller import CheckpointTimer, CommandPoller
 from phalanx.train.engine.emulation import emulation_of
@@ -52,6 +52,9 @@ from phalanx.train.start.seed import CommonSeed
 if TYPE_CHECKING:
     from phalanx.train.checkpoint.resuming import Resumed
     from phalanx.train.profile.profiling import Profiling
+
+LOSS_SCALE = "precision.float16"
+"""What a checkpoint calls it: no name that a script can keep something by."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ def build_worker(
         notes=[*notes, *script.notes],
     )
     schedule = TrainingSchedule(script.spec, resumed.start if resumed else None, script.optimizers)
-    evaluator = Evaluator(engine, environment.device, script.precision == "bfloat16")
+    evaluator = Evaluator(engine, environment.device, script.precision in AUTOCASTS)
     checkpointer = Checkpointer(environment, trained, schedule, stopwatch, timer)
     figures = Figures(
         environment, trained, stopwatch, lifecycle, events, evaluator, checkpointer,
@@ -151,8 +154,10 @@ def _prepare(
     if environment.workers > 1:
         check_apart(opts)
     move(found, environment.device, channels_last=False)
-    precision, note = _precision(environment, trial)
-    move(found, environment.device, channels_last=precision == "bfloat16")
+    precision, note = agree(environment, trial)
+    if precision == "tf32":
+        switch_on_tf32()
+    move(found, environment.device, channels_last=precision in AUTOCASTS)
     move_state(opts)
     notes = [n for n in (note, *_notes(environment, found, spec, precision, note)) if n]
     return _Script(environment, found, opts, spec, precision, notes, buffers, loss)
@@ -211,14 +216,16 @@ def _engine(
 def _trained(
     script: _Script, engine: Engine, resumed: Resumed | None, lifecycle: Lifecycle
 ) -> Trained:
+    scaler = loss_scaler(script.precision, script.optimizers)
     trained = Trained(
         engine,
         script.models,
         script.optimizers,
-        GradientWeight(script.optimizers, sums=script.loss == "sum"),
+        GradientWeight(script.optimizers, sums=script.loss == "sum", scaler=scaler),
         Best(engine, resumed.best if resumed else None),
         resumed.history if resumed else [],
         lifecycle.training,
+        {} if scaler is None else {LOSS_SCALE: scaler},
     )
     if resumed:
         resumed.restore(trained)
@@ -240,18 +247,6 @@ def _spec(environment: Environment) -> Spec:
     return parse_spec(environment.settings.strategy)
 
 
-def _precision(environment: Environment, trial: Trial | None) -> tuple[str, str | None]:
-    """The first worker decides: all must compute alike."""
-    chosen, note = choose(environment.settings.precision, environment.device, trial)
-    if environment.arena is not None:
-        cell = environment.arena.region("precision", 1, torch.int64)
-        if environment.rank == 0:
-            cell[0] = int(chosen == "bfloat16")
-        environment.arena.barrier()
-        chosen = "bfloat16" if int(cell[0]) else "float32"
-    return chosen, note
-
-
 def _notes(
     environment: Environment,
     models: Sequence[nn.Module],
@@ -261,7 +256,8 @@ def _notes(
 ) -> list[str]:
     notes = []
     if precision != "float32" and note is None:
-        notes.append(f"precision: {precision}, channels_last")
+        form = ", channels_last" if precision in AUTOCASTS else ""
+        notes.append(f"precision: {precision}{form}")
     divided = [p.name for p in spec.phases if p.traits.divides_rate and not p.traits.grouped]
     if environment.workers > 1 and environment.settings.divide_rate:
         if divided:

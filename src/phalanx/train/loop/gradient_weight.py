@@ -7,7 +7,8 @@ business.
 
 ``.grad`` is never touched for that between ``backward`` and ``step``: gradients are multiplied
 where they are copied out. Only when a batch counts otherwise than the one before it, what has been
-accumulated is brought to the new measure.
+accumulated is brought to the new measure. A loss that was scaled for float16 is one more factor: so
+also what leaves early for other hosts is what the step wants.
 """
 
 from __future__ import annotations
@@ -29,8 +30,18 @@ NEXT_TO_NOTHING = 2.0**-40
 class GradientWeight:
     """The measure of the gradients in hand, for each optimizer."""
 
-    def __init__(self, optimizers: Sequence[torch.optim.Optimizer], *, sums: bool = False) -> None:
+    def __init__(
+        self,
+        optimizers: Sequence[torch.optim.Optimizer],
+        *,
+        sums: bool = False,
+        scaler: torch.amp.GradScaler | None = None,
+    ) -> None:
         self._optimizers, self._sums = optimizers, sums
+        self.scaler = scaler
+        """Of the run itself, for its one optimizer; what a script scales it divides by itself."""
+        self._scaled = self._unscaled = False
+        """Since the last step: a loss was scaled; its gradients were divided, to be read."""
         self.averages = False
         """Whether a step takes the mean over the samples accumulated for it; else batches add up,
         as in torch."""
@@ -72,6 +83,36 @@ class GradientWeight:
             rescales = index not in self.agreed and scale != old
             self._scales[index] = self._rescale(index, old, scale) if rescales else scale
         self._by_samples = list(self._scales), self._weight
+
+    def scale_loss(self, error: Tensor) -> Tensor:
+        """What goes backwards in place of ``error``."""
+        if self.scaler is None:
+            return error
+        self._scaled = True
+        return error * torch.tensor(self.scaler.get_scale())  # float16 itself does not hold it
+
+    @property
+    def _loss_scale(self) -> float:
+        """Of the gradients in hand, or of those to come."""
+        if self.scaler is None or self._unscaled or self.agreed:
+            return 1.0
+        return self.scaler.get_scale()
+
+    @property
+    def lacks_scaling(self) -> bool:
+        """Whether there are gradients, and none of them is of a loss that was scaled."""
+        return self.scaler is not None and not self._scaled and self._any_gradient()
+
+    def unscale(self) -> bool:
+        """The script reads gradients of its own loss; returns whether they are others now."""
+        scale = self._loss_scale if self._scaled else 1.0
+        if scale == 1.0:
+            return False
+        gradients = [g for p in self._all() if (g := get_grad(p)) is not None]
+        with torch.no_grad():
+            torch._foreach_mul_(gradients, 1.0 / scale)
+        self._unscaled = True
+        return True
 
     def count_sums(self, engine: Engine) -> bool:
         """The first loss of all turned out to be a sum; returns whether the scales are others."""
@@ -152,12 +193,13 @@ class GradientWeight:
 
     def touched(self, index: int) -> None:
         """A backward pass has added to gradients that were agreed on."""
-        if index not in self.agreed:
+        if index not in self.agreed and not self._unscaled:
             return
-        if self._sums:
+        if self._sums or self.scaler is not None:
+            what = "--precision float16" if self.scaler is not None else "a loss that is a sum"
             raise InputError(
                 "gradients were read, and another backward pass added to them before the step",
-                "With a loss that is a sum, read or clip gradients after the last backward pass.",
+                f"With {what}, read or clip gradients after the last backward pass.",
             )
         self.agreed.discard(index)
 
@@ -174,6 +216,7 @@ class GradientWeight:
 
     def _measured(self, index: int, wanted: float | None = None) -> tuple[float, float]:
         scale, weight = (self._scales[index], self._weight) if wanted is None else (wanted, wanted)
+        scale /= self._loss_scale
         if index in self.agreed:  # the same on all workers: together they count once
             scale = weight = self._part
         return (scale / self._batches if self.averages and self._batches else scale), weight
@@ -181,7 +224,7 @@ class GradientWeight:
     @property
     def scales(self) -> list[float]:
         """Of every optimizer, if its step came now."""
-        if not self.averages and not self.agreed:
+        if not self.averages and not self.agreed and self.scaler is None:
             return self._scales
         return [self._measured(index)[0] for index in range(len(self._scales))]
 
@@ -191,7 +234,7 @@ class GradientWeight:
 
     def _forget(self) -> None:
         self.pending, self._batches, self._looks = 0, 0.0, 0
-        self._weighted = self._unknown = False
+        self._weighted = self._unknown = self._scaled = self._unscaled = False
 
     def _any_gradient(self) -> bool:
         return any(get_grad(p) is not None for p in self._all())
@@ -202,8 +245,9 @@ class GradientWeight:
         """Gradients that wait for their step, and what they count."""
         if not self.pending:
             return {}
+        scale = self._loss_scale  # a resumed run may have another, or none
         gradients = {
-            f"pending.{i}": gradient.detach().cpu().clone()
+            f"pending.{i}": gradient.detach().cpu().clone() / scale
             for i, p in enumerate(self._all())
             if (gradient := get_grad(p)) is not None
         }
@@ -215,10 +259,11 @@ class GradientWeight:
         if "pending" not in state:
             return
         pending, self._batches, self._weight, self._part, *self._scales = state["pending"].tolist()
-        self.pending = int(pending)
+        self.pending, self._scaled = int(pending), self.scaler is not None
+        scale = self._loss_scale
         for i, parameter in enumerate(self._all()):
             if (gradient := state.get(f"pending.{i}")) is not None:
-                set_grad(parameter, gradient.clone().to(parameter.device))
+                set_grad(parameter, gradient.clone().to(parameter.device) * scale)
 
     def _parameters(self, index: int) -> Iterator[Tensor]:
         return (p for g in self._optimizers[index].param_groups for p in g["params"])

@@ -38,7 +38,7 @@ class Stepper:
         """Inside, it is not the script that steps, saves, loads or reads gradients."""
         self._guard = StepGuard(optimizers, engine.optimizers, self.ours)
         self._reads = GradientReads(engine, models, optimizers, self._weight, self.ours)
-        self._scaling = Scaling(optimizers, self.step, nonfinite)
+        self._scaling = Scaling(optimizers, self.step, nonfinite, self._weight.scaler)
         watch_backward(self._see_backward)
         self.in_batch = self._looked = False
         self.losses = 0
@@ -74,7 +74,7 @@ class Stepper:
         self._looked = True
         try:
             self._look_at(error)
-            error.backward()
+            self._weight.scale_loss(error).backward()
         finally:
             self._looked = False
 
@@ -102,6 +102,8 @@ class Stepper:
         """The script called ``error.backward()`` itself."""
         if not self.in_batch or self._looked:
             return
+        if self._weight.scaler is not None:
+            raise _not_scaled()
         if error.numel() == 1:
             self._look_at(error)
             return
@@ -123,6 +125,9 @@ class Stepper:
             raise _over()
         if weight is None and not self._fed:
             raise _unfed()
+        scaler = self._scaling.chosen(scaler)
+        if self._weight.lacks_scaling:
+            raise _not_scaled()
         if self._waits_for_device:
             torch.cuda.current_stream(self._device).synchronize()
         self._exchange.worked(*self._stopwatch.worked())
@@ -227,6 +232,13 @@ def _unfed() -> InputError:
         "run.step was called without a batch from run.batches, so its weight is unknown",
         "Loop over run.batches(train, batch=128); or, for batches of your own, call "
         "error.backward() and run.step(weight=its part of the global batch).",
+    )
+
+
+def _not_scaled() -> InputError:
+    return InputError(
+        "the script calls error.backward() itself, and its small gradients would vanish in float16",
+        "Call run.backward(error), which scales it, or use --precision bfloat16.",
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from phalanx.core.errors import InputError, PeerLost, RunStopped
+from phalanx.core.settings import AUTOCASTS
 from phalanx.rules.ledger import Lease, Segment
 from phalanx.train.checkpoint.checkpointing import Checkpointer, Trained
 from phalanx.train.control.command_poller import say_refused
@@ -67,7 +68,7 @@ class WorkerParts:
 
     @property
     def channels_last(self) -> bool:
-        return self.precision == "bfloat16"
+        return self.precision in AUTOCASTS
 
 
 @dataclass(frozen=True)
