@@ -110,6 +110,29 @@ def test_a_step_begins_in_the_backward_pass(
     assert not told["in vain"]
 
 
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize(("workers", "hosts"), [(2, 2), (3, 3), (4, 2)])
+def test_gradients_of_scaled_losses_leave_as_the_step_wants_them(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    told: Counter[str],
+    workers: int,
+    hosts: int,
+    accumulate: int,
+) -> None:
+    def make(name: str) -> Training:
+        settings = {"precision": "float16" if name == "apart" else "float32"}
+        return Training(
+            tmp_path / name, "allreduce", workers, model=deep_model, accumulate=accumulate,
+            settings=settings,
+        )  # fmt: skip
+
+    _compared(monkeypatch, make, hosts)
+    if accumulate == 1:
+        assert told["early"] > (10 if workers == hosts else 0)
+        assert not told["in vain"]
+
+
 @pytest.mark.parametrize(("workers", "hosts"), SEVERAL)
 def test_accumulated_gradients_are_all_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Counter[str], workers: int, hosts: int

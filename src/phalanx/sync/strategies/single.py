@@ -38,7 +38,7 @@ class Single:
         """Gradients are multiplied by ``scale`` first."""
         ready, (parameters, gradients) = self._clock.now(), self._gradients()
         finite = are_finite(gradients)
-        if scale != 1.0 and finite:
+        if scale != 1.0 and finite and gradients:
             torch._foreach_mul_(gradients, scale)
         if clip is not None and finite:
             torch.nn.utils.clip_grad_norm_(parameters, clip)
