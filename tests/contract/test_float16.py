@@ -218,7 +218,9 @@ def test_a_step_that_overflows_on_one_worker_is_skipped_by_all(
 ) -> None:
     def work(rank: int) -> tuple[list[float], list[bool]]:
         model, optimizer = _model()
-        run, scales, moved = phalanx.join(model, optimizer), [], []
+        run = phalanx.join(model, optimizer)
+        scales: list[float] = []
+        moved: list[bool] = []
         for _ in run.epochs(2):
             for x, y in run.batches((X, Y), batch=BATCH):
                 bad = len(scales) == 2 and rank == workers - 1

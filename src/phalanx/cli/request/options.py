@@ -134,8 +134,7 @@ BatchPerWorker = Annotated[
 Repeat = Annotated[int, typer.Option(metavar="N", help="Runs of each; repeat i uses seed + i.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="Seeds Python, NumPy and torch.")]
 PrecisionName = Annotated[
-    str,
-    typer.Option("--precision", metavar="NAME", help="auto, float32, tf32, bfloat16 or float16."),
+    str, typer.Option(metavar="NAME", help="auto, float32, tf32, bfloat16 or float16.")
 ]
 CompileName = Annotated[
     str, typer.Option("--compile", metavar="MODE", help="off, auto or a mode of torch.compile.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,8 @@ from phalanx.train.api import precision
 from phalanx.train.api.model_calls import call_model
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
-MATMUL, CUDNN = torch.backends.cuda.matmul, torch.backends.cudnn
+MATMUL: Any = torch.backends.cuda.matmul
+CUDNN: Any = torch.backends.cudnn
 
 
 @pytest.fixture
