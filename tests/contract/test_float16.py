@@ -302,6 +302,8 @@ def _vector_backward(run: Run, model: nn.Module, x: Tensor, y: Tensor) -> None:
 
 
 def _own_gradients(run: Run, model: nn.Module, x: Tensor, y: Tensor) -> None:
+    run.backward(nn.functional.cross_entropy(model(x), y))
+    run.step()
     members = list(model.parameters())
     found = torch.autograd.grad(nn.functional.cross_entropy(model(x), y), members)
     for parameter, gradient in zip(members, found, strict=True):

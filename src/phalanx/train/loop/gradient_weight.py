@@ -89,7 +89,7 @@ class GradientWeight:
         if self.scaler is None:
             return error
         self._scaled = True
-        return error * torch.tensor(self.scaler.get_scale())  # float16 itself does not hold it
+        return error * self.scaler.get_scale()
 
     @property
     def _loss_scale(self) -> float:

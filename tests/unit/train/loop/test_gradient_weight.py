@@ -24,3 +24,19 @@ def test_only_an_optimizer_that_has_gradients_counts_next_to_nothing() -> None:
     weighing.new_batch(lease_of(4, 1, 1, 1, 4), 4, engine)
     assert weighing.scales == [NEXT_TO_NOTHING, 0.0]
     assert float(waiting.grad) * NEXT_TO_NOTHING == 1.0
+
+
+def test_gradients_that_a_checkpoint_brings_back_are_scaled_as_those_to_come() -> None:
+    """Also if the step comes next, without another backward pass."""
+    weight = torch.zeros(1, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    saved = GradientWeight([optimizer])
+    saved.new_batch(lease_of(0, 0, 4, 4, 4), 4, Engine([], [optimizer], MonotonicClock()))
+    weight.grad = torch.full((1,), 3.0)
+    state = saved.export_state()
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    resumed = GradientWeight([optimizer], scaler=scaler)
+    resumed.import_state(state)
+    assert float(weight.grad) == 24.0
+    assert not resumed.lacks_scaling
+    assert resumed.of_step(0) == (1 / 8, 1.0)
