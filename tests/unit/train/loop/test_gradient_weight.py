@@ -40,3 +40,14 @@ def test_gradients_that_a_checkpoint_brings_back_are_scaled_as_those_to_come() -
     assert float(weight.grad) == 24.0
     assert not resumed.lacks_scaling
     assert resumed.of_step(0) == (1 / 8, 1.0)
+
+
+def test_gradients_that_were_agreed_on_are_saved_as_they_are() -> None:
+    """They are not scaled any more."""
+    weight = torch.zeros(1, requires_grad=True)
+    optimizer, scaler = torch.optim.SGD([weight], lr=0.1), torch.amp.GradScaler("cpu")
+    weighing = GradientWeight([optimizer], scaler=scaler)
+    weighing.new_batch(lease_of(0, 0, 4, 4, 4), 4, Engine([], [optimizer], MonotonicClock()))
+    weight.grad = torch.full((1,), 3.0)
+    weighing.agreed.add(0)
+    assert float(weighing.export_state()["pending.0"]) == 3.0
