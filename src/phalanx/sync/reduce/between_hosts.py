@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from phalanx.sync.arena.arena import Topology
-from phalanx.sync.codec.codec import Payload
+from phalanx.sync.codec.codec import Payload, Piecewise
 from phalanx.sync.codec.make import make_codec, parts_of
 from phalanx.sync.reduce.early_gradients import cuts_of
 from phalanx.sync.state.gradient_values import are_finite
@@ -53,12 +53,33 @@ class Summing:
         codec = context.encoding.codec
         self._decoders = [make_codec(codec, parts_of(n, 0), 0) for n in layouts] if codec else []
         self._scratch = [torch.empty_like(flat) for flat in sums] if codec else []
+        self._cuts = cuts_of(layouts[0])
         self.ahead: EarlySum | None = None
         """The sum of what there is, if a part of it may go before the rest is there."""
         if self._collective and not codec and len(sums) == 1:
             self.ahead = self._collective.sum_ahead(
-                sums[0], cuts_of(layouts[0]), on_gpu=context.replica.staging.away
+                sums[0], self._cuts, on_gpu=context.replica.staging.away
             )
+
+    def encode_ahead(self) -> None:
+        """From now on all sums are coded, and pieces of them may go before the rest is there, if
+        the codec can make them. All hosts do so."""
+        if self.ahead is None and self._collective and self.sender.piecewise:
+            from phalanx.sync.reduce.early_encoded import EncodedSum
+
+            flat, decoder = self._sums[0], self._decoders[0]
+            exchange = self._collective.exchange_ahead(flat.numel() * flat.element_size())
+            if exchange is not None:
+                assert isinstance(decoder, Piecewise)
+                self.ahead = EncodedSum(
+                    exchange, flat, self._cuts, decoder, self._codec_at_work, self._has_something
+                )
+
+    def _codec_at_work(self) -> Piecewise:
+        """Each stay in a phase has its own."""
+        found = self.sender.piecewise
+        assert found is not None
+        return found
 
     def start(self) -> None:
         """``sum`` comes next, and what lies there does not change until then."""
@@ -85,16 +106,16 @@ class Summing:
             return self._collective.all_reduce(self._sums)
         if not are_finite(self._sums):
             return self._add_up([], [NOT_FINITE])
-        payloads = [] if self._nothing_to_give() else self.sender.encode()
+        payloads = self.sender.encode() if self._has_something() else []
         messages = [payload.tensors for payload in payloads]
         return self._add_up(messages, [len(tensors) for tensors in messages])
 
-    def _nothing_to_give(self) -> bool:
-        """Neither samples nor gradients: what the codec still owes waits for the next step."""
+    def _has_something(self) -> bool:
+        """Samples or gradients: else what the codec still owes waits for the next step."""
         if float(self._shared.weights[self._mine].sum()) > 0.0:
-            return False
+            return True
         masks = self._shared.used_by(self._mine)
-        return all(mask is not None and not any(mask) for mask in masks)
+        return any(mask is None or any(mask) for mask in masks)
 
     def _add_up(self, messages: list[tuple[Tensor, ...]], lengths: list[int]) -> int:
         assert self._collective is not None
