@@ -67,13 +67,11 @@ class Summing:
         if self.ahead is None and self._collective and self.sender.piecewise:
             from phalanx.sync.reduce.early_encoded import EncodedSum
 
-            flat, decoder = self._sums[0], self._decoders[0]
+            flat, scratch, decoder = self._sums[0], self._scratch[0], self._decoders[0]
             exchange = self._collective.exchange_ahead(flat.numel() * flat.element_size())
-            if exchange is not None:
-                assert isinstance(decoder, Piecewise)
-                self.ahead = EncodedSum(
-                    exchange, flat, self._cuts, decoder, self._codec_at_work, self._has_something
-                )
+            if exchange is not None and isinstance(decoder, Piecewise):
+                codec, gives = self._codec_at_work, self._has_something
+                self.ahead = EncodedSum(exchange, flat, scratch, self._cuts, decoder, codec, gives)
 
     def _codec_at_work(self) -> Piecewise:
         """Each stay in a phase has its own."""

@@ -30,12 +30,13 @@ class EncodedSum(EarlySum):
         self,
         exchange: EarlyExchange,
         flat: Tensor,
+        scratch: Tensor,
         cuts: Sequence[int],
         decoder: Piecewise,
         sender: Callable[[], Piecewise],
         gives: Callable[[], bool],
     ) -> None:
-        self._exchange, self._flat, self._scratch = exchange, flat, torch.zeros_like(flat)
+        self._exchange, self._flat, self._scratch = exchange, flat, scratch.zero_()
         self._decoder, self._sender, self._gives = decoder, sender, gives
         self._pieces = _pieces(flat.numel(), cuts, decoder.grain)
         sizes = [decoder.encode_piece(self._scratch, *piece) for piece in self._pieces]

@@ -61,7 +61,9 @@ def turns(house: House, rank: int, text: str) -> tuple[list[Tensor], Sequence[in
     flat, codec, order = torch.empty(COUNT), piecewise(text, rank), random.Random(rank)
     has = [True]
     exchange = EarlyExchange(house.open(rank))
-    early = EncodedSum(exchange, flat, CUTS, piecewise(text, 0), lambda: codec, lambda: has[0])
+    early = EncodedSum(
+        exchange, flat, torch.empty(COUNT), CUTS, piecewise(text, 0), lambda: codec, lambda: has[0]
+    )
     sums, sent = [], []
     for turn, factor in enumerate(FACTORS):
         mine = given(rank, turn, house.size)
