@@ -2,22 +2,30 @@
 
 If the host asked first, it would wait for the backward pass in every step, and the GPU for the host
 after it: a fifth of a short step. Fused optimizers look at a flag in the GPU's own memory instead
-(it was made for ``torch.amp.GradScaler``), and the host reads that flag some steps later.
+(it was made for ``torch.amp.GradScaler``), and the host reads the flags of several steps later.
+
+All of this is done in every step, often by a host that can hardly keep its GPU busy: so what goes
+through all parameters is no loop in Python, as far as possible.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from phalanx.sync.state.fused_step import FusedStep
 from phalanx.sync.state.gradients import get_grad
 
+BLOCK = 8
+"""Steps whose flags go to the host together."""
 LAG = 4
-"""Steps after which the host hears of one: it is seldom further ahead of the GPU."""
+"""Steps after which the host reads them: it is seldom further ahead of the GPU."""
 FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 Groups = Sequence[dict[str, Any]]
 
@@ -50,9 +58,10 @@ def take_back(optimizer: torch.optim.Optimizer) -> None:
 
 
 def are_plain(gradients: Sequence[Tensor], device: torch.device) -> bool:
-    return all(
-        g.layout == torch.strided and g.is_floating_point() and g.device == device
-        for g in gradients
+    number = -1 if device.index is None else device.index
+    return set(map(Tensor.get_device, gradients)) == {number} and all(
+        layout == torch.strided and dtype.is_floating_point
+        for layout, dtype in set(map(attrgetter("layout", "dtype"), gradients))
     )
 
 
@@ -63,9 +72,14 @@ def _fits(group: dict[str, Any]) -> bool:
 
 
 def _has_hooks(optimizer: torch.optim.Optimizer) -> bool:
-    """Of the script, which would be called for a step that is skipped; one before it is ours."""
+    """Of the script, which would be called for a step that is skipped, or not at all."""
     known: Any = optimizer
-    return bool(known._optimizer_step_post_hooks) or len(known._optimizer_step_pre_hooks) > 1
+    before = known._optimizer_step_pre_hooks.values()
+    return bool(known._optimizer_step_post_hooks) or not all(map(_is_ours, before))
+
+
+def _is_ours(hook: Callable[..., Any]) -> bool:
+    return str(getattr(hook, "__module__", "")).startswith("phalanx.")
 
 
 def _set_fused(optimizer: torch.optim.Optimizer, value: bool | None) -> None:
@@ -80,40 +94,51 @@ def _move_counts(optimizer: torch.optim.Optimizer, device: torch.device | None) 
             state["step"] = step.to(device or parameter.device)
 
 
-class CudaFlags:
-    """Flags on their way to the host."""
+@dataclass
+class Flags:
+    """Of some steps, each in the memory of the device: not 0 if its step was skipped."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self._free: deque[tuple[Tensor, torch.cuda.Event]] = deque()
+    on_device: Tensor
+    on_host: Tensor
+    there: torch.cuda.Event | None
+    """When the host has them; ``None`` where there is nothing to wait for."""
 
-    def send(self, flag: Tensor) -> Callable[[], bool]:
-        """What waits for the flag's value as it is now."""
-        if self._free:
-            target, there = self._free.popleft()
-        else:
-            target, there = torch.zeros((), pin_memory=True), torch.cuda.Event()
-        target.copy_(flag, non_blocking=True)
-        there.record(torch.cuda.current_stream(self.device))
+    def __post_init__(self) -> None:
+        self.one_by_one = self.on_device.unbind()
 
-        def value() -> bool:
-            there.synchronize()
-            self._free.append((target, there))
-            return bool(target)
+    def send(self) -> None:
+        self.on_host.copy_(self.on_device, non_blocking=True)
+        if self.there is not None:
+            self.there.record(torch.cuda.current_stream(self.on_device.device))
 
-        return value
+    def read(self) -> list[bool]:
+        if self.there is not None:
+            self.there.synchronize()
+        return [flag != 0.0 for flag in self.on_host.tolist()]
+
+
+def make_flags(device: torch.device) -> Flags:
+    cuda = device.type == "cuda"
+    on_host = torch.zeros(BLOCK, pin_memory=cuda)
+    return Flags(torch.zeros(BLOCK, device=device), on_host, torch.cuda.Event() if cuda else None)
 
 
 class DeviceSkips:
     """Of one fused optimizer."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, flags: CudaFlags) -> None:
-        self._optimizer, self._flags = optimizer, flags
-        self._found = torch.zeros((), device=flags.device)
-        self._scale = torch.ones((), device=flags.device)
-        self._scaled_by, self._one = 1.0, torch.ones((), device=flags.device)
-        self._waiting: deque[Callable[[], bool]] = deque()
-        self._made_for = self._features()
+    def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+        self._optimizer, self._device = optimizer, device
+        self._scale = torch.ones((), device=device)
+        self._scaled_by, self._one = 1.0, torch.ones((), device=device)
+        self._flags, self._used = make_flags(device), 0
+        """Of the steps now, and how many there were."""
+        self._free: list[Flags] = []
+        self._sent: deque[Callable[[], list[bool]]] = deque()
+        """What tells of steps whose flags are on their way."""
+        self._since = 0
+        """Steps since the last were sent."""
+        self._known: deque[bool] = deque()
+        self._made_for, self._fused = self._features(), FusedStep(optimizer)
 
     def _features(self) -> list[tuple[Any, ...]]:
         return [
@@ -124,7 +149,7 @@ class DeviceSkips:
     def serves(self, gradients: Sequence[Tensor]) -> bool:
         """Whether the optimizer is what it was, and its gradients are."""
         same = self._made_for == self._features() and not _has_hooks(self._optimizer)
-        return same and are_plain(gradients, self._flags.device)
+        return same and are_plain(gradients, self._device)
 
     def _complete(self) -> None:
         """Where there is no momentum yet it is zero: a step that is skipped would leave a first one
@@ -138,41 +163,78 @@ class DeviceSkips:
 
     def step(self, gradients: Sequence[Tensor], scale: float, clip: float | None) -> None:
         """Multiply by ``scale``, clip, and step, unless a gradient is not finite."""
-        self._complete()
         if scale != self._scaled_by:
             self._scale.fill_(scale)
             self._scaled_by = scale
-        self._found.zero_()
-        by_dtype: dict[torch.dtype, list[Tensor]] = {}
-        for gradient in gradients:
-            by_dtype.setdefault(gradient.dtype, []).append(gradient)
-        for dtype, members in by_dtype.items():
-            exact = dtype == torch.float64 and scale != 1.0  # the factor there is a float32
+        found = self._flags.one_by_one[self._used]
+        kinds = _by_dtype(gradients)
+        for members in kinds:
+            # The factor there is a float32.
+            exact = scale != 1.0 and members[0].dtype == torch.float64
             factor = self._one if exact else self._scale
-            torch._amp_foreach_non_finite_check_and_unscale_(members, self._found, factor)
+            torch._amp_foreach_non_finite_check_and_unscale_(members, found, factor)
             if exact:
                 torch._foreach_mul_(members, scale)
-        optimizer: Any = self._optimizer
         if clip is not None:
-            members = [p for g in optimizer.param_groups for p in g["params"]]
+            members = [p for g in self._optimizer.param_groups for p in g["params"]]
             torch.nn.utils.clip_grad_norm_(members, clip)
-        optimizer.found_inf = self._found
+        if len(kinds) > 1 or not self._fused.step(gradients, found):
+            self._step_by_torch(found)
+        self._used += 1
+        self._since += 1
+        if self._used == BLOCK:
+            self._send()
+
+    def _step_by_torch(self, found: Tensor) -> None:
+        self._complete()
+        optimizer: Any = self._optimizer
+        optimizer.found_inf = found
         try:
             optimizer.step()
         finally:
             del optimizer.found_inf
-        self._waiting.append(self._flags.send(self._found))
+
+    def _send(self) -> None:
+        """The flags of the steps so far; the next ones get others."""
+        flags, used = self._flags, self._used
+        if not used:
+            return
+        flags.send()
+
+        def read() -> list[bool]:
+            found = flags.read()[:used]
+            self._free.append(flags)
+            return found
+
+        self._sent.append(read)
+        self._used = self._since = 0
+        self._flags = self._free.pop() if self._free else make_flags(self._device)
+        self._flags.on_device.zero_()
 
     def add(self, skipped: bool) -> None:
         """A step that was judged by the host itself."""
-        self._waiting.append(lambda: skipped)
+        self._send()
+        self._sent.append(lambda: [skipped])
+        self._since += 1
 
     def verdict(self) -> bool | None:
-        """Whether the step ``LAG`` before the last one was skipped; ``None`` if there was none."""
-        return self._waiting.popleft()() if len(self._waiting) > LAG else None
+        """Whether a step was skipped, in their order; ``None`` if the next one is not known yet."""
+        late = self._since >= LAG or len(self._sent) > LAG
+        if not self._known and self._sent and late:
+            self._known.extend(self._sent.popleft()())
+        return self._known.popleft() if self._known else None
 
     def settle(self) -> list[bool]:
         """Of all steps of which the host has not heard."""
-        found = [waiting() for waiting in self._waiting]
-        self._waiting.clear()
+        self._send()
+        found = [*self._known, *(skipped for read in self._sent for skipped in read())]
+        self._known.clear()
+        self._sent.clear()
         return found
+
+
+def _by_dtype(gradients: Sequence[Tensor]) -> list[list[Tensor]]:
+    found = set(map(attrgetter("dtype"), gradients))
+    if len(found) == 1:
+        return [list(gradients)]
+    return [[g for g in gradients if g.dtype == dtype] for dtype in found]

@@ -49,7 +49,7 @@ class Single:
 
     def _gradients(self) -> tuple[list[Tensor], list[Tensor]]:
         parameters = [p for g in self._optimizer.param_groups for p in g["params"]]
-        return parameters, [g for p in parameters if (g := get_grad(p)) is not None]
+        return parameters, [g for g in map(get_grad, parameters) if g is not None]
 
 
 class SingleOnGpu(Single):
@@ -83,12 +83,12 @@ class SingleOnGpu(Single):
         self._tried, device = True, gradients[0].device
         if device.type != "cuda" or any(g.device != device for g in gradients):
             return
-        from phalanx.sync.state.device_skips import CudaFlags, DeviceSkips, make_fused
+        from phalanx.sync.state.device_skips import DeviceSkips, make_fused
 
         fused = make_fused(self._optimizer, gradients)
         if fused is False:
             return
-        self._skips = DeviceSkips(self._optimizer, CudaFlags(device))
+        self._skips = DeviceSkips(self._optimizer, device)
         self._ours = fused is True
         if fused:
             name = type(self._optimizer).__name__
