@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from phalanx.sync.state.fused_step import FusedStep
+from phalanx.sync.state.fused_step import step_directly
 from phalanx.sync.state.gradients import get_grad
 
 BLOCK = 8
@@ -138,7 +138,7 @@ class DeviceSkips:
         self._since = 0
         """Steps since the last were sent."""
         self._known: deque[bool] = deque()
-        self._made_for, self._fused = self._features(), FusedStep(optimizer)
+        self._made_for = self._features()
 
     def _features(self) -> list[tuple[Any, ...]]:
         return [
@@ -178,7 +178,7 @@ class DeviceSkips:
         if clip is not None:
             members = [p for g in self._optimizer.param_groups for p in g["params"]]
             torch.nn.utils.clip_grad_norm_(members, clip)
-        if len(kinds) > 1 or not self._fused.step(gradients, found):
+        if len(kinds) > 1 or not step_directly(self._optimizer, gradients, found):
             self._step_by_torch(found)
         self._used += 1
         self._since += 1

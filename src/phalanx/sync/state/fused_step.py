@@ -8,8 +8,7 @@ compiled model a tenth of the step. The arithmetic is that of torch, and anythin
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import repeat
 from operator import is_
 from typing import Any
@@ -18,94 +17,86 @@ import torch
 from torch import Tensor
 from torch.optim import optimizer as hooks
 
-Slots = list[list[Tensor]]
+Group = dict[str, Any]
 
 
-class FusedStep:
-    """Of an optimizer that is fused."""
-
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self._optimizer: Any = optimizer
-        self._known_step: Callable[..., Any] | None = None
-        self._is_torch_s = False
-
-    @torch.no_grad()
-    def step(self, gradients: Sequence[Tensor], found: Tensor) -> bool:
-        """Unless ``found`` is not 0; returns ``False``, and does nothing, where it cannot.
-
-        ``gradients`` have one type and are on one device.
-        """
-        group, *others = self._optimizer.param_groups
-        parameters = group["params"]
-        if others or len(parameters) != len(gradients) or not self._is_plain():
-            return False
-        sgd = type(self._optimizer) is torch.optim.SGD
-        slots = self._slots(parameters, _sgd_slots(group) if sgd else _adam_slots(group))
-        if slots is None:
-            return False
-        (_step_sgd if sgd else self._step_adam)(group, parameters, gradients, slots, found)
-        # Schedulers warn when the optimizer they know has not stepped itself.
-        self._optimizer._opt_called = True
-        return True
-
-    def _is_plain(self) -> bool:
-        """Whether ``optimizer.step`` is torch's own, and calls nothing of a script."""
-        optimizer = self._optimizer
-        own, in_class = optimizer.__dict__.get("step"), type(optimizer).step
-        if own is not None and getattr(own, "__wrapped__", None) is not in_class:
-            return False  # not the wrapper of a scheduler
-        if hooks._global_optimizer_pre_hooks or hooks._global_optimizer_post_hooks:
-            return False
-        if in_class is not self._known_step:
-            self._known_step = in_class
-            self._is_torch_s = inspect.unwrap(in_class).__module__.startswith("torch.optim.")
-        return self._is_torch_s
-
-    def _slots(self, parameters: list[Tensor], names: Sequence[str]) -> Slots | None:
-        """What the optimizer keeps of each parameter; ``None`` if something is not there yet."""
-        state = self._optimizer.state
-        if not names:
-            return []
-        if len(state) != len(parameters) or not all(map(is_, state, parameters)):
-            return None
-        found = [[kept.get(name) for kept in state.values()] for name in names]
-        if any(any(map(is_, each, repeat(None))) for each in found):
-            return None
-        return found
-
-    def _step_adam(
-        self, group: dict[str, Any], parameters: list[Tensor], gradients: Sequence[Tensor],
-        slots: Slots, found: Tensor,
-    ) -> None:  # fmt: skip
-        older = type(self._optimizer) is torch.optim.AdamW  # before torch 2.7 no group said so
-        decoupled = group.get("decoupled_weight_decay", older)
-        fused: Any = torch._fused_adamw_ if decoupled else torch._fused_adam_
-        steps, first, second, *largest = slots
-        torch._foreach_add_(steps, 1)
-        fused(
-            parameters, gradients, first, second, largest[0] if largest else [], steps,
-            amsgrad=group["amsgrad"], lr=group["lr"], beta1=group["betas"][0],
-            beta2=group["betas"][1], weight_decay=group["weight_decay"], eps=group["eps"],
-            maximize=group["maximize"], grad_scale=None, found_inf=found,
-        )  # fmt: skip
-        torch._foreach_sub_(steps, [found] * len(steps))
+@torch.no_grad()
+def step_directly(
+    optimizer: torch.optim.Optimizer, gradients: Sequence[Tensor], found: Tensor
+) -> bool:
+    """A step of a fused ``optimizer``, unless ``found`` is not 0; returns ``False``, and does
+    nothing, where it cannot. ``gradients`` have one type and are on one device."""
+    group, *others = optimizer.param_groups
+    if others or len(group["params"]) != len(gradients) or not _is_plain(optimizer):
+        return False
+    step = _step_sgd if type(optimizer) is torch.optim.SGD else _step_adam
+    if not step(optimizer, group, gradients, found):
+        return False
+    # Schedulers warn when the optimizer they know has not stepped itself.
+    setattr(optimizer, "_opt_called", True)  # noqa: B010
+    return True
 
 
-def _sgd_slots(group: dict[str, Any]) -> Sequence[str]:
-    return ("momentum_buffer",) if group["momentum"] else ()
+def _is_plain(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether ``optimizer.step`` is torch's own, and calls nothing of a script."""
+    if hooks._global_optimizer_pre_hooks or hooks._global_optimizer_post_hooks:
+        return False
+    step: Any = optimizer.step
+    while step is not None and _is_torchs(step):
+        step = getattr(step, "__wrapped__", None)
+    return step is None
 
 
-def _adam_slots(group: dict[str, Any]) -> Sequence[str]:
-    return ("step", "exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if group["amsgrad"] else ()))
+def _is_torchs(function: Any) -> bool:
+    """As a scheduler's wrapper is. By its globals: ``functools.wraps`` copies ``__module__``."""
+    return str(getattr(function, "__globals__", {}).get("__name__")).startswith("torch.optim.")
 
 
 def _step_sgd(
-    group: dict[str, Any], parameters: list[Tensor], gradients: Sequence[Tensor], slots: Slots,
-    found: Tensor,
-) -> None:  # fmt: skip
+    optimizer: torch.optim.Optimizer, group: Group, gradients: Sequence[Tensor], found: Tensor
+) -> bool:
+    slots = _slots(optimizer, group, ["momentum_buffer"]) if group["momentum"] else [[]]
+    if slots is None:
+        return False
     torch._fused_sgd_(
-        parameters, list(gradients), slots[0] if slots else [],
+        group["params"], list(gradients), slots[0],
         weight_decay=group["weight_decay"], momentum=group["momentum"], lr=group["lr"],
         dampening=group["dampening"], nesterov=group["nesterov"], maximize=group["maximize"],
         is_first_step=False, grad_scale=None, found_inf=found,
     )  # fmt: skip
+    return True
+
+
+def _step_adam(
+    optimizer: torch.optim.Optimizer, group: Group, gradients: Sequence[Tensor], found: Tensor
+) -> bool:
+    names = ["step", "exp_avg", "exp_avg_sq", *["max_exp_avg_sq"] * group["amsgrad"]]
+    slots = _slots(optimizer, group, names)
+    if slots is None:
+        return False
+    older = type(optimizer) is torch.optim.AdamW  # before torch 2.7 no group said so
+    decoupled = group.get("decoupled_weight_decay", older)
+    fused: Any = torch._fused_adamw_ if decoupled else torch._fused_adam_
+    steps, first, second, *largest = slots
+    torch._foreach_add_(steps, 1)
+    fused(
+        group["params"], gradients, first, second, largest[0] if largest else [], steps,
+        amsgrad=group["amsgrad"], lr=group["lr"], beta1=group["betas"][0],
+        beta2=group["betas"][1], weight_decay=group["weight_decay"], eps=group["eps"],
+        maximize=group["maximize"], grad_scale=None, found_inf=found,
+    )  # fmt: skip
+    torch._foreach_sub_(steps, [found] * len(steps))
+    return True
+
+
+def _slots(
+    optimizer: torch.optim.Optimizer, group: Group, names: Sequence[str]
+) -> list[list[Tensor]] | None:
+    """What the optimizer keeps of each parameter; ``None`` if something is not there yet."""
+    state, parameters = optimizer.state, group["params"]
+    if len(state) != len(parameters) or not all(map(is_, state, parameters)):
+        return None
+    found = [[kept.get(name) for kept in state.values()] for name in names]
+    if any(any(map(is_, each, repeat(None))) for each in found):
+        return None
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from phalanx.sync.state.fused_step import FusedStep
+from phalanx.sync.state.fused_step import step_directly
 
 Make = Callable[[Any], torch.optim.Optimizer]
 OPTIMIZERS: dict[str, Make] = {
@@ -50,13 +51,13 @@ def _kept(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 def test_the_same_bits(name: str) -> None:
     (theirs, plain), (ours, direct) = (_made(OPTIMIZERS[name]) for _ in range(2))
     schedules = [torch.optim.lr_scheduler.StepLR(o, 2, 0.5) for o in (plain, direct)]
-    fused, used, good, bad = FusedStep(direct), 0, torch.zeros(()), torch.ones(())
+    used, good, bad = 0, torch.zeros(()), torch.ones(())
     for step in range(9):
         _give(theirs, step)
         gradients, skipped = _give(ours, step), step in (3, 4)
         plain.found_inf = bad if skipped else good  # type: ignore[attr-defined]
         plain.step()
-        if fused.step(gradients, bad if skipped else good):
+        if step_directly(direct, gradients, bad if skipped else good):
             used += 1
         else:
             direct.step()
@@ -82,6 +83,14 @@ def _own_step_below_a_schedule(optimizer: torch.optim.Optimizer) -> None:
     torch.optim.lr_scheduler.StepLR(optimizer, 2)
 
 
+def _own_step_that_looks_like_torchs(optimizer: torch.optim.Optimizer) -> None:
+    @functools.wraps(type(optimizer).step)
+    def step(self: Any, *args: Any) -> None:
+        """Of a script."""
+
+    optimizer.step = step.__get__(optimizer)  # type: ignore[method-assign]
+
+
 def _lost_state(optimizer: torch.optim.Optimizer) -> None:
     next(iter(optimizer.state.values())).clear()
 
@@ -91,8 +100,12 @@ def _second_group(optimizer: torch.optim.Optimizer) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [_own_step, _own_step_below_a_schedule, _lost_state, _second_group]
-)
+    "change",
+    [
+        _own_step, _own_step_below_a_schedule, _own_step_that_looks_like_torchs, _lost_state,
+        _second_group,
+    ],
+)  # fmt: skip
 def test_what_is_unusual_is_left_to_torch(
     change: Callable[[torch.optim.Optimizer], None],
 ) -> None:
@@ -101,29 +114,34 @@ def test_what_is_unusual_is_left_to_torch(
     optimizer.step()
     change(optimizer)
     before = [p.detach().clone() for p in parameters]
-    assert not FusedStep(optimizer).step(_give(parameters, 1), torch.zeros(()))
+    assert not step_directly(optimizer, _give(parameters, 1), torch.zeros(()))
     assert all(torch.equal(*pair) for pair in zip(before, parameters, strict=True))
 
 
 def test_a_parameter_without_a_gradient() -> None:
     parameters, optimizer = _made(OPTIMIZERS["sgd"])
-    assert not FusedStep(optimizer).step(_give(parameters, 1)[1:], torch.zeros(()))
+    assert not step_directly(optimizer, _give(parameters, 1)[1:], torch.zeros(()))
 
 
 def test_hooks_of_all_optimizers_are_called() -> None:
     parameters, optimizer = _made(OPTIMIZERS["sgd"])
-    fused, gradients = FusedStep(optimizer), _give(parameters, 1)
+    gradients = _give(parameters, 1)
     hook = register_optimizer_step_post_hook(lambda *_: None)
     try:
-        assert not fused.step(gradients, torch.zeros(()))
+        assert not step_directly(optimizer, gradients, torch.zeros(()))
     finally:
         hook.remove()
-    assert fused.step(gradients, torch.zeros(()))
+    assert step_directly(optimizer, gradients, torch.zeros(()))
 
 
-def test_a_step_that_a_library_has_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("looks_like_torchs", [False, True])
+def test_a_step_that_a_library_has_replaced(
+    looks_like_torchs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     parameters, optimizer = _made(OPTIMIZERS["sgd"])
-    fused, gradients = FusedStep(optimizer), _give(parameters, 1)
-    assert fused.step(gradients, torch.zeros(()))
-    monkeypatch.setattr(torch.optim.SGD, "step", lambda *_: None)
-    assert not fused.step(gradients, torch.zeros(()))
+    gradients = _give(parameters, 1)
+    assert step_directly(optimizer, gradients, torch.zeros(()))
+    plain, theirs = torch.optim.SGD.step, lambda *_: None
+    replaced = functools.wraps(plain)(theirs) if looks_like_torchs else theirs
+    monkeypatch.setattr(torch.optim.SGD, "step", replaced)
+    assert not step_directly(optimizer, gradients, torch.zeros(()))
