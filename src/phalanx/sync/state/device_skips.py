@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
@@ -94,33 +93,27 @@ def _move_counts(optimizer: torch.optim.Optimizer, device: torch.device | None) 
             state["step"] = step.to(device or parameter.device)
 
 
-@dataclass
 class Flags:
-    """Of some steps, each in the memory of the device: not 0 if its step was skipped."""
+    """Of ``BLOCK`` steps, in the memory of the device: not 0 if a step was skipped."""
 
-    on_device: Tensor
-    on_host: Tensor
-    there: torch.cuda.Event | None
-    """When the host has them; ``None`` where there is nothing to wait for."""
-
-    def __post_init__(self) -> None:
-        self.one_by_one = self.on_device.unbind()
+    def __init__(self, device: torch.device) -> None:
+        cuda = device.type == "cuda"
+        self._on_device = torch.zeros(BLOCK, device=device)
+        self._on_host = torch.zeros(BLOCK, pin_memory=cuda)
+        self._arrived = torch.cuda.Event() if cuda else None
+        self.of_step = self._on_device.unbind()
 
     def send(self) -> None:
-        self.on_host.copy_(self.on_device, non_blocking=True)
-        if self.there is not None:
-            self.there.record(torch.cuda.current_stream(self.on_device.device))
+        self._on_host.copy_(self._on_device, non_blocking=True)
+        if self._arrived is not None:
+            self._arrived.record(torch.cuda.current_stream(self._on_device.device))
 
     def read(self) -> list[bool]:
-        if self.there is not None:
-            self.there.synchronize()
-        return [flag != 0.0 for flag in self.on_host.tolist()]
-
-
-def make_flags(device: torch.device) -> Flags:
-    cuda = device.type == "cuda"
-    on_host = torch.zeros(BLOCK, pin_memory=cuda)
-    return Flags(torch.zeros(BLOCK, device=device), on_host, torch.cuda.Event() if cuda else None)
+        """What was sent; from then on they may be used again."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        self._on_device.zero_()
+        return [flag != 0.0 for flag in self._on_host.tolist()]
 
 
 class DeviceSkips:
@@ -130,13 +123,12 @@ class DeviceSkips:
         self._optimizer, self._device = optimizer, device
         self._scale = torch.ones((), device=device)
         self._scaled_by, self._one = 1.0, torch.ones((), device=device)
-        self._flags, self._used = make_flags(device), 0
+        self._flags, self._used = Flags(device), 0
         """Of the steps now, and how many there were."""
         self._free: list[Flags] = []
-        self._sent: deque[Callable[[], list[bool]]] = deque()
-        """What tells of steps whose flags are on their way."""
-        self._since = 0
-        """Steps since the last were sent."""
+        self._steps = 0
+        self._sent: deque[tuple[int, Callable[[], list[bool]]]] = deque()
+        """From which step on it is time to read flags that were sent, and what reads them."""
         self._known: deque[bool] = deque()
         self._made_for = self._features()
 
@@ -166,7 +158,7 @@ class DeviceSkips:
         if scale != self._scaled_by:
             self._scale.fill_(scale)
             self._scaled_by = scale
-        found = self._flags.one_by_one[self._used]
+        found = self._flags.of_step[self._used]
         kinds = _by_dtype(gradients)
         for members in kinds:
             # The factor there is a float32.
@@ -181,7 +173,7 @@ class DeviceSkips:
         if len(kinds) > 1 or not step_directly(self._optimizer, gradients, found):
             self._step_by_torch(found)
         self._used += 1
-        self._since += 1
+        self._steps += 1
         if self._used == BLOCK:
             self._send()
 
@@ -206,28 +198,25 @@ class DeviceSkips:
             self._free.append(flags)
             return found
 
-        self._sent.append(read)
-        self._used = self._since = 0
-        self._flags = self._free.pop() if self._free else make_flags(self._device)
-        self._flags.on_device.zero_()
+        self._sent.append((self._steps + LAG, read))
+        self._flags, self._used = self._free.pop() if self._free else Flags(self._device), 0
 
     def add(self, skipped: bool) -> None:
         """A step that was judged by the host itself."""
         self._send()
-        self._sent.append(lambda: [skipped])
-        self._since += 1
+        self._steps += 1
+        self._sent.append((self._steps, lambda: [skipped]))
 
     def verdict(self) -> bool | None:
         """Whether a step was skipped, in their order; ``None`` if the next one is not known yet."""
-        late = self._since >= LAG or len(self._sent) > LAG
-        if not self._known and self._sent and late:
-            self._known.extend(self._sent.popleft()())
+        if not self._known and self._sent and self._steps >= self._sent[0][0]:
+            self._known.extend(self._sent.popleft()[1]())
         return self._known.popleft() if self._known else None
 
     def settle(self) -> list[bool]:
         """Of all steps of which the host has not heard."""
         self._send()
-        found = [*self._known, *(skipped for read in self._sent for skipped in read())]
+        found = [*self._known, *(skipped for _, read in self._sent for skipped in read())]
         self._known.clear()
         self._sent.clear()
         return found
