@@ -94,11 +94,11 @@ def test_products_are_rounded_while_tf32_is_on(exact: None) -> None:
         return float((one @ one - wanted).abs().max() / wanted.abs().max())
 
     before = error()
-    put_back = precision.switch_on_tf32()
+    switched = precision.switch_on_tf32()
     inside = error()
     torch.compile(lambda x: x @ x)(one)  # it reads the switches of both interfaces
     assert torch.get_float32_matmul_precision() == "high"
-    put_back()
+    switched.close()
     assert before < 1e-6 < 1e-4 < inside < 1e-2
     assert error() == before
     assert torch.get_float32_matmul_precision() == "highest"

@@ -8,8 +8,8 @@ tf32 means float32 tensors, whose products a GPU rounds to fewer digits.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -140,14 +140,15 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[obj
     return nullcontext()
 
 
-def switch_on_tf32() -> Callable[[], None]:
-    """For the whole process, where a script has not done so; returns what puts it back."""
+def switch_on_tf32() -> ExitStack:
+    """For the whole process, where a script has not done so; closing what it returns puts it
+    back."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     layers = [getattr(cudnn, name, None) for name in ("conv", "rnn")]
     back = ExitStack()
     back.callback(_switch_on(matmul, [matmul]))
     back.callback(_switch_on(cudnn, layers))
-    return back.close
+    return back
 
 
 def _switch_on(owner: Any, operations: Sequence[Any]) -> Callable[[], None]:
@@ -170,17 +171,6 @@ def _switch_on(owner: Any, operations: Sequence[Any]) -> Callable[[], None]:
     return put_back
 
 
-@contextmanager
-def _tried(precision: str) -> Iterator[None]:
-    """What a precision changes for the whole process, as long as it is tried."""
-    put_back = switch_on_tf32() if precision == "tf32" else None
-    try:
-        yield
-    finally:
-        if put_back is not None:
-            put_back()
-
-
 def trial_step(
     model: nn.Module, loss: Callable[[Any, Any], Tensor], source: Any, batch: int, forward: Forward
 ) -> Trial:
@@ -196,7 +186,8 @@ def trial_step(
         data = formatted(data, last)
         kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
         devices = [device] if device.type == "cuda" else []
-        with _tried(precision), torch.random.fork_rng(devices):
+        rounding = switch_on_tf32() if precision == "tf32" else nullcontext()
+        with rounding, torch.random.fork_rng(devices):
             with autocast(precision, device):
                 error = loss(*forward(model, data))
             error.backward()

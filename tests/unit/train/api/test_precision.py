@@ -160,12 +160,12 @@ def test_tf32_is_switched_on_and_put_back_as_the_script_had_it(switches: None, w
         CUDNN.allow_tf32 = False
     new = [MATMUL.fp32_precision, CUDNN.conv.fp32_precision, CUDNN.rnn.fp32_precision]
     both = None if way == "newer" else _switches()
-    put_back = precision.switch_on_tf32()
+    switched = precision.switch_on_tf32()
     assert [MATMUL.fp32_precision, CUDNN.conv.fp32_precision] == ["tf32", "tf32"]
     if way != "newer":  # else the script itself has made the older one unreadable
         assert MATMUL.allow_tf32 and CUDNN.allow_tf32
         assert torch.get_float32_matmul_precision() in ("high", "medium")
-    put_back()
+    switched.close()
     assert [MATMUL.fp32_precision, CUDNN.conv.fp32_precision, CUDNN.rnn.fp32_precision] == new
     assert both is None or _switches() == both
     torch.set_float32_matmul_precision("highest")
