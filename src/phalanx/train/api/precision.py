@@ -123,7 +123,7 @@ def loss_scaler(
         return None
     if len(optimizers) != 1:
         raise InputError(
-            f"--precision float16 scales the loss for one optimizer, and here are "
+            f"--precision float16 scales the loss for one optimizer; the script has "
             f"{len(optimizers)}",
             "Use --precision bfloat16, or a GradScaler of your own: "
             "run.step(optimizer, scaler=scaler).",

@@ -247,7 +247,7 @@ class GradientWeight:
             return {}
         scale = self._loss_scale  # a resumed run may have another, or none
         gradients = {
-            f"pending.{i}": gradient.detach().cpu().clone() / scale
+            f"pending.{i}": gradient.detach().cpu() / scale
             for i, p in enumerate(self._all())
             if (gradient := get_grad(p)) is not None
         }
@@ -263,7 +263,7 @@ class GradientWeight:
         scale = self._loss_scale
         for i, parameter in enumerate(self._all()):
             if (gradient := state.get(f"pending.{i}")) is not None:
-                set_grad(parameter, gradient.clone().to(parameter.device) * scale)
+                set_grad(parameter, gradient.to(parameter.device) * scale)
 
     def _parameters(self, index: int) -> Iterator[Tensor]:
         return (p for g in self._optimizers[index].param_groups for p in g["params"])

@@ -237,8 +237,8 @@ def _unfed() -> InputError:
 
 def _not_scaled() -> InputError:
     return InputError(
-        "the script calls error.backward() itself, and its small gradients would vanish in float16",
-        "Call run.backward(error), which scales it, or use --precision bfloat16.",
+        "the script computes gradients without run.backward(error): in float16 small ones vanish",
+        "Call run.backward(error), which scales the loss, or use --precision bfloat16.",
     )
 
 
