@@ -27,6 +27,7 @@ from phalanx.data.reader import order
 from phalanx.observe.summary.summary import summarise
 from phalanx.train.api.run import Run
 from phalanx.train.control.directives import SaveCheckpoint
+from phalanx.train.engine.exchange import SharedExchange
 from phalanx.train.loop import assembly
 
 SAMPLES, BATCH, EPOCHS = 48, 12, 3
@@ -110,6 +111,21 @@ def test_gradients_that_a_script_reads_and_clips(
     for (plain, norms), (scaled, scaled_norms) in zip(*found, strict=True):
         assert scaled_norms == norms
         assert_identical(scaled, plain)
+
+
+def test_gradients_that_were_read_are_not_exchanged_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agreed: list[int] = []
+    plain = SharedExchange._step_agreed
+
+    def step_agreed(self: Any, index: int) -> Any:
+        agreed.append(index)
+        return plain(self, index)
+
+    monkeypatch.setattr(SharedExchange, "_step_agreed", step_agreed)
+    as_ranks(2, tmp_path, _clipping, RunSettings(strategy="allreduce", precision="float16"))
+    assert len(agreed) == 2 * EPOCHS * SAMPLES // BATCH
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -212,9 +228,10 @@ def test_a_loss_in_float16_itself_finds_its_scale(tmp_path: Path, workers: int) 
     assert summary.train_loss is not None and summary.train_loss < 1.0
 
 
+@pytest.mark.parametrize("reads", [False, True])
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_a_step_that_overflows_on_one_worker_is_skipped_by_all(
-    tmp_path: Path, workers: int
+    tmp_path: Path, workers: int, reads: bool
 ) -> None:
     def work(rank: int) -> tuple[list[float], list[bool]]:
         model, optimizer = _model()
@@ -228,6 +245,8 @@ def test_a_step_that_overflows_on_one_worker_is_skipped_by_all(
                     error = nn.functional.cross_entropy(model(x), y)
                 run.backward(error * 1e36 if bad else error)  # finite, but not times the scale
                 before = model[0].weight.detach().clone()
+                if reads:
+                    nn.utils.clip_grad_norm_(model.parameters(), 1e3)
                 run.step()
                 moved.append(not torch.equal(before, model[0].weight))
                 scales.append(_scaler(run).get_scale())
@@ -359,7 +378,7 @@ def test_batches_of_one_s_own_are_refused(tmp_path: Path) -> None:
         nn.functional.cross_entropy(model(X), Y).backward()
         run.step(weight=1.0)
 
-    with pytest.raises(InputError, match="without run.backward"):
+    with pytest.raises(InputError, match=r"without run\.backward"):
         as_ranks(1, tmp_path, work, RunSettings(precision="float16"))
 
 

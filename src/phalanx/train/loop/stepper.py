@@ -125,7 +125,7 @@ class Stepper:
             raise _over()
         if weight is None and not self._fed:
             raise _unfed()
-        scaler = self._scaling.chosen(scaler)
+        chosen = self._scaling.chosen(scaler)
         if self._weight.lacks_scaling:
             raise _not_scaled()
         if self._waits_for_device:
@@ -139,15 +139,15 @@ class Stepper:
         kept = [
             (p, g) for group in groups for p in group["params"] if (g := get_grad(p)) is not None
         ]
-        judge = scaler is not None and scaler.is_enabled()
+        judge = chosen is not None and chosen.is_enabled()
         if judge:
             self.judge_pending()
         with self.ours:
-            factor = self._scaling.before_step(index, scaler)
+            factor = self._scaling.before_step(index, chosen)
             self._engine.look()
             timing = self._exchange.step(index, scale, weight, clip, agreed=agreed, judge=judge)
             self._scaling.on_step(index, timing)
-            self._scaling.after_step(scaler)
+            self._scaling.after_step(chosen)
         self._losses.check()
         self._stopwatch.stepped(ready, timing, factor)
         self._weight.stepped(index)
