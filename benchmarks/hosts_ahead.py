@@ -31,7 +31,7 @@ def main(words: list[str]) -> None:
     parser.add_argument("--rate", default="1gbit")
     parser.add_argument("--each", type=int, default=1, help="workers on each machine")
     parser.add_argument("--own", action="store_true", help="a loop that calls loss.backward()")
-    parser.add_argument("--codec", help="of ours: fp16, bf16, int8 or int4")
+    parser.add_argument("--codec", help="for the rows of Phalanx: fp16, bf16, int8 or int4")
     parser.add_argument("--models", default=",".join(MODELS))
     chosen = parser.parse_args(words)
     for model in chosen.models.split(","):

@@ -98,8 +98,9 @@ class Collective:
         return made
 
     def exchange_ahead(self, count_bytes: int) -> ahead.EarlyExchange | None:
-        """What messages of everybody, of so many bytes before they were encoded, may begin with
-        early; if that pays. Then it is the only thing that this is used for."""
+        """An exchange of encoded messages, always of the same sizes, that may begin early; if that
+        pays. Before they are encoded they have ``count_bytes``. From then on it is the only thing
+        that this is used for."""
         if not 1 < self.links.size <= MOST_DIRECT or count_bytes < ahead.WORTHWHILE:
             return None
         self._begun.append(made := ahead.EarlyExchange(self.links))

@@ -115,8 +115,9 @@ class SenderThread:
 
 
 class EarlyExchange:
-    """An exchange with all participants, again and again, of sizes that both sides know: what is
-    given goes, and what comes is received, while its owner does something else."""
+    """Bytes to and from every other participant, again and again, of sizes that both sides know.
+
+    They move while the owner does something else."""
 
     def __init__(self, links: Links) -> None:
         self._links, self.rank, self.others = links, links.rank, direct.others(links)
@@ -127,7 +128,7 @@ class EarlyExchange:
         return self._links.goes_ahead
 
     def begin(self, incoming: Mapping[int, Sequence[memoryview]]) -> None:
-        """The next one, in which so much comes from each."""
+        """The next one; what comes from each is written to its views, in their order."""
         self._going: dict[int, list[memoryview]] = {peer: [] for peer in self.others}
         self._coming = {peer: list(views) for peer, views in incoming.items()}
 

@@ -93,7 +93,7 @@ class TorchDist:
         """Torch begins when all is there."""
 
     def exchange_ahead(self, count_bytes: int) -> None:
-        """As above."""
+        """Torch begins when all is there."""
 
     def all_gather(self, payload: Sequence[Tensor]) -> list[list[Tensor]]:
         """Everybody's ``payload``, by rank. Torch wants equal sizes, so headers go first."""
