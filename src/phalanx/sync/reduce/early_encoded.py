@@ -41,16 +41,16 @@ class EncodedSum(EarlySum):
         self._pieces = _pieces(flat.numel(), cuts, decoder.grain)
         sizes = [decoder.encode_piece(self._scratch, *piece) for piece in self._pieces]
         self._rooms = {peer: [_room_for(one) for one in sizes] for peer in exchange.others}
-        self._words = {peer: torch.empty(1, dtype=torch.uint8) for peer in exchange.others}
-        self._word = torch.empty(1, dtype=torch.uint8)
+        self._statuses = {peer: torch.empty(1, dtype=torch.uint8) for peer in exchange.others}
+        self._status = torch.empty(1, dtype=torch.uint8)
         self._begin()
 
     def _begin(self) -> None:
         self._made: list[Payload] = []
         self._whole = False
-        """Whether all of it was given, and the word."""
+        """Whether all of it was given, and the status."""
         self._exchange.begin(
-            {peer: [*_views(self._rooms[peer]), raw(word)] for peer, word in self._words.items()}
+            {peer: [*_views(self._rooms[peer]), raw(s)] for peer, s in self._statuses.items()}
         )
 
     @property
@@ -77,11 +77,11 @@ class EncodedSum(EarlySum):
         if not self._whole:
             self._whole = True
             views += _views(self._encode(0))
-            self._word.fill_(self._known_now())
-            views.append(raw(self._word))
+            self._status.fill_(self._status_now())
+            views.append(raw(self._status))
         return dict.fromkeys(self._rooms, views)
 
-    def _known_now(self) -> int:
+    def _status_now(self) -> int:
         if not are_finite([self._flat]):
             return NOT_FINITE  # a codec may hide it
         return ENCODED if self._gives() else NOTHING
@@ -89,18 +89,19 @@ class EncodedSum(EarlySum):
     def finish(self, factor: float = 1.0) -> int:
         self._exchange.finish(self._rest())
         rank, messages = self._exchange.rank, self._rooms | {self._exchange.rank: self._made}
-        words = [int(self._words.get(peer, self._word)) for peer in range(len(messages))]
+        statuses = [int(self._statuses.get(peer, self._status)) for peer in range(len(messages))]
         for n, (low, high) in enumerate(self._pieces):
             total = self._flat[low:high].zero_()
-            for peer, word in enumerate(words):  # in the order of the hosts: all get the same bits
-                if word == NOT_FINITE:
+            # In the order of the hosts: all get the same bits.
+            for peer, status in enumerate(statuses):
+                if status == NOT_FINITE:
                     total.add_(torch.nan)
-                elif word == ENCODED:
+                elif status == ENCODED:
                     self._decoder.decode_piece(messages[peer][n], self._scratch, low, high)
                     total.add_(self._scratch[low:high])
             if factor != 1.0:
                 total.mul_(factor)
-        if words[rank] == ENCODED:
+        if statuses[rank] == ENCODED:
             self._sender().advance(self._flat.numel())
         self._begin()
         return self._exchange.count()
