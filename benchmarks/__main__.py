@@ -1,8 +1,8 @@
 """``make bench``: every figure of one machine, one JSON line each.
 
-``python -m benchmarks [steps] [collective] [fit] [precision] [codecs] [switch] [checkpoint]
-[help]`` (all when none is named). Others take long, and options, or a lab of machines, and are
-only run when named: ``python -m benchmarks {accuracy|straggler|tune-switch|hosts|…} [--help]``
+``python -m benchmarks [steps] [collective] [fit] [fit-host] [precision] [codecs] [switch]
+[checkpoint] [help]`` (all when none is named). Others take long, and options, or a lab of
+machines, and are only run when named: ``python -m benchmarks {accuracy|straggler|tune-switch|hosts|…} [--help]``
 """
 
 from __future__ import annotations
@@ -56,6 +56,10 @@ def fit() -> None:
     _alone("fit_overhead")
 
 
+def fit_host() -> None:
+    _alone("fit_host")
+
+
 def precision() -> None:
     _alone("precision")
 
@@ -80,6 +84,7 @@ def help() -> None:
 FIGURES = {
     "help": help,
     "fit": fit,
+    "fit-host": fit_host,
     "collective": collective,
     "steps": steps,
     "precision": precision,

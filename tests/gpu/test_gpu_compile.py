@@ -43,6 +43,8 @@ def test_a_model_that_is_called_twice_in_a_step(capfd: pytest.CaptureFixture[str
             forward=_difference,
             compile=mode,
         )
+    compiled = models["reduce-overhead"]._compiled_call_impl
+    assert compiled is not None and compiled._compiled  # type: ignore[attr-defined]
     assert "failed" not in capfd.readouterr().err
     for before, left, right in zip(
         first.parameters(), *(m.parameters() for m in models.values()), strict=True

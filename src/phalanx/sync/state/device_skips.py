@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import optimizer as hooks
 
 from phalanx.sync.state.fused_step import step_directly
 from phalanx.sync.state.gradients import get_grad
@@ -73,8 +74,9 @@ def _fits(group: dict[str, Any]) -> bool:
 def _has_hooks(optimizer: torch.optim.Optimizer) -> bool:
     """Of the script, which would be called for a step that is skipped, or not at all."""
     known: Any = optimizer
+    of_all = hooks._global_optimizer_pre_hooks or hooks._global_optimizer_post_hooks
     before = known._optimizer_step_pre_hooks.values()
-    return bool(known._optimizer_step_post_hooks) or not all(map(_is_ours, before))
+    return bool(of_all or known._optimizer_step_post_hooks) or not all(map(_is_ours, before))
 
 
 def _is_ours(hook: Callable[..., Any]) -> bool:

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import optimizer as hooks
 
 Group = dict[str, Any]
 
@@ -38,9 +37,7 @@ def step_directly(
 
 
 def _is_plain(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether ``optimizer.step`` is torch's own, and calls nothing of a script."""
-    if hooks._global_optimizer_pre_hooks or hooks._global_optimizer_post_hooks:
-        return False
+    """Whether ``optimizer.step`` is torch's own."""
     step: Any = optimizer.step
     while step is not None and _is_torchs(step):
         step = getattr(step, "__wrapped__", None)

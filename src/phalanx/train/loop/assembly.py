@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,6 +67,7 @@ class _Script:
     optimizers: list[torch.optim.Optimizer]
     spec: Spec
     precision: str
+    rounding: ExitStack
     notes: list[str]
     buffers: str
     loss: str
@@ -124,7 +126,8 @@ def build_worker(
         Stepper(trained, stopwatch, nonfinite, environment.device, _losses(loss, engine)),
         RateSchedules(engine, script.optimizers),
         CarriedState(script.models) if engine.workers > 1 else None, resumed, seeds,
-        script.precision, CheckedReaders(engine, chosen.seed, environment.device, chosen.data_on),
+        script.precision, script.rounding,
+        CheckedReaders(engine, chosen.seed, environment.device, chosen.data_on),
     )  # fmt: skip
     if environment.workers > 1:
         seeds.own(environment.rank)
@@ -155,12 +158,11 @@ def _prepare(
         check_apart(opts)
     move(found, environment.device, channels_last=False)
     precision, note = agree(environment, trial)
-    if precision == "tf32":
-        switch_on_tf32()
+    rounding = switch_on_tf32() if precision == "tf32" else ExitStack()
     move(found, environment.device, channels_last=precision in AUTOCASTS)
     move_state(opts)
     notes = [n for n in (note, *_notes(environment, found, spec, precision, note)) if n]
-    return _Script(environment, found, opts, spec, precision, notes, buffers, loss)
+    return _Script(environment, found, opts, spec, precision, rounding, notes, buffers, loss)
 
 
 def _resumed(script: _Script, training: int) -> Resumed | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +64,8 @@ class WorkerParts:
     resumed: Resumed | None
     seeds: CommonSeed
     precision: str
+    rounding: ExitStack
+    """What puts back at the end how the process rounds products."""
     readers: CheckedReaders
 
     @property

@@ -276,6 +276,7 @@ class TrainingLoop:
         parts.readers.checks = False
         parts.evaluator.snapshot = None
         parts.checkpointer.finish()
+        parts.rounding.close()
         if lifecycle.over:
             return  # it was a profile, of which nothing is kept
         sent, paths = parts.stopwatch.bytes_sent, parts.environment.paths

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from phalanx.sync.arena.clock import MonotonicClock
 from phalanx.sync.state.device_skips import BLOCK, LAG, DeviceSkips, make_fused
@@ -175,18 +176,31 @@ def test_momentum_that_is_not_there_is_zero(monkeypatch: pytest.MonkeyPatch) -> 
         assert torch.allclose(one, other, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("register", ["register_step_post_hook", "register_step_pre_hook"])
+def _hook_of_all(optimizer: torch.optim.Optimizer, hook: Callable[..., None]) -> Any:
+    return register_optimizer_step_post_hook(hook)
+
+
+@pytest.mark.parametrize(
+    "register",
+    [
+        torch.optim.Optimizer.register_step_post_hook,
+        torch.optim.Optimizer.register_step_pre_hook,
+        _hook_of_all,
+    ],
+)
 def test_hooks_of_a_script_are_called_for_real_steps_only(
-    register: str, monkeypatch: pytest.MonkeyPatch
+    register: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, called = _model(), []
     optimizer = OPTIMIZERS["adam"](model.parameters())
     on_gpu = _on_gpu(optimizer, monkeypatch)
     _backward(model, 0, False)
     on_gpu.exchange(1.0)
-    getattr(optimizer, register)(lambda *_: called.append(1))
-    assert make_fused(OPTIMIZERS["adam"](model.parameters()), [torch.ones(1)]) is True
-    for step in range(1, 4):
-        _backward(model, step, step == 2)
-        on_gpu.exchange(1.0)
+    hook = register(optimizer, lambda *_: called.append(1))
+    try:
+        for step in range(1, 4):
+            _backward(model, step, step == 2)
+            on_gpu.exchange(1.0)
+    finally:
+        hook.remove()
     assert len(called) == 2

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from phalanx.sync.state.fused_step import step_directly
 
@@ -121,17 +120,6 @@ def test_what_is_unusual_is_left_to_torch(
 def test_a_parameter_without_a_gradient() -> None:
     parameters, optimizer = _made(OPTIMIZERS["sgd"])
     assert not step_directly(optimizer, _give(parameters, 1)[1:], torch.zeros(()))
-
-
-def test_hooks_of_all_optimizers_are_called() -> None:
-    parameters, optimizer = _made(OPTIMIZERS["sgd"])
-    gradients = _give(parameters, 1)
-    hook = register_optimizer_step_post_hook(lambda *_: None)
-    try:
-        assert not step_directly(optimizer, gradients, torch.zeros(()))
-    finally:
-        hook.remove()
-    assert step_directly(optimizer, gradients, torch.zeros(()))
 
 
 @pytest.mark.parametrize("looks_like_torchs", [False, True])

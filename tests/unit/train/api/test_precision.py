@@ -192,6 +192,27 @@ def test_tf32_where_one_worker_has_it(
     assert MATMUL.fp32_precision == "tf32"
 
 
+def test_after_a_training_in_tf32_the_switches_are_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, switches: None
+) -> None:
+    inside: list[str] = []
+
+    def loss(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        inside.append(MATMUL.fp32_precision)
+        return nn.functional.cross_entropy(outputs, y)
+
+    def trained(rank: int) -> None:
+        model, (x, y) = nn.Linear(2, 2), (torch.ones(8, 2), torch.zeros(8, dtype=torch.long))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        phalanx.fit(model, optimizer=optimizer, loss=loss, train=(x, y), epochs=1, batch=4)
+
+    monkeypatch.setattr(precision, "supports_tf32", lambda _: True)
+    before = _switches()
+    as_ranks(2, tmp_path, trained, RunSettings(precision="tf32"))
+    assert set(inside) == {"tf32"}
+    assert _switches() == before
+
+
 def test_a_script_that_has_switched_tf32_on_keeps_it_in_float32(
     tmp_path: Path, switches: None
 ) -> None:
