@@ -2,7 +2,8 @@
 
 ``python -m benchmarks [steps] [collective] [fit] [fit-host] [precision] [codecs] [switch]
 [checkpoint] [help]`` (all when none is named). Others take long, and options, or a lab of
-machines, and are only run when named: ``python -m benchmarks {accuracy|straggler|tune-switch|hosts|…} [--help]``
+machines, and are only run when named:
+``python -m benchmarks {accuracy|straggler|tune-switch|hosts|…} [--help]``
 """
 
 from __future__ import annotations
