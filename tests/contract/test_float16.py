@@ -259,6 +259,65 @@ def test_a_step_that_overflows_on_one_worker_is_skipped_by_all(
     assert summarise(RunPaths(tmp_path)).nonfinite_steps == 1
 
 
+def _limit_each(model: nn.Module) -> None:
+    nn.utils.clip_grad_value_(model.parameters(), 0.01)
+
+
+def _make_finite(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        torch.nan_to_num_(parameter.grad, 0.0, 1.0, -1.0)
+
+
+@pytest.mark.parametrize("hide", [_limit_each, _make_finite])
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_an_overflow_that_a_script_hides_is_skipped_all_the_same(
+    tmp_path: Path, workers: int, hide: Any
+) -> None:
+    """As by ``scaler.unscale_``, which finds it before the script changes anything."""
+
+    def work(rank: int) -> tuple[list[float], list[bool]]:
+        model, optimizer = _model()
+        run = phalanx.join(model, optimizer)
+        scales: list[float] = []
+        moved: list[bool] = []
+        for x, y in run.batches((X, Y), batch=BATCH):
+            bad = len(scales) == 1 and rank == workers - 1
+            error = nn.functional.cross_entropy(model(x), y)
+            run.backward(error * 1e36 if bad else error)
+            hide(model)
+            before = model[0].weight.detach().clone()
+            run.step()
+            moved.append(not torch.equal(before, model[0].weight))
+            scales.append(_scaler(run).get_scale())
+        return scales, moved
+
+    for found in as_ranks(workers, tmp_path, work, RunSettings(precision="float16")):
+        assert found == ([2.0**16] + [2.0**15] * 3, [True, False, True, True])
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_script_that_skips_what_overflowed_gets_a_smaller_scale(
+    tmp_path: Path, workers: int
+) -> None:
+    def work(rank: int) -> int:
+        (model, optimizer), steps = _model(), 0
+        run = phalanx.join(model, optimizer)
+        for x, y in run.batches((X, Y), batch=BATCH):
+            with run.autocast():  # a loss in float16: of its first scale it is infinite
+                error = ((model(x) - nn.functional.one_hot(y, 2)) ** 2).mean()
+            run.backward(error)
+            if not torch.isfinite(nn.utils.clip_grad_norm_(model.parameters(), 1.0)):
+                optimizer.zero_grad()
+                continue
+            run.step()
+            steps += 1
+        return steps
+
+    found = as_ranks(workers, tmp_path, work, RunSettings(precision="float16"))
+    assert found == [SAMPLES // BATCH - 1] * workers
+
+
 # -- checkpoints -----------------------------------------------------------------------------
 
 

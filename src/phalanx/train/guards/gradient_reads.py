@@ -59,8 +59,10 @@ class GradientReads:
             return
         index = self._owners.get(id(parameter))
         if self._engine.parties == 1:
-            if index is not None and self._weight.unscale():
-                self._listen(index)
+            if index is not None:
+                if self._weight.unscale():
+                    self._listen(index)
+                self._weight.look()
             return
         if index in self._weight.agreed:
             return
@@ -76,6 +78,7 @@ class GradientReads:
                 )
             self._engine.exchange.share_gradients(index, *self._weight.of_step(index))
         self._weight.agreed.add(index)
+        self._weight.look()
         self._listen(index)
 
     def _listen(self, index: int) -> None:

@@ -13,6 +13,7 @@ also what leaves early for other hosts is what the step wants.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from phalanx.core.errors import InputError
 from phalanx.rules.ledger import Lease
+from phalanx.sync.state.gradient_values import are_finite
 from phalanx.sync.state.gradients import get_grad, set_grad
 from phalanx.train.engine.engine import Engine
 from phalanx.train.guards.loss_kind import Counted
@@ -42,6 +44,8 @@ class GradientWeight:
         """Of the run itself, for its one optimizer; what a script scales it divides by itself."""
         self._scaled = self._unscaled = False
         """Since the last step: a loss was scaled; its gradients were divided, to be read."""
+        self._seen = self._overflowed = False
+        """Since the last step: the script saw gradients; these were not finite then."""
         self.averages = False
         """Whether a step takes the mean over the samples accumulated for it; else batches add up,
         as in torch."""
@@ -66,6 +70,7 @@ class GradientWeight:
         """Of ``batch`` samples over all workers, unless it is a smaller last one."""
         self._in_hand = lease, batch
         if self.pending and not self.averages and not self._any_gradient():
+            self._back_off()
             self._forget()  # the script dropped them, and takes no step
             self.agreed.clear()
         if self._counted is not None and self.pending:
@@ -108,11 +113,29 @@ class GradientWeight:
         scale = self._loss_scale if self._scaled else 1.0
         if scale == 1.0:
             return False
-        gradients = [g for p in self._all() if (g := get_grad(p)) is not None]
         with torch.no_grad():
-            torch._foreach_mul_(gradients, 1.0 / scale)
+            if gradients := self._gradients():
+                torch._foreach_mul_(gradients, 1.0 / scale)
         self._unscaled = True
         return True
+
+    def look(self) -> None:
+        """The script sees gradients, and may hide that a scaled loss overflowed: it may limit each
+        number, or take no step at all."""
+        if self.scaler is not None and not self._seen:
+            self._seen, self._overflowed = True, not are_finite(self._gradients())
+
+    def spoil(self) -> None:
+        """A step comes: what overflowed is skipped, whatever the script has made of it."""
+        if self._overflowed and (gradients := self._gradients()):
+            with torch.no_grad():
+                gradients[0].mul_(math.nan)
+
+    def _back_off(self) -> None:
+        """Of gradients that overflowed, and that the script dropped itself, no step tells."""
+        if self._overflowed and self.scaler is not None:
+            smaller = self.scaler.get_scale() * self.scaler.get_backoff_factor()
+            self.scaler.update(max(1.0, smaller))
 
     def count_sums(self, engine: Engine) -> bool:
         """The first loss of all turned out to be a sum; returns whether the scales are others."""
@@ -235,9 +258,13 @@ class GradientWeight:
     def _forget(self) -> None:
         self.pending, self._batches, self._looks = 0, 0.0, 0
         self._weighted = self._unknown = self._scaled = self._unscaled = False
+        self._seen = self._overflowed = False
 
     def _any_gradient(self) -> bool:
         return any(get_grad(p) is not None for p in self._all())
+
+    def _gradients(self) -> list[Tensor]:
+        return [g for p in self._all() if (g := get_grad(p)) is not None]
 
     # -- checkpoints -------------------------------------------------------------------------
 

@@ -128,6 +128,7 @@ class Stepper:
         chosen = self._scaling.chosen(scaler)
         if self._weight.lacks_scaling:
             raise _not_scaled()
+        self._weight.spoil()
         if self._waits_for_device:
             torch.cuda.current_stream(self._device).synchronize()
         self._exchange.worked(*self._stopwatch.worked())
