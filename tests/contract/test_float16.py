@@ -147,6 +147,55 @@ def test_a_step_clips_what_is_not_scaled(tmp_path: Path, workers: int) -> None:
     assert_identical(found[1][0], found[0][0])
 
 
+def _put_instead(run: Run, model: nn.Module, error: Tensor) -> None:
+    run.backward(error)
+    for parameter in model.parameters():
+        parameter.grad = parameter.detach() * 0.5
+
+
+def _put_after_dropping(run: Run, model: nn.Module, error: Tensor) -> None:
+    members = list(model.parameters())
+    found = torch.autograd.grad(error, members, retain_graph=True)
+    run.backward(error)
+    model.zero_grad()
+    for parameter, gradient in zip(members, found, strict=True):
+        parameter.grad = gradient
+
+
+def _put_one(run: Run, model: nn.Module, error: Tensor) -> None:
+    run.backward(error)
+    bias = list(model.parameters())[-1]
+    bias.grad = torch.zeros_like(bias)
+
+
+def _put_first(run: Run, model: nn.Module, error: Tensor) -> None:
+    for parameter in model.parameters():
+        parameter.grad = parameter.detach() * 0.5
+    run.backward(error)
+
+
+@pytest.mark.parametrize("put", [_put_instead, _put_after_dropping, _put_one, _put_first])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_gradients_that_a_script_puts_there_are_not_scaled(
+    tmp_path: Path, restless: None, workers: int, put: Any
+) -> None:
+    def work(rank: int) -> dict[str, Tensor]:
+        model, optimizer = _model()
+        run = phalanx.join(model, optimizer)
+        for x, y in run.batches((X, Y), batch=BATCH):
+            put(run, model, nn.functional.cross_entropy(model(x), y))
+            run.step()
+        run.finish()
+        return dict(model.state_dict())
+
+    plain, scaled = (
+        as_ranks(workers, tmp_path / name, work, RunSettings(precision=name))
+        for name in ("float32", "float16")
+    )
+    for rank in range(workers):
+        assert_identical(scaled[rank], plain[rank])
+
+
 # -- in float16 ------------------------------------------------------------------------------
 
 

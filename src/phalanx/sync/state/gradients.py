@@ -21,6 +21,7 @@ get_grad: Callable[[Tensor], Tensor | None] = _grad.__get__
 set_grad: Callable[[Tensor, Tensor | None], None] = _grad.__set__
 
 OnRead = Callable[[Tensor], None]
+OnWrite = Callable[[Tensor], None]
 
 
 @dataclass
@@ -30,9 +31,12 @@ class Scale:
     value: float = 1.0
 
 
-def watch_reads(parameters: Iterable[Tensor], on_read: OnRead) -> None:
-    """Call ``on_read`` before Python code outside a backward pass reads one of these gradients."""
-    watched = _watched_class(on_read)
+def watch_reads(
+    parameters: Iterable[Tensor], on_read: OnRead, on_write: OnWrite | None = None
+) -> None:
+    """Call ``on_read`` before Python code outside a backward pass reads one of these gradients, and
+    ``on_write`` before it puts another one in its place."""
+    watched = _watched_class(on_read, on_write)
     for parameter in parameters:
         if type(parameter) is nn.Parameter:
             parameter.__class__ = watched
@@ -44,7 +48,7 @@ def stop_watching(parameters: Iterable[Tensor]) -> None:
             parameter.__class__ = nn.Parameter
 
 
-def _watched_class(on_read: OnRead) -> type[nn.Parameter]:
+def _watched_class(on_read: OnRead, on_write: OnWrite | None) -> type[nn.Parameter]:
     def read(self: Tensor) -> Tensor | None:
         gradient = get_grad(self)
         # Zeroing a gradient needs no agreement on it, and inside a backward pass it is unfinished.
@@ -57,6 +61,12 @@ def _watched_class(on_read: OnRead) -> type[nn.Parameter]:
         on_read(self)
         return get_grad(self)
 
+    def write(self: Tensor, gradient: Tensor | None) -> None:
+        inside = torch._C._current_graph_task_id() != -1
+        if on_write is not None and gradient is not None and not inside:
+            on_write(self)
+        set_grad(self, gradient)
+
     def copied(self: nn.Parameter, memo: dict[int, Any]) -> nn.Parameter:
         """An ordinary parameter: a copy of the model takes no part in the run."""
         if id(self) not in memo:
@@ -66,7 +76,7 @@ def _watched_class(on_read: OnRead) -> type[nn.Parameter]:
         return found
 
     body = {
-        "grad": property(read, set_grad, lambda self: set_grad(self, None)),
+        "grad": property(read, write, lambda self: set_grad(self, None)),
         "__deepcopy__": copied,
         "_phalanx_watched": True,
     }

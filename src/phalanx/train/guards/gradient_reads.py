@@ -47,10 +47,11 @@ class GradientReads:
         if self._engine.workers == 1 and self._weight.scaler is None:
             return
         self._owners = {id(p): i for i, o in enumerate(self._optimizers) for p in _parameters(o)}
+        written = None if self._weight.scaler is None else self._written
         for optimizer in self._optimizers:
-            watch_reads(_parameters(optimizer), self._read)
+            watch_reads(_parameters(optimizer), self._read, written)
         for model in self._models:
-            watch_reads(model.parameters(), self._read)
+            watch_reads(model.parameters(), self._read, written)
         for index in {index for index, _ in self._hooked.values()}:
             self._listen(index)
 
@@ -80,6 +81,12 @@ class GradientReads:
         self._weight.agreed.add(index)
         self._weight.look()
         self._listen(index)
+
+    def _written(self, parameter: Tensor) -> None:
+        """What the script puts there is not scaled: so what is there must not be either."""
+        index = self._owners.get(id(parameter))
+        if not self._ours and index is not None and self._weight.unscale():
+            self._listen(index)
 
     def _listen(self, index: int) -> None:
         """From now on a backward pass is noticed: what it adds is this worker's own."""

@@ -93,8 +93,12 @@ class GradientWeight:
         """What goes backwards in place of ``error``."""
         if self.scaler is None:
             return error
+        scale = self.scaler.get_scale()
+        if not self._scaled and (gradients := self._gradients()):  # put there by the script
+            with torch.no_grad():
+                torch._foreach_mul_(gradients, scale)
         self._scaled = True
-        return error * self.scaler.get_scale()
+        return error * scale
 
     @property
     def _loss_scale(self) -> float:
