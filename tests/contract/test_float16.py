@@ -456,6 +456,26 @@ def _adds_after_reading(run: Run, model: nn.Module, x: Tensor, y: Tensor) -> Non
     run.backward(nn.functional.cross_entropy(model(x), y))
 
 
+def _hook_of_a_parameter(run: Run, model: nn.Module, x: Tensor, y: Tensor) -> None:
+    next(model.parameters()).register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
+    run.backward(nn.functional.cross_entropy(model(x), y))
+
+
+def _hook_after_a_gradient(run: Run, model: nn.Module, x: Tensor, y: Tensor) -> None:
+    run.backward(nn.functional.cross_entropy(model(x), y))
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # from here on there are hooks of the run
+    run.step()
+    run.backward(nn.functional.cross_entropy(model(x), y))
+    run.step()
+    next(model.parameters()).register_post_accumulate_grad_hook(lambda p: None)
+    run.backward(nn.functional.cross_entropy(model(x), y))
+
+
+def _hook_of_a_module(run: Run, model: nn.Module, x: Tensor, y: Tensor) -> None:
+    model.register_full_backward_hook(lambda *_: None)
+    run.backward(nn.functional.cross_entropy(model(x), y))
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -465,6 +485,9 @@ def _adds_after_reading(run: Run, model: nn.Module, x: Tensor, y: Tensor) -> Non
         (_own_scaler, "a GradScaler of its own"),
         (_scaler_steps, "a GradScaler of its own"),
         (_adds_after_reading, "gradients were read"),
+        (_hook_of_a_parameter, "the script has hooks"),
+        (_hook_after_a_gradient, "the script has hooks"),
+        (_hook_of_a_module, "the script has hooks"),
     ],
 )
 @pytest.mark.parametrize("workers", [1, 2])

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 from torch.amp.grad_scaler import GradScaler, OptState
 
 from phalanx.core.errors import InputError
@@ -103,6 +104,26 @@ class Scaling:
     def end(self) -> None:
         for optimizer in self._optimizers:
             _joined.pop(optimizer, None)
+
+
+def refuse_hooks(models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Of a script, in a backward pass of a loss that is scaled for it."""
+    members = (p for o in optimizers for g in o.param_groups for p in g["params"])
+    modules = (module for model in models for module in model.modules())
+    if any(map(_is_hooked, members)) or any(
+        module._backward_hooks or module._backward_pre_hooks for module in modules
+    ):
+        raise InputError(
+            "the script has hooks that see gradients in the backward pass, where --precision "
+            "float16 has them multiplied by its scale",
+            "Read or change gradients after run.backward(error), or use --precision bfloat16.",
+        )
+
+
+def _is_hooked(parameter: torch.Tensor) -> bool:
+    after = parameter._post_accumulate_grad_hooks or {}
+    others = (h for h in after.values() if not getattr(h, "__module__", "").startswith("phalanx."))
+    return bool(parameter._backward_hooks) or any(others)
 
 
 def _tell(scaler: GradScaler, optimizer: torch.optim.Optimizer, refused: bool) -> None:

@@ -12,7 +12,7 @@ from phalanx.rules.ledger import Lease
 from phalanx.sync.state.gradients import get_grad, set_grad
 from phalanx.sync.strategies.strategy import Timing
 from phalanx.train.checkpoint.checkpointing import Trained
-from phalanx.train.guards.grad_scaler import Scaling
+from phalanx.train.guards.grad_scaler import Scaling, refuse_hooks
 from phalanx.train.guards.gradient_reads import GradientReads, watch_backward
 from phalanx.train.guards.loss_kind import LossWatch, SumLossError
 from phalanx.train.guards.nonfinite import NonFinite
@@ -32,7 +32,8 @@ class Stepper:
         losses: LossWatch,
     ) -> None:
         engine, models, optimizers = trained.engine, trained.models, trained.optimizers
-        self._engine, self._exchange, self._optimizers = engine, engine.exchange, optimizers
+        self._engine, self._exchange = engine, engine.exchange
+        self._models, self._optimizers = models, optimizers
         self._weight, self._stopwatch, self._losses = trained.weight, stopwatch, losses
         self.ours = Inside()
         """Inside, it is not the script that steps, saves, loads or reads gradients."""
@@ -71,6 +72,8 @@ class Stepper:
         """``error.backward()``, whose value becomes the training loss of the report."""
         if not self._fed:
             raise _unfed()
+        if self._weight.scaler is not None:
+            refuse_hooks(self._models, self._optimizers)
         self._looked = True
         try:
             self._look_at(error)
