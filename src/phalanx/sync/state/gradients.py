@@ -7,8 +7,10 @@ the whole batch, so reading is what makes the workers agree on it.
 
 from __future__ import annotations
 
+import copy
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,19 +38,30 @@ def watch_reads(
 ) -> None:
     """Call ``on_read`` before Python code outside a backward pass reads one of these gradients, and
     ``on_write`` before it puts another one in its place."""
-    watched = _watched_class(on_read, on_write)
+    made: dict[type[Tensor], type[Tensor]] = {}
     for parameter in parameters:
-        if type(parameter) is nn.Parameter:
-            parameter.__class__ = watched
+        kind = type(parameter)
+        if _can_be_watched(kind):
+            if kind not in made:
+                made[kind] = _watched_class(kind, on_read, on_write)
+            parameter.__class__ = made[kind]
 
 
 def stop_watching(parameters: Iterable[Tensor]) -> None:
     for parameter in parameters:
         if type(parameter).__dict__.get("_phalanx_watched"):
-            parameter.__class__ = nn.Parameter
+            parameter.__class__ = type(parameter).__base__  # type: ignore[assignment]
 
 
-def _watched_class(on_read: OnRead, on_write: OnWrite | None) -> type[nn.Parameter]:
+def _can_be_watched(kind: type[Tensor]) -> bool:
+    """Also what a script has derived from a parameter, or trains without making it one; but for
+    tensors that stand for something else, and are known by their class."""
+    plain = kind.__torch_dispatch__ == torch.Tensor.__torch_dispatch__
+    known = kind is torch.Tensor or issubclass(kind, nn.Parameter)
+    return known and plain and "_phalanx_watched" not in kind.__dict__
+
+
+def _watched_class(kind: type[Tensor], on_read: OnRead, on_write: OnWrite | None) -> type[Tensor]:
     def read(self: Tensor) -> Tensor | None:
         gradient = get_grad(self)
         # Zeroing a gradient needs no agreement on it, and inside a backward pass it is unfinished.
@@ -67,17 +80,37 @@ def _watched_class(on_read: OnRead, on_write: OnWrite | None) -> type[nn.Paramet
             on_write(self)
         set_grad(self, gradient)
 
-    def copied(self: nn.Parameter, memo: dict[int, Any]) -> nn.Parameter:
+    def copied(self: Tensor, memo: dict[int, Any]) -> Tensor:
         """An ordinary parameter: a copy of the model takes no part in the run."""
+        if kind is not nn.Parameter:
+            with _as(self, kind):
+                return copy.deepcopy(self, memo)
         if id(self) not in memo:
             data = self.data.clone(memory_format=torch.preserve_format)
             memo[id(self)] = nn.Parameter(data, self.requires_grad)
         found: nn.Parameter = memo[id(self)]
         return found
 
+    def reduced(self: Tensor, protocol: Any) -> Any:
+        with _as(self, kind):
+            return self.__reduce_ex__(protocol)
+
     body = {
         "grad": property(read, write, lambda self: set_grad(self, None)),
         "__deepcopy__": copied,
         "_phalanx_watched": True,
     }
-    return type("Parameter", (nn.Parameter,), body)
+    if kind is not nn.Parameter:  # which is saved without its class
+        body["__reduce_ex__"] = reduced
+    if kind is torch.Tensor:  # what is computed from it is not watched
+        body["__torch_function__"] = torch._C._disabled_torch_function_impl
+    return type(kind.__name__, (kind,), body)
+
+
+@contextmanager
+def _as(tensor: Tensor, kind: type[Tensor]) -> Iterator[None]:
+    watched, tensor.__class__ = type(tensor), kind
+    try:
+        yield
+    finally:
+        tensor.__class__ = watched
