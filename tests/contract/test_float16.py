@@ -522,6 +522,17 @@ def test_two_optimizers_are_refused(tmp_path: Path) -> None:
         as_ranks(1, tmp_path, work, RunSettings(precision="float16"))
 
 
+def test_weights_in_float16_are_refused(tmp_path: Path) -> None:
+    """As by torch: "Attempting to unscale FP16 gradients"."""
+
+    def work(rank: int) -> None:
+        model = nn.Linear(6, 2).half()
+        phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+    with pytest.raises(InputError, match="keeps weights in float32"):
+        as_ranks(1, tmp_path, work, RunSettings(precision="float16"))
+
+
 def test_a_disabled_scaler_and_a_step_without_gradients_are_harmless(tmp_path: Path) -> None:
     def work(rank: int) -> float:
         model, optimizer = _model()

@@ -130,6 +130,12 @@ def loss_scaler(
             "Use --precision bfloat16, or a GradScaler of your own: "
             "run.step(optimizer, scaler=scaler).",
         )
+    if any(p.dtype == torch.float16 for g in optimizers[0].param_groups for p in g["params"]):
+        raise InputError(
+            "--precision float16 keeps weights in float32, and some of these are float16: their "
+            "small gradients would vanish when the scale is taken off",
+            "Leave out model.half().",
+        )
     # Of the host: what it holds is read in every step, which would make the host wait for a GPU.
     scaler = torch.amp.GradScaler("cpu")
     scaler.scale(torch.ones(()))  # it makes its numbers when it is first used
