@@ -196,6 +196,31 @@ def test_gradients_that_a_script_puts_there_are_not_scaled(
         assert_identical(scaled[rank], plain[rank])
 
 
+@pytest.mark.parametrize("ends", ["with its data", "early"])
+def test_gradients_that_are_left_when_a_training_ends_are_not_scaled(
+    tmp_path: Path, restless: None, ends: str
+) -> None:
+    def work(rank: int) -> dict[str, Tensor]:
+        model, optimizer = _model()
+        run = phalanx.join(model, optimizer)
+        for _ in run.epochs(1):
+            for number, (x, y) in enumerate(run.batches((X, Y), batch=BATCH)):
+                run.backward(nn.functional.cross_entropy(model(x), y))
+                if number == 2:
+                    run.step()
+                if number == 1 and ends == "early":
+                    break
+        run.finish()
+        optimizer.step()
+        return dict(model.state_dict())
+
+    plain, scaled = (
+        as_ranks(1, tmp_path / name, work, RunSettings(precision=name))
+        for name in ("float32", "float16")
+    )
+    assert_identical(scaled[0], plain[0])
+
+
 # -- in float16 ------------------------------------------------------------------------------
 
 

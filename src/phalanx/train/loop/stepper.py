@@ -225,6 +225,7 @@ class Stepper:
     def close(self) -> None:
         """Training is over; several workers do not step any more."""
         self._over = self._engine.workers > 1
+        self._weight.unscale()  # the script may go on with gradients that were left
         self._guard.end()
         self._reads.end()
         watch_backward(None)
