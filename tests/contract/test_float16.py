@@ -481,6 +481,13 @@ def _adds_after_reading(run: Run, model: nn.Module, x: Tensor, y: Tensor) -> Non
     run.backward(nn.functional.cross_entropy(model(x), y))
 
 
+def _reads_what_is_not_trained(run: Run, model: nn.Module, x: Tensor, y: Tensor) -> None:
+    model.factor = nn.Parameter(torch.ones(()))
+    run._parts.steps._reads.watch()  # as if it had been there from the start
+    run.backward(nn.functional.cross_entropy(model(x) * model.factor, y))
+    assert model.factor.grad is not None
+
+
 def _hook_of_a_parameter(run: Run, model: nn.Module, x: Tensor, y: Tensor) -> None:
     next(model.parameters()).register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
     run.backward(nn.functional.cross_entropy(model(x), y))
@@ -510,6 +517,7 @@ def _hook_of_a_module(run: Run, model: nn.Module, x: Tensor, y: Tensor) -> None:
         (_own_scaler, "a GradScaler of its own"),
         (_scaler_steps, "a GradScaler of its own"),
         (_adds_after_reading, "gradients were read"),
+        (_reads_what_is_not_trained, "no optimizer trains"),
         (_hook_of_a_parameter, "the script has hooks"),
         (_hook_after_a_gradient, "the script has hooks"),
         (_hook_of_a_module, "the script has hooks"),

@@ -60,10 +60,7 @@ class GradientReads:
             return
         index = self._owners.get(id(parameter))
         if self._engine.parties == 1:
-            if index is not None:
-                if self._weight.unscale():
-                    self._listen(index)
-                self._weight.look()
+            self._read_own(parameter)
             return
         if index in self._weight.agreed:
             return
@@ -81,6 +78,24 @@ class GradientReads:
         self._weight.agreed.add(index)
         self._weight.look()
         self._listen(index)
+
+    def _read_own(self, parameter: Tensor) -> None:
+        """Of a worker that steps by itself: only a loss that was scaled makes it another."""
+        if self._weight.scaler is None:
+            return
+        trained = ((i, p) for i, o in enumerate(self._optimizers) for p in _parameters(o))
+        index = self._owners.get(id(parameter))
+        if index is None:  # unless it was added meanwhile
+            index = next((i for i, p in trained if p is parameter), None)
+        if index is None:
+            raise InputError(
+                "the script reads the gradient of a parameter that no optimizer trains, which "
+                "--precision float16 has multiplied by its scale",
+                "Freeze it (requires_grad_(False)), or use --precision bfloat16.",
+            )
+        if self._weight.unscale():
+            self._listen(index)
+        self._weight.look()
 
     def _written(self, parameter: Tensor) -> None:
         """What the script puts there is not scaled: so what is there must not be either."""
