@@ -48,7 +48,7 @@ def _model(rate: float = 0.1) -> tuple[nn.Sequential, torch.optim.Optimizer]:
 
 
 def _scaler(run: Run) -> torch.amp.GradScaler:
-    scaler = run._parts.trained.weight.scaler
+    scaler = run._parts.trained.weight.loss_scale.scaler
     assert scaler is not None
     return scaler
 

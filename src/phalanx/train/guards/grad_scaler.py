@@ -7,16 +7,19 @@ and all workers that step together tell their scalers the same, so that their sc
 
 from __future__ import annotations
 
+import math
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler, OptState
 
 from phalanx.core.errors import InputError
+from phalanx.sync.state.gradient_values import are_finite
+from phalanx.sync.state.gradients import get_grad
 from phalanx.sync.strategies.strategy import Timing
 from phalanx.train.guards.nonfinite import NonFinite
 
@@ -133,3 +136,83 @@ def _tell(scaler: GradScaler, optimizer: torch.optim.Optimizer, refused: bool) -
         found = torch.full((), float(refused), device=scaler._scale.device)
         state["found_inf_per_device"] = {found.device: found}
         state["stage"] = OptState.STEPPED
+
+
+class LossScale:
+    """What ``--precision float16`` multiplies losses by, so that small gradients do not vanish.
+
+    Of a run with one optimizer; without a ``scaler`` it is 1. Micikevicius et al., "Mixed precision
+    training" (2018).
+    """
+
+    def __init__(
+        self,
+        scaler: torch.amp.GradScaler | None,
+        parameters: Callable[[], Iterable[Tensor]],
+        agreed: Set[int],
+    ) -> None:
+        self.scaler, self._parameters, self._agreed = scaler, parameters, agreed
+        self.forget()
+
+    def forget(self) -> None:
+        """The gradients in hand were stepped with, or dropped."""
+        self.scaled = self.unscaled = False
+        """A loss was scaled; its gradients were divided, to be read."""
+        self._seen = self._overflowed = False
+        """The script saw gradients; these were not finite then."""
+
+    @property
+    def value(self) -> float:
+        """Of the gradients in hand, or of those to come."""
+        if self.scaler is None or self.unscaled or self._agreed:
+            return 1.0
+        return self.scaler.get_scale()
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether there are gradients, and none of them is of a loss that was scaled."""
+        return self.scaler is not None and not self.scaled and bool(self._gradients())
+
+    def scale(self, error: Tensor) -> Tensor:
+        """What goes backwards in place of ``error``."""
+        if self.scaler is None:
+            return error
+        scale = self.scaler.get_scale()
+        if not self.scaled:
+            self._multiply(scale)  # what the script has put there
+        self.scaled = True
+        return error * scale
+
+    def unscale(self) -> bool:
+        """The script reads gradients of its own loss; returns whether they are others now."""
+        scale = self.value if self.scaled else 1.0
+        if scale == 1.0:
+            return False
+        self._multiply(1.0 / scale)
+        self.unscaled = True
+        return True
+
+    def look(self) -> None:
+        """The script sees gradients, and may hide that a scaled loss overflowed: it may limit each
+        number, or take no step at all."""
+        if self.scaler is not None and not self._seen:
+            self._seen, self._overflowed = True, not are_finite(self._gradients())
+
+    def spoil(self) -> None:
+        """A step comes: what overflowed is skipped, whatever the script has made of it."""
+        if self._overflowed:
+            self._multiply(math.nan)
+
+    def back_off(self) -> None:
+        """Of gradients that overflowed, and that the script dropped itself, no step tells."""
+        if self._overflowed and self.scaler is not None:
+            smaller = self.scaler.get_scale() * self.scaler.get_backoff_factor()
+            self.scaler.update(max(1.0, smaller))
+
+    def _multiply(self, factor: float) -> None:
+        if gradients := self._gradients():
+            with torch.no_grad():
+                torch._foreach_mul_(gradients, factor)
+
+    def _gradients(self) -> list[Tensor]:
+        return [g for p in self._parameters() if (g := get_grad(p)) is not None]

@@ -44,10 +44,10 @@ class GradientReads:
 
     def watch(self) -> None:
         """Again when the optimizers have other parameters than before."""
-        if self._engine.workers == 1 and self._weight.scaler is None:
+        if self._engine.workers == 1 and self._weight.loss_scale.scaler is None:
             return
         self._owners = {id(p): i for i, o in enumerate(self._optimizers) for p in _parameters(o)}
-        written = None if self._weight.scaler is None else self._written
+        written = None if self._weight.loss_scale.scaler is None else self._written
         for optimizer in self._optimizers:
             watch_reads(_parameters(optimizer), self._read, written)
         for model in self._models:
@@ -76,12 +76,12 @@ class GradientReads:
                 )
             self._engine.exchange.share_gradients(index, *self._weight.of_step(index))
         self._weight.agreed.add(index)
-        self._weight.look()
+        self._weight.loss_scale.look()
         self._listen(index)
 
     def _read_own(self, parameter: Tensor) -> None:
         """Of a worker that steps by itself: only a loss that was scaled makes it another."""
-        if self._weight.scaler is None:
+        if self._weight.loss_scale.scaler is None:
             return
         trained = ((i, p) for i, o in enumerate(self._optimizers) for p in _parameters(o))
         index = self._owners.get(id(parameter))
@@ -93,14 +93,14 @@ class GradientReads:
                 "--precision float16 has multiplied by its scale",
                 "Freeze it (requires_grad_(False)), or use --precision bfloat16.",
             )
-        if self._weight.unscale():
+        if self._weight.loss_scale.unscale():
             self._listen(index)
-        self._weight.look()
+        self._weight.loss_scale.look()
 
     def _written(self, parameter: Tensor) -> None:
         """What the script puts there is not scaled: so what is there must not be either."""
         index = self._owners.get(id(parameter))
-        if not self._ours and index is not None and self._weight.unscale():
+        if not self._ours and index is not None and self._weight.loss_scale.unscale():
             self._listen(index)
 
     def _listen(self, index: int) -> None:

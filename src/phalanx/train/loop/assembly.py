@@ -89,7 +89,7 @@ def build_worker(
     ``notes`` are said first; ``compile`` is what the script asks for."""
     if environment.launched and not environment.thread:
         os.environ[settings.PROCESS] = str(os.getpid())  # what it starts is no worker
-    paths, rank = environment.paths, environment.rank
+    paths, rank, chosen = environment.paths, environment.rank, environment.settings
     writer = EventWriter(paths.events_of(rank) if paths else None, rank)
     lifecycle = Lifecycle(environment, writer, environment.clock)
     profiling = _profiling(environment, writer)
@@ -97,8 +97,7 @@ def build_worker(
     events = TrainingEvents(environment.rank, stopwatch, lifecycle.epochs_before)
     script = _prepare(environment, models, optimizers, trial, buffers, loss)
     resumed = _resumed(script, lifecycle.training)
-    chosen, saves = environment.settings, saves_checkpoints(environment)
-    timer = CheckpointTimer(chosen.checkpoint_minutes if saves else None)
+    timer = CheckpointTimer(chosen.checkpoint_minutes if saves_checkpoints(environment) else None)
     poller = CommandPoller(environment, environment.clock, timer, lifecycle)
     engine = _engine(script, resumed, poller, events, profiling)
     trained = _trained(script, engine, resumed, lifecycle)
@@ -125,8 +124,8 @@ def build_worker(
         figures,
         Stepper(trained, stopwatch, nonfinite, environment.device, _losses(loss, engine)),
         RateSchedules(engine, script.optimizers),
-        CarriedState(script.models) if engine.workers > 1 else None, resumed, seeds,
-        script.precision, script.rounding,
+        CarriedState(script.models) if engine.workers > 1 else None,
+        resumed, seeds, script.precision, script.rounding,
         CheckedReaders(engine, chosen.seed, environment.device, chosen.data_on),
     )  # fmt: skip
     if environment.workers > 1:

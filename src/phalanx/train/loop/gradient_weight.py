@@ -13,7 +13,6 @@ also what leaves early for other hosts is what the step wants.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
@@ -21,9 +20,9 @@ from torch import Tensor
 
 from phalanx.core.errors import InputError
 from phalanx.rules.ledger import Lease
-from phalanx.sync.state.gradient_values import are_finite
 from phalanx.sync.state.gradients import get_grad, set_grad
 from phalanx.train.engine.engine import Engine
+from phalanx.train.guards.grad_scaler import LossScale
 from phalanx.train.guards.loss_kind import Counted
 
 NEXT_TO_NOTHING = 2.0**-40
@@ -40,12 +39,6 @@ class GradientWeight:
         scaler: torch.amp.GradScaler | None = None,
     ) -> None:
         self._optimizers, self._sums = optimizers, sums
-        self.scaler = scaler
-        """Of the run itself, for its one optimizer; what a script scales it divides by itself."""
-        self._scaled = self._unscaled = False
-        """Since the last step: a loss was scaled; its gradients were divided, to be read."""
-        self._seen = self._overflowed = False
-        """Since the last step: the script saw gradients; these were not finite then."""
         self.averages = False
         """Whether a step takes the mean over the samples accumulated for it; else batches add up,
         as in torch."""
@@ -55,6 +48,7 @@ class GradientWeight:
         """Batches since the last step, also those this worker had no part in."""
         self.agreed: set[int] = set()
         """Optimizers whose ``.grad`` all workers agreed on, with nothing added since."""
+        self.loss_scale = LossScale(scaler, self._all, self.agreed)
         self._scales = [1.0] * len(optimizers)
         self._weight = self._part = self._unit = 1.0
         self._counted: Counted | None = None
@@ -70,7 +64,7 @@ class GradientWeight:
         """Of ``batch`` samples over all workers, unless it is a smaller last one."""
         self._in_hand = lease, batch
         if self.pending and not self.averages and not self._any_gradient():
-            self._back_off()
+            self.loss_scale.back_off()
             self._forget()  # the script dropped them, and takes no step
             self.agreed.clear()
         if self._counted is not None and self.pending:
@@ -88,58 +82,6 @@ class GradientWeight:
             rescales = index not in self.agreed and scale != old
             self._scales[index] = self._rescale(index, old, scale) if rescales else scale
         self._by_samples = list(self._scales), self._weight
-
-    def scale_loss(self, error: Tensor) -> Tensor:
-        """What goes backwards in place of ``error``."""
-        if self.scaler is None:
-            return error
-        scale = self.scaler.get_scale()
-        if not self._scaled and (gradients := self._gradients()):  # put there by the script
-            with torch.no_grad():
-                torch._foreach_mul_(gradients, scale)
-        self._scaled = True
-        return error * scale
-
-    @property
-    def _loss_scale(self) -> float:
-        """Of the gradients in hand, or of those to come."""
-        if self.scaler is None or self._unscaled or self.agreed:
-            return 1.0
-        return self.scaler.get_scale()
-
-    @property
-    def lacks_scaling(self) -> bool:
-        """Whether there are gradients, and none of them is of a loss that was scaled."""
-        return self.scaler is not None and not self._scaled and self._any_gradient()
-
-    def unscale(self) -> bool:
-        """The script reads gradients of its own loss; returns whether they are others now."""
-        scale = self._loss_scale if self._scaled else 1.0
-        if scale == 1.0:
-            return False
-        with torch.no_grad():
-            if gradients := self._gradients():
-                torch._foreach_mul_(gradients, 1.0 / scale)
-        self._unscaled = True
-        return True
-
-    def look(self) -> None:
-        """The script sees gradients, and may hide that a scaled loss overflowed: it may limit each
-        number, or take no step at all."""
-        if self.scaler is not None and not self._seen:
-            self._seen, self._overflowed = True, not are_finite(self._gradients())
-
-    def spoil(self) -> None:
-        """A step comes: what overflowed is skipped, whatever the script has made of it."""
-        if self._overflowed and (gradients := self._gradients()):
-            with torch.no_grad():
-                gradients[0].mul_(math.nan)
-
-    def _back_off(self) -> None:
-        """Of gradients that overflowed, and that the script dropped itself, no step tells."""
-        if self._overflowed and self.scaler is not None:
-            smaller = self.scaler.get_scale() * self.scaler.get_backoff_factor()
-            self.scaler.update(max(1.0, smaller))
 
     def count_sums(self, engine: Engine) -> bool:
         """The first loss of all turned out to be a sum; returns whether the scales are others."""
@@ -220,10 +162,11 @@ class GradientWeight:
 
     def touched(self, index: int) -> None:
         """A backward pass has added to gradients that were agreed on."""
-        if index not in self.agreed and not self._unscaled:
+        if index not in self.agreed and not self.loss_scale.unscaled:
             return
-        if self._sums or self.scaler is not None:
-            what = "--precision float16" if self.scaler is not None else "a loss that is a sum"
+        scaled = self.loss_scale.scaler is not None
+        if self._sums or scaled:
+            what = "--precision float16" if scaled else "a loss that is a sum"
             raise InputError(
                 "gradients were read, and another backward pass added to them before the step",
                 f"With {what}, read or clip gradients after the last backward pass.",
@@ -243,7 +186,7 @@ class GradientWeight:
 
     def _measured(self, index: int, wanted: float | None = None) -> tuple[float, float]:
         scale, weight = (self._scales[index], self._weight) if wanted is None else (wanted, wanted)
-        scale /= self._loss_scale
+        scale /= self.loss_scale.value
         if index in self.agreed:  # the same on all workers: together they count once
             scale = weight = self._part
         return (scale / self._batches if self.averages and self._batches else scale), weight
@@ -251,7 +194,7 @@ class GradientWeight:
     @property
     def scales(self) -> list[float]:
         """Of every optimizer, if its step came now."""
-        if not self.averages and not self.agreed and self.scaler is None:
+        if not self.averages and not self.agreed and self.loss_scale.scaler is None:
             return self._scales
         return [self._measured(index)[0] for index in range(len(self._scales))]
 
@@ -261,14 +204,11 @@ class GradientWeight:
 
     def _forget(self) -> None:
         self.pending, self._batches, self._looks = 0, 0.0, 0
-        self._weighted = self._unknown = self._scaled = self._unscaled = False
-        self._seen = self._overflowed = False
+        self._weighted = self._unknown = False
+        self.loss_scale.forget()
 
     def _any_gradient(self) -> bool:
         return any(get_grad(p) is not None for p in self._all())
-
-    def _gradients(self) -> list[Tensor]:
-        return [g for p in self._all() if (g := get_grad(p)) is not None]
 
     # -- checkpoints -------------------------------------------------------------------------
 
@@ -276,7 +216,7 @@ class GradientWeight:
         """Gradients that wait for their step, and what they count."""
         if not self.pending:
             return {}
-        scale = self._loss_scale  # a resumed run may have another, or none
+        scale = self.loss_scale.value  # a resumed run may have another, or none
         gradients = {
             f"pending.{i}": gradient.detach().cpu() / scale
             for i, p in enumerate(self._all())
@@ -290,8 +230,8 @@ class GradientWeight:
         if "pending" not in state:
             return
         pending, self._batches, self._weight, self._part, *self._scales = state["pending"].tolist()
-        self.pending, self._scaled = int(pending), self.scaler is not None
-        scale = self._loss_scale
+        self.pending, self.loss_scale.scaled = int(pending), True
+        scale = self.loss_scale.value
         for i, parameter in enumerate(self._all()):
             if (gradient := state.get(f"pending.{i}")) is not None:
                 set_grad(parameter, gradient.to(parameter.device) * scale)

@@ -39,7 +39,7 @@ class Stepper:
         """Inside, it is not the script that steps, saves, loads or reads gradients."""
         self._guard = StepGuard(optimizers, engine.optimizers, self.ours)
         self._reads = GradientReads(engine, models, optimizers, self._weight, self.ours)
-        self._scaling = Scaling(optimizers, self.step, nonfinite, self._weight.scaler)
+        self._scaling = Scaling(optimizers, self.step, nonfinite, self._weight.loss_scale.scaler)
         watch_backward(self._see_backward)
         self.in_batch = self._looked = False
         self.losses = 0
@@ -72,12 +72,12 @@ class Stepper:
         """``error.backward()``, whose value becomes the training loss of the report."""
         if not self._fed:
             raise _unfed()
-        if self._weight.scaler is not None:
+        if self._weight.loss_scale.scaler is not None:
             refuse_hooks(self._models, self._optimizers)
         self._looked = True
         try:
             self._look_at(error)
-            self._weight.scale_loss(error).backward()
+            self._weight.loss_scale.scale(error).backward()
         finally:
             self._looked = False
 
@@ -105,7 +105,7 @@ class Stepper:
         """The script called ``error.backward()`` itself."""
         if not self.in_batch or self._looked:
             return
-        if self._weight.scaler is not None:
+        if self._weight.loss_scale.scaler is not None:
             raise _not_scaled()
         if error.numel() == 1:
             self._look_at(error)
@@ -129,9 +129,9 @@ class Stepper:
         if weight is None and not self._fed:
             raise _unfed()
         chosen = self._scaling.chosen(scaler)
-        if self._weight.lacks_scaling:
+        if self._weight.loss_scale.is_missing:
             raise _not_scaled()
-        self._weight.spoil()
+        self._weight.loss_scale.spoil()
         if self._waits_for_device:
             torch.cuda.current_stream(self._device).synchronize()
         self._exchange.worked(*self._stopwatch.worked())
@@ -225,7 +225,7 @@ class Stepper:
     def close(self) -> None:
         """Training is over; several workers do not step any more."""
         self._over = self._engine.workers > 1
-        self._weight.unscale()  # the script may go on with gradients that were left
+        self._weight.loss_scale.unscale()  # the script may go on with gradients that were left
         self._guard.end()
         self._reads.end()
         watch_backward(None)

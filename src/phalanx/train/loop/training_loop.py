@@ -273,8 +273,7 @@ class TrainingLoop:
             self._engine.finish(collective)
         self._steps.close()
         parts.rates.end()
-        parts.readers.checks = False
-        parts.evaluator.snapshot = None
+        parts.readers.checks, parts.evaluator.snapshot = False, None
         parts.checkpointer.finish()
         parts.rounding.close()
         if lifecycle.over:

@@ -38,7 +38,7 @@ def test_gradients_that_a_checkpoint_brings_back_are_scaled_as_those_to_come() -
     resumed = GradientWeight([optimizer], scaler=scaler)
     resumed.import_state(state)
     assert float(weight.grad) == 24.0
-    assert not resumed.lacks_scaling
+    assert not resumed.loss_scale.is_missing
     assert resumed.of_step(0) == (1 / 8, 1.0)
 
 
