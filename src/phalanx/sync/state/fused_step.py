@@ -37,16 +37,17 @@ def step_directly(
 
 
 def _is_plain(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether ``optimizer.step`` is torch's own."""
+    """Whether ``optimizer.step`` is torch's own, under wrappers of torch and Phalanx at most."""
     step: Any = optimizer.step
-    while step is not None and _is_torchs(step):
+    while step is not None and _is_known(step):
         step = getattr(step, "__wrapped__", None)
     return step is None
 
 
-def _is_torchs(function: Any) -> bool:
+def _is_known(function: Any) -> bool:
     """As a scheduler's wrapper is. By its globals: ``functools.wraps`` copies ``__module__``."""
-    return str(getattr(function, "__globals__", {}).get("__name__")).startswith("torch.optim.")
+    name = str(getattr(function, "__globals__", {}).get("__name__"))
+    return name.startswith(("torch.optim.", "phalanx."))
 
 
 def _step_sgd(

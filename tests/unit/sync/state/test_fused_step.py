@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.sync.state.fused_step import step_directly
+from phalanx.train.adopt import hooks
 
 Make = Callable[[Any], torch.optim.Optimizer]
 OPTIMIZERS: dict[str, Make] = {
@@ -133,3 +134,13 @@ def test_a_step_that_a_library_has_replaced(
     replaced = functools.wraps(plain)(theirs) if looks_like_torchs else theirs
     monkeypatch.setattr(torch.optim.SGD, "step", replaced)
     assert not step_directly(optimizer, gradients, torch.zeros(()))
+
+
+def test_the_step_that_every_worker_has_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    parameters, optimizer = _made(OPTIMIZERS["momentum"])
+    _give(parameters, 0)
+    optimizer.step()
+    monkeypatch.setattr(torch.optim.SGD, "step", torch.optim.SGD.step)  # to be put back
+    hooks._wrap_step(torch.optim.SGD)
+    torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    assert step_directly(optimizer, _give(parameters, 1), torch.zeros(()))
