@@ -79,6 +79,13 @@ def signal_group(group: int, number: int) -> None:
         os.killpg(group, number)
 
 
+def signal_worker(pid: int, number: int) -> None:
+    """A request to end is for the worker alone, which still needs the processes that read for it:
+    they end with it."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        (os.kill if number == signal.SIGTERM else os.killpg)(pid, number)
+
+
 def has_variable(pid: int, name: str, value: str) -> bool:
     """Whether a process was started with this in its environment."""
     try:

@@ -68,7 +68,7 @@ class Workers:
     def signal(self, number: int) -> None:
         with self._lock:
             for process in self._running.values():
-                system.signal_group(process.pid, number)
+                system.signal_worker(process.pid, number)
 
     def stop(self, grace: float) -> None:
         """Ask all workers to end, wait, and kill those that are left."""

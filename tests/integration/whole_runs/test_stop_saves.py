@@ -16,20 +16,22 @@ import time, torch, phalanx
 from pathlib import Path
 model = torch.nn.Linear(8, 2)
 x = torch.randn(400000, 8)
+data = DATA
 run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
 for epoch in run.epochs(2):
-    for i, (part,) in enumerate(run.batches((x,), batch=20)):
+    for i, (part,) in enumerate(run.batches(data, batch=20)):
         run.backward(model(part).square().mean())
         run.step()
         if i == 20:
             Path(f"begun-{run.rank}").touch()
             ASLEEP
 """
+PROCESSES = "torch.utils.data.DataLoader([(row,) for row in x], batch_size=20, num_workers=1)"
 
 
-def _stopped(folder: Path, text: str, *words: str, workers: int) -> RunPaths:
+def _stopped(folder: Path, text: str, *words: str, workers: int, data: str = "(x,)") -> RunPaths:
     script = folder / "script.py"
-    script.write_text(text)
+    script.write_text(text.replace("DATA", data))
     process = start("run", str(script), "--workers", str(workers), *words, cwd=folder)
     until(lambda: len(list(folder.glob("begun-*"))) == workers)
     _, errors = interrupt(process)
@@ -44,13 +46,17 @@ def _stopped(folder: Path, text: str, *words: str, workers: int) -> RunPaths:
 
 
 @pytest.mark.parametrize(
-    ("workers", "strategy"), [pytest.param(1, "allreduce", marks=pytest.mark.slow), (2, "async")]
+    ("workers", "strategy", "data"),
+    [
+        pytest.param(1, "allreduce", "(x,)", marks=pytest.mark.slow, id="tensors"),
+        pytest.param(2, "async", PROCESSES, id="processes"),
+    ],
 )
 def test_a_stop_in_the_first_epoch_leaves_a_checkpoint(
-    tmp_path: Path, workers: int, strategy: str
+    tmp_path: Path, workers: int, strategy: str, data: str
 ) -> None:
     text = LONG.replace("ASLEEP", "pass")
-    paths = _stopped(tmp_path, text, "--strategy", strategy, workers=workers)
+    paths = _stopped(tmp_path, text, "--strategy", strategy, workers=workers, data=data)
     _, manifest, _ = shelf.newest_valid(paths.checkpoints)
     assert manifest.epoch == 0
     assert 20 * 20 <= manifest.position < 400000

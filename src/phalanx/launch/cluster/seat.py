@@ -122,7 +122,7 @@ class WorkerSeat:
 
     def signal(self, number: int) -> None:
         if self._process is not None and self._code is None:
-            system.signal_group(self._process.pid, number)
+            system.signal_worker(self._process.pid, number)
 
     def end(self) -> None:
         """At once, and nothing of it stays."""

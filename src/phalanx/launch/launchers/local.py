@@ -120,7 +120,7 @@ class LocalLauncher(Launcher):
     def _signal_all(self, number: signal.Signals) -> None:
         self.poll()
         for process in self._running.values():
-            system.signal_group(process.pid, number)
+            system.signal_worker(process.pid, number)
 
     def _have_ended(self) -> bool:
         self.poll()
