@@ -64,6 +64,7 @@ CASES: dict[str, tuple[list[str], list[str], float]] = {
     "compiled": (["--compile", "reduce-overhead"], ["--data", "device", "--compiled"], 0.97),
     "compiled, auto": (["--compile", "auto"], ["--data", "device", "--compiled"], 0.95),
     "DataLoader": ([], ["--data", "loader"], 0.97),
+    "DataLoader that prepares samples": ([], ["--data", "prepared"], 0.97),
 }
 
 

@@ -1,8 +1,8 @@
 """One worker's ``phalanx.fit`` beside a careful loop of the same model, epoch by epoch in turn.
 
-``gpu_fit.py {resnet|conv|transformer} --data {device|host|loader} --out FILE [--compiled]``. After
-each epoch of ``fit`` the loop trains a copy of the model for an epoch on the same data; of both the
-seconds are written, the first ones left out.
+``gpu_fit.py {resnet|conv|transformer} --data KIND --out FILE [--compiled]``. After each epoch of
+``fit`` the loop trains a copy of the model for an epoch on the same data; of both the seconds are
+written, the first ones left out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from examples.cifar_resnet import make_model
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import phalanx
 
@@ -62,6 +62,20 @@ def make(name: str, steps: int) -> tuple[nn.Module, Tensor, int]:
     if name == "conv":
         return make_convolutions(), torch.randn(128 * steps, 3, 128, 128), 128
     return make_model(2), torch.randn(128 * steps, 3, 32, 32), 128
+
+
+class Prepared(Dataset[tuple[Tensor, Tensor]]):
+    """Samples that a worker of a loader works on, one by one: nothing can copy them at once."""
+
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self._x, self._y = x, y
+
+    def __len__(self) -> int:
+        return len(self._x)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        sample = self._x[index]
+        return sample.flip(-1) if torch.rand(()) < 0.5 else sample, self._y[index]
 
 
 class Loop:
@@ -151,7 +165,7 @@ def _now() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("model", choices=["resnet", "conv", "transformer"])
-    parser.add_argument("--data", choices=["device", "host", "loader"], required=True)
+    parser.add_argument("--data", choices=["device", "host", "loader", "prepared"], required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--epochs", type=int, default=8)
@@ -169,10 +183,11 @@ def main() -> None:
         else Loop(copy.deepcopy(model).to(DEVICE), chosen, chosen.model != "resnet")
     )
     train: Any = (x, y)
-    if chosen.data == "loader":
+    if chosen.data in ("loader", "prepared"):
+        samples: Dataset[Any] = TensorDataset(x, y) if chosen.data == "loader" else Prepared(x, y)
         train, own = (
             DataLoader(
-                TensorDataset(x, y),
+                samples,
                 batch,
                 shuffle=True,
                 num_workers=4,

@@ -12,7 +12,7 @@ import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -31,7 +31,12 @@ from phalanx.agent.system import PR_SET_PDEATHSIG, prctl
 from phalanx.core.errors import InputError
 from phalanx.data.augment import Augment, Draws, augmented, hashed
 
+if TYPE_CHECKING:
+    from phalanx.data.kept_processes import KeptProcesses
+
 K = TypeVar("K")
+Keys = list[int]
+"""An epoch, then the samples of a batch in it."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,10 @@ class LoaderOptions:
     timeout: float = 0.0
     context: Any = None
     prepare_process: Callable[[int], None] | None = None
+    kept: KeptProcesses | None = None
+    """With ``persistent_workers``."""
+    pins: bool = False
+    """Whether it yields batches in memory that a GPU reads directly."""
 
 
 def loader_options(loader: DataLoader[Any]) -> LoaderOptions:
@@ -70,6 +79,11 @@ def loader_options(loader: DataLoader[Any]) -> LoaderOptions:
 
 def options_of(loader: DataLoader[Any]) -> LoaderOptions:
     """How ``loader`` puts batches together; which samples are in them is left open."""
+    kept = None
+    if loader.persistent_workers:
+        from phalanx.data.kept_processes import kept_of
+
+        kept = kept_of(loader)
     return LoaderOptions(
         batch=loader.batch_size,
         collate=loader.collate_fn,
@@ -78,6 +92,8 @@ def options_of(loader: DataLoader[Any]) -> LoaderOptions:
         timeout=loader.timeout,
         context=loader.multiprocessing_context,
         prepare_process=loader.worker_init_fn,
+        kept=kept,
+        pins=loader.pin_memory and torch.cuda.is_available(),
     )
 
 
@@ -109,22 +125,21 @@ class LazyReader:
         self._length = _length(dataset)
         self.shuffle, self.batch = self._options.shuffle, self._options.batch
         self.drop_last = self._options.drop_last
-        self.background = self._options.processes > 0
+        self.background, self.pins = self._options.processes > 0, self._options.pins
 
     def __len__(self) -> int:
         return self._length
 
     def fetch(self, indices: Tensor, epoch: int) -> Any:
         with kept_generators():
-            samples = self._seeded.__getitems__([(epoch, i) for i in indices.tolist()])
+            samples = self._seeded.__getitems__([epoch, *indices.tolist()])
         return self._finish(self._options.collate(samples), indices, epoch)
 
     def peek(self, places: Sequence[int]) -> Iterator[Any]:
         """In a process of the loader where it has some: this one may not open what they open."""
-        keys = [[(0, place)] for place in places]
+        keys = [[0, place] for place in places]
         if self._options.processes:
-            options = replace(self._options, processes=1, collate=_only)
-            yield from self._loader(keys, options)
+            yield from self._loader(keys, replace(self._options, processes=1, collate=_only))
             return
         for one in keys:
             with kept_generators():
@@ -138,15 +153,17 @@ class LazyReader:
                 yield key, self.fetch(indices, epoch) if len(indices) else None
             return
         taken = _Taken(orders, epoch)
-        for batch in self._loader(taken, self._options):
+        kept, make = self._options.kept, self._loader
+        for batch in make(taken) if kept is None else kept.read(taken, make, self._seed):
             yield from taken.without_indices()
             key, indices = taken.waiting.popleft()
             yield key, self._finish(batch, indices, epoch)
         yield from taken.without_indices()
 
     def _loader(
-        self, batches: Iterable[list[tuple[int, int]]], options: LoaderOptions
+        self, batches: Iterable[Keys], options: LoaderOptions | None = None, *, keep: bool = False
     ) -> DataLoader[Any]:
+        options = options or self._options
         return DataLoader(
             self._seeded,
             batch_sampler=batches,
@@ -155,7 +172,8 @@ class LazyReader:
             prefetch_factor=options.prefetch_factor,
             timeout=options.timeout,
             multiprocessing_context=options.context,
-            worker_init_fn=_Prepare(options.prepare_process),
+            worker_init_fn=_Prepare(options.prepare_process, dies_with_thread=not keep),
+            persistent_workers=keep,
             # Not drawn from the training's generator, which must not depend on who has loaders.
             generator=torch.Generator().manual_seed(self._seed),
         )
@@ -172,7 +190,7 @@ def _only(samples: list[Any]) -> Any:
 
 
 class Seeded(Dataset[Any]):
-    """A dataset whose keys are (epoch, sample); each sample has random numbers of its own."""
+    """A dataset, in each of whose epochs each sample has random numbers of its own."""
 
     def __init__(self, dataset: Any, seed: int) -> None:
         self.dataset = dataset
@@ -181,18 +199,18 @@ class Seeded(Dataset[Any]):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitems__(self, keys: list[tuple[int, int]]) -> list[Any]:
-        return [self[key] for key in keys]
+    def __getitems__(self, keys: Keys) -> list[Any]:
+        epoch, *samples = keys
+        words = hashed(np.array(samples, np.uint64), self.seed, epoch).tolist()
+        return [self._seeded(*one) for one in zip(samples, words, strict=True)]
 
-    def __getitem__(self, key: tuple[int, int]) -> Any:
-        epoch, sample = key
-        seed_generators(sample, self.seed, epoch)
+    def _seeded(self, sample: int, word: int) -> Any:
+        seed_generators(word)
         return self.dataset[sample]
 
 
-def seed_generators(sample: int, seed: int, epoch: int) -> None:
-    """Those of Python, NumPy and torch's CPU."""
-    word = int(hashed(np.array([sample], np.uint64), seed, epoch)[0])
+def seed_generators(word: int) -> None:
+    """Those of Python, NumPy and torch's CPU, with 64 bits."""
     random.seed(word)
     np.random.seed(word & 0xFFFFFFFF)
     torch.default_generator.manual_seed(word & (1 << 63) - 1)
@@ -219,18 +237,18 @@ def kept_generators() -> Iterator[None]:
 
 
 class _Taken(Generic[K]):
-    """The batches of (epoch, sample) keys that the loader's processes are to make."""
+    """The keys of the batches that the loader's processes are to make."""
 
     def __init__(self, orders: Iterable[tuple[K, Tensor]], epoch: int) -> None:
         self.waiting: deque[tuple[K, Tensor]] = deque()
         self._orders = orders
         self._epoch = epoch
 
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+    def __iter__(self) -> Iterator[Keys]:
         for key, indices in self._orders:
             self.waiting.append((key, indices))
             if len(indices):
-                yield [(self._epoch, i) for i in indices.tolist()]
+                yield [self._epoch, *indices.tolist()]
 
     def without_indices(self) -> Iterator[tuple[K, None]]:
         """The next orders, as far as they ask for nothing."""
@@ -241,13 +259,12 @@ class _Taken(Generic[K]):
 class _Prepare:
     """First thing in a loader's process: die with the worker, then what the script asks for."""
 
-    def __init__(self, then: Callable[[int], None] | None) -> None:
-        self.then = then
+    def __init__(self, then: Callable[[int], None] | None, *, dies_with_thread: bool) -> None:
+        self.then, self._dies_with_thread = then, dies_with_thread
 
     def __call__(self, number: int) -> None:
-        # The handlers of the worker's orderly stop are inherited and mean nothing here.
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if self._dies_with_thread:  # others look for the worker every few seconds, as torch does
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if self.then is not None:
             self.then(number)
 

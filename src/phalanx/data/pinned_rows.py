@@ -13,11 +13,12 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from phalanx.data.prefetch import prefetch
+from phalanx.data.prefetch import FEW_THREADS, move, pinned, prefetch
 from phalanx.data.reader import TensorReader
+from phalanx.data.structure import tensors_in
 
+T = TypeVar("T")
 K = TypeVar("K")
-THREADS = 4
 IN_HAND = 3
 """Buffers beside those that wait: one is filled, one is copied, and one was just taken."""
 
@@ -25,29 +26,36 @@ IN_HAND = 3
 class Copies(Protocol):
     """The stream in which batches are copied."""
 
-    def copy(self, rows: list[Tensor]) -> tuple[list[Tensor], Any]:
-        """``rows`` on the device, and an event that comes when they are there."""
+    def copy(self, value: Any) -> tuple[Any, Any]:
+        """``value`` on the device, and an event that comes when it is there."""
 
-    def hand_over(self, rows: list[Tensor]) -> None:
-        """What computes from now on waits for them."""
+    def hand_over(self, value: Any, there: Any) -> None:
+        """What computes from now on waits until ``value`` is there."""
 
 
 class CudaCopies:
     def __init__(self, device: torch.device) -> None:
         self._device, self._stream = device, torch.cuda.Stream(device)
 
-    def copy(self, rows: list[Tensor]) -> tuple[list[Tensor], torch.cuda.Event]:
+    def copy(self, value: Any) -> tuple[Any, torch.cuda.Event]:
         there = torch.cuda.Event()
         with torch.cuda.stream(self._stream):
-            moved = [row.to(self._device, non_blocking=True) for row in rows]
+            moved = move(value, self._device, pin=True)
             there.record(self._stream)
         return moved, there
 
-    def hand_over(self, rows: list[Tensor]) -> None:
+    def hand_over(self, value: Any, there: torch.cuda.Event) -> None:
         computing = torch.cuda.current_stream(self._device)
-        computing.wait_stream(self._stream)
-        for row in rows:
-            row.record_stream(computing)  # the allocator keeps its memory until then
+        computing.wait_event(there)
+        for tensor in tensors_in(value):
+            tensor.record_stream(computing)  # the allocator keeps its memory until then
+
+
+def copied_ahead(items: Iterable[T], copies: Copies, ahead: int, threads: int) -> Iterator[T]:
+    """Each of ``items`` on the device, its copy begun early: made, and pinned, by a thread."""
+    for moved, there in prefetch(pinned(items), ahead, begin=copies.copy, threads=threads):
+        copies.hand_over(moved, there)
+        yield moved
 
 
 @dataclass
@@ -78,29 +86,20 @@ def batches_ahead(
     *,
     pin: bool = True,
 ) -> Iterator[tuple[K, Any]]:
-    """The batch of each (key, indices) on the device, its copy begun one batch early."""
+    """The batch of each (key, indices) on the device, its copy begun early."""
     buffers = [_Buffer() for _ in range(ahead + IN_HAND)]
 
     def filled() -> Iterator[tuple[K, _Buffer, list[Tensor]]]:
-        torch.set_num_threads(min(THREADS, torch.get_num_threads()))  # of this thread
         for turn, (key, indices) in enumerate(orders):
             buffer = buffers[turn % len(buffers)]
             rows = buffer.fill(reader.tensors, indices, pin) if len(indices) else []
             yield key, buffer, rows
 
-    waiting: tuple[K, list[Tensor]] | None = None
-    for key, buffer, rows in prefetch(filled(), ahead):
+    def begin(item: tuple[K, _Buffer, list[Tensor]]) -> tuple[K, list[Tensor], Any]:
+        key, buffer, rows = item
         moved, buffer.copied = copies.copy(rows)
-        if waiting is not None:
-            yield _handed_over(waiting, reader, copies)
-        waiting = key, moved
-    if waiting is not None:
-        yield _handed_over(waiting, reader, copies)
+        return key, moved, buffer.copied
 
-
-def _handed_over(
-    waiting: tuple[K, list[Tensor]], reader: TensorReader, copies: Copies
-) -> tuple[K, Any]:
-    key, rows = waiting
-    copies.hand_over(rows)
-    return key, reader.form(rows) if rows else None
+    for key, rows, there in prefetch(filled(), ahead, begin=begin, threads=FEW_THREADS):
+        copies.hand_over(rows, there)
+        yield key, reader.form(rows) if rows else None

@@ -4,47 +4,64 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 import torch
 
-from phalanx.data.structure import map_tensors, tensors_in
+from phalanx.data.structure import map_tensors
 
 T = TypeVar("T")
+FEW_THREADS = 4
+"""Of torch, that gather beside a training that drives a GPU."""
 _POLL_SECONDS = 0.05
 _JOIN_SECONDS = 2.0
 
 
-def prefetch(iterable: Iterable[T], depth: int = 2) -> Iterator[T]:
+def prefetch(
+    iterable: Iterable[T],
+    depth: int = 2,
+    *,
+    begin: Callable[[T], Any] | None = None,
+    threads: int | None = None,
+) -> Iterator[Any]:
     """The items of ``iterable``, at most ``depth`` of them made ahead by a thread.
 
-    An exception of ``iterable`` arrives here in its turn. Closing this generator ends the thread.
+    ``begin``: called here with each item, before the item ahead of it is used where both are there
+    by then; what it returns is yielded. ``threads``: of torch, at most, beside this one. An
+    exception of ``iterable`` arrives here in its turn. Closing this generator ends the thread.
     """
-    filler = _Filler(iterable, depth)
+    filler = _Filler(iterable, depth, threads)
     filler.thread.start()
     try:
-        yield from filler.items()
+        yield from filler.items(begin)
     finally:
         filler.stop()
 
 
 class _Filler(Generic[T]):
-    def __init__(self, iterable: Iterable[T], depth: int) -> None:
-        self._iterable = iterable
+    def __init__(self, iterable: Iterable[T], depth: int, threads: int | None) -> None:
+        self._iterable, self._threads = iterable, threads
         # (item,) is an item, an exception is the last word, None is the end.
         self._queue: queue.Queue[tuple[T] | BaseException | None] = queue.Queue(max(1, depth))
         self._stopping = threading.Event()
         self.thread = threading.Thread(target=self._fill, name="phalanx-prefetch", daemon=True)
 
-    def items(self) -> Iterator[T]:
+    def items(self, begin: Callable[[T], Any] | None) -> Iterator[Any]:
+        begun: deque[Any] = deque()
+        most = 1 if begin is None else 2
         while True:
+            while begun and (len(begun) == most or self._queue.empty()):
+                yield begun.popleft()
             entry = self._queue.get()
-            if entry is None:
-                return
-            if isinstance(entry, BaseException):
+            if isinstance(entry, tuple):
+                begun.append(entry[0] if begin is None else begin(entry[0]))
+                continue
+            yield from begun
+            if entry is not None:
                 raise entry
-            yield entry[0]
+            return
 
     def stop(self) -> None:
         self._stopping.set()
@@ -58,6 +75,8 @@ class _Filler(Generic[T]):
 
     def _fill(self) -> None:
         last: BaseException | None = None
+        if self._threads is not None:
+            torch.set_num_threads(min(self._threads, torch.get_num_threads()))  # of this thread
         try:
             iterator = iter(self._iterable)
             try:
@@ -108,44 +127,8 @@ def _pin(value: Any) -> Any:
     return map_tensors(value, lambda t: t.pin_memory() if t.device.type == "cpu" else t)
 
 
-def prefetch_to(device: torch.device | str, iterable: Iterable[T]) -> Iterator[T]:
-    """The items of ``iterable`` on ``device``; a GPU's are copied while it still computes."""
-    target = torch.device(device)
-    iterator = iter(iterable)
-    try:
-        if target.type == "cuda":
-            yield from _copied_ahead(target, iterator)
-        else:
-            for item in iterator:
-                yield move(item, target)
-    finally:
-        _close(iterator)
-
-
 def _close(iterator: Iterator[Any]) -> None:
     """End a generator now, not when it is collected."""
     close = getattr(iterator, "close", None)
     if close is not None:
         close()
-
-
-def _copied_ahead(device: torch.device, iterator: Iterator[T]) -> Iterator[T]:
-    copies = torch.cuda.Stream(device)
-    waiting: tuple[T] | None = None
-    for item in iterator:
-        with torch.cuda.stream(copies):
-            moved = move(item, device, pin=True)
-        if waiting is not None:
-            yield _handed_over(waiting, copies, device)
-        waiting = (moved,)
-    if waiting is not None:
-        yield _handed_over(waiting, copies, device)
-
-
-def _handed_over(waiting: tuple[T], copies: torch.cuda.Stream, device: torch.device) -> T:
-    """Makes the computing stream wait for the copy, and the allocator keep its memory."""
-    computing = torch.cuda.current_stream(device)
-    computing.wait_stream(copies)
-    for tensor in tensors_in(waiting[0]):
-        tensor.record_stream(computing)
-    return waiting[0]

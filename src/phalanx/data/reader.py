@@ -85,7 +85,7 @@ class TensorReader(Reader):
         options = options or LoaderOptions()
         self.tensors = tuple(t.detach().contiguous() for t in tensors)
         self.shuffle, self.batch = options.shuffle, options.batch
-        self.drop_last = options.drop_last
+        self.drop_last, self.pins = options.drop_last, options.pins
         self._seed, self._augment, self.form = seed, augment, form
         self._options = options
         self.note: str | None = None

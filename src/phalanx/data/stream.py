@@ -11,9 +11,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from phalanx.core.errors import InputError
+from phalanx.data.augment import hashed
 from phalanx.data.lazy import (
     LoaderOptions,
     generator_states,
@@ -100,7 +102,7 @@ class StreamedSamples(Reader):
     def _from_start(self, epoch: int) -> Iterator[Any]:
         """With random numbers of its own, which it goes on with from sample to sample."""
         with kept_generators():
-            seed_generators(0, self._seed, epoch)
+            seed_generators(int(hashed(np.zeros(1, np.uint64), self._seed, epoch)[0]))
             iterator = iter(self._stream())
             states = generator_states()
         while True:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from phalanx.data.augment import crop_and_flip
-from phalanx.data.pinned_rows import batches_ahead
+from phalanx.data.pinned_rows import batches_ahead, copied_ahead
 from phalanx.data.placement import fits, placed
 from phalanx.data.reader import TensorReader
 
@@ -20,19 +20,12 @@ GB = 1 << 30
 class LateCopies:
     """Like a GPU's stream: a copy happens when it is waited for, and not before."""
 
-    def __init__(self) -> None:
-        self.made: dict[int, LateEvent] = {}
+    def copy(self, value: list[Tensor]) -> tuple[list[Tensor], LateEvent]:
+        targets = [torch.full_like(row, -1) for row in value]
+        return targets, LateEvent(targets, value)
 
-    def copy(self, rows: list[Tensor]) -> tuple[list[Tensor], LateEvent]:
-        targets = [torch.full_like(row, -1) for row in rows]
-        event = LateEvent(targets, rows)
-        if targets:
-            self.made[id(targets[0])] = event
-        return targets, event
-
-    def hand_over(self, rows: list[Tensor]) -> None:
-        if rows:
-            self.made.pop(id(rows[0])).synchronize()
+    def hand_over(self, value: list[Tensor], there: LateEvent) -> None:
+        there.synchronize()
 
 
 class LateEvent:
@@ -78,6 +71,13 @@ def test_a_batch_keeps_its_values_after_later_ones_were_read() -> None:
         for _, batch in batches_ahead(reader, _orders(100, 5), LateCopies(), 2, pin=False)
     ]
     assert all(torch.equal(now, then) for now, then in batches)
+
+
+def test_what_another_reader_makes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: tensor)
+    items = [[torch.full((2,), float(n))] for n in range(7)]
+    found = [value[0].tolist() for value in copied_ahead(items, LateCopies(), 2, 1)]
+    assert found == [value[0].tolist() for value in items]
 
 
 def test_data_stay_where_they_are_for_a_cpu() -> None:

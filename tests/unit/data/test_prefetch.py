@@ -11,7 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.data.prefetch import move, prefetch, prefetch_to
+from phalanx.data.pinned_rows import CudaCopies, copied_ahead
+from phalanx.data.prefetch import move, prefetch
 
 
 def threads() -> list[threading.Thread]:
@@ -87,17 +88,45 @@ def test_a_source_that_cannot_be_iterated() -> None:
         list(prefetch(3))  # type: ignore[arg-type]
 
 
-def test_prefetch_to_the_cpu_passes_through() -> None:
-    x = torch.ones(2)
-    ((same, label),) = list(prefetch_to("cpu", [(x, "label")]))
-    assert same is x and label == "label"
+def test_what_begins_early() -> None:
+    """Where the next item is there, it begins before the one ahead of it is used."""
+    events: list[str] = []
+    goes_on, over = threading.Event(), threading.Event()
+
+    def source() -> Iterator[int]:
+        yield 0
+        assert goes_on.wait(10)
+        yield from (1, 2)
+        over.set()
+
+    def begin(number: int) -> str:
+        events.append(f"begin {number}")
+        return f"begun {number}"
+
+    items = prefetch(source(), depth=3, begin=begin)
+    assert next(items) == "begun 0"  # which waits for no other
+    goes_on.set()
+    assert over.wait(10)
+    for item in items:
+        events.append(f"use {item[-1]}")
+    assert events == ["begin 0", "begin 1", "begin 2", "use 1", "use 2"]
 
 
-def test_prefetch_to_closes_its_source() -> None:
-    items = prefetch_to("cpu", prefetch(iter(range(10**9))))
-    next(items)
-    items.close()  # type: ignore[attr-defined]
-    assert not threads()
+def test_what_has_begun_comes_before_an_exception() -> None:
+    def source() -> Iterator[int]:
+        yield from range(3)
+        raise ValueError("broken sample")
+
+    items = prefetch(source(), depth=5, begin=lambda number: number)
+    assert [next(items) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ValueError, match="broken sample"):
+        next(items)
+
+
+def test_threads_of_torch_are_limited_beside_the_training_alone() -> None:
+    before = torch.get_num_threads()
+    assert list(prefetch((torch.get_num_threads() for _ in range(1)), threads=1)) == [1]
+    assert torch.get_num_threads() == before
 
 
 def test_move_reaches_into_structures() -> None:
@@ -110,10 +139,10 @@ def test_move_reaches_into_structures() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_prefetch_to_a_gpu_delivers_every_item_whole() -> None:
+def test_a_gpu_is_given_every_item_whole() -> None:
     batches = [(torch.full((64, 1000), float(n)), torch.tensor([n])) for n in range(20)]
     seen = []
-    for x, n in prefetch_to("cuda:0", prefetch(batches)):
+    for x, n in copied_ahead(batches, CudaCopies(torch.device("cuda:0")), 2, 1):
         assert x.is_cuda and bool((x == float(n)).all())
         seen.append(int(n))
     assert seen == list(range(20))

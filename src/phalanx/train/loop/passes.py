@@ -11,7 +11,7 @@ from torch import Tensor
 
 from phalanx.core.errors import InputError
 from phalanx.core.settings import RunSettings
-from phalanx.data.prefetch import move, pinned, prefetch, prefetch_to
+from phalanx.data.prefetch import FEW_THREADS, move, pinned, prefetch
 from phalanx.data.reader import Reader, TensorReader, order
 from phalanx.data.structure import map_tensors, sent
 from phalanx.rules.ledger import Lease
@@ -134,16 +134,24 @@ def loaded(
     if there and plain:  # the whole order goes there once, instead of batch by batch
         current = replace(current, order=sent(cast("Tensor", current.order), device))
     orders = ((lease, current.indices(lease)) for lease in found)
-    if tensors is not None and plain and cuda and ahead and tensors.is_on(HOST):
-        from phalanx.data.pinned_rows import CudaCopies, batches_ahead
+    threaded = ahead > 0 and reader.background and not there
+    threads = 1 if tensors is None else FEW_THREADS  # processes that read have the others
+    if threaded and cuda:
+        from phalanx.data.pinned_rows import CudaCopies, batches_ahead, copied_ahead
 
-        ready = batches_ahead(tensors, orders, CudaCopies(device), ahead)
+        copies = CudaCopies(device)
+        if tensors is not None and plain and tensors.is_on(HOST):
+            ready = batches_ahead(tensors, orders, copies, ahead)
+        else:
+            ready = copied_ahead(reader.stream(orders, current.epoch), copies, ahead, threads)
     else:
         ready = reader.stream(orders, current.epoch)
-        if ahead and reader.background and not there and (cuda or not plain):
-            ready = prefetch(pinned(ready) if cuda else ready, ahead)
-        if cuda and not there:  # without reading ahead no lease is taken ahead either
-            ready = prefetch_to(device, ready) if ahead else (move(item, device) for item in ready)
+        if getattr(reader, "pins", False):
+            ready = prefetch(pinned(ready), ahead, threads=threads) if threaded else pinned(ready)
+        elif threaded and not plain:
+            ready = prefetch(ready, ahead)
+        if cuda and not there:
+            ready = (move(item, device, pin=True) for item in ready)
     for lease, batch in ready:
         yield lease, formatted(batch, channels_last)
 
