@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import ranks
 import torch
 from devices import AWAY
+from early_counts import count_early
 from torch import nn
 from training import CLASSES, FEATURES, Training, made_data
 
@@ -39,7 +39,7 @@ def deep_model() -> nn.Module:
 
 
 @pytest.fixture(params=["host", "device"])
-def told(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+def counts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often something went before it was offered, and how often it went in vain; from memory
     of the host, and as from a device: through copies, by several connections."""
     if request.param == "device":
@@ -49,20 +49,7 @@ def told(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cou
     monkeypatch.setattr(ahead, "WORTHWHILE", 0)
     monkeypatch.setattr(early_gradients, "LEAST", 1)
     monkeypatch.setattr(ranks, "places", lambda: None)
-    found: Counter[str] = Counter()
-    ready, discard = kind.ready, kind.discard
-
-    def counted(self: Any, low: int) -> None:
-        found["early"] += low > 0
-        ready(self, low)
-
-    def counted_discard(self: Any) -> None:
-        found["in vain"] += 1
-        discard(self)
-
-    monkeypatch.setattr(kind, "ready", counted)
-    monkeypatch.setattr(kind, "discard", counted_discard)
-    return found
+    return count_early(kind, monkeypatch)
 
 
 class Meddling(Training):
@@ -99,15 +86,15 @@ def _compared(
 
 @pytest.mark.parametrize(("workers", "hosts"), SEVERAL)
 def test_a_step_begins_in_the_backward_pass(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Counter[str], workers: int, hosts: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts: Counter[str], workers: int, hosts: int
 ) -> None:
     def make(name: str) -> Training:
         return Training(tmp_path / name, "allreduce", workers, model=deep_model)
 
     found = _compared(monkeypatch, make, hosts)
     assert found.counts() == found.once()
-    assert told["early"] > (10 if workers == hosts else 0)
-    assert not told["in vain"]
+    assert counts["early"] > (10 if workers == hosts else 0)
+    assert not counts["in vain"]
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -115,7 +102,7 @@ def test_a_step_begins_in_the_backward_pass(
 def test_gradients_of_scaled_losses_leave_as_the_step_wants_them(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    told: Counter[str],
+    counts: Counter[str],
     workers: int,
     hosts: int,
     accumulate: int,
@@ -129,19 +116,19 @@ def test_gradients_of_scaled_losses_leave_as_the_step_wants_them(
 
     _compared(monkeypatch, make, hosts)
     if accumulate == 1:
-        assert told["early"] > (10 if workers == hosts else 0)
-        assert not told["in vain"]
+        assert counts["early"] > (10 if workers == hosts else 0)
+        assert not counts["in vain"]
 
 
 @pytest.mark.parametrize(("workers", "hosts"), SEVERAL)
 def test_accumulated_gradients_are_all_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Counter[str], workers: int, hosts: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts: Counter[str], workers: int, hosts: int
 ) -> None:
     def make(name: str) -> Training:
         return Training(tmp_path / name, "allreduce", workers, model=deep_model, accumulate=2)
 
     _compared(monkeypatch, make, hosts)
-    assert told["in vain"] == hosts, "once on each host; then nobody goes ahead for a while"
+    assert counts["in vain"] == hosts, "once on each host; then nobody goes ahead for a while"
 
 
 def halve(model: nn.Module, step: int) -> None:
@@ -167,7 +154,7 @@ def replace(model: nn.Module, step: int) -> None:
 def test_what_a_script_does_to_its_gradients_counts(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    told: Counter[str],
+    counts: Counter[str],
     meddle: Callable[[nn.Module, int], None],
     workers: int,
 ) -> None:
@@ -179,8 +166,8 @@ def test_what_a_script_does_to_its_gradients_counts(
         return training
 
     _compared(monkeypatch, make, 2)
-    assert told["in vain"] > 0
-    assert told["early"] > 0
+    assert counts["in vain"] > 0
+    assert counts["early"] > 0
 
 
 def halve_unseen(model: nn.Module, step: int) -> None:
@@ -192,7 +179,7 @@ def halve_unseen(model: nn.Module, step: int) -> None:
 
 @pytest.mark.parametrize("only", [0, 1, 3])
 def test_what_one_worker_does_to_its_gradients_counts_for_its_host(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Counter[str], only: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts: Counter[str], only: int
 ) -> None:
     """The first of a host adds up, and has to take back what another one changes."""
     monkeypatch.setattr(early_gradients, "REST", 1)
@@ -203,7 +190,7 @@ def test_what_one_worker_does_to_its_gradients_counts_for_its_host(
         return training
 
     _compared(monkeypatch, make, 2)
-    assert told["in vain"] > 0
+    assert counts["in vain"] > 0
 
 
 class Across(Training):
@@ -220,7 +207,7 @@ class Across(Training):
 
 
 def test_what_an_idle_worker_offered_and_nobody_took(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Counter[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts: Counter[str]
 ) -> None:
     """Of three workers on two hosts the last one goes ahead, is idle, and goes on."""
 
@@ -228,8 +215,8 @@ def test_what_an_idle_worker_offered_and_nobody_took(
         return Across(tmp_path / name, "allreduce", 3, model=deep_model, epochs=3)
 
     _compared(monkeypatch, make, 2)
-    assert told["early"] > 0
-    assert told["in vain"] > 0
+    assert counts["early"] > 0
+    assert counts["in vain"] > 0
 
 
 class Freezing(Training):
@@ -247,18 +234,18 @@ class Freezing(Training):
 
 @pytest.mark.filterwarnings("ignore:Using backward:UserWarning")
 def test_a_frozen_layer_and_kept_graphs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Counter[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts: Counter[str]
 ) -> None:
     def make(name: str) -> Training:
         spec = "allreduce@0.3/bsp@0.4/allreduce"
         return Freezing(tmp_path / name, spec, 2, model=deep_model, epochs=3)
 
     _compared(monkeypatch, make, 2)
-    assert told["early"] > 0
+    assert counts["early"] > 0
 
 
 def test_a_switch_and_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Counter[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts: Counter[str]
 ) -> None:
     monkeypatch.setattr(ranks, "HOSTS", 2)
     spec = "allreduce@0.3/async@0.6/allreduce"
@@ -266,7 +253,7 @@ def test_a_switch_and_back(
     assert found.counts() == found.once()
     states = [found.state(rank) for rank in range(2)]
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
-    assert told["early"] > 0
+    assert counts["early"] > 0
     hooks = [p._post_accumulate_grad_hooks for p in found.models[0].parameters()]
     assert not any(hooks), "the model is the script's own again"
 

@@ -13,6 +13,7 @@ import pytest
 import ranks
 import torch
 from devices import AWAY
+from early_counts import count_early
 from test_going_ahead import Across, Meddling, deep_model, halve_unseen
 from torch import nn
 from training import Training
@@ -34,25 +35,12 @@ SEVERAL = [(2, 2), (3, 3), (4, 3)]
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often something went before it was offered, and how often it went in vain."""
     monkeypatch.setattr(early_gradients, "LEAST", 1)
     monkeypatch.setattr(early_gradients, "REST", 1)
     monkeypatch.setattr(ranks, "places", lambda: None)
-    found: Counter[str] = Counter()
-    ready, discard = EncodedSum.ready, EncodedSum.discard
-
-    def counted(self: Any, low: int) -> None:
-        found["early"] += low > 0
-        ready(self, low)
-
-    def counted_discard(self: Any) -> None:
-        found["in vain"] += 1
-        discard(self)
-
-    monkeypatch.setattr(EncodedSum, "ready", counted)
-    monkeypatch.setattr(EncodedSum, "discard", counted_discard)
-    return found
+    return count_early(EncodedSum, monkeypatch)
 
 
 def _same_bits(
@@ -74,7 +62,7 @@ def _same_bits(
 def test_a_step_begins_in_the_backward_pass(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    told: Counter[str],
+    counts: Counter[str],
     codec: str,
     workers: int,
     hosts: int,
@@ -87,14 +75,14 @@ def test_a_step_begins_in_the_backward_pass(
 
     found = _same_bits(monkeypatch, make, hosts)
     assert found.counts() == found.once()
-    assert told["early"] > (10 if workers == hosts else 0)
-    assert not told["in vain"]
+    assert counts["early"] > (10 if workers == hosts else 0)
+    assert not counts["in vain"]
 
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("workers", [2, 4])
 def test_as_from_a_device(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Counter[str], codec: str, workers: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts: Counter[str], codec: str, workers: int
 ) -> None:
     monkeypatch.setattr(Staging, "away", True)
 
@@ -102,7 +90,7 @@ def test_as_from_a_device(
         return Training(tmp_path / name, f"allreduce+{codec}", workers, model=deep_model)
 
     _same_bits(monkeypatch, make, 2)
-    assert told["early"] > 0
+    assert counts["early"] > 0
 
 
 @pytest.mark.parametrize("codec", ["fp16", "int8:block=8"])
@@ -110,7 +98,7 @@ def test_as_from_a_device(
 def test_what_went_in_vain_leaves_no_trace(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    told: Counter[str],
+    counts: Counter[str],
     codec: str,
     only: int | None,
 ) -> None:
@@ -121,12 +109,12 @@ def test_what_went_in_vain_leaves_no_trace(
         return training
 
     _same_bits(monkeypatch, make, 2)
-    assert told["in vain"] > 0
-    assert told["early"] > 0
+    assert counts["in vain"] > 0
+    assert counts["early"] > 0
 
 
 def test_chance_moves_on_once_in_a_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Counter[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts: Counter[str]
 ) -> None:
     """Neither with what goes early, nor with what is thrown away."""
     states: dict[str, list[bytes]] = {}
@@ -156,14 +144,14 @@ def test_chance_moves_on_once_in_a_step(
     monkeypatch.setattr(Int8, "advance", advanced)
     monkeypatch.setattr(Int8, "encode", encoded)
     _same_bits(monkeypatch, make, 2)
-    assert told["in vain"] > 0
+    assert counts["in vain"] > 0
     assert sorted(states["early"]) == sorted(states["late"])
     assert len(set(states["early"])) == 2 * 8, "two hosts, two passes of four steps"
 
 
 @pytest.mark.parametrize("codec", ["fp16", "int4:block=6"])
 def test_a_worker_that_is_idle_gives_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Counter[str], codec: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts: Counter[str], codec: str
 ) -> None:
     """Of three workers on two hosts the last one goes ahead, is idle, and goes on."""
 
@@ -171,7 +159,7 @@ def test_a_worker_that_is_idle_gives_nothing(
         return Across(tmp_path / name, f"allreduce+{codec}", 3, model=deep_model, epochs=3)
 
     _same_bits(monkeypatch, make, 2)
-    assert told["early"] > 0
+    assert counts["early"] > 0
 
 
 def spoil(model: nn.Module, step: int) -> None:
@@ -183,7 +171,7 @@ def spoil(model: nn.Module, step: int) -> None:
 
 @pytest.mark.parametrize("codec", ["fp16", "int8:block=8"])
 def test_a_step_that_is_not_finite_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Counter[str], codec: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts: Counter[str], codec: str
 ) -> None:
     def make(name: str) -> Training:
         training = Meddling(tmp_path / name, f"allreduce+{codec}", 2, model=deep_model)
@@ -192,15 +180,15 @@ def test_a_step_that_is_not_finite_is_left_out(
 
     found = _same_bits(monkeypatch, make, 2)
     assert all(bool(value.isfinite().all()) for value in found.state().values())
-    assert told["early"] > 0
+    assert counts["early"] > 0
 
 
 @pytest.mark.parametrize("codec", ["topk:ratio=0.2", "threshold", "powersgd:rank=1"])
 def test_what_needs_the_whole_goes_with_the_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Counter[str], codec: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts: Counter[str], codec: str
 ) -> None:
     def make(name: str) -> Training:
         return Training(tmp_path / name, f"allreduce+{codec}", 2, model=deep_model)
 
     _same_bits(monkeypatch, make, 2)
-    assert not told
+    assert not counts

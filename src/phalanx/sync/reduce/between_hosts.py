@@ -25,8 +25,8 @@ from phalanx.sync.strategies.strategy import StrategyContext
 if TYPE_CHECKING:
     from phalanx.sync.collective.algorithms.ahead import EarlySum
 
-NOT_FINITE = -1
-"""Instead of a host's messages: a codec may hide it, and would remember it."""
+NO_MESSAGES = -1
+"""Of a host whose gradients are not finite: a codec may hide that, and would remember it."""
 
 
 class Summing:
@@ -103,7 +103,7 @@ class Summing:
         if not self._decoders or not coded:
             return self._collective.all_reduce(self._sums)
         if not are_finite(self._sums):
-            return self._add_up([], [NOT_FINITE])
+            return self._add_up([], [NO_MESSAGES])
         payloads = self.sender.encode() if self._has_something() else []
         messages = [payload.tensors for payload in payloads]
         return self._add_up(messages, [len(tensors) for tensors in messages])
@@ -126,7 +126,7 @@ class Summing:
 
     def _add(self, tensors: Iterator[Tensor], counts: list[int]) -> None:
         """One host's messages, one per layout; none at all if it had nothing to give."""
-        if counts == [NOT_FINITE]:
+        if counts == [NO_MESSAGES]:
             torch._foreach_add_(self._sums, torch.nan)
             return
         for i, count in enumerate(counts):

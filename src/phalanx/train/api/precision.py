@@ -96,9 +96,9 @@ def _time(trial: Trial, name: str, rounds: int = 3) -> float:
 def agree(environment: Environment, trial: Trial | None) -> tuple[str, str | None]:
     """The first worker decides: all must compute alike. Collective."""
     device, arena = environment.device, environment.arena
-    alone = arena is None or environment.rank == 0  # trials of all would disturb each other
+    decides = arena is None or environment.rank == 0  # trials of all would disturb each other
     asked = environment.settings.precision
-    chosen, note = choose(asked, device, trial) if alone else ("float32", None)
+    chosen, note = choose(asked, device, trial) if decides else ("float32", None)
     able = supports_tf32(device)
     if arena is not None:
         cells = arena.region("precision", 1 + environment.workers, torch.int64)

@@ -1,4 +1,4 @@
-"""``torch.amp.GradScaler`` in a script's own loop.
+"""``torch.amp.GradScaler``: in a script's own loop, and as the loss scale of ``float16``.
 
 ``scaler.step(optimizer)`` checks this worker's gradients alone, and would then step alone. For an
 optimizer that joined it becomes a step of all: gradients are unscaled before they are exchanged,

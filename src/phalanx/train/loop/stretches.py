@@ -65,7 +65,7 @@ class WorkerParts:
     seeds: CommonSeed
     precision: str
     rounding: ExitStack
-    """What puts back at the end how the process rounds products."""
+    """Puts TF32 back as the script had it, at the end."""
     readers: CheckedReaders
 
     @property
