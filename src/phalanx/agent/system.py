@@ -80,8 +80,8 @@ def signal_group(group: int, number: int) -> None:
 
 
 def signal_worker(pid: int, number: int) -> None:
-    """A request to end is for the worker alone, which still needs the processes that read for it:
-    they end with it."""
+    """A request to end is for the worker alone, which still needs the processes that read for it.
+    What it started is killed with its group when it has ended."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         (os.kill if number == signal.SIGTERM else os.killpg)(pid, number)
 

@@ -1,61 +1,67 @@
-"""The processes of a script's ``DataLoader`` with ``persistent_workers``."""
+"""The processes of a script's ``DataLoader`` with ``persistent_workers``, from pass to pass."""
 
 from __future__ import annotations
 
 import os
 import threading
-import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from torch.utils.data import DataLoader
 
-Keys = list[int]
-"""Of the samples of a batch."""
-
-
-def kept_of(loader: DataLoader[Any]) -> KeptProcesses:
-    """Those that read for ``loader``; they end with it."""
-    return _kept.setdefault(loader, KeptProcesses())
-
 
 class KeptProcesses:
-    """They go on from pass to pass."""
+    """Of one ``DataLoader`` of the script, to which they belong: they end with it."""
+
+    @staticmethod
+    def of(loader: DataLoader[Any]) -> KeptProcesses:
+        found: KeptProcesses = vars(loader).setdefault("_phalanx_processes", KeptProcesses())
+        return found
 
     def __init__(self) -> None:
-        self._loader: DataLoader[Any] | None = None
-        self._batches, self._owner = _Batches(), (0, 0)
-        self._in_use = threading.Lock()
+        # By the process that started them: what it forks must leave them alone.
+        self._kept: defaultdict[int, _Kept] = defaultdict(_Kept)
+
+    def __reduce__(self) -> tuple[type[KeptProcesses], tuple[()]]:
+        return KeptProcesses, ()  # a copy of the loader starts its own
 
     def read(
-        self, batches: Iterable[Keys], make: Callable[..., DataLoader[Any]], seed: int
+        self, batches: Iterable[list[int]], make: Callable[..., DataLoader[Any]], seed: int
     ) -> Iterator[Any]:
-        """What ``make`` makes reads ``batches``. While a pass is under way, another has processes
-        of its own."""
-        if not self._in_use.acquire(blocking=False):
+        """What ``make`` makes reads ``batches``. While a pass is under way, another one has
+        processes of its own."""
+        kept = self._kept[os.getpid()]
+        if not kept.in_use.acquire(blocking=False):
             yield from make(batches)
             return
         try:
-            if self._loader is None or self._owner != (os.getpid(), seed):
-                self._batches, self._owner = _Batches(), (os.getpid(), seed)
-                self._loader = make(self._batches, keep=True)
-            self._batches.current = batches
-            yield from self._loader
-        except Exception:
-            self._loader = None  # it may not be able to go on
+            if kept.loader is None or kept.seed != seed:
+                kept.batches, kept.seed = _Batches(), seed
+                kept.loader = make(kept.batches, keep=True)
+            kept.batches.current = batches
+            yield from kept.loader
+        except GeneratorExit:
+            raise
+        except BaseException:
+            kept.loader = None  # it may not be able to go on
             raise
         finally:
-            self._batches.current = ()
-            self._in_use.release()
+            kept.batches.current = ()
+            kept.in_use.release()
 
 
 class _Batches:
     """Those of the pass under way."""
 
-    current: Iterable[Keys] = ()
+    current: Iterable[list[int]] = ()
 
-    def __iter__(self) -> Iterator[Keys]:
+    def __iter__(self) -> Iterator[list[int]]:
         return iter(self.current)
 
 
-_kept: weakref.WeakKeyDictionary[DataLoader[Any], KeptProcesses] = weakref.WeakKeyDictionary()
+class _Kept:
+    def __init__(self) -> None:
+        self.loader: DataLoader[Any] | None = None
+        self.batches, self.seed = _Batches(), 0
+        self.in_use = threading.Lock()

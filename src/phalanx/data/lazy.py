@@ -53,7 +53,7 @@ class LoaderOptions:
     context: Any = None
     prepare_process: Callable[[int], None] | None = None
     kept: KeptProcesses | None = None
-    """With ``persistent_workers``."""
+    """The processes of a loader with ``persistent_workers``."""
     pins: bool = False
     """Whether it yields batches in memory that a GPU reads directly."""
 
@@ -81,9 +81,9 @@ def options_of(loader: DataLoader[Any]) -> LoaderOptions:
     """How ``loader`` puts batches together; which samples are in them is left open."""
     kept = None
     if loader.persistent_workers:
-        from phalanx.data.kept_processes import kept_of
+        from phalanx.data.kept_processes import KeptProcesses
 
-        kept = kept_of(loader)
+        kept = KeptProcesses.of(loader)
     return LoaderOptions(
         batch=loader.batch_size,
         collate=loader.collate_fn,
@@ -263,7 +263,9 @@ class _Prepare:
         self.then, self._dies_with_thread = then, dies_with_thread
 
     def __call__(self, number: int) -> None:
-        if self._dies_with_thread:  # others look for the worker every few seconds, as torch does
+        # Kept processes outlive the thread that started them: torch's own check ends them within
+        # seconds of the worker's end.
+        if self._dies_with_thread:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if self.then is not None:
             self.then(number)

@@ -6,6 +6,7 @@ pinned is copied by the host itself. So a few threads gather into pinned buffers
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from phalanx.data.prefetch import FEW_THREADS, move, pinned, prefetch
 from phalanx.data.reader import TensorReader
-from phalanx.data.structure import tensors_in
+from phalanx.data.structure import map_tensors, tensors_in
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -29,33 +30,45 @@ class Copies(Protocol):
     def copy(self, value: Any) -> tuple[Any, Any]:
         """``value`` on the device, and an event that comes when it is there."""
 
-    def hand_over(self, value: Any, there: Any) -> None:
-        """What computes from now on waits until ``value`` is there."""
+    def hand_over(self, value: Any, there: Any) -> Any:
+        """``value``; what computes from now on waits until it is there."""
 
 
 class CudaCopies:
     def __init__(self, device: torch.device) -> None:
-        self._device, self._stream = device, torch.cuda.Stream(device)
+        self._device, self._stream = device, _copying_stream(device)
 
     def copy(self, value: Any) -> tuple[Any, torch.cuda.Event]:
         there = torch.cuda.Event()
         with torch.cuda.stream(self._stream):
-            moved = move(value, self._device, pin=True)
+            moved = map_tensors(value, lambda t: t.to(self._device, non_blocking=True))
             there.record(self._stream)
         return moved, there
 
-    def hand_over(self, value: Any, there: torch.cuda.Event) -> None:
+    def hand_over(self, value: Any, there: torch.cuda.Event) -> Any:
         computing = torch.cuda.current_stream(self._device)
         computing.wait_event(there)
         for tensor in tensors_in(value):
-            tensor.record_stream(computing)  # the allocator keeps its memory until then
+            if tensor.is_cuda:  # the allocator keeps its memory until then
+                tensor.record_stream(computing)
+        return move(value, self._device)  # objects that move themselves do so in this stream
+
+
+@functools.cache
+def _copying_stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all passes: each stream has memory of its own."""
+    return torch.cuda.Stream(device)
 
 
 def copied_ahead(items: Iterable[T], copies: Copies, ahead: int, threads: int) -> Iterator[T]:
-    """Each of ``items`` on the device, its copy begun early: made, and pinned, by a thread."""
-    for moved, there in prefetch(pinned(items), ahead, begin=copies.copy, threads=threads):
-        copies.hand_over(moved, there)
-        yield moved
+    """Each of ``items`` on the device, its copy begun early: they are made and pinned by a thread,
+    unless none of them is wanted ``ahead``."""
+    if ahead:
+        begun = prefetch(pinned(items), ahead, begin=copies.copy, threads=threads)
+    else:
+        begun = map(copies.copy, pinned(items))
+    for moved, there in begun:
+        yield copies.hand_over(moved, there)
 
 
 @dataclass
@@ -100,6 +113,6 @@ def batches_ahead(
         moved, buffer.copied = copies.copy(rows)
         return key, moved, buffer.copied
 
-    for key, rows, there in prefetch(filled(), ahead, begin=begin, threads=FEW_THREADS):
-        copies.hand_over(rows, there)
+    for key, moved, there in prefetch(filled(), ahead, begin=begin, threads=FEW_THREADS):
+        rows = copies.hand_over(moved, there)
         yield key, reader.form(rows) if rows else None

@@ -14,7 +14,7 @@ from phalanx.data.structure import map_tensors
 
 T = TypeVar("T")
 FEW_THREADS = 4
-"""Of torch, that gather beside a training that drives a GPU."""
+"""How many torch uses to gather batches beside a training that drives a GPU."""
 _POLL_SECONDS = 0.05
 _JOIN_SECONDS = 2.0
 
@@ -28,12 +28,13 @@ def prefetch(
 ) -> Iterator[Any]:
     """The items of ``iterable``, at most ``depth`` of them made ahead by a thread.
 
-    ``begin``: called here with each item, before the item ahead of it is used where both are there
-    by then; what it returns is yielded. ``threads``: of torch, at most, beside this one. An
-    exception of ``iterable`` arrives here in its turn. Closing this generator ends the thread.
+    ``begin``: called with each item in the thread that takes them, for an item that is ready also
+    before the one ahead of it is yielded; what it returns is yielded in the item's place.
+    ``threads``: how many torch may use, at most, where items are made. An exception of ``iterable``
+    arrives here in its turn. Closing this generator ends the thread.
     """
     filler = _Filler(iterable, depth, threads)
-    filler.thread.start()
+    filler.start()
     try:
         yield from filler.items(begin)
     finally:
@@ -42,11 +43,18 @@ def prefetch(
 
 class _Filler(Generic[T]):
     def __init__(self, iterable: Iterable[T], depth: int, threads: int | None) -> None:
-        self._iterable, self._threads = iterable, threads
+        self._iterable, self._own_threads = iterable, torch.get_num_threads()
+        self._threads = min(threads or self._own_threads, self._own_threads)
         # (item,) is an item, an exception is the last word, None is the end.
         self._queue: queue.Queue[tuple[T] | BaseException | None] = queue.Queue(max(1, depth))
-        self._stopping = threading.Event()
+        self._begun, self._stopping = threading.Event(), threading.Event()
         self.thread = threading.Thread(target=self._fill, name="phalanx-prefetch", daemon=True)
+
+    def start(self) -> None:
+        self.thread.start()
+        # The number of threads is that of each thread, and of those that begin after it was set.
+        self._begun.wait()
+        torch.set_num_threads(self._own_threads)
 
     def items(self, begin: Callable[[T], Any] | None) -> Iterator[Any]:
         begun: deque[Any] = deque()
@@ -75,8 +83,8 @@ class _Filler(Generic[T]):
 
     def _fill(self) -> None:
         last: BaseException | None = None
-        if self._threads is not None:
-            torch.set_num_threads(min(self._threads, torch.get_num_threads()))  # of this thread
+        torch.set_num_threads(self._threads)
+        self._begun.set()
         try:
             iterator = iter(self._iterable)
             try:
@@ -102,12 +110,11 @@ class _Filler(Generic[T]):
         return False
 
 
-def move(value: Any, device: torch.device, *, pin: bool = False) -> Any:
+def move(value: Any, device: torch.device) -> Any:
     """``value`` with every tensor in it on ``device``; whatever holds them keeps its type."""
-    source = _pin(value) if pin else value
     return map_tensors(
-        source,
-        lambda tensor: tensor.to(device, non_blocking=pin),
+        value,
+        lambda tensor: tensor.to(device),
         lambda other: other.to(device) if callable(getattr(other, "to", None)) else other,
     )
 
@@ -124,7 +131,11 @@ def pinned(iterable: Iterable[T]) -> Iterator[T]:
 
 
 def _pin(value: Any) -> Any:
-    return map_tensors(value, lambda t: t.pin_memory() if t.device.type == "cpu" else t)
+    return map_tensors(
+        value,
+        lambda tensor: tensor.pin_memory() if tensor.device.type == "cpu" else tensor,
+        lambda other: other.pin_memory() if callable(getattr(other, "pin_memory", None)) else other,
+    )
 
 
 def _close(iterator: Iterator[Any]) -> None:

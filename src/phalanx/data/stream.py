@@ -37,6 +37,7 @@ class StreamedSamples(Reader):
     def __init__(self, stream: Stream, length: int | None, seed: int, options: LoaderOptions):
         self._stream, self._seed, self._collate = stream, seed, options.collate
         self.batch, self.drop_last = options.batch, options.drop_last
+        self.pins = options.pins
         self._epoch, self._next = -1, 0
         self._iterator: Iterator[Any] = iter(())
         self._says_length, self._more = length is not None, False

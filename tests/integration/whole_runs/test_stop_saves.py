@@ -48,7 +48,8 @@ def _stopped(folder: Path, text: str, *words: str, workers: int, data: str = "(x
 @pytest.mark.parametrize(
     ("workers", "strategy", "data"),
     [
-        pytest.param(1, "allreduce", "(x,)", marks=pytest.mark.slow, id="tensors"),
+        pytest.param(1, "allreduce", "(x,)", marks=pytest.mark.slow, id="alone"),
+        pytest.param(2, "async", "(x,)", id="tensors"),
         pytest.param(2, "async", PROCESSES, id="processes"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import multiprocessing
 import os
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from phalanx.data.kept_processes import KeptProcesses
 from phalanx.data.prefetch import prefetch
 from phalanx.data.reader import as_reader
 
@@ -84,6 +86,37 @@ def test_two_passes_at_a_time() -> None:
     assert torch.equal(first, _read(loader, 0)[0]) and torch.equal(second, _read(loader, 1)[0])
 
 
+def test_a_process_that_is_forked_leaves_them_alone() -> None:
+    loader = _loader(Drawn())
+    whole, makers = _read(loader, 0)
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+    child = context.Process(target=_answer, args=(loader, answers))
+    child.start()
+    found, others = answers.get()
+    child.join(10)
+    assert torch.equal(torch.tensor(found), whole) and not makers & others
+    assert _read(loader, 0)[1] == makers
+
+
+def _answer(loader: DataLoader[Any], answers: Any) -> None:
+    numbers, makers = _read(loader, 0)
+    answers.put((numbers.tolist(), makers))
+    os._exit(0)
+
+
+class Owner:
+    """As trainers are: the loader knows it, and it knows the loader."""
+
+    def __init__(self) -> None:
+        self.loader = DataLoader(
+            Drawn(), 2, num_workers=1, persistent_workers=True, collate_fn=self.collate
+        )
+
+    def collate(self, samples: list[Any]) -> list[Tensor]:
+        return [torch.tensor(part) for part in zip(*samples, strict=True)]
+
+
 def test_another_seed() -> None:
     loader = _loader(Drawn())
     assert not torch.equal(_read(loader, 0)[0], _read(loader, 0, seed=4)[0])
@@ -105,3 +138,19 @@ def test_processes_end_with_the_loader() -> None:
     del loader
     gc.collect()
     assert not makers & {child.pid for child in multiprocessing.active_children()}
+
+
+def test_processes_end_with_an_owner_of_the_loader() -> None:
+    owner = Owner()
+    _, makers = _read(owner.loader, 0)
+    assert makers <= {child.pid for child in multiprocessing.active_children()}
+    del owner
+    gc.collect()
+    assert not makers & {child.pid for child in multiprocessing.active_children()}
+
+
+def test_a_copy_of_a_loader_has_its_own() -> None:
+    loader = _loader(Drawn())
+    _read(loader, 0)
+    copied = KeptProcesses.of(copy.deepcopy(loader))
+    assert copied is not KeptProcesses.of(loader) and not copied._kept

@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from collections import namedtuple
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.utils.rnn import pack_sequence
 
 from phalanx.data.pinned_rows import CudaCopies, copied_ahead
 from phalanx.data.prefetch import move, prefetch
@@ -124,9 +127,17 @@ def test_what_has_begun_comes_before_an_exception() -> None:
 
 
 def test_threads_of_torch_are_limited_beside_the_training_alone() -> None:
+    def threads_there(threads: int | None) -> int:
+        (found,) = prefetch((torch.get_num_threads() for _ in range(1)), threads=threads)
+        assert torch.get_num_threads() == 3
+        return found
+
     before = torch.get_num_threads()
-    assert list(prefetch((torch.get_num_threads() for _ in range(1)), threads=1)) == [1]
-    assert torch.get_num_threads() == before
+    torch.set_num_threads(3)
+    try:
+        assert [threads_there(asked) for asked in (1, 2, 5, None)] == [1, 2, 3, 3]
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_move_reaches_into_structures() -> None:
@@ -137,12 +148,27 @@ def test_move_reaches_into_structures() -> None:
     assert isinstance(moved["b"], pair) and moved["b"].y[0].is_meta
 
 
+class Movable:
+    """A batch of a class of one's own."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.x = x
+
+    def to(self, device: torch.device) -> Movable:
+        return Movable(self.x.to(device))
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_gpu_is_given_every_item_whole() -> None:
-    batches = [(torch.full((64, 1000), float(n)), torch.tensor([n])) for n in range(20)]
-    seen = []
-    for x, n in copied_ahead(batches, CudaCopies(torch.device("cuda:0")), 2, 1):
-        assert x.is_cuda and bool((x == float(n)).all())
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_a_gpu_is_given_every_item_whole(ahead: int) -> None:
+    def batch(number: int) -> tuple[Any, ...]:
+        x = torch.full((64, 1000), float(number))
+        return x, torch.tensor([number]), Movable(x), pack_sequence([x[:3], x[:2]])
+
+    copies, seen = CudaCopies(torch.device("cuda:0")), []
+    for x, n, own, packed in copied_ahead(map(batch, range(20)), copies, ahead, 1):
+        assert x.is_cuda and own.x.is_cuda and packed.data.is_cuda
+        assert all(bool((part == float(n)).all()) for part in (x, own.x, packed.data))
         seen.append(int(n))
     assert seen == list(range(20))

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from phalanx.core.errors import InputError
 from phalanx.core.settings import RunSettings
-from phalanx.data.prefetch import FEW_THREADS, move, pinned, prefetch
+from phalanx.data.lazy import LazyReader
+from phalanx.data.prefetch import FEW_THREADS, pinned, prefetch
 from phalanx.data.reader import Reader, TensorReader, order
 from phalanx.data.structure import map_tensors, sent
 from phalanx.rules.ledger import Lease
@@ -134,24 +135,21 @@ def loaded(
     if there and plain:  # the whole order goes there once, instead of batch by batch
         current = replace(current, order=sent(cast("Tensor", current.order), device))
     orders = ((lease, current.indices(lease)) for lease in found)
-    threaded = ahead > 0 and reader.background and not there
-    threads = 1 if tensors is None else FEW_THREADS  # processes that read have the others
-    if threaded and cuda:
+    ahead = ahead if reader.background else 0
+    # What a DataLoader's processes make needs no threads here, and they need the cores.
+    threads = 1 if isinstance(reader, LazyReader) else FEW_THREADS
+    ready = reader.stream(orders, current.epoch)
+    if cuda and not there:
         from phalanx.data.pinned_rows import CudaCopies, batches_ahead, copied_ahead
 
-        copies = CudaCopies(device)
-        if tensors is not None and plain and tensors.is_on(HOST):
-            ready = batches_ahead(tensors, orders, copies, ahead)
+        if ahead and tensors is not None and plain and tensors.is_on(HOST):
+            ready = batches_ahead(tensors, orders, CudaCopies(device), ahead)
         else:
-            ready = copied_ahead(reader.stream(orders, current.epoch), copies, ahead, threads)
-    else:
-        ready = reader.stream(orders, current.epoch)
-        if getattr(reader, "pins", False):
-            ready = prefetch(pinned(ready), ahead, threads=threads) if threaded else pinned(ready)
-        elif threaded and not plain:
-            ready = prefetch(ready, ahead)
-        if cuda and not there:
-            ready = (move(item, device, pin=True) for item in ready)
+            ready = copied_ahead(ready, CudaCopies(device), ahead, threads)
+    elif not cuda and getattr(reader, "pins", False):  # for a script that copies batches itself
+        ready = prefetch(pinned(ready), ahead, threads=threads) if ahead else pinned(ready)
+    elif ahead and not plain and not cuda:
+        ready = prefetch(ready, ahead)
     for lease, batch in ready:
         yield lease, formatted(batch, channels_last)
 
