@@ -39,8 +39,8 @@ class Failing(Drawn):
         return super().__getitem__(index)
 
 
-def _loader(dataset: Dataset[Any], *, keep: bool = True) -> DataLoader[Any]:
-    return DataLoader(dataset, batch_size=2, num_workers=2, persistent_workers=keep)
+def _loader(dataset: Dataset[Any], *, keep: bool = True, processes: int = 2) -> DataLoader[Any]:
+    return DataLoader(dataset, batch_size=2, num_workers=processes, persistent_workers=keep)
 
 
 def _stream(loader: DataLoader[Any], epoch: int, seed: int = 3) -> Any:
@@ -124,7 +124,7 @@ def test_another_seed() -> None:
 
 def test_a_pass_after_one_that_failed() -> None:
     dataset = Failing()
-    loader = _loader(dataset)
+    loader = _loader(dataset, processes=1)  # torch may wait seconds for each to end
     with pytest.raises(ValueError, match="cannot read sample 5"):
         _read(loader, 0)
     dataset.fails = False
