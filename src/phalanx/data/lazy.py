@@ -7,12 +7,13 @@ A dataset's own random transforms (Python's, NumPy's and torch's generators) are
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from torch.utils.data import (
     RandomSampler,
     SequentialSampler,
     default_collate,
+    get_worker_info,
 )
 
 from phalanx.agent.system import PR_SET_PDEATHSIG, prctl
@@ -172,7 +174,7 @@ class LazyReader:
             prefetch_factor=options.prefetch_factor,
             timeout=options.timeout,
             multiprocessing_context=options.context,
-            worker_init_fn=_Prepare(options.prepare_process, dies_with_thread=not keep),
+            worker_init_fn=_Prepare(options.prepare_process, keep=keep),
             persistent_workers=keep,
             # Not drawn from the training's generator, which must not depend on who has loaders.
             generator=torch.Generator().manual_seed(self._seed),
@@ -259,16 +261,22 @@ class _Taken(Generic[K]):
 class _Prepare:
     """First thing in a loader's process: die with the worker, then what the script asks for."""
 
-    def __init__(self, then: Callable[[int], None] | None, *, dies_with_thread: bool) -> None:
-        self.then, self._dies_with_thread = then, dies_with_thread
+    def __init__(self, then: Callable[[int], None] | None, *, keep: bool) -> None:
+        self._then, self._keep, self._worker = then, keep, os.getpid()
 
     def __call__(self, number: int) -> None:
-        # Kept processes outlive the thread that started them: torch's own check ends them within
-        # seconds of the worker's end.
-        if self._dies_with_thread:
+        if self._keep:  # beyond the end of the thread that started it
+            from phalanx.data.kept_processes import die_with
+
+            die_with(self._worker)
+        else:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if self.then is not None:
-            self.then(number)
+        info = get_worker_info()
+        if info is not None:
+            own = cast("Seeded", info.dataset).dataset  # the script's
+            object.__setattr__(info, "dataset", own)
+        if self._then is not None:
+            self._then(number)
 
 
 def _length(dataset: Any) -> int:

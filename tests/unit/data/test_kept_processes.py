@@ -6,13 +6,17 @@ import copy
 import gc
 import multiprocessing
 import os
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from commands import until
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
+from phalanx.agent.system import stat_fields
 from phalanx.data.kept_processes import KeptProcesses
 from phalanx.data.prefetch import prefetch
 from phalanx.data.reader import as_reader
@@ -117,6 +121,52 @@ class Owner:
         return [torch.tensor(part) for part in zip(*samples, strict=True)]
 
 
+def test_processes_end_with_their_worker_in_the_midst_of_a_sample(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    worker = context.Process(target=_hang, args=(tmp_path,))
+    worker.start()
+    until(lambda: len(list(tmp_path.iterdir())) == 1)
+    worker.kill()
+    worker.join(10)
+    (maker,) = (int(path.name) for path in tmp_path.iterdir())
+    until(lambda: not stat_fields(maker) or stat_fields(maker)[0] == "Z")
+
+
+def _hang(folder: Path) -> None:
+    next(_stream(_loader(Hanging(folder), processes=1), 0))
+
+
+class Hanging(Drawn):
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __getitem__(self, index: int) -> tuple[float, int, int]:
+        (self._folder / str(os.getpid())).touch()
+        time.sleep(60)
+        return super().__getitem__(index)
+
+
+class Opened(Drawn):
+    opened = False
+
+    def __getitem__(self, index: int) -> tuple[float, int, int]:
+        info = get_worker_info()
+        assert self.opened and info is not None and info.dataset is self
+        return super().__getitem__(index)
+
+
+def _open(_: int) -> None:
+    info = get_worker_info()
+    assert info is not None
+    info.dataset.opened = True
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_what_prepares_a_process_finds_the_dataset_of_the_script(keep: bool) -> None:
+    loader = DataLoader(Opened(), 2, num_workers=1, persistent_workers=keep, worker_init_fn=_open)
+    _read(loader, 0)
+
+
 def test_another_seed() -> None:
     loader = _loader(Drawn())
     assert not torch.equal(_read(loader, 0)[0], _read(loader, 0, seed=4)[0])
@@ -140,6 +190,7 @@ def test_processes_end_with_the_loader() -> None:
     assert not makers & {child.pid for child in multiprocessing.active_children()}
 
 
+@pytest.mark.slow  # torch waits seconds for what is collected as a cycle
 def test_processes_end_with_an_owner_of_the_loader() -> None:
     owner = Owner()
     _, makers = _read(owner.loader, 0)

@@ -48,7 +48,8 @@ class AdoptedTraining:
     ) -> None:
         self.parts, self.models, self._streams = parts, models, streams
         self._loop, self._optimizers, self._left, self._seed = loop, list(optimizers), passes, seed
-        self._readers = weakref.WeakKeyDictionary[DataLoader[Any], Reader]()
+        self._checked = weakref.WeakSet[DataLoader[Any]]()
+        """Loaders whose data are known to be those of all workers."""
         """A script may make a loader, of data of its own, in each epoch."""
         self._pass: weakref.ref[AdoptedPass] | None = None
         """The script's loop holds it: a ``break`` ends the pass at once."""
@@ -163,10 +164,11 @@ class AdoptedTraining:
             self.end()
 
     def _reader(self, loader: DataLoader[Any]) -> Reader:
-        if loader not in self._readers:
-            reader = self.parts.readers.of(read_by_number(loader, self._seed), trains=True)
-            self._readers[loader] = reader
-        return self._readers[loader]
+        reader = read_by_number(loader, self._seed)
+        if loader not in self._checked:
+            self.parts.readers.of(reader, trains=True)
+            self._checked.add(loader)
+        return reader
 
     def end(self) -> None:
         lifecycle = self.parts.lifecycle

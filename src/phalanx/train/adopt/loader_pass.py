@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from array import array
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -58,9 +60,12 @@ def is_ours(loader: DataLoader[Any]) -> bool:
     return isinstance(loader.dataset, Seeded)
 
 
-def order_of(loader: DataLoader[Any]) -> LoaderPass:
+def order_of(loader: DataLoader[Any], *, again: bool = False) -> LoaderPass:
     """Draws as ``iter(loader)`` does alone: a sampler that draws when it is asked to begin, then a
-    seed for loader processes, then a sampler that draws as it goes."""
+    seed for loader processes, then a sampler that draws as it goes.
+
+    ``again``: its processes are there already, so they need no seed.
+    """
     sampler = loader.batch_sampler
     if isinstance(loader.dataset, IterableDataset):
         raise InputError(
@@ -77,7 +82,10 @@ def order_of(loader: DataLoader[Any]) -> LoaderPass:
     own = {id(one): one for one in given if isinstance(one, torch.Generator)}
     watched = [_Drawn(generator) for generator in own.values()]
     going = iter(sampler)
-    torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+    if not again:
+        torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+        if loader.num_workers > 0:
+            going = iter(sampler)  # torch begins again once it has its processes
     promised = samples = 0
     with suppress(Exception):  # not all have a length
         samples = 10 * len(loader.dataset)  # type: ignore[arg-type]
@@ -108,6 +116,34 @@ def order_of(loader: DataLoader[Any]) -> LoaderPass:
         )
     order = torch.from_numpy(np.frombuffer(numbers, np.int64))
     return LoaderPass(order, int(sizes[0]), tuple(watched))
+
+
+class KeptLoaders:
+    """Loaders with ``persistent_workers``: alone, their second pass draws no seed any more."""
+
+    def __init__(self) -> None:
+        self._begun = weakref.WeakSet[DataLoader[Any]]()
+
+    def order_of(self, loader: DataLoader[Any]) -> LoaderPass:
+        drawn = order_of(loader, again=loader in self._begun or loader._iterator is not None)
+        if loader.persistent_workers:
+            self._begun.add(loader)
+        return drawn
+
+    def as_alone(
+        self, loader: DataLoader[Any], plain: Callable[[], Iterator[Any]]
+    ) -> Callable[[], Iterator[Any]]:
+        """``plain``, torch's own ``iter(loader)``: it makes processes that alone would be there."""
+
+        def begin() -> Iterator[Any]:
+            own = loader.generator
+            loader.generator = torch.Generator()  # from which it draws their seed
+            try:
+                return plain()
+            finally:
+                loader.generator = own
+
+        return begin if loader in self._begun and loader._iterator is None else plain
 
 
 def read_by_number(loader: DataLoader[Any], seed: int) -> Reader:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 from phalanx.core.errors import InputError
-from phalanx.train.adopt.loader_pass import order_of
+from phalanx.train.adopt.loader_pass import KeptLoaders, order_of
 
 DATA = TensorDataset(torch.arange(10))
 
@@ -68,3 +68,50 @@ def test_batches_of_one_size(batches: Any) -> None:
     found = order_of(DataLoader(DATA, batch_sampler=batches))
     assert found.order.tolist() == [int(i) for batch in batches for i in batch]
     assert found.batch == len(batches[0])
+
+
+class Eager(Sampler[list[int]]):
+    """Draws when it is asked to begin, not when it is asked for the first batch."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter([part.tolist() for part in torch.randperm(10).split(4)])
+
+    def __len__(self) -> int:
+        return 3
+
+
+def _passes(loader: DataLoader[Any], read: Callable[[DataLoader[Any]], list[int]]) -> list[Any]:
+    """Three, and a number drawn by the script after each."""
+    torch.manual_seed(3)
+    return [(read(loader), float(torch.rand(()))) for _ in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("eager", "evaluates"),
+    [(True, "never"), (True, "first"), (False, "never"), (False, "first"), (False, "second")],
+)
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize(("processes", "keep"), [(0, False), (1, False), (1, True)])
+def test_draws_as_alone(eager: bool, own: bool, processes: int, keep: bool, evaluates: str) -> None:
+    """Also where the script itself reads the loader in one of the passes."""
+    order: dict[str, Any] = {"batch_sampler": Eager()} if eager else {"batch_size": 4}
+    if not eager:
+        order["shuffle"] = True
+
+    def made() -> DataLoader[Any]:
+        generator = torch.Generator().manual_seed(4) if own else None
+        options = {"num_workers": processes, "persistent_workers": keep, "generator": generator}
+        return DataLoader(DATA, **order, **options)
+
+    def plain(loader: DataLoader[Any]) -> list[int]:
+        return [int(number) for (batch,) in loader for number in batch]
+
+    kept, passes = KeptLoaders(), iter(["first", "second", "third"])
+
+    def adopted(loader: DataLoader[Any]) -> list[int]:
+        if next(passes) == evaluates:
+            whole = kept.as_alone(loader, lambda: iter(loader))()
+            return [int(number) for (batch,) in whole for number in batch]
+        return kept.order_of(loader).order.tolist()
+
+    assert _passes(made(), adopted) == _passes(made(), plain)
