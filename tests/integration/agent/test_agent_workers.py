@@ -82,6 +82,17 @@ def test_stop_asks_first_and_then_ends_the_whole_group(agent: AgentProcess) -> N
     await_gone(child)
 
 
+def test_only_the_worker_is_asked_to_stop(agent: AgentProcess) -> None:
+    """What reads its data is needed until it has saved."""
+    reads = "trap 'echo asked' TERM; echo reads; while :; do sleep 0.1; done"
+    worker = f'trap "sleep 0.5; echo saved; exit 0" TERM; sh -c "{reads}" & wait'
+    agent.start(sh(worker))
+    assert agent.log_with(0, b"reads\n") == b"reads\n"
+    assert "problem" not in agent.ask("stop", grace=10)
+    assert agent.exits(1) == {0: 0}
+    assert agent.log(0) == b"reads\nsaved\n"
+
+
 def test_kill_does_not_ask(agent: AgentProcess) -> None:
     agent.start(sh("trap 'exit 0' TERM; echo ready; sleep 300"))
     agent.log_with(0, b"ready\n")
