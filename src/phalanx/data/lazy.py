@@ -34,7 +34,7 @@ from phalanx.core.errors import InputError
 from phalanx.data.augment import Augment, Draws, augmented, hashed
 
 if TYPE_CHECKING:
-    from phalanx.data.kept_processes import KeptProcesses
+    from phalanx.data.persistent_loader import PersistentLoader
 
 K = TypeVar("K")
 Keys = list[int]
@@ -54,8 +54,8 @@ class LoaderOptions:
     timeout: float = 0.0
     context: Any = None
     prepare_process: Callable[[int], None] | None = None
-    kept: KeptProcesses | None = None
-    """The processes of a loader with ``persistent_workers``."""
+    persistent: PersistentLoader | None = None
+    """With ``persistent_workers``."""
     pins: bool = False
     """Whether it yields batches in memory that a GPU reads directly."""
 
@@ -81,11 +81,11 @@ def loader_options(loader: DataLoader[Any]) -> LoaderOptions:
 
 def options_of(loader: DataLoader[Any]) -> LoaderOptions:
     """How ``loader`` puts batches together; which samples are in them is left open."""
-    kept = None
+    persistent = None
     if loader.persistent_workers:
-        from phalanx.data.kept_processes import KeptProcesses
+        from phalanx.data.persistent_loader import PersistentLoader
 
-        kept = KeptProcesses.of(loader)
+        persistent = PersistentLoader.of(loader)
     return LoaderOptions(
         batch=loader.batch_size,
         collate=loader.collate_fn,
@@ -94,7 +94,7 @@ def options_of(loader: DataLoader[Any]) -> LoaderOptions:
         timeout=loader.timeout,
         context=loader.multiprocessing_context,
         prepare_process=loader.worker_init_fn,
-        kept=kept,
+        persistent=persistent,
         pins=loader.pin_memory and torch.cuda.is_available(),
     )
 
@@ -155,7 +155,7 @@ class LazyReader:
                 yield key, self.fetch(indices, epoch) if len(indices) else None
             return
         taken = _Taken(orders, epoch)
-        kept, make = self._options.kept, self._loader
+        kept, make = self._options.persistent, self._loader
         for batch in make(taken) if kept is None else kept.read(taken, make, self._seed):
             yield from taken.without_indices()
             key, indices = taken.waiting.popleft()
@@ -266,7 +266,7 @@ class _Prepare:
 
     def __call__(self, number: int) -> None:
         if self._keep:  # beyond the end of the thread that started it
-            from phalanx.data.kept_processes import die_with
+            from phalanx.data.persistent_loader import die_with
 
             die_with(self._worker)
         else:

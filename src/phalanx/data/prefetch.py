@@ -43,18 +43,20 @@ def prefetch(
 
 class _Filler(Generic[T]):
     def __init__(self, iterable: Iterable[T], depth: int, threads: int | None) -> None:
-        self._iterable, self._own_threads = iterable, torch.get_num_threads()
-        self._threads = min(threads or self._own_threads, self._own_threads)
+        self._iterable, self._threads = iterable, threads
         # (item,) is an item, an exception is the last word, None is the end.
         self._queue: queue.Queue[tuple[T] | BaseException | None] = queue.Queue(max(1, depth))
         self._begun, self._stopping = threading.Event(), threading.Event()
         self.thread = threading.Thread(target=self._fill, name="phalanx-prefetch", daemon=True)
 
     def start(self) -> None:
+        own = torch.get_num_threads()
+        if self._threads is not None:
+            self._threads = min(self._threads, own)
         self.thread.start()
-        # The number of threads is that of each thread, and of those that begin after it was set.
-        self._begun.wait()
-        torch.set_num_threads(self._own_threads)
+        if self._threads is not None:
+            self._begun.wait()
+            torch.set_num_threads(own)  # for threads that begin later, which have what was set last
 
     def items(self, begin: Callable[[T], Any] | None) -> Iterator[Any]:
         begun: deque[Any] = deque()
@@ -83,8 +85,9 @@ class _Filler(Generic[T]):
 
     def _fill(self) -> None:
         last: BaseException | None = None
-        torch.set_num_threads(self._threads)
-        self._begun.set()
+        if self._threads is not None:
+            torch.set_num_threads(self._threads)
+            self._begun.set()
         try:
             iterator = iter(self._iterable)
             try:

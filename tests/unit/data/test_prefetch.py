@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.utils.rnn import pack_sequence
 
-from phalanx.data.pinned_rows import CudaCopies, copied_ahead
+from phalanx.data.gpu_copies import CudaCopies, copied_ahead
 from phalanx.data.prefetch import move, prefetch
 
 

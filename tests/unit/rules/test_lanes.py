@@ -82,7 +82,7 @@ def test_fewer_windows_than_workers() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(SIZES, min_size=2, max_size=4), st.data())
-def test_pinned_rows_stay_at_home(lines: list[list[int]], data: st.DataObject) -> None:
+def test_gpu_copies_stay_at_home(lines: list[list[int]], data: st.DataObject) -> None:
     whole = ranges_of([size for line in lines for size in line])
     own = [[whole.pop(0) for _ in line] for line in lines]
     lanes, seen = Lanes(own, len(lines)), [[] for _ in lines]  # type: ignore[var-annotated]

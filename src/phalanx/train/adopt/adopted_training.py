@@ -49,8 +49,7 @@ class AdoptedTraining:
         self.parts, self.models, self._streams = parts, models, streams
         self._loop, self._optimizers, self._left, self._seed = loop, list(optimizers), passes, seed
         self._checked = weakref.WeakSet[DataLoader[Any]]()
-        """Loaders whose data are known to be those of all workers."""
-        """A script may make a loader, of data of its own, in each epoch."""
+        """Loaders whose data are those of all workers; a script may make one in each epoch."""
         self._pass: weakref.ref[AdoptedPass] | None = None
         """The script's loop holds it: a ``break`` ends the pass at once."""
         self.in_eval_mode = weakref.WeakSet[DataLoader[Any]]()

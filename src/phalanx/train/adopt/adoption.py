@@ -31,7 +31,7 @@ from phalanx.train.adopt.adopted_training import AdoptedTraining
 from phalanx.train.adopt.files.calling_code import OURS
 from phalanx.train.adopt.found_models import describe, models_of, parameters_of
 from phalanx.train.adopt.libraries import library_trains, look_for_libraries
-from phalanx.train.adopt.loader_pass import KeptLoaders, is_ours
+from phalanx.train.adopt.loader_pass import LoaderDraws, is_ours
 from phalanx.train.adopt.random_streams import Streams
 from phalanx.train.adopt.rehearsal import rehearse
 from phalanx.train.adopt.script_length import passes_of
@@ -50,7 +50,7 @@ class Adoption:
         self._made: list[weakref.ref[torch.optim.Optimizer]] = []
         self._training: AdoptedTraining | None = None
         self._joining = self._rehearses = False
-        self._kept = KeptLoaders()
+        self._draws = LoaderDraws()
         self.streams = Streams()
 
     @property
@@ -143,7 +143,7 @@ class Adoption:
         if is_ours(loader) or self._rehearses:
             return plain()
         if not self.trains_on(loader):
-            return self._whole(self._kept.as_alone(loader, plain), loader)
+            return self._whole(self._draws.as_alone(loader, plain), loader)
         optimizers = self._optimizers()
         return self._train(loader, self._models(optimizers), optimizers)
 
@@ -204,7 +204,7 @@ class Adoption:
             self._training.end_if_done(waits=False)
             self._training.rewind()
         drawn_from = torch.get_rng_state()
-        drawn = self._kept.order_of(loader)
+        drawn = self._draws.order_of(loader)
         training = self._training
         joins = training is None or not training.is_of(optimizers)
         if training is None or joins:

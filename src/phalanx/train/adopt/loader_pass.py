@@ -118,8 +118,9 @@ def order_of(loader: DataLoader[Any], *, again: bool = False) -> LoaderPass:
     return LoaderPass(order, int(sizes[0]), tuple(watched))
 
 
-class KeptLoaders:
-    """Loaders with ``persistent_workers``: alone, their second pass draws no seed any more."""
+class LoaderDraws:
+    """What loaders draw when a pass begins, as alone: with ``persistent_workers`` a seed for their
+    processes in the first pass only."""
 
     def __init__(self) -> None:
         self._begun = weakref.WeakSet[DataLoader[Any]]()

@@ -140,7 +140,7 @@ def loaded(
     threads = 1 if isinstance(reader, LazyReader) else FEW_THREADS
     ready = reader.stream(orders, current.epoch)
     if cuda and not there:
-        from phalanx.data.pinned_rows import CudaCopies, batches_ahead, copied_ahead
+        from phalanx.data.gpu_copies import CudaCopies, batches_ahead, copied_ahead
 
         if ahead and tensors is not None and plain and tensors.is_on(HOST):
             ready = batches_ahead(tensors, orders, CudaCopies(device), ahead)

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 from phalanx.core.errors import InputError
-from phalanx.train.adopt.loader_pass import KeptLoaders, order_of
+from phalanx.train.adopt.loader_pass import LoaderDraws, order_of
 
 DATA = TensorDataset(torch.arange(10))
 
@@ -106,7 +106,7 @@ def test_draws_as_alone(eager: bool, own: bool, processes: int, keep: bool, eval
     def plain(loader: DataLoader[Any]) -> list[int]:
         return [int(number) for (batch,) in loader for number in batch]
 
-    kept, passes = KeptLoaders(), iter(["first", "second", "third"])
+    kept, passes = LoaderDraws(), iter(["first", "second", "third"])
 
     def adopted(loader: DataLoader[Any]) -> list[int]:
         if next(passes) == evaluates:

@@ -1,7 +1,8 @@
-"""Rows of tensors in the host's memory, gathered and copied to a GPU while it computes.
+"""Batches in the host's memory, copied to a GPU while it computes.
 
-A gather by all threads of a machine takes them from the training beside it, and memory that is not
-pinned is copied by the host itself. So a few threads gather into pinned buffers, used in turn.
+Memory that is not pinned is copied by the host itself. And a gather by all threads of a machine
+takes them from the training beside it: rows of tensors are gathered by a few, into pinned buffers
+that are used in turn. What other readers make is pinned by the thread that reads it.
 """
 
 from __future__ import annotations

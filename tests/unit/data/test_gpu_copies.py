@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from phalanx.data.augment import crop_and_flip
-from phalanx.data.pinned_rows import batches_ahead, copied_ahead
+from phalanx.data.gpu_copies import batches_ahead, copied_ahead
 from phalanx.data.placement import fits, placed
 from phalanx.data.reader import TensorReader
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from phalanx.agent.system import stat_fields
-from phalanx.data.kept_processes import KeptProcesses
+from phalanx.data.persistent_loader import PersistentLoader
 from phalanx.data.prefetch import prefetch
 from phalanx.data.reader import as_reader
 
@@ -203,5 +203,5 @@ def test_processes_end_with_an_owner_of_the_loader() -> None:
 def test_a_copy_of_a_loader_has_its_own() -> None:
     loader = _loader(Drawn())
     _read(loader, 0)
-    copied = KeptProcesses.of(copy.deepcopy(loader))
-    assert copied is not KeptProcesses.of(loader) and not copied._kept
+    copied = PersistentLoader.of(copy.deepcopy(loader))
+    assert copied is not PersistentLoader.of(loader) and not copied._kept

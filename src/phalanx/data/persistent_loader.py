@@ -1,4 +1,4 @@
-"""The processes of a script's ``DataLoader`` with ``persistent_workers``, from pass to pass."""
+"""A script's ``DataLoader`` with ``persistent_workers``: its processes go on from pass to pass."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 
-class KeptProcesses:
-    """Of one ``DataLoader`` of the script, to which they belong: they end with it."""
+class PersistentLoader:
+    """Reads what the script's loader would, and belongs to it: its processes end with it."""
 
     @staticmethod
-    def of(loader: DataLoader[Any]) -> KeptProcesses:
-        found: KeptProcesses = vars(loader).setdefault("_phalanx_processes", KeptProcesses())
+    def of(loader: DataLoader[Any]) -> PersistentLoader:
+        found: PersistentLoader = vars(loader).setdefault("_phalanx_loader", PersistentLoader())
         return found
 
     def __init__(self) -> None:
         # By the process that started them: what it forks must leave them alone.
         self._kept: defaultdict[int, _Kept] = defaultdict(_Kept)
 
-    def __reduce__(self) -> tuple[type[KeptProcesses], tuple[()]]:
-        return KeptProcesses, ()  # a copy of the loader starts its own
+    def __reduce__(self) -> tuple[type[PersistentLoader], tuple[()]]:
+        return PersistentLoader, ()  # a copy of the loader starts its own
 
     def read(
         self, batches: Iterable[list[int]], make: Callable[..., DataLoader[Any]], seed: int
     ) -> Iterator[Any]:
-        """What ``make`` makes reads ``batches``. While a pass is under way, another one has
-        processes of its own."""
+        """The batches with these keys, by the loader that ``make`` makes. While a pass is under
+        way, another one has a loader of its own."""
         kept = self._kept[os.getpid()]
         if not kept.in_use.acquire(blocking=False):
             yield from make(batches)
