@@ -19,10 +19,10 @@ from phalanx.data.prefetch import FEW_THREADS, move, pinned, prefetch
 from phalanx.data.reader import TensorReader
 from phalanx.data.structure import map_tensors, tensors_in
 
-T = TypeVar("T")
 K = TypeVar("K")
 IN_HAND = 3
 """Buffers beside those that wait: one is filled, one is copied, and one was just taken."""
+LONG_ROW, MOST_PARTS = 1 << 15, 64
 
 
 class Copies(Protocol):
@@ -42,9 +42,9 @@ class CudaCopies:
     def copy(self, value: Any) -> tuple[Any, torch.cuda.Event]:
         there = torch.cuda.Event()
         with torch.cuda.stream(self._stream):
-            moved = map_tensors(value, lambda t: t.to(self._device, non_blocking=True))
+            sent = map_tensors(value, lambda t: t.to(self._device, non_blocking=True))
             there.record(self._stream)
-        return moved, there
+        return sent, there
 
     def hand_over(self, value: Any, there: torch.cuda.Event) -> Any:
         computing = torch.cuda.current_stream(self._device)
@@ -61,15 +61,22 @@ def _copying_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-def copied_ahead(items: Iterable[T], copies: Copies, ahead: int, threads: int) -> Iterator[T]:
-    """Each of ``items`` on the device, its copy begun early: they are made and pinned by a thread,
-    unless none of them is wanted ``ahead``."""
+def copied_ahead(
+    items: Iterable[tuple[K, Any]], copies: Copies, ahead: int
+) -> Iterator[tuple[K, Any]]:
+    """The batch of each (key, batch) on the device, its copy begun early: they are made and pinned
+    by a thread, unless none of them is wanted ``ahead``."""
+
+    def begin(item: tuple[K, Any]) -> tuple[K, Any, Any]:
+        key, batch = item
+        return key, *copies.copy(batch)
+
     if ahead:
-        begun = prefetch(pinned(items), ahead, begin=copies.copy, threads=threads)
+        begun = prefetch(pinned(items), ahead, begin=begin, threads=FEW_THREADS)
     else:
-        begun = map(copies.copy, pinned(items))
-    for moved, there in begun:
-        yield copies.hand_over(moved, there)
+        begun = map(begin, pinned(items))
+    for key, batch, there in begun:
+        yield key, copies.hand_over(batch, there)
 
 
 @dataclass
@@ -87,9 +94,21 @@ class _Buffer:
                 torch.empty((count, *t.shape[1:]), dtype=t.dtype, pin_memory=pin) for t in tensors
             ]
         return [
-            torch.index_select(t, 0, indices, out=rows[:count])
-            for t, rows in zip(tensors, self.rows, strict=True)
+            _select(t, indices, rows[:count]) for t, rows in zip(tensors, self.rows, strict=True)
         ]
+
+
+def _select(tensor: Tensor, indices: Tensor, out: Tensor) -> Tensor:
+    """``tensor[indices]``. Long rows are taken in parts: torch divides a long one among its
+    threads by itself, row after row, and short ones all at once (measured: 4.9 and 2.0 ms)."""
+    width = tensor[0].numel()
+    parts = next((n for n in range(1, MOST_PARTS) if width % n == 0 and width // n < LONG_ROW), 1)
+    if parts > 1 and tensor.is_contiguous():
+        indices = (indices[:, None] * parts + torch.arange(parts)).view(-1)
+        tensor, rows = tensor.view(-1, width // parts), out.view(-1, width // parts)
+        torch.index_select(tensor, 0, indices, out=rows)
+        return out
+    return torch.index_select(tensor, 0, indices, out=out)
 
 
 def batches_ahead(
@@ -111,9 +130,9 @@ def batches_ahead(
 
     def begin(item: tuple[K, _Buffer, list[Tensor]]) -> tuple[K, list[Tensor], Any]:
         key, buffer, rows = item
-        moved, buffer.copied = copies.copy(rows)
-        return key, moved, buffer.copied
+        sent, buffer.copied = copies.copy(rows)
+        return key, sent, buffer.copied
 
-    for key, moved, there in prefetch(filled(), ahead, begin=begin, threads=FEW_THREADS):
-        rows = copies.hand_over(moved, there)
+    for key, sent, there in prefetch(filled(), ahead, begin=begin, threads=FEW_THREADS):
+        rows = copies.hand_over(sent, there)
         yield key, reader.form(rows) if rows else None

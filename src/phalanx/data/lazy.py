@@ -7,13 +7,12 @@ A dataset's own random transforms (Python's, NumPy's and torch's generators) are
 from __future__ import annotations
 
 import contextlib
-import os
+import copy
 import random
-import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -26,10 +25,8 @@ from torch.utils.data import (
     RandomSampler,
     SequentialSampler,
     default_collate,
-    get_worker_info,
 )
 
-from phalanx.agent.system import PR_SET_PDEATHSIG, prctl
 from phalanx.core.errors import InputError
 from phalanx.data.augment import Augment, Draws, augmented, hashed
 
@@ -109,9 +106,11 @@ def _refused(what: str) -> InputError:
 class LazyReader:
     """A map-style dataset, read sample by sample.
 
-    Without loader processes it reads in the calling thread, as a DataLoader does: a dataset may
-    use generators that the training uses too.
+    By the calling thread, as a DataLoader does: a dataset may use generators that the training
+    uses too, and where the loader has processes, one more thread only takes turns with it.
     """
+
+    background = False
 
     def __init__(
         self,
@@ -127,10 +126,16 @@ class LazyReader:
         self._length = _length(dataset)
         self.shuffle, self.batch = self._options.shuffle, self._options.batch
         self.drop_last = self._options.drop_last
-        self.background, self.pins = self._options.processes > 0, self._options.pins
+        self.pins = self._options.pins and not self._options.processes  # a loader pins by itself
 
     def __len__(self) -> int:
         return self._length
+
+    def pinned(self) -> LazyReader:
+        """The same; its loader yields batches in memory that a GPU reads directly."""
+        reader = copy.copy(self)
+        reader._options = replace(self._options, pins=True)
+        return reader
 
     def fetch(self, indices: Tensor, epoch: int) -> Any:
         with kept_generators():
@@ -141,11 +146,12 @@ class LazyReader:
         """In a process of the loader where it has some: this one may not open what they open."""
         keys = [[0, place] for place in places]
         if self._options.processes:
-            yield from self._loader(keys, replace(self._options, processes=1, collate=_only))
+            one = replace(self._options, processes=1, collate=_only, pins=False)
+            yield from self._loader(keys, one)
             return
-        for one in keys:
+        for key in keys:
             with kept_generators():
-                sample = self._seeded.__getitems__(one)[0]
+                sample = self._seeded.__getitems__(key)[0]
             yield sample
 
     def stream(self, orders: Iterable[tuple[K, Tensor]], epoch: int) -> Iterator[tuple[K, Any]]:
@@ -165,6 +171,8 @@ class LazyReader:
     def _loader(
         self, batches: Iterable[Keys], options: LoaderOptions | None = None, *, keep: bool = False
     ) -> DataLoader[Any]:
+        from phalanx.data.loader_process import Prepare
+
         options = options or self._options
         return DataLoader(
             self._seeded,
@@ -174,8 +182,9 @@ class LazyReader:
             prefetch_factor=options.prefetch_factor,
             timeout=options.timeout,
             multiprocessing_context=options.context,
-            worker_init_fn=_Prepare(options.prepare_process, keep=keep),
+            worker_init_fn=Prepare(options.prepare_process, keep=keep),
             persistent_workers=keep,
+            pin_memory=options.pins,
             # Not drawn from the training's generator, which must not depend on who has loaders.
             generator=torch.Generator().manual_seed(self._seed),
         )
@@ -256,27 +265,6 @@ class _Taken(Generic[K]):
         """The next orders, as far as they ask for nothing."""
         while self.waiting and not len(self.waiting[0][1]):
             yield self.waiting.popleft()[0], None
-
-
-class _Prepare:
-    """First thing in a loader's process: die with the worker, then what the script asks for."""
-
-    def __init__(self, then: Callable[[int], None] | None, *, keep: bool) -> None:
-        self._then, self._keep, self._worker = then, keep, os.getpid()
-
-    def __call__(self, number: int) -> None:
-        if self._keep:  # beyond the end of the thread that started it
-            from phalanx.data.persistent_loader import die_with
-
-            die_with(self._worker)
-        else:
-            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        info = get_worker_info()
-        if info is not None:
-            own = cast("Seeded", info.dataset).dataset  # the script's
-            object.__setattr__(info, "dataset", own)
-        if self._then is not None:
-            self._then(number)
 
 
 def _length(dataset: Any) -> int:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
-import signal
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -67,17 +65,3 @@ class _Kept:
         self.loader: DataLoader[Any] | None = None
         self.batches, self.seed = _Batches(), 0
         self.in_use = threading.Lock()
-
-
-def die_with(process: int) -> None:
-    """End this process with that one, whatever it is doing: a thread waits for it."""
-
-    def wait() -> None:
-        select.select([handle], [], [])
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    try:
-        handle = os.pidfd_open(process)
-    except ProcessLookupError:
-        os._exit(1)
-    threading.Thread(target=wait, daemon=True).start()

@@ -13,6 +13,7 @@ import torch
 from phalanx.data.structure import map_tensors
 
 T = TypeVar("T")
+K = TypeVar("K")
 FEW_THREADS = 4
 """How many torch uses to gather batches beside a training that drives a GPU."""
 _POLL_SECONDS = 0.05
@@ -122,13 +123,13 @@ def move(value: Any, device: torch.device) -> Any:
     )
 
 
-def pinned(iterable: Iterable[T]) -> Iterator[T]:
-    """The items of ``iterable`` in memory that a GPU reads directly: made so beside the training,
-    which would spend its own time on it."""
+def pinned(iterable: Iterable[tuple[K, Any]]) -> Iterator[tuple[K, Any]]:
+    """Each (key, batch) of ``iterable``, the batch in memory that a GPU reads directly: made so
+    beside the training, which would spend its own time on it."""
     iterator = iter(iterable)
     try:
-        for item in iterator:
-            yield _pin(item)
+        for key, batch in iterator:
+            yield key, _pin(batch)
     finally:
         _close(iterator)
 

@@ -76,10 +76,20 @@ def test_a_batch_keeps_its_values_after_later_ones_were_read() -> None:
 
 def test_what_another_reader_makes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: tensor)
-    items = [[torch.full((2,), float(n))] for n in range(7)]
+    items = [(n, [torch.full((2,), float(n))]) for n in range(7)]
     for ahead in (0, 2):
-        found = [value[0].tolist() for value in copied_ahead(items, LateCopies(), ahead, 1)]
-        assert found == [value[0].tolist() for value in items]
+        found = [(n, batch[0].tolist()) for n, batch in copied_ahead(items, LateCopies(), ahead)]
+        assert found == [(n, batch[0].tolist()) for n, batch in items]
+
+
+@pytest.mark.parametrize("rows", [torch.randn(9, 3, 130, 100), torch.randn(9, 40009)])
+def test_long_rows(rows: Tensor) -> None:
+    """Taken in parts where they can be divided: 40009 is a prime."""
+    reader, sliced = TensorReader([rows]), TensorReader([rows[:, ::2]])
+    for one in (reader, sliced):
+        for key, batch in batches_ahead(one, _orders(9, 4), LateCopies(), 1, pin=False):
+            indices = dict(_orders(9, 4))[key]
+            assert torch.equal(batch[0], one.tensors[0][indices])
 
 
 def test_data_stay_where_they_are_for_a_cpu() -> None:

@@ -162,12 +162,13 @@ class Movable:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("ahead", [0, 2])
 def test_a_gpu_is_given_every_item_whole(ahead: int) -> None:
-    def batch(number: int) -> tuple[Any, ...]:
+    def item(number: int) -> tuple[int, tuple[Any, ...]]:
         x = torch.full((64, 1000), float(number))
-        return x, torch.tensor([number]), Movable(x), pack_sequence([x[:3], x[:2]])
+        return number, (x, torch.tensor([number]), Movable(x), pack_sequence([x[:3], x[:2]]))
 
     copies, seen = CudaCopies(torch.device("cuda:0")), []
-    for x, n, own, packed in copied_ahead(map(batch, range(20)), copies, ahead, 1):
+    for key, (x, n, own, packed) in copied_ahead(map(item, range(20)), copies, ahead):
+        assert key == int(n)
         assert x.is_cuda and own.x.is_cuda and packed.data.is_cuda
         assert all(bool((part == float(n)).all()) for part in (x, own.x, packed.data))
         seen.append(int(n))

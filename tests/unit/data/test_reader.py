@@ -228,7 +228,6 @@ def test_streams_keep_keys_order_and_empty_orders() -> None:
 def test_loader_processes_make_the_same_batches() -> None:
     loader = DataLoader(Noisy(), batch_size=4, num_workers=2, shuffle=True)
     reader = as_reader(loader, seed=5)
-    assert reader.background
     chunks = [torch.arange(0), *torch.arange(10).split(3), torch.arange(0)]
     streamed = list(reader.stream(enumerate(chunks), epoch=1))
     alone = as_reader(Noisy(), seed=5)

@@ -136,8 +136,8 @@ def loaded(
         current = replace(current, order=sent(cast("Tensor", current.order), device))
     orders = ((lease, current.indices(lease)) for lease in found)
     ahead = ahead if reader.background else 0
-    # What a DataLoader's processes make needs no threads here, and they need the cores.
-    threads = 1 if isinstance(reader, LazyReader) else FEW_THREADS
+    if cuda and isinstance(reader, LazyReader):
+        reader = reader.pinned()
     ready = reader.stream(orders, current.epoch)
     if cuda and not there:
         from phalanx.data.gpu_copies import CudaCopies, batches_ahead, copied_ahead
@@ -145,9 +145,9 @@ def loaded(
         if ahead and tensors is not None and plain and tensors.is_on(HOST):
             ready = batches_ahead(tensors, orders, CudaCopies(device), ahead)
         else:
-            ready = copied_ahead(ready, CudaCopies(device), ahead, threads)
+            ready = copied_ahead(ready, CudaCopies(device), ahead)
     elif not cuda and getattr(reader, "pins", False):  # for a script that copies batches itself
-        ready = prefetch(pinned(ready), ahead, threads=threads) if ahead else pinned(ready)
+        ready = prefetch(pinned(ready), ahead, threads=FEW_THREADS) if ahead else pinned(ready)
     elif ahead and not plain and not cuda:
         ready = prefetch(ready, ahead)
     for lease, batch in ready:

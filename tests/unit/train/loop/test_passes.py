@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from phalanx.data import lazy
 from phalanx.data.reader import as_reader
 from phalanx.rules.ledger import Segment
 from phalanx.train.engine.sample_leases import SampleLeases
@@ -25,6 +26,16 @@ class Made(Dataset[Any]):
         return X[index], index
 
 
+class PinsItself(DataLoader[Any]):
+    """A loader with processes has a thread that pins their batches; here is nothing to pin for."""
+
+    asked: ClassVar[list[bool]] = []
+
+    def __init__(self, *words: Any, pin_memory: bool, **options: Any) -> None:
+        super().__init__(*words, **options)
+        self.asked.append(pin_memory)
+
+
 @pytest.mark.parametrize("ahead", [0, 2])
 @pytest.mark.parametrize("processes", [0, 1])
 @pytest.mark.parametrize("made", [True, False])
@@ -34,6 +45,8 @@ def test_a_script_that_copies_its_batches_itself_gets_them_pinned(
     pinned: list[Tensor] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor)
+    monkeypatch.setattr(lazy, "DataLoader", PinsItself)
+    monkeypatch.setattr(PinsItself, "asked", [])
     data = Made() if made else TensorDataset(X, torch.arange(8))
     for pins in (False, True):
         loader = DataLoader(data, 4, shuffle=True, num_workers=processes, pin_memory=pins)
@@ -42,4 +55,7 @@ def test_a_script_that_copies_its_batches_itself_gets_them_pinned(
         batches = loaded(current, leases, torch.device("cpu"), ahead=ahead, channels_last=False)
         rows = torch.cat([batch[0] for _, batch in batches])
         assert torch.equal(rows, X[current.order])
-        assert len(pinned) == (4 if pins else 0)
+        if made and processes:
+            assert PinsItself.asked.pop() is pins and not pinned
+        else:
+            assert len(pinned) == (4 if pins else 0)
