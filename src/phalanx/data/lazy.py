@@ -7,7 +7,6 @@ A dataset's own random transforms (Python's, NumPy's and torch's generators) are
 from __future__ import annotations
 
 import contextlib
-import copy
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -106,11 +105,9 @@ def _refused(what: str) -> InputError:
 class LazyReader:
     """A map-style dataset, read sample by sample.
 
-    By the calling thread, as a DataLoader does: a dataset may use generators that the training
-    uses too, and where the loader has processes, one more thread only takes turns with it.
+    Without loader processes it reads in the calling thread, as a DataLoader does: a dataset may
+    use generators that the training uses too.
     """
-
-    background = False
 
     def __init__(
         self,
@@ -126,16 +123,13 @@ class LazyReader:
         self._length = _length(dataset)
         self.shuffle, self.batch = self._options.shuffle, self._options.batch
         self.drop_last = self._options.drop_last
-        self.pins = self._options.pins and not self._options.processes  # a loader pins by itself
+        processes, pins = self._options.processes > 0, self._options.pins
+        # Processes read ahead: a thread that only waits for them takes turns with the training.
+        self.background = processes and augment is not None
+        self.pins = pins and not processes  # torch's own thread pins what they make
 
     def __len__(self) -> int:
         return self._length
-
-    def pinned(self) -> LazyReader:
-        """The same; its loader yields batches in memory that a GPU reads directly."""
-        reader = copy.copy(self)
-        reader._options = replace(self._options, pins=True)
-        return reader
 
     def fetch(self, indices: Tensor, epoch: int) -> Any:
         with kept_generators():
@@ -165,6 +159,8 @@ class LazyReader:
         for batch in make(taken) if kept is None else kept.read(taken, make, self._seed):
             yield from taken.without_indices()
             key, indices = taken.waiting.popleft()
+            if self._options.pins:  # torch's thread set 1 for threads that begin from now on
+                torch.set_num_threads(torch.get_num_threads())
             yield key, self._finish(batch, indices, epoch)
         yield from taken.without_indices()
 

@@ -124,8 +124,7 @@ def move(value: Any, device: torch.device) -> Any:
 
 
 def pinned(iterable: Iterable[tuple[K, Any]]) -> Iterator[tuple[K, Any]]:
-    """Each (key, batch) of ``iterable``, the batch in memory that a GPU reads directly: made so
-    beside the training, which would spend its own time on it."""
+    """Each (key, batch) of ``iterable``, the batch in memory that a GPU reads directly."""
     iterator = iter(iterable)
     try:
         for key, batch in iterator:

@@ -82,14 +82,23 @@ def test_what_another_reader_makes(monkeypatch: pytest.MonkeyPatch) -> None:
         assert found == [(n, batch[0].tolist()) for n, batch in items]
 
 
-@pytest.mark.parametrize("rows", [torch.randn(9, 3, 130, 100), torch.randn(9, 40009)])
-def test_long_rows(rows: Tensor) -> None:
-    """Taken in parts where they can be divided: 40009 is a prime."""
-    reader, sliced = TensorReader([rows]), TensorReader([rows[:, ::2]])
-    for one in (reader, sliced):
-        for key, batch in batches_ahead(one, _orders(9, 4), LateCopies(), 1, pin=False):
-            indices = dict(_orders(9, 4))[key]
-            assert torch.equal(batch[0], one.tensors[0][indices])
+@pytest.mark.parametrize(("shape", "parts"), [((3, 130, 100), 2), ((1 << 20,), 64), ((40009,), 1)])
+def test_long_rows_are_taken_in_parts(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], parts: int
+) -> None:
+    """Where they can be divided: 40009 is a prime."""
+    taken, select = [], torch.index_select
+
+    def watched(tensor: Tensor, dim: int, indices: Tensor, *, out: Tensor) -> Tensor:
+        taken.append(len(indices))
+        return select(tensor, dim, indices, out=out)
+
+    monkeypatch.setattr(torch, "index_select", watched)
+    reader = TensorReader([torch.randn(5, *shape)])
+    found = dict(batches_ahead(reader, _orders(5, 4), LateCopies(), 1, pin=False))
+    assert taken == [4 * parts, parts]
+    for key, indices in _orders(5, 4):
+        assert torch.equal(found[key][0], reader.tensors[0][indices])
 
 
 def test_data_stay_where_they_are_for_a_cpu() -> None:

@@ -28,7 +28,7 @@ from torch.utils.data import (
 )
 
 from phalanx.core.errors import InputError
-from phalanx.data.augment import Draws
+from phalanx.data.augment import Draws, crop_and_flip
 from phalanx.data.lazy import LazyReader
 from phalanx.data.prefetch import prefetch
 from phalanx.data.reader import Reader, TensorReader, as_reader, order
@@ -228,6 +228,7 @@ def test_streams_keep_keys_order_and_empty_orders() -> None:
 def test_loader_processes_make_the_same_batches() -> None:
     loader = DataLoader(Noisy(), batch_size=4, num_workers=2, shuffle=True)
     reader = as_reader(loader, seed=5)
+    assert not reader.background and as_reader(loader, augment=crop_and_flip()).background
     chunks = [torch.arange(0), *torch.arange(10).split(3), torch.arange(0)]
     streamed = list(reader.stream(enumerate(chunks), epoch=1))
     alone = as_reader(Noisy(), seed=5)

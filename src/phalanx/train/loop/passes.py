@@ -11,7 +11,6 @@ from torch import Tensor
 
 from phalanx.core.errors import InputError
 from phalanx.core.settings import RunSettings
-from phalanx.data.lazy import LazyReader
 from phalanx.data.prefetch import FEW_THREADS, pinned, prefetch
 from phalanx.data.reader import Reader, TensorReader, order
 from phalanx.data.structure import map_tensors, sent
@@ -136,8 +135,6 @@ def loaded(
         current = replace(current, order=sent(cast("Tensor", current.order), device))
     orders = ((lease, current.indices(lease)) for lease in found)
     ahead = ahead if reader.background else 0
-    if cuda and isinstance(reader, LazyReader):
-        reader = reader.pinned()
     ready = reader.stream(orders, current.epoch)
     if cuda and not there:
         from phalanx.data.gpu_copies import CudaCopies, batches_ahead, copied_ahead
