@@ -154,9 +154,11 @@ class LazyReader:
             for key, indices in orders:
                 yield key, self.fetch(indices, epoch) if len(indices) else None
             return
+        from phalanx.data.loader_process import begun
+
         taken = _Taken(orders, epoch)
         kept, make = self._options.persistent, self._loader
-        for batch in make(taken) if kept is None else kept.read(taken, make, self._seed):
+        for batch in begun(make(taken)) if kept is None else kept.read(taken, make, self._seed):
             yield from taken.without_indices()
             key, indices = taken.waiting.popleft()
             if self._options.pins:  # torch's thread set 1 for threads that begin from now on
@@ -178,7 +180,9 @@ class LazyReader:
             prefetch_factor=options.prefetch_factor,
             timeout=options.timeout,
             multiprocessing_context=options.context,
-            worker_init_fn=Prepare(options.prepare_process, keep=keep),
+            worker_init_fn=Prepare(
+                options.prepare_process, new_tensors=options.collate is default_collate
+            ),
             persistent_workers=keep,
             pin_memory=options.pins,
             # Not drawn from the training's generator, which must not depend on who has loaders.

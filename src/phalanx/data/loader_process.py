@@ -1,4 +1,4 @@
-"""In a process of a ``DataLoader``: how it ends, and how its batches travel to the worker."""
+"""The processes of a ``DataLoader``: how they begin and end, and how their batches travel."""
 
 from __future__ import annotations
 
@@ -7,38 +7,33 @@ import os
 import select
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
-from torch.utils.data import get_worker_info
-
-from phalanx.agent.system import PR_SET_PDEATHSIG, prctl
+from torch.utils.data import DataLoader, get_worker_info
 
 if TYPE_CHECKING:
     from phalanx.data.lazy import Seeded
 
 SMALL = 16 << 10
 """Bytes of a tensor that goes in the message itself."""
-_OWN = 2
-"""References to memory that one tensor has alone: its own, and that of the count."""
 
 
 class Prepare:
     """First thing in a loader's process: die with the worker, then what the script asks for."""
 
-    def __init__(self, then: Callable[[int], None] | None, *, keep: bool) -> None:
-        self._then, self._keep, self._worker = then, keep, os.getpid()
+    def __init__(self, then: Callable[[int], None] | None, *, new_tensors: bool) -> None:
+        """``new_tensors``: those of a batch are made for it, and kept by no dataset."""
+        self._then, self._new_tensors, self._worker = then, new_tensors, os.getpid()
 
     def __call__(self, number: int) -> None:
-        if self._keep:  # beyond the end of the thread that started it
-            die_with(self._worker)
-        else:
-            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        ForkingPickler.register(Tensor, reduce_by_size)
+        die_with(self._worker)
+        if self._new_tensors:
+            ForkingPickler.register(Tensor, reduce_by_size)
         info = get_worker_info()
         if info is not None:
             own = cast("Seeded", info.dataset).dataset  # the script's
@@ -47,8 +42,32 @@ class Prepare:
             self._then(number)
 
 
+def begun(loader: DataLoader[Any]) -> Iterator[Any]:
+    """``iter(loader)``. A process that a pool's thread forks fails when it ends: Python lets it
+    wait for that thread, which it is itself. So in threads, another one starts them."""
+    if threading.current_thread() is threading.main_thread():
+        return iter(loader)
+    found: list[Any] = []
+
+    def begin() -> None:
+        try:
+            found.append(iter(loader))
+        except BaseException as error:
+            found.append(error)
+
+    starter = threading.Thread(target=begin)
+    starter.start()
+    starter.join()
+    if isinstance(found[0], BaseException):
+        raise found[0]
+    return cast("Iterator[Any]", found[0])
+
+
 def die_with(process: int) -> None:
-    """End this process with that one, whatever it is doing: a thread waits for it."""
+    """End this process with that one, whatever it is doing: a thread waits for it.
+
+    Not with the thread that started it: a script may read each batch in another one.
+    """
 
     def wait() -> None:
         select.select([handle], [], [])
@@ -58,19 +77,20 @@ def die_with(process: int) -> None:
         handle = os.pidfd_open(process)
     except ProcessLookupError:
         os._exit(1)
+    except OSError:  # before Linux 5.3; torch looks for it between two samples
+        return
     threading.Thread(target=wait, daemon=True).start()
 
 
 def reduce_by_size(tensor: Tensor) -> tuple[Any, ...]:
-    """How ``tensor`` is pickled: a small one by its values, unless others share its memory.
+    """How ``tensor`` is pickled: a small one by its values.
 
     Torch makes shared memory for each, and the worker asks for its descriptor over a new
     connection, which takes longer than all else that is done for labels.
     """
     # Not all kinds have values in NumPy; and after an error here the worker would wait for ever.
     with contextlib.suppress(Exception):
-        users = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
-        if users == _OWN and tensor.nbytes <= SMALL and tensor.is_contiguous():
+        if tensor.nbytes <= SMALL and tensor.is_contiguous():
             return torch.from_numpy, (tensor.numpy(),)
     reduced: tuple[Any, ...] = reduce_tensor(tensor)
     return reduced

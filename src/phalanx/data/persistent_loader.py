@@ -10,6 +10,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from phalanx.data.loader_process import begun
+
 
 class PersistentLoader:
     """Reads what the script's loader would, and belongs to it: its processes end with it."""
@@ -33,14 +35,14 @@ class PersistentLoader:
         way, another one has a loader of its own."""
         kept = self._kept[os.getpid()]
         if not kept.in_use.acquire(blocking=False):
-            yield from make(batches)
+            yield from begun(make(batches))
             return
         try:
             if kept.loader is None or kept.seed != seed:
                 kept.batches, kept.seed = _Batches(), seed
                 kept.loader = make(kept.batches, keep=True)
             kept.batches.current = batches
-            yield from kept.loader
+            yield from begun(kept.loader)
         except GeneratorExit:
             raise
         except BaseException:
