@@ -9,15 +9,12 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from multiprocessing.reduction import ForkingPickler
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 from torch.utils.data import DataLoader, get_worker_info
-
-if TYPE_CHECKING:
-    from phalanx.data.lazy import Seeded
 
 SMALL = 16 << 10
 """Bytes of a tensor that goes in the message itself."""
@@ -36,7 +33,7 @@ class Prepare:
             ForkingPickler.register(Tensor, reduce_by_size)
         info = get_worker_info()
         if info is not None:
-            own = cast("Seeded", info.dataset).dataset  # the script's
+            own = cast("Any", info.dataset).dataset  # the script's
             object.__setattr__(info, "dataset", own)
         if self._then is not None:
             self._then(number)
