@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,21 +28,14 @@ LONG_ROW = 1 << 15
 MOST_PARTS = 64
 
 
-class Copies(Protocol):
+class CudaCopies:
     """The stream in which batches are copied."""
 
-    def copy(self, value: Any) -> tuple[Any, Any]:
-        """``value`` on the device, and an event that comes when it is there."""
-
-    def hand_over(self, value: Any, there: Any) -> Any:
-        """``value``; what computes from now on waits until it is there."""
-
-
-class CudaCopies:
     def __init__(self, device: torch.device) -> None:
         self._device, self._stream = device, _copying_stream(device)
 
     def copy(self, value: Any) -> tuple[Any, torch.cuda.Event]:
+        """``value`` on the device, and an event that comes when it is there."""
         there = torch.cuda.Event()
         with torch.cuda.stream(self._stream):
             sent = map_tensors(value, lambda t: t.to(self._device, non_blocking=True))
@@ -50,6 +43,7 @@ class CudaCopies:
         return sent, there
 
     def hand_over(self, value: Any, there: torch.cuda.Event) -> Any:
+        """``value``; what computes from now on waits until it is there."""
         computing = torch.cuda.current_stream(self._device)
         computing.wait_event(there)
         for tensor in tensors_in(value):
@@ -65,7 +59,7 @@ def _copying_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def copied_ahead(
-    items: Iterable[tuple[K, Any]], copies: Copies, ahead: int
+    items: Iterable[tuple[K, Any]], copies: CudaCopies, ahead: int
 ) -> Iterator[tuple[K, Any]]:
     """The batch of each (key, batch) on the device, its copy begun early: they are made and pinned
     by a thread, unless none of them is wanted ``ahead``."""
@@ -116,7 +110,7 @@ def _select(tensor: Tensor, indices: Tensor, out: Tensor) -> Tensor:
 def batches_ahead(
     reader: TensorReader,
     orders: Iterable[tuple[K, Tensor]],
-    copies: Copies,
+    copies: CudaCopies,
     ahead: int,
     *,
     pin: bool = True,

@@ -7,6 +7,7 @@ A dataset's own random transforms (Python's, NumPy's and torch's generators) are
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -169,13 +170,16 @@ class LazyReader:
     def _loader(
         self, batches: Iterable[Keys], options: LoaderOptions | None = None, *, keep: bool = False
     ) -> DataLoader[Any]:
-        from phalanx.data.loader_process import Prepare
+        from phalanx.data.loader_process import Prepare, collated_to_pin
 
         options = options or self._options
+        collate, threads = options.collate, torch.get_num_threads()
+        if options.pins:
+            collate = functools.partial(collated_to_pin, collate, threads)
         return DataLoader(
             self._seeded,
             batch_sampler=batches,
-            collate_fn=options.collate,
+            collate_fn=collate,
             num_workers=options.processes,
             prefetch_factor=options.prefetch_factor,
             timeout=options.timeout,

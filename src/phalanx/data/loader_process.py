@@ -15,9 +15,15 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 from torch.utils.data import DataLoader, get_worker_info
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from phalanx.data.prefetch import FEW_THREADS
+from phalanx.data.structure import tensors_in
 
 SMALL = 16 << 10
 """Bytes of a tensor that goes in the message itself."""
+LARGE = 4 << 20
+"""Bytes of a batch that several threads pin."""
 
 
 class Prepare:
@@ -37,6 +43,24 @@ class Prepare:
             object.__setattr__(info, "dataset", own)
         if self._then is not None:
             self._then(number)
+
+
+def collated_to_pin(collate: Callable[[Any], Any], threads: int, samples: Any) -> _ToPin:
+    return _ToPin(collate(samples), min(FEW_THREADS, threads))
+
+
+class _ToPin:
+    """A batch on its way: torch's thread copies it with one thread, a large one waits for that."""
+
+    def __init__(self, batch: Any, threads: int) -> None:
+        self._batch, self._threads = batch, threads
+
+    def pin_memory(self) -> Any:
+        """Called by torch in its thread; the batch takes this object's place."""
+        large = sum(t.numel() * t.element_size() for t in tensors_in(self._batch)) >= LARGE
+        if torch.get_num_threads() != (threads := self._threads if large else 1):
+            torch.set_num_threads(threads)
+        return pin_memory(self._batch)
 
 
 def begun(loader: DataLoader[Any]) -> Iterator[Any]:

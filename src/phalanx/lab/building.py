@@ -12,13 +12,12 @@ from phalanx.lab import state as states
 from phalanx.lab.starting import Starting, hashed_password, make_key, setup_of
 from phalanx.lab.state import LabState, MachineState
 
+Limits = Sequence[float | None]
+"""One for each machine."""
+
 
 def plan(
-    name: str,
-    quotas: Sequence[float | None],
-    rate: float | None,
-    rates: Sequence[float | None],
-    memory: int | None,
+    name: str, quotas: Limits, rate: float | None, rates: Limits, memory: int | None
 ) -> LabState:
     """Claim the name and a network; nothing but the lab's folder and its bridge is made."""
     with states.alone():
@@ -38,11 +37,7 @@ def plan(
 
 
 def _named(
-    name: str,
-    quotas: Sequence[float | None],
-    rate: float | None,
-    rates: Sequence[float | None],
-    memory: int | None,
+    name: str, quotas: Limits, rate: float | None, rates: Limits, memory: int | None
 ) -> LabState:
     subnet, bridge = network.choose_subnet(), network.choose_bridge()
     parents, addresses = cgroups.parents(name), list(subnet.hosts())

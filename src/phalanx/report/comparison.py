@@ -139,8 +139,9 @@ def _remarks(rows: Sequence[Competitor], quality: Quality) -> list[str]:
     remarks += _unequal_threads(rows)
     repeats = min(len(row.seconds.values) for row in rows)
     if repeats == 1:
+        which = "Each" if all(len(row.seconds.values) == 1 for row in rows) else "Some"
         remarks.append(
-            "Each ran once. Identical runs on small machines differ by up to 30 %, so a "
+            f"{which} ran once. Identical runs on small machines differ by up to 30 %, so a "
             "difference below that needs --repeat 3 to be trusted, and one below 5 % counts as "
             "noise."
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from phalanx.data.loader_process import SMALL, reduce_by_size
+from phalanx.data import loader_process
+from phalanx.data.loader_process import LARGE, SMALL, collated_to_pin, reduce_by_size
 from phalanx.data.reader import as_reader
 
 DTYPES = [torch.bool, torch.uint8, torch.int64, torch.float16, torch.float32, torch.bfloat16]
@@ -42,6 +44,58 @@ def test_tensors_of_all_kinds() -> None:
         assert torch.equal(found.to_dense(), expected.to_dense())
 
 
+class Kinds(Dataset[Any]):
+    def __len__(self) -> int:
+        return len(_kinds())
+
+    def __getitem__(self, index: int) -> Tensor:
+        return list(_kinds().values())[index]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_all_kinds_arrive_from_a_process() -> None:
+    reader = as_reader(DataLoader(Kinds(), 1, num_workers=1, collate_fn=_first))
+    orders = [(expected, torch.tensor([n])) for n, expected in enumerate(_kinds().values())]
+    for expected, found in reader.stream(orders, 0):
+        assert found.dtype == expected.dtype
+        parts = zip(found.unbind(), expected.unbind(), strict=True) if found.is_nested else ()
+        assert all(torch.equal(a, b) for a, b in parts)
+        assert found.is_nested or torch.equal(found.to_dense(), expected.to_dense())
+
+
+@pytest.mark.timeout(60)
+def test_large_batches_are_pinned_by_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small ones by one, as torch does: more would only take their time from the training."""
+    threads: list[int] = []
+
+    def pin(batch: Any) -> Any:
+        threads.append(torch.get_num_threads())
+        return batch
+
+    monkeypatch.setattr(loader_process, "pin_memory", pin)
+    monkeypatch.setattr(loader_process, "FEW_THREADS", 2)
+    own = torch.get_num_threads()
+    torch.set_num_threads(2)
+    small, large = torch.zeros(8), {"x": torch.zeros(LARGE // 4)}
+    found: list[Any] = []
+
+    def pinning() -> None:  # the place of torch's thread
+        torch.set_num_threads(1)
+        found.extend(
+            collated_to_pin(_first, 2, [batch]).pin_memory() for batch in (small, large, small)
+        )
+
+    try:
+        thread = threading.Thread(target=pinning)
+        thread.start()
+        thread.join()
+    finally:
+        torch.set_num_threads(own)
+    assert threads == [1, 2, 1]
+    assert all(a is b for a, b in zip(found, (small, large, small), strict=True))
+
+
 class Labelled(Dataset[Any]):
     def __len__(self) -> int:
         return 8
@@ -58,6 +112,20 @@ def test_labels_come_in_the_message() -> None:
         assert x[:, 0].tolist() == y.tolist() == list(range(start, start + 4))
         assert half.is_shared() and torch.equal(half, torch.ones(4, 2, dtype=torch.bfloat16))
         y.add_(1)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("batch", [4, 1 + LARGE // SMALL])
+def test_a_loader_that_pins(batch: int) -> None:
+    loader = DataLoader(Labelled(), batch, num_workers=1, pin_memory=True)
+    threads = torch.get_num_threads()
+    order = torch.arange(batch) % len(Labelled())
+    for _, (x, y, half) in as_reader(loader).stream([(0, order), (1, order)], 0):
+        assert x.is_pinned() and y.is_pinned() and half.is_pinned()
+        assert x[:, 0].tolist() == y.tolist() == order.tolist()
+        assert torch.get_num_threads() == threads
 
 
 def test_only_a_small_one_is_sent_by_its_values() -> None:

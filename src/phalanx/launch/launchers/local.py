@@ -166,21 +166,18 @@ def free_ports(count: int) -> list[int]:
 
 
 def _spawn(worker: WorkerCommand, paths: RunPaths, arena: int | None) -> subprocess.Popen[bytes]:
-    added = {settings.STARTED: repr(time.monotonic()), settings.CONTROLLER: str(os.getpid())}
+    env = {**os.environ, **worker.env, settings.STARTED: repr(time.monotonic())}
+    env[settings.CONTROLLER] = str(os.getpid())
+    env.pop(settings.ARENA, None)  # not this run's: that of a run around it
     if arena is not None:
-        added[settings.ARENA] = str(arena)
+        env[settings.ARENA] = str(arena)
     with (paths.folder / worker.log).open("ab") as log:
         return subprocess.Popen(
             worker.argv,
-            env={**_inherited(), **worker.env, **added},
+            env=env,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             pass_fds=() if arena is None else (arena,),
         )
-
-
-def _inherited() -> dict[str, str]:
-    """Our own environment, less a shared memory that is not this run's (a run within a run)."""
-    return {name: value for name, value in os.environ.items() if name != settings.ARENA}

@@ -45,13 +45,10 @@ def went_on(earlier: Sequence[Row], own: Sequence[Row], seconds: float) -> list[
     for row in own:
         epoch = int(row["epoch"] or 0)
         if row["samples"]:
-            rows[epoch] = {**row, "seconds": _later(row["seconds"], seconds)}
+            ended = row["seconds"]
+            rows[epoch] = {**row, "seconds": None if ended is None else ended + seconds}
         else:
             known = rows.get(epoch, {"seconds": seconds, "samples_per_second": None, "earlier": 1})
             rows[epoch] = {**row, **{n: v for n, v in known.items() if v is not None}}
             rows[epoch]["samples_per_second"] = known.get("samples_per_second")
     return [rows[epoch] for epoch in sorted(rows)]
-
-
-def _later(value: float | None, seconds: float) -> float | None:
-    return None if value is None else value + seconds

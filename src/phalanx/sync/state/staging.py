@@ -75,7 +75,7 @@ class Staging:
         function returned waits for it, in any thread."""
         if self.device.type != "cuda":
             target.copy_(source)
-            return _nothing
+            return lambda: None
         if self._aside is None:
             self._aside = torch.cuda.Stream(self.device)
         while self._followed:  # parts of a model may compute in streams of their own
@@ -150,10 +150,6 @@ class StagedCollector:
     @property
     def finite(self) -> bool:
         return self._gather.finite
-
-
-def _nothing() -> None:
-    pass
 
 
 def _wait_for(event: torch.cuda.Event, device: torch.device) -> None:

@@ -186,10 +186,6 @@ class Run:
         """Count the classes that a training batch got right, if it is about classes."""
         self._figures.judge(outputs, targets)
 
-    def train_figures(self) -> dict[str, float]:
-        """What this worker saw of the epoch so far."""
-        return self._figures.of_training()
-
     def log(self, **values: float) -> None:
         """Figures of this epoch, by any name: they become columns of the report."""
         self._figures.log(values)

@@ -63,7 +63,8 @@ class GradientWeight:
     def new_batch(self, lease: Lease, batch: int, engine: Engine) -> None:
         """Of ``batch`` samples over all workers, unless it is a smaller last one."""
         self._in_hand = lease, batch
-        if self.pending and not self.averages and not self._any_gradient():
+        waiting = self.pending and not self.averages
+        if waiting and all(get_grad(p) is None for p in self._all()):
             self.loss_scale.back_off()
             self._forget()  # the script dropped them, and takes no step
             self.agreed.clear()
@@ -206,9 +207,6 @@ class GradientWeight:
         self.pending, self._batches, self._looks = 0, 0.0, 0
         self._weighted = self._unknown = False
         self.loss_scale.forget()
-
-    def _any_gradient(self) -> bool:
-        return any(get_grad(p) is not None for p in self._all())
 
     # -- checkpoints -------------------------------------------------------------------------
 

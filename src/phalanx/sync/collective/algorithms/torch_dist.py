@@ -20,8 +20,6 @@ from phalanx.sync.collective.algorithms import ring
 from phalanx.sync.collective.links import raw
 from phalanx.sync.connect.payloads import BLOCK, encode_header, make_room, rest_length
 
-NCCL = "nccl"
-
 
 class KeyValue(Protocol):
     """Where participants leave words for each other."""
