@@ -155,7 +155,7 @@ class LazyReader:
             for key, indices in orders:
                 yield key, self.fetch(indices, epoch) if len(indices) else None
             return
-        from phalanx.data.loader_process import begun
+        from phalanx.data.loader_process import ToPin, begun
 
         taken = _Taken(orders, epoch)
         kept, make = self._options.persistent, self._loader
@@ -164,7 +164,8 @@ class LazyReader:
             key, indices = taken.waiting.popleft()
             if self._options.pins:  # torch's thread set 1 for threads that begin from now on
                 torch.set_num_threads(torch.get_num_threads())
-            yield key, self._finish(batch, indices, epoch)
+            made = batch.batch if isinstance(batch, ToPin) else batch  # torch did not pin it
+            yield key, self._finish(made, indices, epoch)
         yield from taken.without_indices()
 
     def _loader(

@@ -45,22 +45,22 @@ class Prepare:
             self._then(number)
 
 
-def collated_to_pin(collate: Callable[[Any], Any], threads: int, samples: Any) -> _ToPin:
-    return _ToPin(collate(samples), min(FEW_THREADS, threads))
+def collated_to_pin(collate: Callable[[Any], Any], threads: int, samples: Any) -> ToPin:
+    return ToPin(collate(samples), min(FEW_THREADS, threads))
 
 
-class _ToPin:
+class ToPin:
     """A batch on its way: torch's thread copies it with one thread, a large one waits for that."""
 
     def __init__(self, batch: Any, threads: int) -> None:
-        self._batch, self._threads = batch, threads
+        self.batch, self._threads = batch, threads
 
     def pin_memory(self) -> Any:
         """Called by torch in its thread; the batch takes this object's place."""
-        large = sum(t.numel() * t.element_size() for t in tensors_in(self._batch)) >= LARGE
+        large = sum(t.numel() * t.element_size() for t in tensors_in(self.batch)) >= LARGE
         if torch.get_num_threads() != (threads := self._threads if large else 1):
             torch.set_num_threads(threads)
-        return pin_memory(self._batch)
+        return pin_memory(self.batch)
 
 
 def begun(loader: DataLoader[Any]) -> Iterator[Any]:

@@ -92,17 +92,14 @@ class _Filler(Generic[T]):
         try:
             iterator = iter(self._iterable)
             try:
-                self._put_all(iterator)
+                for item in iterator:
+                    if not self._put((item,)):
+                        break
             finally:
                 _close(iterator)
         except BaseException as error:
             last = error
         self._put(last)
-
-    def _put_all(self, iterator: Iterator[T]) -> None:
-        for item in iterator:
-            if not self._put((item,)):
-                return
 
     def _put(self, entry: tuple[T] | BaseException | None) -> bool:
         while not self._stopping.is_set():

@@ -228,14 +228,11 @@ def _team_rate(team: Windows, kept: Sequence[int], way: Way, anew: bool, alone: 
         seconds += max(busy.values()) + _after(row, kept, alone)
         for rank in kept:
             lap = row[rank]
-            took[rank] += busy[rank] + lap.update if alone else _own_time(lap, busy[rank])
+            rest = lap.update if alone else max(0.0, lap.seconds - lap.busy - lap.wait)
+            took[rank] += busy[rank] + rest
     if way.waiting is WaitRule.BOUNDED:  # those ahead wait only now and then
         seconds = max(took.values())
     return samples / seconds if seconds > 0.0 else 0.0
-
-
-def _own_time(lap: Lap, busy: float) -> float:
-    return busy + max(0.0, lap.seconds - lap.busy - lap.wait)
 
 
 def _after(row: Mapping[int, Lap], kept: Sequence[int], alone: bool) -> float:

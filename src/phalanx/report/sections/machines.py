@@ -35,7 +35,7 @@ def _grid(study: StudyData) -> Grid:
     """One row per machine (and strategy, of several); columns without any value are left out."""
     several = len(study.groups) > 1
     rows = [(g.label, m) for g in study.groups for m in g.shown.summary.machines]
-    columns = [column for column in COLUMNS if _is_filled(column, [m for _, m in rows])]
+    columns = [c for c in COLUMNS if any(c[1](m) != words.UNKNOWN for _, m in rows)]
     head = (*(("strategy",) if several else ()), "machine", *(name for name, _ in columns))
     return Grid(
         head,
@@ -44,10 +44,6 @@ def _grid(study: StudyData) -> Grid:
             for label, m in rows
         ),
     )
-
-
-def _is_filled(column: tuple[str, TableCell], machines: list[MachineSummary]) -> bool:
-    return any(column[1](machine) != words.UNKNOWN for machine in machines)
 
 
 def _of(name: str, how: str, write: Callable[[float], str]) -> TableCell:

@@ -12,7 +12,7 @@ import inspect
 import sys
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -178,7 +178,7 @@ class ShardOptimizer:
             if used is not None and not used[piece.parameter]:
                 continue
             if segments and self._joins(segments[-1], i, piece):
-                segments[-1] = _grown(segments[-1], i, piece)
+                segments[-1] = replace(segments[-1], last=i, end=piece.end)
             else:
                 fresh = self._counts[i] == 0.0
                 segments.append(_Segment(i, i, piece.start, piece.end, piece.group, fresh))
@@ -238,7 +238,3 @@ def _apart(counts: list[float]) -> tuple[tuple[float, ...], bool]:
     """How counts differ, which stays the same while they grow together; any first step."""
     least = min(counts)
     return tuple(count - least for count in counts), least == 0.0
-
-
-def _grown(segment: _Segment, last: int, piece: Piece) -> _Segment:
-    return _Segment(segment.first, last, segment.start, piece.end, segment.group, segment.fresh)

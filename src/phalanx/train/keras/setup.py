@@ -44,13 +44,10 @@ def notes_of(guest: Guest, source: ArraySource | StreamSource, workers: int) -> 
         found.append("batch norm: statistics of each worker's part of a batch, averaged per epoch")
     if others := sorted(names - AVERAGED):
         found.append(f"{', '.join(others)}: of the first worker, which sees its part of the data")
-    if own := sorted(filter(None, map(_own_metric, _metrics_of(model)))):
+    metrics = (each for metric in model.metrics for each in getattr(metric, "metrics", [metric]))
+    if own := sorted(filter(None, map(_own_metric, metrics))):
         found.append(f"{', '.join(own)}: computed on each worker's part of a batch, then added up")
     return found
-
-
-def _metrics_of(model: Any) -> list[Any]:
-    return [each for metric in model.metrics for each in getattr(metric, "metrics", [metric])]
 
 
 def _own_metric(metric: Any) -> str | None:
