@@ -147,12 +147,9 @@ def _adopted(
         return None
 
 
-def _assert_each_once(
-    loop: Loop, found: list[Ended], wanted: Result, *, same_order: bool = True
-) -> None:
+def _assert_each_once(loop: Loop, found: list[Ended], wanted: Result) -> None:
     seen = sum((ended.seen() for ended in found), Counter[tuple[int, int]]())
-    # Dropout alone draws from the stream that orders samples.
-    if not same_order or (loop.dropout and len(found) > 1):
+    if loop.dropout and len(found) > 1:  # which alone draws from the stream that orders samples
         assert seen.total() == seen_alone(wanted).total()
     else:
         assert seen == seen_alone(wanted)
@@ -231,10 +228,9 @@ def _sees_each_once(loop: Loop, strategy: str, workers: int, folders: Folders) -
     wanted = _alone(script)
     for ended in (found := _adopted(loop, script, workers, folder / "run", strategy)) or ():
         assert _is_finite(ended.result)
-    lockstep = is_lockstep(strategy)
-    if found is not None and (lockstep or loop.through not in ("islice", "next")):
-        # Evaluations within a pass of free-running workers do not change the order of the next.
-        _assert_each_once(loop, found, wanted, same_order=lockstep or loop.leaves_at == 99)
+    whole = loop.leaves_at == 99 and loop.through not in ("islice", "next")
+    if found is not None and (whole or is_lockstep(strategy)):
+        _assert_each_once(loop, found, wanted)
 
 
 @pytest.mark.slow

@@ -61,6 +61,22 @@ def test_a_stopped_run_goes_on_with_other_machines(
         assert_identical(rest.state(), unbroken.state())
 
 
+@pytest.mark.parametrize("spec", ["async", "ssp:bound=3", "groups:size=2", "async@0.5/allreduce"])
+@pytest.mark.parametrize("hosts", [1, 2])
+@pytest.mark.parametrize("at", [1, 3, 9])
+def test_workers_that_count_their_batches_stop_after_the_same_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str, hosts: int, at: int
+) -> None:
+    options = {"counted": True, "epochs": 3, "batch": 9}
+    stopped = _training(
+        monkeypatch, tmp_path / "stopped", spec, hosts, commands={at: STOP}, **options
+    )
+    assert sorted(stopped.stopped) == list(range(WORKERS)), "all end, and none as lost"
+    assert 0 < sum(stopped.before_save) == stopped.counts().total() < 3 * stopped.samples
+    rest = _training(monkeypatch, tmp_path / "rest", spec, hosts, **options, **_after(stopped))
+    assert rest.counts() + stopped.counts() == stopped.once()
+
+
 def test_parts_of_other_machines_lie_with_the_first_and_nowhere_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

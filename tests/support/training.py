@@ -70,6 +70,8 @@ class Training:
     """What batches are taken from; plain tensors without it."""
     look: bool = False
     """Whether the state is captured before the first step."""
+    counted: bool = False
+    """Whether each worker has a part of each batch, also where workers run freely."""
 
     def __post_init__(self) -> None:
         self.models: list[nn.Module] = []
@@ -110,7 +112,7 @@ class Training:
         captured = run.engine.capture() if self.look else None
         self._prepare(run)
         for epoch in run.epochs(self.epochs):
-            for x, y, numbers in run.batches(self._data(), batch=self.batch):
+            for x, y, numbers in self._batches(run):
                 if run.samples:
                     self.seen[rank] += [(epoch, int(n)) for n in numbers]
                 run.backward(nn.functional.cross_entropy(model(x), y))
@@ -121,6 +123,12 @@ class Training:
             if self.at_end is not None and epoch == self.epochs - 1:
                 self.at_end(run)
         return captured
+
+    def _batches(self, run: Run) -> Any:
+        if not self.counted:
+            return run.batches(self._data(), batch=self.batch)
+        reader = run._parts.readers.of(self._data(), trains=True)
+        return run._loop.through_batches(reader, self.batch, counted=True)
 
     def _data(self) -> Any:
         return self.data(self) if self.data is not None else made_data(self.samples)

@@ -159,14 +159,22 @@ class LazyReader:
 
         taken = _Taken(orders, epoch)
         kept, make = self._options.persistent, self._loader
-        for batch in begun(make(taken)) if kept is None else kept.read(taken, make, self._seed):
-            yield from taken.without_indices()
-            key, indices = taken.waiting.popleft()
-            if self._options.pins:  # torch's thread set 1 for threads that begin from now on
-                torch.set_num_threads(torch.get_num_threads())
-            made = batch.batch if isinstance(batch, ToPin) else batch  # torch did not pin it
-            yield key, self._finish(made, indices, epoch)
+        found = begun(make(taken)) if kept is None else kept.read(taken, make, self._seed)
+        try:
+            for batch in found:
+                yield from taken.without_indices()
+                key, indices = taken.waiting.popleft()
+                self._keep_threads()
+                made = batch.batch if isinstance(batch, ToPin) else batch  # torch did not pin it
+                yield key, self._finish(made, indices, epoch)
+        finally:
+            self._keep_threads()
         yield from taken.without_indices()
+
+    def _keep_threads(self) -> None:
+        """Torch's pinning thread sets its own number, also for all that begin from now on."""
+        if self._options.pins:
+            torch.set_num_threads(torch.get_num_threads())
 
     def _loader(
         self, batches: Iterable[Keys], options: LoaderOptions | None = None, *, keep: bool = False

@@ -18,7 +18,6 @@ from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from phalanx.data.prefetch import FEW_THREADS
-from phalanx.data.structure import tensors_in
 
 SMALL = 16 << 10
 """Bytes of a tensor that goes in the message itself."""
@@ -46,20 +45,23 @@ class Prepare:
 
 
 def collated_to_pin(collate: Callable[[Any], Any], threads: int, samples: Any) -> ToPin:
-    return ToPin(collate(samples), min(FEW_THREADS, threads))
+    batch = collate(samples)
+    parts = batch.values() if isinstance(batch, dict) else batch
+    parts = parts if isinstance(batch, dict | list | tuple) else ()
+    size = sum(part.numel() * part.element_size() for part in parts if isinstance(part, Tensor))
+    return ToPin(batch, min(FEW_THREADS, threads) if size >= LARGE else 1)
 
 
 class ToPin:
-    """A batch on its way: torch's thread copies it with one thread, a large one waits for that."""
+    """Pins its batch in torch's thread, which by itself copies with one thread."""
 
     def __init__(self, batch: Any, threads: int) -> None:
         self.batch, self._threads = batch, threads
 
     def pin_memory(self) -> Any:
         """Called by torch in its thread; the batch takes this object's place."""
-        large = sum(t.numel() * t.element_size() for t in tensors_in(self.batch)) >= LARGE
-        if torch.get_num_threads() != (threads := self._threads if large else 1):
-            torch.set_num_threads(threads)
+        if torch.get_num_threads() != self._threads:
+            torch.set_num_threads(self._threads)
         return pin_memory(self.batch)
 
 

@@ -156,7 +156,8 @@ def rule_of(name: str, options: Mapping[str, object]) -> Rule:
 
 def _predict(rank: int, clocks: Clocks, now: float) -> Iterator[tuple[int, float]]:
     """At its coming pushes if it never waited: its lead, and the time until that shrinks."""
-    own, moment = float(clocks.intervals[rank]), _moments(rank, clocks, now)
+    moments = _moments_of_few if len(clocks.steps) <= FEW else _moments_of_many
+    own, moment = float(clocks.intervals[rank]), moments(rank, clocks, now)
     if own <= 0.0 or moment is None:
         return
     lead, risen, following = clocks.lead(rank), 0, moment(clocks.floor + 1)
@@ -172,12 +173,8 @@ def _predict(rank: int, clocks: Clocks, now: float) -> Iterator[tuple[int, float
             yield 0, 0.0  # the slowest has caught up
 
 
-def _moments(rank: int, clocks: Clocks, now: float) -> Callable[[int], float] | None:
-    """When all that are behind ``rank`` will have done so many steps; ``None``: pace unknown."""
-    return (_moments_of_few if len(clocks.steps) <= FEW else _moments_of_many)(rank, clocks, now)
-
-
 def _moments_of_few(rank: int, clocks: Clocks, now: float) -> Callable[[int], float] | None:
+    """When all that are behind ``rank`` will have done so many steps; ``None``: pace unknown."""
     own, behind = clocks.steps[rank], []
     for steps, last, interval in zip(clocks.steps, clocks.times, clocks.intervals, strict=True):
         if steps < own:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
-import threading
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from phalanx.data import loader_process
 from phalanx.data.loader_process import LARGE, SMALL, collated_to_pin, reduce_by_size
+from phalanx.data.prefetch import FEW_THREADS
 from phalanx.data.reader import as_reader
 
 DTYPES = [torch.bool, torch.uint8, torch.int64, torch.float16, torch.float32, torch.bfloat16]
@@ -44,6 +45,10 @@ def test_tensors_of_all_kinds() -> None:
         assert torch.equal(found.to_dense(), expected.to_dense())
 
 
+def _send_by_size(_: int) -> None:
+    ForkingPickler.register(Tensor, reduce_by_size)
+
+
 class Kinds(Dataset[Any]):
     def __len__(self) -> int:
         return len(_kinds())
@@ -55,9 +60,11 @@ class Kinds(Dataset[Any]):
 @pytest.mark.timeout(60)
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_all_kinds_arrive_from_a_process() -> None:
-    reader = as_reader(DataLoader(Kinds(), 1, num_workers=1, collate_fn=_first))
+    loader = DataLoader(Kinds(), 1, num_workers=1, collate_fn=_first, worker_init_fn=_send_by_size)
     orders = [(expected, torch.tensor([n])) for n, expected in enumerate(_kinds().values())]
-    for expected, found in reader.stream(orders, 0):
+    arrived = list(as_reader(loader).stream(orders, 0))
+    assert len(arrived) == len(orders)
+    for expected, found in arrived:
         assert found.dtype == expected.dtype
         parts = zip(found.unbind(), expected.unbind(), strict=True) if found.is_nested else ()
         assert all(torch.equal(a, b) for a, b in parts)
@@ -65,7 +72,10 @@ def test_all_kinds_arrive_from_a_process() -> None:
 
 
 @pytest.mark.timeout(60)
-def test_large_batches_are_pinned_by_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("own", "several"), [(1, 1), (2, 2), (16, FEW_THREADS)])
+def test_large_batches_are_pinned_by_several_threads(
+    monkeypatch: pytest.MonkeyPatch, own: int, several: int
+) -> None:
     """Small ones by one, as torch does: more would only take their time from the training."""
     threads: list[int] = []
 
@@ -74,26 +84,14 @@ def test_large_batches_are_pinned_by_several_threads(monkeypatch: pytest.MonkeyP
         return batch
 
     monkeypatch.setattr(loader_process, "pin_memory", pin)
-    monkeypatch.setattr(loader_process, "FEW_THREADS", 2)
-    own = torch.get_num_threads()
-    torch.set_num_threads(2)
-    small, large = torch.zeros(8), {"x": torch.zeros(LARGE // 4)}
-    found: list[Any] = []
-
-    def pinning() -> None:  # the place of torch's thread
-        torch.set_num_threads(1)
-        found.extend(
-            collated_to_pin(_first, 2, [batch]).pin_memory() for batch in (small, large, small)
-        )
-
-    try:
-        thread = threading.Thread(target=pinning)
-        thread.start()
-        thread.join()
-    finally:
-        torch.set_num_threads(own)
-    assert threads == [1, 2, 1]
-    assert all(a is b for a, b in zip(found, (small, large, small), strict=True))
+    small, large = torch.zeros(8), {"x": torch.zeros(LARGE // 4), "name": "large"}
+    before, batches = torch.get_num_threads(), (small, large, [small], (large["x"], 0))
+    with ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        made = [collated_to_pin(_first, own, [batch]) for batch in batches]
+        found = [pool.submit(batch.pin_memory).result() for batch in made]
+    torch.set_num_threads(before)
+    assert threads == [1, several, 1, several]
+    assert all(a is b for a, b in zip(found, batches, strict=True))
 
 
 class Labelled(Dataset[Any]):
@@ -125,7 +123,8 @@ def test_a_loader_that_pins(batch: int) -> None:
     for _, (x, y, half) in as_reader(loader).stream([(0, order), (1, order)], 0):
         assert x.is_pinned() and y.is_pinned() and half.is_pinned()
         assert x[:, 0].tolist() == y.tolist() == order.tolist()
-        assert torch.get_num_threads() == threads
+        with ThreadPoolExecutor(1) as pool:  # a new thread begins with what was set last
+            assert pool.submit(torch.get_num_threads).result() == threads
 
 
 def test_only_a_small_one_is_sent_by_its_values() -> None:

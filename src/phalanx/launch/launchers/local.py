@@ -166,9 +166,10 @@ def free_ports(count: int) -> list[int]:
 
 
 def _spawn(worker: WorkerCommand, paths: RunPaths, arena: int | None) -> subprocess.Popen[bytes]:
-    env = {**os.environ, **worker.env, settings.STARTED: repr(time.monotonic())}
-    env[settings.CONTROLLER] = str(os.getpid())
+    env = dict(os.environ)
     env.pop(settings.ARENA, None)  # not this run's: that of a run around it
+    env |= {**worker.env, settings.STARTED: repr(time.monotonic())}
+    env[settings.CONTROLLER] = str(os.getpid())
     if arena is not None:
         env[settings.ARENA] = str(arena)
     with (paths.folder / worker.log).open("ab") as log:

@@ -49,7 +49,10 @@ def project_manifest(
     ``follow``: see :func:`walk`.
     """
     root = find_root(script)
-    files = list_files(root, limit, follow) if not _is_too_wide(root) else _imported(script, root)
+    if _is_too_wide(root):  # somebody's home: the script and the modules that it imports
+        files = [_one(root, file.relative_to(root).as_posix()) for file in script_files(script)]
+    else:
+        files = list_files(root, limit, follow)
     kept_here = {Path(os.path.realpath(path)) for path in without}
     files = [f for f in files if Path(os.path.realpath(root / f.path)) not in kept_here]
     name = script.resolve().relative_to(root).as_posix()
@@ -66,11 +69,6 @@ def list_files(root: Path, limit: int = SHIP_LIMIT, follow: bool = False) -> lis
     files = walk(root, rules.leaves_out, follow=follow)
     _check_size(root, files, limit)
     return files
-
-
-def _imported(script: Path, root: Path) -> list[ListedFile]:
-    """Of a script in somebody's home: itself and the modules that it imports."""
-    return [_one(root, file.relative_to(root).as_posix()) for file in script_files(script)]
 
 
 def _one(root: Path, name: str) -> ListedFile:

@@ -18,9 +18,9 @@ from phalanx.core.errors import InputError, NotFinite, PeerLost
 from phalanx.data.reader import Reader
 from phalanx.sync.arena.arena import Locks
 from phalanx.train.adopt.kept_objects import ORDER, OrderState, keepers_of
+from phalanx.train.adopt.libraries import counts_batches
 from phalanx.train.adopt.loader_pass import LoaderPass, read_by_number
 from phalanx.train.adopt.random_streams import Streams
-from phalanx.train.adopt.script_length import decides_itself
 from phalanx.train.checkpoint.kept_state import unpack
 from phalanx.train.loop.stretches import WorkerParts
 from phalanx.train.loop.training_loop import TrainingLoop
@@ -28,8 +28,8 @@ from phalanx.train.loop.training_loop import TrainingLoop
 _PASSES_APART = 4
 """That free-running workers may be, for their orders to be compared."""
 COUNTED = (
-    "the script may leave its loop early, or a library counts its batches: so each worker gets an "
-    "equal part of each batch, whatever its speed"
+    "the training library counts its batches, so each worker gets an equal part of each batch, "
+    "whatever its speed"
 )
 
 
@@ -124,7 +124,7 @@ class AdoptedTraining:
                 "Shuffle with torch's random numbers, or with a generator that has a fixed seed.",
             )
         engine = self.parts.trained.engine
-        counted = engine.workers > 1 and decides_itself(sys._getframe())
+        counted = engine.workers > 1 and counts_batches(sys._getframe())
         if counted and not engine.lockstep:
             self.parts.figures.say_once(COUNTED)
         batches = self._loop.through_adopted(

@@ -114,8 +114,7 @@ class _Rehearsal(Iterator[Any]):
         if len(self._seen) == len(self._parts):
             off = _farthest(self._seen) if self._seen else None
             if off is not None or not self._left:
-                sums = [[(gradient, weight, True) for gradient, weight, _ in s] for s in self._seen]
-                self._end(off, off is not None and _farthest(sums) is None)
+                self._end(off, off is not None and _farthest(_as_sums(self._seen)) is None)
             # Once: they may be random.
             samples = [self._loader.dataset[number] for number in self._left.pop(0)]
             middle = len(samples) // 2 - (len(samples) > 5)
@@ -203,6 +202,10 @@ def _farthest(seen: _Seen) -> float | None:
         off = float((made_up - gradients[0]).norm()) / scale
         worst = max(worst, off if off > tolerance else 0.0)
     return worst or None
+
+
+def _as_sums(seen: _Seen) -> _Seen:
+    return [[(gradient, weight, True) for gradient, weight, _ in losses] for losses in seen]
 
 
 def _together(losses: list[tuple[Tensor, float, bool]]) -> list[tuple[Tensor, float, bool]]:

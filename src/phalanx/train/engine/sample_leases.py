@@ -36,13 +36,7 @@ class SampleLeases:
     """Of a worker alone."""
 
     def of(
-        self,
-        ticket: int,
-        segment: Segment,
-        batch: int,
-        *,
-        fixed: bool = False,
-        counted: bool = False,
+        self, ticket: int, segment: Segment, batch: int, *, fixed: bool, counted: bool
     ) -> Iterator[Lease]:
         """What this worker reads of ``segment``: its shares, or what it can claim.
 
@@ -98,13 +92,7 @@ class SharedSampleLeases(SampleLeases):
             self._claims.given.count(self.had)
 
     def of(
-        self,
-        ticket: int,
-        segment: Segment,
-        batch: int,
-        *,
-        fixed: bool = False,
-        counted: bool = False,
+        self, ticket: int, segment: Segment, batch: int, *, fixed: bool, counted: bool
     ) -> Iterator[Lease]:
         self._control.fixed, self._segment = fixed, segment
         active, workers = self._phases.current, self._arena.workers
@@ -150,12 +138,18 @@ class SharedSampleLeases(SampleLeases):
                 yield _emphasised(lease, batch, teams)
 
     def _counted(self, ticket: int, segment: Segment, batch: int) -> Iterator[Lease]:
-        """Without claims, so that each worker has as many batches as there are."""
+        """Each worker has a part of each batch, and so as many batches as there are."""
         active, arena, least = self._phases.current, self._arena, self._claims.least
         members = list(active.team.members) if active.grouped else [arena.rank]
         teams = active.team.teams if active.grouped else arena.workers
         want = round(batch * len(members) / arena.workers)
+        reached = start = segment.start
         for part in lockstep(segment, batch, arena.rank, [1.0] * arena.workers, least=least):
+            if start >= reached:
+                reached = self._claims.reach(ticket, segment, start, batch)
+                if start >= reached:
+                    return
+            start = part.batch_end
             self._phases.arrive()
             whole = sum(part.ends[member + 1] - part.ends[member] for member in members)
             if whole:  # of a last batch there may be nothing for all

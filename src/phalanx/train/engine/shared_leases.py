@@ -95,6 +95,20 @@ class SharedLeases:
                     break
         return found
 
+    def reach(self, ticket: int, segment: Segment, start: int, batch: int) -> int:
+        """How far a worker may go before it asks again, of those that all take a part of each batch
+        and have come to ``start``: in a stretch that is cut, as far as the farthest of them."""
+        ahead = 1 if self.given is None else AHEAD
+        with self._arena.lock(Locks.CLAIMS):
+            counter = self._counter()
+            if counter.ticket > ticket:  # another has gone on: this stretch is not cut
+                return segment.end
+            if counter.ticket == ticket and (counter.cut == ticket or counter.position > start):
+                return counter.position
+            position = min(segment.end, start + ahead * batch)
+            self._store(Counter(ticket, position, segment.end))
+            return position
+
     def _claim(self, ticket: int, segment: Segment, want: int, lane: int = -1) -> Lease | None:
         counter, lease = claim(self._counter(), ticket, segment, want, self.least)
         if self.lanes is not None and lease is not None:

@@ -75,7 +75,9 @@ def inspect_loss(error: Tensor, samples: int, least: int = 2) -> LossKind:
             else:
                 found.sums.append(name.removesuffix("0").removesuffix("Backward"))
                 found.over = found.over or _divide(divisors)
-        elif _is_quotient(node, name) or _bends(node, name):
+        elif _is_quotient(node, name) or (
+            name.startswith(_BENDS) and not _only_of_parameters(node, _OF_NORMS)
+        ):
             found.bends.append(name.removesuffix("0").removesuffix("Backward"))
         else:
             found.plain += 1
@@ -88,10 +90,6 @@ def _is_quotient(node: Any, name: str) -> bool:
     if not name.startswith("DivBackward") or len(node.next_functions) < 2:
         return False
     return not _only_of_parameters(node.next_functions[1][0], _OF_NORMS)
-
-
-def _bends(node: Any, name: str) -> bool:
-    return name.startswith(_BENDS) and not _only_of_parameters(node, _OF_NORMS)
 
 
 def _selected(node: Any, name: str, samples: int) -> int | None:

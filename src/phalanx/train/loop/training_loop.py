@@ -122,7 +122,7 @@ class TrainingLoop:
         try:
             yield from self.through_batches(reader, batch, order=order, counted=counted)
         except GeneratorExit:  # the script left its loop
-            if left is not None and (self._engine.lockstep or counted):
+            if left is not None and self._engine.lockstep:
                 left(-(-self._reached // batch))
             if not self._lifecycle.broken():
                 self._end_epoch(began, rate)

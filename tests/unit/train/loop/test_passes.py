@@ -51,7 +51,7 @@ def test_a_script_that_copies_its_batches_itself_gets_them_pinned(
     for pins in (False, True):
         loader = DataLoader(data, 4, shuffle=True, num_workers=processes, pin_memory=pins)
         current = new_pass(0, 0, as_reader(loader), 4, seed=1)
-        leases = SampleLeases().of(0, Segment(0, 8, 0), 4)
+        leases = SampleLeases().of(0, Segment(0, 8, 0), 4, fixed=False, counted=False)
         batches = loaded(current, leases, torch.device("cpu"), ahead=ahead, channels_last=False)
         rows = torch.cat([batch[0] for _, batch in batches])
         assert torch.equal(rows, X[current.order])
