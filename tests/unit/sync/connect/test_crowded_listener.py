@@ -19,7 +19,7 @@ import pytest
 
 from phalanx.core.errors import PeerLost
 from phalanx.core.run_folder.run_key import RunKey
-from phalanx.sync.connect import connecting
+from phalanx.sync.connect import connecting, handshake
 from phalanx.sync.connect.connecting import connect
 from phalanx.sync.connect.listener import Listener
 
@@ -106,6 +106,8 @@ def _reset(connection: socket.socket) -> None:
 def crowded(
     key: RunKey, addresses: int, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Listener, Crowd]]:
+    # A busy machine may need longer than that for as many strangers.
+    monkeypatch.setattr(handshake, "HANDSHAKE_SECONDS", SECONDS)
     listener = Listener(HERE, key)
     crowd = Crowd(listener.port, addresses)
     way, real = LongWay(listener.port, crowd), connecting.resolve
