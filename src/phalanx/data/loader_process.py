@@ -45,9 +45,10 @@ class Prepare:
 
 
 def collated_to_pin(collate: Callable[[Any], Any], threads: int, samples: Any) -> ToPin:
+    """What ``collate`` makes of ``samples``, to be pinned by several threads if it is large."""
     batch = collate(samples)
-    parts = batch.values() if isinstance(batch, dict) else batch
-    parts = parts if isinstance(batch, dict | list | tuple) else ()
+    parts = list(batch.values()) if isinstance(batch, dict) else batch
+    parts = parts if isinstance(parts, list | tuple) else ()
     size = sum(part.numel() * part.element_size() for part in parts if isinstance(part, Tensor))
     return ToPin(batch, min(FEW_THREADS, threads) if size >= LARGE else 1)
 
@@ -93,7 +94,9 @@ def die_with(process: int) -> None:
     """
 
     def wait() -> None:
-        select.select([handle], [], [])
+        waiting = select.poll()  # select.select knows no descriptor from 1024 on
+        waiting.register(handle, select.POLLIN)
+        waiting.poll()
         os.kill(os.getpid(), signal.SIGKILL)
 
     try:

@@ -96,8 +96,8 @@ class SharedLeases:
         return found
 
     def reach(self, ticket: int, segment: Segment, start: int, batch: int) -> int:
-        """How far a worker may go before it asks again, of those that all take a part of each batch
-        and have come to ``start``: in a stretch that is cut, as far as the farthest of them."""
+        """Where all workers take a part of each batch: how far this one, which is at ``start``, may
+        go before it asks again. After a cut they all end where the farthest of them is."""
         ahead = 1 if self.given is None else AHEAD
         with self._arena.lock(Locks.CLAIMS):
             counter = self._counter()

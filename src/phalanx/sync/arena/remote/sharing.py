@@ -22,6 +22,7 @@ from phalanx.sync.arena.remote.remote_arena import RemoteArena
 WAIT_SECONDS = 120.0
 """The leader may wait for a server that is still starting; a lost one is noticed at once."""
 _LOOK_SECONDS = 0.5
+_SEND_SECONDS = 10.0  # between connecting and sending, on a busy machine
 _CREDENTIALS = struct.Struct("=iII")
 
 
@@ -68,7 +69,7 @@ def _received(sender: socket.socket, proof: bytes) -> int | None:
     """What comes with ``proof``; anybody on this machine can send something here."""
     if not _is_this_user(sender):
         return None
-    sender.settimeout(_LOOK_SECONDS)
+    sender.settimeout(_SEND_SECONDS)
     given, descriptors, _, _ = socket.recv_fds(sender, 64, 1)
     if len(descriptors) == 1 and hmac.compare_digest(given, proof):
         os.set_inheritable(descriptors[0], False)
