@@ -57,6 +57,8 @@ def become_main(script: str, arguments: list[str], named: str | None = None) -> 
     """Arrange ``sys`` as plain ``python SCRIPT`` does, with a fresh ``__main__``."""
     module = main_module(script, named)
     sys.modules["__main__"] = module
+    # What a spawned process sends back is of the script as that process names it.
+    sys.modules["__mp_main__"] = module
     sys.argv = [script, *arguments]
     if not os.environ.get("PYTHONSAFEPATH"):  # we ourselves are started without the folder
         sys.path[:0] = import_folders(script, named)

@@ -121,3 +121,25 @@ raise ValueError("and a thread that never ends")
 def test_without_its_controller_a_worker_does_not_begin(tmp_path: Path) -> None:
     done, _ = bootstrap(tmp_path, "print('ran')", PHALANX_CONTROLLER="999999999")
     assert done.returncode == 1 and done.stdout == ""
+
+
+RETURNS = """
+import multiprocessing, sys
+
+class Batch:
+    pass
+
+def make(number):
+    return Batch()
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("{}").Pool(1) as pool:
+        print(type(pool.apply_async(make, (1,)).get(30)) is Batch)
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_process_sends_back_what_the_script_defines(tmp_path: Path, method: str) -> None:
+    """Also where ``multiprocessing`` was imported before the script, as adoption does it."""
+    done, _ = bootstrap(tmp_path, RETURNS.format(method), PHALANX_SETTINGS='{"adopt": true}')
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
