@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 from phalanx.agent.frames import pack, unpack
+from phalanx.agent.system import readable
 from phalanx.launch.machines.agent_source import agent_command, agent_sources
 
 SECONDS = 20.0
@@ -139,8 +139,7 @@ class AgentProcess:
         assert self._process.stdout
         source, data = self._process.stdout.fileno(), b""
         while len(data) < count:
-            ready, _, _ = select.select([source], [], [], SECONDS)
-            assert ready, "the agent says nothing"
+            assert readable([source], SECONDS), "the agent says nothing"
             part = os.read(source, count - len(data))
             if not part:
                 raise EOFError

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from phalanx.agent import life
 from phalanx.agent.frames import RequestProblem, pack, unpack
 from phalanx.agent.guard import guarded
+from phalanx.agent.system import readable
 from phalanx.agent.wire import Gone, read_exactly, write_all
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _copy(agent: socket.socket) -> int:
     inside = agent.fileno()
     watched = [0, inside]
     while True:
-        ready, _, _ = select.select(watched, [], [])
+        ready = readable(watched)
         if inside in ready and not _bring_out(agent):
             return 0
         if 0 in ready:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import socket
 import sys
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from phalanx.agent import ownership
 from phalanx.agent.frames import InvalidFrame, RequestProblem, field, is_run
 from phalanx.agent.machine.facts import machine_facts
+from phalanx.agent.system import readable
 from phalanx.agent.wire import Connection, Gone
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def _next_visitor(agent: Agent, listener: socket.socket) -> socket.socket | None
             idle_since = time.monotonic()
         if time.monotonic() - idle_since > _time_to_linger(agent):
             return None
-        ready, _, _ = select.select([listener.fileno(), agent.bell.descriptor], [], [], 1.0)
+        ready = readable([listener.fileno(), agent.bell.descriptor], 1.0)
         agent.bell.hush()
         if listener.fileno() in ready:
             with contextlib.suppress(OSError):

@@ -6,14 +6,30 @@ import contextlib
 import ctypes
 import importlib.util
 import os
+import select
 import signal
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 _TICK = 0.02
+
+
+def readable(descriptors: Iterable[int], seconds: float | None = None) -> set[int]:
+    """Those with something to read, or at their end, as soon as there are any.
+
+    ``select.select`` knows no descriptor from 1024 on.
+    """
+    waiting = select.poll()
+    for descriptor in descriptors:
+        waiting.register(descriptor, select.POLLIN)
+    return {found for found, _ in waiting.poll(None if seconds is None else seconds * 1000)}
 
 
 def prctl(option: int, value: int) -> None:

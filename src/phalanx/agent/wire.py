@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import threading
 from collections import deque
 from typing import Any
 
 from phalanx.agent.frames import pack, unpack
+from phalanx.agent.system import readable
 
 ROOM = 2 << 20
 """Bytes that may wait to be sent before chunks of files have to wait themselves."""
@@ -46,7 +46,7 @@ def read_exactly(source: int, count: int, patience: float, bell: Bell | None = N
     watched = [source] if bell is None else [source, bell.descriptor]
     parts = []
     while count:
-        ready, _, _ = select.select(watched, [], [], patience)
+        ready = readable(watched, patience)
         if not ready or source not in ready:
             raise Gone(silent=not ready)
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from torch.multiprocessing.reductions import reduce_tensor
 from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from phalanx.agent.system import readable
 from phalanx.data.prefetch import FEW_THREADS
 
 SMALL = 16 << 10
@@ -94,9 +94,7 @@ def die_with(process: int) -> None:
     """
 
     def wait() -> None:
-        waiting = select.poll()  # select.select knows no descriptor from 1024 on
-        waiting.register(handle, select.POLLIN)
-        waiting.poll()
+        readable([handle])
         os.kill(os.getpid(), signal.SIGKILL)
 
     try:

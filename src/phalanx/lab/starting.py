@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import select
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from phalanx.agent.system import readable
 from phalanx.core.errors import MachineError
 from phalanx.lab import first_process
 from phalanx.lab.needs import call, tool
@@ -70,7 +70,7 @@ class Starting:
         stream = self._process.stdout
         assert stream is not None
         left = max(0.0, self._end - time.monotonic())
-        if not select.select([stream], [], [], left)[0]:
+        if not readable([stream.fileno()], left):
             return f"it did not report within {START_LIMIT:g} s"
         return stream.readline().decode(errors="replace").strip()
 

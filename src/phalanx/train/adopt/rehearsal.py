@@ -13,7 +13,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import select
 import signal
 import stat
 from collections.abc import Iterator, Sequence
@@ -28,6 +27,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils.data import DataLoader
 
+from phalanx.agent.system import readable
 from phalanx.core.errors import InputError
 from phalanx.train.guards.loss_kind import LossWatch, SumLossError
 
@@ -74,8 +74,7 @@ def rehearse(
 
 def _answer_of(child: int, reading: int) -> tuple[float | None, bool]:
     try:
-        ready, _, _ = select.select([reading], [], [], SECONDS)
-        told = os.read(reading, 100) if ready else b""
+        told = os.read(reading, 100) if readable([reading], SECONDS) else b""
     finally:
         os.close(reading)
         os.kill(child, signal.SIGKILL)

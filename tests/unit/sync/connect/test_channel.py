@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import socket
 import struct
 import threading
@@ -14,6 +13,7 @@ from channel_pairs import WAIT_SECONDS, channel_pair
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from phalanx.agent.system import readable
 from phalanx.core.errors import PeerLost
 from phalanx.sync.connect.channel import MAX_HEADER, Channel
 from phalanx.sync.connect.duplex import exchange
@@ -124,7 +124,7 @@ def test_poll_says_whether_there_is_something(pair: Pair) -> None:
     assert not far.poll(0.01)
     near.send(b"now")
     assert far.poll(WAIT_SECONDS)
-    assert select.select([far], [], [], WAIT_SECONDS)[0]
+    assert readable([far.fileno()], WAIT_SECONDS)
     far.receive()
     assert not far.poll(0)
 

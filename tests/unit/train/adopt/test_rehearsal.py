@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from descriptors import many_open
 
 from phalanx.train.adopt import rehearsal
 
@@ -52,3 +53,14 @@ def test_the_child_reads_open_files_at_places_of_its_own(tmp_path: Path) -> None
             os._exit(0 if file.read(10) == bytes(range(50, 60)) else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert file.tell() == 50
+
+
+def test_the_child_is_heard_with_more_than_1023_descriptors() -> None:
+    with many_open():
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(writing, b"[0.5, true]")
+            os._exit(0)
+        os.close(writing)
+        assert rehearsal._answer_of(child, reading) == (0.5, True)

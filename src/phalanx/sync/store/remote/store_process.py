@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from typing import NoReturn
 
 import msgspec
 
-from phalanx.agent.system import die_with_parent
+from phalanx.agent.system import die_with_parent, readable
 from phalanx.core.errors import MachineError
 from phalanx.core.run_folder.run_key import RunKey
 
@@ -66,8 +65,7 @@ class ServerProcess:
     def port(self) -> int:
         stream = self._process.stdout
         assert stream is not None
-        ready, _, _ = select.select([stream], [], [], _PATIENCE)
-        line = stream.readline() if ready else b""
+        line = stream.readline() if readable([stream.fileno()], _PATIENCE) else b""
         if not line:
             self.close()
             raise MachineError("a parameter server did not start", "See what it printed above.")
@@ -119,7 +117,7 @@ def main() -> None:
 
 def _end_with_input() -> None:
     while True:
-        select.select([sys.stdin.buffer], [], [])
+        readable([sys.stdin.fileno()])
         if not os.read(sys.stdin.fileno(), 65536):
             _end()
 

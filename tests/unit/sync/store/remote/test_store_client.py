@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from descriptors import many_open
 from torch import Tensor
 from wire_bytes import push_and_pull_bytes
 
@@ -460,6 +461,11 @@ def test_a_request_that_a_dead_worker_left_behind_is_noticed(made: Any) -> None:
     )
     with pytest.raises(PeerLost, match="middle of a message"):
         other.pull(worker.flats)
+
+
+def test_a_server_of_a_process_with_more_than_1023_descriptors(key: RunKey) -> None:
+    with many_open(), ServerProcess(key, LOOPBACK) as server:
+        connect(LOOPBACK, server.port, key, TO_STORE).close()
 
 
 def test_a_killed_server_is_a_lost_peer(key: RunKey) -> None:
