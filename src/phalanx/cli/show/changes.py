@@ -23,7 +23,7 @@ class ChangeLines:
     """Says each change once, and after the first few only that there are more."""
 
     def __init__(self) -> None:
-        self._shares = self._switches = self._refused = 0
+        self._shares = self._reverted = self._switches = self._refused = 0
         self._last = ""
 
     def line(self, event: Event) -> str | None:
@@ -45,10 +45,10 @@ class ChangeLines:
 
     def _balanced(self, event: Balanced) -> str | None:
         if event.refused is not None:
-            self._refused += 1
+            self._reverted += 1
             told = f"shares {shares(event.refused)} tried and reverted: not clearly faster"
             told += f" ({count(event.rate_after)} samples/s instead of {count(event.rate_before)})"
-            return _few(told, "trials of shares", self._refused, MOST_SHARES)
+            return _few(told, "trials of shares", self._reverted, MOST_SHARES)
         told = shares(event.shares)
         if told == self._last:
             return None
