@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -62,7 +61,7 @@ def execute(script: Path) -> Result:
 
 def adopted(script: Path, workers: int, folder: Path, **settings: Any) -> list[Ended]:
     """What each of ``workers`` ended with."""
-    with _leases_noted() as noted, _generators_of_their_own(), _private_files_in(folder):
+    with _leases_noted() as noted, _generators_of_their_own():
 
         def work(rank: int) -> Ended:
             mine = noted[threading.get_ident()] = []
@@ -82,15 +81,6 @@ def adopted(script: Path, workers: int, folder: Path, **settings: Any) -> list[E
 
         private = may_write_weights(script)
         return as_workers(workers, folder, work, adopt=True, private_weights=private, **settings)
-
-
-@contextmanager
-def _private_files_in(folder: Path) -> Iterator[None]:
-    """A worker that is refused does not remove its folder here: only its process would."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tempfile, "tempdir", str(folder))
-        yield
 
 
 @contextmanager

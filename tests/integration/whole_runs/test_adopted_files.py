@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import last_json, phalanx
+from commands import interrupt, last_json, phalanx, start, until
 
 SCRIPT = """
 import json, os, sys
@@ -74,7 +74,12 @@ def test_real_files_are_those_of_the_first_worker(tmp_path: Path, launcher: str)
     assert "ended" in first and "ended" in second
     assert "phalanx: the files" not in first and second.count("phalanx: the files") == 1
     assert ("ended disabled" in second) == (launcher == "local") and "disabled" not in first
-    assert [path.name for path in temporary.iterdir() if path.name.startswith("phalanx-")] == []
+    assert _left(tmp_path, temporary) == []
+
+
+def _left(*folders: Path) -> list[Path]:
+    names = ("**/phalanx-files-*", "**/private-*")
+    return [path for folder in folders for name in names for path in folder.glob(name)]
 
 
 FAILS = """
@@ -94,7 +99,46 @@ except OSError:
 @pytest.mark.parametrize(("rank", "mode"), [pytest.param(0, "w", marks=pytest.mark.slow), (1, "r")])
 def test_a_traceback_is_the_scripts_own(tmp_path: Path, rank: int, mode: str) -> None:
     (tmp_path / "train.py").write_text(FAILS.format(rank=rank, mode=mode))
-    ended = phalanx("run", "train.py", "--workers", "2", cwd=tmp_path)
+    ended = phalanx("run", "train.py", "--workers", "2", cwd=tmp_path, TMPDIR=str(tmp_path))
     assert ended.returncode == 1
+    assert _left(tmp_path) == []  # also of a worker that had to be killed
     assert ended.stderr.count("Traceback (most recent call last)") == 2  # one during the other
     assert 'train.py", line 11' in ended.stderr and "adopt" not in ended.stderr
+
+
+SLEEPS = """
+import signal, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # so it has to be killed
+
+class Slow(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, number):
+        open("busy.txt", "w").write("busy")
+        print("busy", flush=True)
+        time.sleep(60)
+
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x in DataLoader(Slow(), batch_size=2):
+    model(x).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_an_interrupted_run_leaves_no_private_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    (tmp_path / "train.py").write_text(SLEEPS)
+    run = start("run", "train.py", "--workers", "2", "--loss", "mean", cwd=tmp_path)
+    logs = tmp_path / "runs"
+    until(lambda: sum("busy" in log.read_text() for log in logs.glob("*/logs/rank-*.log")) == 2)
+    assert _left(tmp_path) != []
+    interrupt(run)
+    assert run.returncode == 130
+    assert _left(tmp_path) == []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
 
 REMEDY = "Set PHALANX_RUNS to a folder you may write to."
+
+PRIVATE = "private-"
 
 
 def runs_home() -> Path:
@@ -136,6 +139,15 @@ class RunPaths:
     def made_files(self) -> Path:
         """What an adopted script has made in the first worker, a name in a line."""
         return self.logs / "made-files.jsonl"
+
+    def make_private(self) -> str:
+        """A new folder for what a worker writes for itself alone; it is no result of the run."""
+        return tempfile.mkdtemp(prefix=PRIVATE, dir=self.folder.absolute())
+
+    def remove_private(self) -> None:
+        """Those of workers that were killed, which could not do it themselves."""
+        for folder in self.folder.glob(f"{PRIVATE}*"):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def machine(self, name: str) -> Path:
         return self.machines / f"{name}.jsonl"

@@ -18,7 +18,7 @@ import msgspec
 
 from phalanx.agent import system
 from phalanx.core.files import write_whole
-from phalanx.core.run_folder.run_paths import RunPaths, slug
+from phalanx.core.run_folder.run_paths import PRIVATE, RunPaths, slug
 from phalanx.core.settings import RUN_FOLDER
 from phalanx.launch.cluster import node
 from phalanx.launch.cluster.seats import SeatNote
@@ -118,7 +118,7 @@ class WorkerSeat:
         """Of a folder of its own: all that the workers of this node left."""
         found = [path for path in self._paths.folder.rglob("*") if path.is_file()]
         names = [path.relative_to(self._paths.folder).as_posix() for path in found]
-        return [name for name in names if not name.startswith(f"{_PROJECT}/")]
+        return [name for name in names if not name.startswith((f"{_PROJECT}/", PRIVATE))]
 
     def signal(self, number: int) -> None:
         if self._process is not None and self._code is None:

@@ -133,6 +133,7 @@ class Controller:
                     self._launcher.finish(self._observer.note, self._interrupts.insisted)
                     for machine in self._machines:
                         machine.stop()
+                    self._paths.remove_private()
                     for rank in self._ranks:
                         append_to_log(self._paths.log_of(rank), told_by(rank, self._paths))
                 codes = self._launcher.codes()

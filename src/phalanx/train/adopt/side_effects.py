@@ -14,7 +14,6 @@ import functools
 import os
 import shutil
 import sys
-import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -91,7 +90,7 @@ def keep_files_apart(rank: int, paths: RunPaths) -> None:
 def keep_all_apart() -> None:
     """Of a script that is only measured, nothing is real."""
     paths = RunPaths(Path(os.environ[settings.RUN_FOLDER]))
-    files = _private(paths, inside=paths.folder)
+    files = _private(paths)
     files.noted = True
     _keep_apart(files)
 
@@ -107,8 +106,8 @@ def _keep_apart(files: ScriptFiles) -> None:
             import_hooks.HOOKS.add(module, _put_hooks)
 
 
-def _private(paths: RunPaths, inside: Path | None = None) -> PrivateFiles:
-    root = tempfile.mkdtemp(prefix="phalanx-files-", dir=inside)
+def _private(paths: RunPaths) -> PrivateFiles:
+    root = paths.make_private()
     if context.current() is None:
         os.environ.update({key: value.format(root=root) for key, value in _TRACKERS.items()})
     context.call_at_end(functools.partial(_remove, root, os.getpid()))

@@ -48,7 +48,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for call in reversed(worker.at_end):
         call()
     leave()
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("phalanx-")] == []
+    assert list(tmp_path.glob("private-*")) == []
 
 
 def really(folder: Path) -> dict[str, str]:
@@ -509,4 +509,5 @@ print(os.environ["WANDB_MODE"], os.environ["MLFLOW_TRACKING_URI"])
     ended = subprocess.run(words, capture_output=True, text=True, env=variables, timeout=60)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.startswith("disabled file:///")
-    assert list(home.iterdir()) == [] and not (tmp_path / "thread.pt").exists()
+    assert list(home.iterdir()) == [] and list(tmp_path.glob("private-*")) == []
+    assert not (tmp_path / "thread.pt").exists()
