@@ -1,7 +1,8 @@
 """The documentation is true of the tree: ``python tests/check_links.py``.
 
 Looks at README.md, CONTRIBUTING.md, CHANGELOG.md and docs/**/*.md: relative links and anchors lead
-somewhere, lists are set off (or the site shows none), the layout in CONTRIBUTING.md names every
+somewhere, lists are set off (or the site shows none), mkdocs.yml names every
+page once, the layout in CONTRIBUTING.md names every
 folder of the source and no other, and the files named in architecture.md exist. Prints
 ``file:line: what is broken`` and exits 1 if anything is.
 """
@@ -12,6 +13,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -113,6 +115,22 @@ def hidden_lists(path: Path) -> Iterator[tuple[int, str]]:
         before = line
 
 
+def unlisted_pages(root: Path) -> Iterator[str]:
+    """Pages that the site's navigation leaves out or names twice; names that have no page."""
+    text = (root / "mkdocs.yml").read_text(encoding="utf-8")
+    navigation, _, elsewhere = text.partition("\nnav:\n")[2].partition("\nnot_in_nav:")
+    named = re.findall(r"^ *- (\S+\.md)$", navigation, re.MULTILINE)
+    docs = root / "docs"
+    pages = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md")}
+    left_out = {page for page in pages if any(fnmatch(page, p) for p in elsewhere.split())}
+    for name in sorted({*named} | pages):
+        if name not in pages | {*TOP}:
+            yield f"mkdocs.yml: there is no page {name}"
+        elif named.count(name) + (name in left_out) != 1:
+            times = named.count(name)
+            yield f"mkdocs.yml: the navigation has {name} {times} times, instead of once"
+
+
 def rooms(root: Path) -> set[str]:
     source = root / SOURCE
     return {f"{path.parent.relative_to(source)}/" for path in source.glob("*/**/__init__.py")}
@@ -175,7 +193,13 @@ def check(root: Path) -> list[str]:
 
 def main() -> int:
     root = Path(__file__).resolve().parent.parent
-    broken = [*check(root), *layout(root), *named_files(root), *lost_files(root)]
+    broken = [
+        *check(root),
+        *unlisted_pages(root),
+        *layout(root),
+        *named_files(root),
+        *lost_files(root),
+    ]
     print(
         "\n".join(broken)
         or f"{len(documents(root))} documents, every link and path leads somewhere"

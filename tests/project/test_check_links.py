@@ -94,3 +94,18 @@ def test_layout_and_architecture_are_those_of_the_tree(checker: ModuleType, tmp_
     ]
     (gone,) = checker.lost_files(tmp_path)
     assert gone == "docs/explanation/architecture.md:1: there is no sync/gone.py"
+
+
+def test_the_navigation_has_every_page_once(checker: ModuleType, tmp_path: Path) -> None:
+    for name in ("index", "how/a", "how/b", "how/c", "notes/01", "notes/README"):
+        path = tmp_path / "docs" / f"{name}.md"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    navigation = "  - index.md\n  - Do:\n      - how/a.md\n      - how/a.md\n      - how/d.md\n"
+    rest = "  - CHANGELOG.md\n  - notes/README.md\nnot_in_nav: |\n  notes/0*.md\n  how/c.md\n"
+    (tmp_path / "mkdocs.yml").write_text(f"site_name: x\nnav:\n{navigation}{rest}")
+    assert list(checker.unlisted_pages(tmp_path)) == [
+        "mkdocs.yml: the navigation has how/a.md 2 times, instead of once",
+        "mkdocs.yml: the navigation has how/b.md 0 times, instead of once",
+        "mkdocs.yml: there is no page how/d.md",
+    ]

@@ -20,7 +20,7 @@ from phalanx.sync.strategies.strategy import StrategyContext, Timing
 
 
 class Asynchronous(SharedStrategy):
-    """``overlap=yes`` pushes while the next step computes, after Chen et al., "OSP" (2023)."""
+    """``overlap=yes`` pushes while the next step computes, after Wang et al., "OSP" (2019)."""
 
     def __init__(
         self, context: StrategyContext, overlap: str = "no", servers: int | None = None
