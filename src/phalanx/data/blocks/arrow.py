@@ -1,7 +1,8 @@
-"""Parquet and Arrow files, straight to tensors: a row group or a record batch is a block."""
+"""Parquet, Arrow and CSV files, straight to tensors: a row group or a record batch is a block."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,10 +17,12 @@ from phalanx.data.blocks.files import is_remote, open_file, package
 MOST_ROWS = 1 << 16
 """Of a block of Arrow: whole chunks may be large."""
 _MAGIC = b"ARROW1"
+_GZIP = b"\x1f\x8b"
+_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.IGNORECASE)
 
 
 def arrow(name: str = "pyarrow") -> Any:
-    return package(name, "Parquet and Arrow files")
+    return package(name, "Parquet, Arrow and CSV files")
 
 
 class ParquetReader:
@@ -74,6 +77,45 @@ class ArrowReader(TableReader):
 
     def __init__(self, sources: Sequence[str], columns: Sequence[str] | None) -> None:
         super().__init__({source: _mapped(source) for source in sources}, columns)
+
+
+class CsvReader(TableReader):
+    """Text with the names of the columns in its first line; also compressed by gzip.
+
+    All of it is in memory, because only who has read all lines knows where one begins. A column
+    has one type in all files, which all its values fit.
+    """
+
+    def __init__(self, sources: Sequence[str], columns: Sequence[str] | None) -> None:
+        tables = {source: _parsed(source, columns) for source in sources}
+        with _named(sources[0]):
+            found = [table.schema for table in tables.values()]
+            schema = arrow().unify_schemas(found, promote_options="permissive")
+        for source, table in tables.items():
+            _check_columns(source, table.column_names, schema.names)
+            with _named(source):
+                tables[source] = table.select(schema.names).cast(schema)
+        super().__init__(tables, columns)
+
+
+def _parsed(source: str, columns: Sequence[str] | None) -> Any:
+    pa, csv = arrow(), arrow("pyarrow.csv")
+
+    how = csv.ParseOptions(newlines_in_values=True)
+    with _named(source), open_file(source) as file:
+        packed = file.read(len(_GZIP)) == _GZIP
+        file.seek(0)
+        table = csv.read_csv(pa.CompressedInputStream(file, "gzip") if packed else file, None, how)
+    names = table.column_names
+    if numbers := [name for name in names if _NUMBER.fullmatch(name)]:
+        raise InputError(
+            f"the first line of {source} names no columns: it has the value {numbers[0]}",
+            "Write a line with a name for each column before it.",
+        )
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"{source} has two columns {twice[0]!r}", "Name each column once.")
+    _check_columns(source, names, columns)
+    return table if columns is None else table.select(list(columns))
 
 
 def _mapped(source: str) -> Any:

@@ -27,6 +27,8 @@ def convert(source: str, target: Path, *, report: Callable[[int, int], None]) ->
     ``report``: called with the rows that are written, and all.
     """
     kind = format_of(target.name)
+    if kind == "csv":
+        raise InputError("CSV files are read, but not written", "Name a .parquet file instead.")
     if source.endswith(".npz"):
         total, columns = _arrays(Path(source))
     else:

@@ -1,4 +1,4 @@
-"""``phalanx.data.read(URL)``: Parquet, Arrow and TFRecord, here or in remote storage."""
+"""``phalanx.data.read(URL)``: Parquet, Arrow, CSV and TFRecord, here or in remote storage."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ FORMATS = Registry(
     {
         "parquet": "phalanx.data.blocks.arrow:ParquetReader",
         "arrow": "phalanx.data.blocks.arrow:ArrowReader",
+        "csv": "phalanx.data.blocks.arrow:CsvReader",
         "tfrecord": "phalanx.data.blocks.tfrecord:TFRecordReader",
     },
 )
 SUFFIXES = {
     ".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow", ".feather": "arrow",
     ".ipc": "arrow", ".tfrecord": "tfrecord", ".tfrecords": "tfrecord", ".tfrec": "tfrecord",
+    ".csv": "csv",
 }  # fmt: skip
 WINDOW_BYTES = 64 << 20
 """Rows that are shuffled together; three such windows are in memory, and one that is read."""
@@ -127,10 +129,10 @@ def format_of(source: str) -> str:
     for suffix, kind in SUFFIXES.items():
         if name.endswith(suffix) or f"{suffix}-" in name:  # as in data.tfrecord-00001-of-00010
             return kind
-    if name.endswith((".csv", ".json", ".jsonl", ".txt")):
+    if name.endswith((".json", ".jsonl", ".txt")):
         raise InputError(
-            f"{source}: only Parquet, Arrow and TFRecord files are read",
-            "Write it as Parquet once, with pandas or pyarrow (pyarrow.csv.read_csv).",
+            f"{source}: only Parquet, Arrow, CSV and TFRecord files are read",
+            "Write it as Parquet once, with pandas or pyarrow (pyarrow.json.read_json).",
         )
     raise InputError(
         f"the name of {source} does not show its format",

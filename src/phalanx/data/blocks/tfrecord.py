@@ -1,5 +1,7 @@
 """TFRecord files of ``tf.train.Example``, without TensorFlow: a range of records is a block.
 
+A compressed file is one block: it cannot be read from its middle.
+
 A record: its length in 8 bytes, the masked CRC-32C of these, the data, the masked CRC-32C of the
 data; all little-endian. The format has no index: one is made by going from length to length.
 """
@@ -7,8 +9,10 @@ data; all little-endian. The format has no index: one is made by going from leng
 from __future__ import annotations
 
 import contextlib
+import gzip
 import mmap
 import struct
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +31,8 @@ LONGEST = (1 << 31) - 1
 """Bytes of a record; protobuf reads no more."""
 SCAN_BYTES = 4 << 20
 """Of a file elsewhere, for its index."""
-COMPRESSED = {b"\x1f\x8b": "gzip", b"\x78\x01": "zlib", b"\x78\x9c": "zlib", b"\x78\xda": "zlib"}
+GZIP = b"\x1f\x8b"
+COMPRESSED = (GZIP, b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
 Places = npt.NDArray[np.int64]
 AGAIN = "Copy or write the file again."
 
@@ -39,6 +44,7 @@ class Span:
     start: int
     end: int
     first: int
+    compressed: bool = False
 
 
 class TFRecordReader:
@@ -54,7 +60,9 @@ class TFRecordReader:
         self.blocks: list[Block] = []
         self._spans: dict[tuple[str, int], Span] = {}
         for source in sources:
-            for number, (span, rows) in enumerate(_index(source, block_rows, block_bytes)):
+            packed = _is_compressed(source)
+            found = _whole(source) if packed else _index(source, block_rows, block_bytes)
+            for number, (span, rows) in enumerate(found):
                 self.blocks.append(Block(source, number, rows))
                 self._spans[source, number] = span
         if not self.blocks:
@@ -63,23 +71,28 @@ class TFRecordReader:
 
     def read(self, block: Block) -> Columns:
         span = self._spans[block.source, block.number]
-        data = read_range(block.source, span.start, span.end - span.start)
-        start, end = _records(data, block, span)
-        _check_data(data, start, end, block.source, span.start)
+        data, start, end = self._data(block)
         try:
             return decode(data, start, end, self.features)
         except RecordError as error:
             raise _unusable(block.source, span.first + error.row, str(error)) from error
 
+    def _data(self, block: Block) -> tuple[bytes, Places, Places]:
+        """The bytes of a block, and where the data of each record start and end."""
+        span = self._spans[block.source, block.number]
+        if span.compressed:
+            data = _decompressed(block.source)
+        else:
+            data = read_range(block.source, span.start, span.end - span.start)
+        start, end = _records(data, block, span)
+        _check_data(data, start, end, block.source, span.start)
+        return data, start, end
+
     def _features(self, columns: Sequence[str] | None) -> list[Feature]:
         source = self.blocks[0].source
-        data = read_range(source, 0, HEADER)
-        length = int.from_bytes(data[:8], "little")
-        data += read_range(source, HEADER, length + FOOTER)
-        start, end = np.array([HEADER]), np.array([HEADER + length])
-        _check_data(data, start, end, source, 0)
+        data, start, end = self._data(self.blocks[0])
         try:
-            found = parse(data[HEADER : HEADER + length])
+            found = parse(data[start[0] : end[0]])
         except ValueError as error:
             raise _unusable(source, 0, str(error)) from error
         names = sorted(found) if columns is None else list(columns)
@@ -102,8 +115,6 @@ def _feature(source: str, name: str, kind: str, values: Any) -> Feature:
 
 def _index(source: str, block_rows: int, block_bytes: int) -> Iterator[tuple[Span, int]]:
     """The blocks of a file, each with its number of rows."""
-    if source.endswith(".gz"):
-        raise _compressed(source, "gzip")
     start = first = rows = end = 0
     for end in _ends(source):
         rows += 1
@@ -114,12 +125,35 @@ def _index(source: str, block_rows: int, block_bytes: int) -> Iterator[tuple[Spa
         yield Span(start, end, first), rows
 
 
-def _ends(source: str) -> Iterator[int]:
-    """The byte after each record. Lengths are checked here before anything is read by them."""
+def _whole(source: str) -> Iterator[tuple[Span, int]]:
+    data = _decompressed(source)
+    if rows := sum(1 for _ in _ends(source, data)):
+        yield Span(0, len(data), 0, compressed=True), rows
+
+
+def _is_compressed(source: str) -> bool:
+    """A plain file may begin with the same bytes, but then with a length that they fit."""
+    start = read_range(source, 0, min(HEADER, size_of(source)))
+    plain = len(start) == HEADER and masked_crc(start[:8]) == int.from_bytes(start[8:], "little")
+    return start.startswith(COMPRESSED) and not plain
+
+
+def _decompressed(source: str) -> bytes:
+    data = read_range(source, 0, size_of(source))
+    try:
+        return gzip.decompress(data) if data.startswith(GZIP) else zlib.decompress(data)
+    except (EOFError, OSError, zlib.error) as error:
+        raise InputError(f"cannot decompress {source}: {error}", AGAIN) from error
+
+
+def _ends(source: str, whole: bytes | None = None) -> Iterator[int]:
+    """The byte after each record. Lengths are checked here before anything is read by them.
+
+    ``whole``: what a compressed file holds."""
     crc32c = _crc32c()
     unpack = struct.Struct("<QI").unpack_from
-    size, at, offset = size_of(source), 0, 0
-    with _mapped(source, size) as data:
+    size, at, offset = size_of(source) if whole is None else len(whole), 0, 0
+    with _mapped(source, size) if whole is None else contextlib.nullcontext(whole) as data:
         while at < size:
             left = size - at - HEADER - FOOTER
             if left < 0:
@@ -129,7 +163,7 @@ def _ends(source: str) -> Iterator[int]:
             place = at - offset
             length, crc = unpack(data, place)
             if crc != _mask(crc32c(data[place : place + 8])):
-                raise _bad_length(source, at, data[place : place + 2])
+                raise _damaged(source, at, "the checksum of the record's length is wrong")
             if length > min(left, LONGEST):
                 why = f"the record should have {length:,} bytes, but {left:,} are left"
                 raise _damaged(source, at, why if length > left else "the record is over 2 GB")
@@ -191,21 +225,8 @@ def _crc32c() -> Any:
     return package("crc32c", "TFRecord files").crc32c
 
 
-def _bad_length(source: str, at: int, start: bytes) -> InputError:
-    if at == 0 and start in COMPRESSED:
-        return _compressed(source, COMPRESSED[start])
-    return _damaged(source, at, "the checksum of the record's length is wrong")
-
-
 def _damaged(source: str, at: int, why: str) -> InputError:
     return InputError(f"{source} is damaged or not a TFRecord file, at byte {at:,}: {why}", AGAIN)
-
-
-def _compressed(source: str, how: str) -> InputError:
-    return InputError(
-        f"{source} is compressed ({how}), and Phalanx cannot read parts of such a file",
-        "Decompress the file first.",
-    )
 
 
 def _unusable(source: str, record: int, why: str) -> InputError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 import torch
 
 from phalanx.core.errors import InputError
-from phalanx.data.blocks.arrow import ArrowReader, ParquetReader, to_columns
+from phalanx.data.blocks.arrow import ArrowReader, CsvReader, ParquetReader, to_columns
 from phalanx.data.blocks.block_data import BlockData
 from phalanx.data.blocks.read import read
 from phalanx.data.reader import TensorReader, as_reader
@@ -230,3 +232,45 @@ def test_integers_that_torch_does_not_have(tmp_path: Path) -> None:
     pq.write_table(pa.table({"n": pa.array([1 << 63], pa.uint64())}), tmp_path / "a.parquet")
     with pytest.raises(InputError, match=r"integers of 2\^63"):
         read(tmp_path)
+
+
+def lines(first: int, rows: int, number: str = "{}") -> bytes:
+    text = "n,x,name\n" + "".join(
+        f'{i},{number.format(i)},"line {i}\nand, ""more"""\n' for i in range(first, first + rows)
+    )
+    return text.encode()
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_csv(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    """Every row once, in order; a column has one type, though one file has only whole numbers."""
+    (tmp_path / "a.csv").write_bytes(pack(lines(0, 150_000)))
+    (tmp_path / "b.csv").write_bytes(pack(lines(150_000, 10, "{}.5")))
+    reader = CsvReader([str(tmp_path / "a.csv"), str(tmp_path / "b.csv")], None)
+    assert len(reader.blocks) > 3
+    parts = [reader.read(block) for block in reader.blocks]
+    assert torch.equal(torch.cat([part["n"] for part in parts]), torch.arange(150_010))
+    assert {part["x"].dtype for part in parts} == {torch.float64}
+    assert parts[-1]["x"][-1] == 150_009.5
+    assert parts[-1]["name"][-1] == 'line 150009\nand, "more"'
+    data = read(tmp_path, columns=("x", "n"))
+    assert isinstance(data, TensorReader) and len(data) == 150_010
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("5.1,3.5,-1e3\n4.9,3.0,1\n", "names no columns: it has the value 5.1"),
+        ("a,b\n1,2\n3\n", "cannot read"),
+        ("a,a\n1,2\n", "has two columns 'a'"),
+        ("c\n1\n", "has no column 'a'"),
+        ("a,b\n1,2\n,3\n", "column 'a' of .* has 1 nulls"),
+        ("a,b\nx,2\n", "incompatible types"),
+        ("", "cannot read"),
+    ],
+)
+def test_csv_that_cannot_be_used_is_refused(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "b.csv").write_text(text)
+    with pytest.raises(InputError, match=told):
+        read(tmp_path, columns=("a",))

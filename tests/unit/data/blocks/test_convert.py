@@ -60,3 +60,13 @@ def test_what_cannot_be_written_leaves_no_file(arrays: Path, tmp_path: Path, nam
     with pytest.raises(InputError, match=r"cannot all be written|changed from"):
         _convert(tmp_path / "[01].parquet", tmp_path / name)
     assert not [path for path in tmp_path.iterdir() if path.name.startswith((".", "a."))]
+
+
+def test_csv_is_read_and_not_written(tmp_path: Path) -> None:
+    source = tmp_path / "a.csv"
+    source.write_text("x,y\n1,0.5\n2,0.25\n")
+    assert convert(str(source), tmp_path / "a.parquet", report=lambda *_: None) == 2
+    found = open_blocks(str(tmp_path / "a.parquet"))
+    assert found.read(found.blocks[0])["y"].tolist() == [0.5, 0.25]
+    with pytest.raises(InputError, match="CSV files are read, but not written"):
+        convert(str(tmp_path / "a.parquet"), tmp_path / "b.csv", report=lambda *_: None)

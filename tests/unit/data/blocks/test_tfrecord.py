@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import struct
 import subprocess
 import sys
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -282,17 +285,35 @@ def test_a_huge_length_is_refused_before_anything_is_read(whole: Path) -> None:
     )
 
 
-def test_compressed_files_are_refused_as_such(tmp_path: Path) -> None:
-    import gzip
-    import zlib
+def _in_members(data: bytes) -> bytes:
+    """As ``cat a.gz b.gz`` makes it."""
+    return gzip.compress(data[:100]) + gzip.compress(data[100:])
 
-    for name, data, how in (
-        ("a.tfrecord.gz", b"", "gzip"),
-        ("a.tfrecord", gzip.compress(bytes(99)), "gzip"),
-        ("b.tfrecord", zlib.compress(bytes(range(99))), "zlib"),
-    ):
-        (tmp_path / name).write_bytes(data)
-        assert f"compressed ({how})" in _cause(tmp_path / name)
+
+@pytest.mark.parametrize("pack", [gzip.compress, zlib.compress, _in_members])
+def test_a_compressed_file_is_a_block(whole: Path, pack: Callable[[bytes], bytes]) -> None:
+    plain = _read(str(whole))
+    packed = whole.with_name("packed.tfrecord")
+    packed.write_bytes(pack(whole.read_bytes()))
+    reader = TFRecordReader([str(packed), str(whole)], block_rows=2)
+    rows = [block.rows for block in reader.blocks]
+    assert rows == [4, 2, 2]
+    found = reader.read(reader.blocks[0])
+    assert torch.equal(found["x"], plain["x"])
+    packed.write_bytes(packed.read_bytes()[:-9])
+    assert f"cannot decompress {packed}" in _cause(packed)
+    packed.write_bytes(pack(whole.read_bytes()[:-1]))
+    assert "the file ends inside a record" in _cause(packed) or "are left" in _cause(packed)
+
+
+def test_a_plain_file_that_begins_as_a_compressed_one(tmp_path: Path) -> None:
+    """Its first record has as many bytes as the first two of gzip say."""
+    size = int.from_bytes(tfrecord.GZIP, "little")
+    record = _example(x=[b"x" * size]).SerializeToString()
+    record = _example(x=[b"x" * (2 * size - len(record))])
+    source = _write(tmp_path / "a.tfrecord", record, record)
+    assert Path(source).read_bytes().startswith(tfrecord.GZIP)
+    assert len(_read(source)["x"]) == 2
 
 
 def test_a_file_that_changes_after_it_was_indexed_is_refused(whole: Path) -> None:
