@@ -173,18 +173,19 @@ def _watch(running: Running, outcome: Outcome, limit: float) -> Ended:
 def _folders(lab: Lab, machine: str) -> set[str]:
     places = ["/tmp", "/dev/shm"]
     found = run_in(lab, machine, ["find", *places, "-mindepth", "1", "-maxdepth", "1"])
-    return set(found.split())
+    # torch makes a cache folder for each user, which outlives every program that uses torch.
+    return {path for path in found.split() if "/torchinductor_" not in path}
 
 
 def _look_after(lab: Lab, before: dict[str, set[str]], outcome: Outcome) -> None:
     """Whether nothing is left on any machine, within the time that it may take."""
     began = time.monotonic()
     while True:
-        left = {
-            name: [*processes(lab, name).values(), *sorted(_folders(lab, name) - before[name])]
-            for name in MACHINES
-        }
-        outcome.remains = {name: found for name, found in left.items() if found}
+        outcome.remains = {}
+        for name in MACHINES:
+            running = [args[:100] for args in processes(lab, name).values()]
+            if left := [*running, *sorted(_folders(lab, name) - before[name])]:
+                outcome.remains[name] = left
         outcome.emptied = round(time.monotonic() - began, 1)
         if not outcome.remains or outcome.emptied > LONGEST_REMAINS:
             return
@@ -219,7 +220,7 @@ def _carry_out(bench: Bench, trial: Trial, outcome: Outcome) -> None:
     run = bench.latest()
     outcome.went_on = ended.code == 0
     outcome.ended = " ".join(ended.text.splitlines()[-3:])[-300:]
-    outcome.waits = re.findall(r".*\bwait(?:s|ing|ed)\b.*", ended.text)
+    outcome.waits = re.findall(r"[^.;]*\bthe run waits for\b[^.;]*", ended.words)
     if trial.healed:
         _bring_back(bench.lab, trial)
     if ended.code == 0:
