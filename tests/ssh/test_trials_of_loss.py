@@ -154,13 +154,18 @@ def _bring_back(lab: Lab, trial: Trial) -> None:
         _signal_all(lab, trial.victim, "CONT")
 
 
-def _watch(running: Running, outcome: Outcome, limit: float) -> Ended:
-    """Until it ends; how long it said nothing meanwhile."""
+def _watch(running: Running, lab: Lab, trial: Trial, outcome: Outcome, limit: float) -> Ended:
+    """Until it ends; how long it said nothing meanwhile. A stopped machine goes on after a while,
+    because a run may wait for it as long as it does not."""
     said = last = time.monotonic()
     length, end = len(running.text), said + limit
+    stopped = said + (20.0 if trial.healed else 60.0) if trial.way == "stopped" else end
     while running.process.poll() is None and last < end:
         time.sleep(0.1)
         last = time.monotonic()
+        if last > stopped:
+            _bring_back(lab, trial)
+            stopped = end
         if (now := len(running.text)) != length:
             said, length = last, now
         outcome.silence = round(max(outcome.silence, last - said), 1)
@@ -205,7 +210,7 @@ def _wrong_counts(run: Path) -> dict[str, int]:
 
 
 def _resume(bench: Bench, trial: Trial, run: Path) -> Ended:
-    gone = trial.way in ("cut", "stopped") and not trial.healed
+    gone = trial.way == "cut" and not trial.healed
     chosen = ",".join(name for name in MACHINES if not gone or name != trial.victim)
     return bench.do("resume", run.name, *(["--machines", chosen] if gone else []), limit=400.0)
 
@@ -216,7 +221,7 @@ def _carry_out(bench: Bench, trial: Trial, outcome: Outcome) -> None:
     running.until(rf"epoch\s+{trial.after}/", limit=300.0)
     time.sleep(trial.delay)
     _lose(bench.lab, trial, running)
-    ended = _watch(running, outcome, 300.0)
+    ended = _watch(running, bench.lab, trial, outcome, 300.0)
     run = bench.latest()
     outcome.went_on = ended.code == 0
     outcome.ended = " ".join(ended.text.splitlines()[-3:])[-300:]
