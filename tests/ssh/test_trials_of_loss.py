@@ -2,20 +2,26 @@
 
 The parameters are counters: each update adds one to the counter of each of its samples, so that
 the final weights say how often each sample was trained, whatever was lost, resumed or repeated.
-``PHALANX_TRIALS=50`` runs so many of them; ``PHALANX_FIRST_TRIAL`` is the first seed.
+``PHALANX_TRIALS=100`` runs so many of them; ``PHALANX_FIRST_TRIAL`` is the first seed. Each trial
+appends a line of JSON to the file that ``PHALANX_TRIALS_LOG`` names.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import re
+import signal
+import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
-from lab_machines import MakeLab, lab
+from lab_machines import MakeLab, lab, run_in
 from safetensors.torch import load_file
 from ssh_runs import Bench, Ended, Running, agents, kill_in, processes
 
@@ -24,8 +30,23 @@ from phalanx.lab.lab import Lab
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 __all__ = ["lab"]
 
-SAMPLES, BATCH, EPOCHS = 960, 48, 6
+SAMPLES, BATCH, EPOCHS = 480, 48, 5
 MACHINES = ["m1", "m2", "m3"]
+# An outer step with rate 1 and no momentum takes the mean itself, which counts.
+STRATEGIES = [
+    "allreduce",
+    "bsp",
+    "async",
+    "ssp:bound=3",
+    "dssp",
+    "groups:size=2",
+    "localsgd:every=3",
+    "diloco:every=3:rate=1:momentum=0",
+    "allreduce@0.5/async",
+    "async@0.5/allreduce",
+]
+WAYS = ["worker", "agent", "controller", "cut", "stopped"]
+LONGEST_SILENCE, LONGEST_REMAINS = 15.0, 60.0
 SCRIPT = f"""
 import time
 import torch
@@ -38,7 +59,7 @@ run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=1.0))
 data = torch.arange({SAMPLES}), torch.arange({SAMPLES})
 for epoch in run.epochs({EPOCHS}):
     for numbers, _ in run.batches(data, batch={BATCH}):
-        time.sleep(0.03)
+        time.sleep(0.03 + 0.001 * (1 + run.rank) * len(numbers))
         run.backward(-{BATCH} * model(numbers).mean())
         run.step()
 """
@@ -50,24 +71,47 @@ class Trial:
     strategy: str
     way: str
     victim: str
+    balance: str
     after: int
     """The epoch whose end is waited for."""
     delay: float
     healed: bool
-    """Whether a machine that was cut off is back when the run is resumed."""
+    """Whether a machine that was cut off or stopped is back when the run is resumed."""
 
     @staticmethod
     def of(seed: int) -> Trial:
+        """Ten trials in a row have all strategies, fifty have each of them in each way."""
         draw = random.Random(seed)
         return Trial(
             seed,
-            draw.choice(["allreduce", "async", "ssp:bound=3"]),
-            draw.choice(["agent", "cut", "worker"]),
+            STRATEGIES[seed % len(STRATEGIES)],
+            WAYS[(seed + seed // len(STRATEGIES)) % len(WAYS)],
             draw.choice(MACHINES),
-            draw.randint(1, 3),
-            draw.uniform(0.0, 1.5),
+            draw.choice(["auto", "off"]),
+            draw.randint(1, EPOCHS - 2),
+            draw.uniform(0.0, 1.0),
             draw.random() < 0.5,
         )
+
+
+@dataclass
+class Outcome:
+    """What came of a trial."""
+
+    ended: str = ""
+    """How the run ended that the fault happened to; what it said last."""
+    went_on: bool = False
+    silence: float = 0.0
+    """The longest time, in seconds from the fault on, in which the run said nothing."""
+    waits: list[str] = field(default_factory=list)
+    """Lines that say who is waited for."""
+    wrong: dict[str, int] = field(default_factory=dict)
+    """How often samples were trained that were not trained once per epoch, and how many."""
+    remains: dict[str, list[str]] = field(default_factory=dict)
+    """By machine: processes and folders that are there after LONGEST_REMAINS."""
+    emptied: float = 0.0
+    seconds: float = 0.0
+    failed: str = ""
 
 
 FIRST = int(os.environ.get("PHALANX_FIRST_TRIAL", "0"))
@@ -79,59 +123,152 @@ def machines(lab: MakeLab) -> Iterator[Lab]:
     yield lab(len(MACHINES))
 
 
-def _lose(lab: Lab, trial: Trial) -> None:
+# -- the fault -------------------------------------------------------------------------------
+
+
+def _lose(lab: Lab, trial: Trial, running: Running) -> None:
     if trial.way == "cut":
         lab.cut(trial.victim)
+    elif trial.way == "stopped":
+        _signal_all(lab, trial.victim, "STOP")
+    elif trial.way == "controller":
+        running.signal(signal.SIGKILL)
     elif trial.way == "agent":
         kill_in(lab, trial.victim, agents(lab, trial.victim)[-1])
     else:
-        running = processes(lab, trial.victim)
-        kill_in(lab, trial.victim, next(p for p, args in running.items() if "bootstrap" in args))
+        found = processes(lab, trial.victim)
+        kill_in(lab, trial.victim, next(p for p, args in found.items() if "bootstrap" in args))
 
 
-def _counts(run: Path) -> list[float]:
-    """How often each sample was trained, as the final weights say."""
-    weights = load_file(run / "model.safetensors")
-    found: list[float] = next(iter(weights.values())).flatten().round(decimals=2).unique().tolist()
-    return found
+def _signal_all(lab: Lab, machine: str, name: str) -> None:
+    found = [str(pid) for pid in processes(lab, machine)]
+    if found:  # one of them may have ended meanwhile
+        words = lab.command(machine, ["kill", f"-{name}", *found])
+        subprocess.run(words, check=False, timeout=20, capture_output=True)
 
 
-def _resumed(bench: Bench, trial: Trial, run: Path) -> Ended:
+def _bring_back(lab: Lab, trial: Trial) -> None:
+    if trial.way == "cut":
+        lab.heal(trial.victim)
+    elif trial.way == "stopped":
+        _signal_all(lab, trial.victim, "CONT")
+
+
+def _watch(running: Running, lab: Lab, trial: Trial, outcome: Outcome, limit: float) -> Ended:
+    """Until it ends; how long it said nothing meanwhile. A stopped machine goes on after a while,
+    because a run may wait for it as long as it does not."""
+    said = last = time.monotonic()
+    length, end = len(running.text), said + limit
+    stopped = said + (20.0 if trial.healed else 60.0) if trial.way == "stopped" else end
+    while running.process.poll() is None and last < end:
+        time.sleep(0.1)
+        last = time.monotonic()
+        if last > stopped:
+            _bring_back(lab, trial)
+            stopped = end
+        if (now := len(running.text)) != length:
+            said, length = last, now
+        outcome.silence = round(max(outcome.silence, last - said), 1)
+    return running.end(1.0)
+
+
+# -- what is left of it ----------------------------------------------------------------------
+
+
+def _folders(lab: Lab, machine: str) -> set[str]:
+    places = ["/tmp", "/dev/shm"]
+    found = run_in(lab, machine, ["find", *places, "-mindepth", "1", "-maxdepth", "1"])
+    # torch makes a cache folder for each user, which outlives every program that uses torch.
+    return {path for path in found.split() if "/torchinductor_" not in path}
+
+
+def _look_after(lab: Lab, before: dict[str, set[str]], outcome: Outcome) -> None:
+    """Whether nothing is left on any machine, within the time that it may take."""
+    began = time.monotonic()
+    while True:
+        outcome.remains = {}
+        for name in MACHINES:
+            running = [args[:100] for args in processes(lab, name).values()]
+            if left := [*running, *sorted(_folders(lab, name) - before[name])]:
+                outcome.remains[name] = left
+        outcome.emptied = round(time.monotonic() - began, 1)
+        if not outcome.remains or outcome.emptied > LONGEST_REMAINS:
+            return
+        time.sleep(0.5)
+
+
+def _wrong_counts(run: Path) -> dict[str, int]:
+    """By how often they were trained, as the final weights say: samples for which it is wrong."""
+    (weights,) = load_file(run / "model.safetensors").values()
+    counts = weights.flatten().round(decimals=2)
+    values, numbers = counts.unique(return_counts=True)
+    pairs = zip(values.tolist(), numbers.tolist(), strict=True)
+    return {f"{value:g}": number for value, number in pairs if value != EPOCHS}
+
+
+# -- a trial ---------------------------------------------------------------------------------
+
+
+def _resume(bench: Bench, trial: Trial, run: Path) -> Ended:
     gone = trial.way == "cut" and not trial.healed
-    if trial.way == "cut" and trial.healed:
-        bench.lab.heal(trial.victim)
     chosen = ",".join(name for name in MACHINES if not gone or name != trial.victim)
-    words = ["--machines", chosen] if gone else []
-    return bench.do("resume", run.name, *words, limit=400.0)
+    return bench.do("resume", run.name, *(["--machines", chosen] if gone else []), limit=400.0)
+
+
+def _carry_out(bench: Bench, trial: Trial, outcome: Outcome) -> None:
+    words = ["--strategy", trial.strategy, "--balance", trial.balance]
+    running: Running = bench.train(*words, machines=",".join(MACHINES), epochs=EPOCHS)
+    running.until(rf"epoch\s+{trial.after}/", limit=300.0)
+    time.sleep(trial.delay)
+    _lose(bench.lab, trial, running)
+    ended = _watch(running, bench.lab, trial, outcome, 300.0)
+    run = bench.latest()
+    outcome.went_on = ended.code == 0
+    outcome.ended = " ".join(ended.text.splitlines()[-3:])[-300:]
+    outcome.waits = re.findall(r"[^.;]*\bthe run waits for\b[^.;]*", ended.words)
+    if trial.healed:
+        _bring_back(bench.lab, trial)
+    if ended.code == 0:
+        summary: dict[str, Any] = bench.summary()
+        if summary["unreported"]:  # the weights below count what no event did
+            assert "did not arrive" in ended.text
+        else:
+            assert summary["samples"] == EPOCHS * SAMPLES, ended.text
+        assert summary["samples_lost"] == 0, ended.text
+    else:
+        again = _resume(bench, trial, run)
+        assert again.code == 0, f"{ended.text}\n{again.text}"
+        run = bench.latest()
+    outcome.wrong = _wrong_counts(run)
+
+
+def _record(trial: Trial, outcome: Outcome) -> None:
+    line = json.dumps({**asdict(trial), **asdict(outcome)})
+    print(f"\n{line}")
+    if path := os.environ.get("PHALANX_TRIALS_LOG"):
+        with Path(path).open("a") as log:
+            log.write(line + "\n")
 
 
 @pytest.mark.parametrize("trial", TRIALS, ids=lambda t: f"{t.seed}-{t.strategy}-{t.way}-{t.victim}")
 def test_no_sample_is_lost_with_a_machine(machines: Lab, tmp_path: Path, trial: Trial) -> None:
-    bench = Bench(machines, tmp_path)
+    bench, outcome, began = Bench(machines, tmp_path), Outcome(), time.monotonic()
     (bench.project / "train.py").write_text(SCRIPT)
-    words = ["--strategy", trial.strategy, "--balance", "off"]
-    running: Running = bench.train(*words, machines=",".join(MACHINES), epochs=EPOCHS)
+    before = {name: _folders(machines, name) for name in MACHINES}
     try:
-        running.until(rf"epoch\s+{trial.after}/", limit=300.0)
-        time.sleep(trial.delay)
-        _lose(machines, trial)
-        ended = running.end(300.0)
-        run = bench.latest()
-        if ended.code == 0:
-            if bench.summary()["unreported"]:  # the weights below count what no event did
-                assert "did not arrive" in ended.text
-            else:
-                assert bench.summary()["samples"] == EPOCHS * SAMPLES, ended.text
-            assert bench.summary()["samples_lost"] == 0, ended.text
-        else:
-            again = _resumed(bench, trial, run)
-            print(f"\n{trial}\n{ended.text}\n{again.text}")
-            assert again.code == 0, f"{trial}\n{ended.text}\n{again.text}"
-            run = bench.latest()
-        assert _counts(run) == [EPOCHS], f"{trial}\n{ended.text}"
-        print(
-            f"\n{trial}: {'went on' if ended.code == 0 else 'resumed'}, each sample {EPOCHS} times"
-        )
+        _carry_out(bench, trial, outcome)
+    except AssertionError as error:
+        outcome.failed = str(error)[-3000:]
     finally:
-        machines.heal(trial.victim)
+        _bring_back(machines, trial)
         bench.close()
+        _look_after(machines, before, outcome)
+        outcome.seconds = round(time.monotonic() - began, 1)
+        _record(trial, outcome)
+        for name, left in ((n, processes(machines, n)) for n in MACHINES):
+            for pid in left:  # the next trial begins on empty machines
+                subprocess.run(machines.command(name, ["kill", "-KILL", str(pid)]), timeout=20)
+    assert not outcome.failed, outcome.failed
+    assert not outcome.wrong, f"{trial}: samples by how often they were trained: {outcome.wrong}"
+    assert outcome.silence <= LONGEST_SILENCE, f"{trial}: nothing said for {outcome.silence} s"
+    assert not outcome.remains, f"{trial}: left behind: {outcome.remains}"

@@ -48,11 +48,6 @@ class Lease:
         return self.end - self.start if self.share else 0
 
     @property
-    def wanted(self) -> int:
-        """Samples of a full batch, as it was wanted when this one was claimed."""
-        return round(self.whole / self.full)
-
-    @property
     def part(self) -> float:
         """Of its batch; the parts of all workers that step together add up to 1."""
         return self.samples / self.whole if self.whole else 1.0

@@ -135,7 +135,7 @@ class SharedSampleLeases(SampleLeases):
                 return
             for lease in leases:
                 self._phases.arrive()
-                yield _emphasised(lease, batch, teams)
+                yield _emphasised(lease, lease.whole, batch, teams)
 
     def _counted(self, ticket: int, segment: Segment, batch: int) -> Iterator[Lease]:
         """Each worker has a part of each batch, and so as many batches as there are."""
@@ -154,7 +154,8 @@ class SharedSampleLeases(SampleLeases):
             whole = sum(part.ends[member + 1] - part.ends[member] for member in members)
             if whole:  # of a last batch there may be nothing for all
                 share, full = part.samples / want, whole / want
-                yield _emphasised(replace(part, share=share, whole=whole, full=full), batch, teams)
+                mine = replace(part, share=share, whole=whole, full=full)
+                yield _emphasised(mine, want, batch, teams)
 
     def received(self, lease: Lease) -> None:
         self.had = lease.total or self.had + lease.samples
@@ -192,9 +193,13 @@ class SharedSampleLeases(SampleLeases):
         return self._claims.given is not None and self._claims.given.waits(rank)
 
 
-def _emphasised(lease: Lease, batch: int, teams: int) -> Lease:
-    """Chunks of unlike sizes count by their samples, a short last one too."""
-    if lease.wanted == round(batch / teams):  # which may not divide evenly
+def _emphasised(lease: Lease, size: int, batch: int, teams: int) -> Lease:
+    """Chunks of another ``size`` than an equal share of ``batch`` count by their samples.
+
+    Where claimed chunks end depends on speeds, on what was lost, and on where a run was resumed:
+    were the mean of a short one a whole step, its samples would count several times.
+    """
+    if size == round(batch / teams):  # which may not divide evenly
         return lease
     return replace(lease, emphasis=lease.whole * teams / batch)
 
