@@ -134,6 +134,20 @@ def test_worker_killed(bench: Bench) -> None:
     assert first not in (None, 0)
 
 
+@pytest.mark.parametrize("strategy", ["async", "ssp:bound=3"])
+def test_worker_killed_under_asynchrony(bench: Bench, strategy: str) -> None:
+    """As with a machine that is cut off: the other one goes on."""
+    running = bench.train("--strategy", strategy, epochs=30)
+    running.until(GOING)
+    worker = next(pid for pid, args in processes(bench.lab, "m2").items() if "bootstrap" in args)
+    kill_in(bench.lab, "m2", worker)
+    ended = running.end(120)
+    told(ended, nothing_left(bench.lab, "m1", "m2"))
+    assert ended.code == 0
+    assert "worker 1 on m2 was killed by SIGKILL" in ended.words
+    assert bench.summary()["exit_codes"] == [0, -9]
+
+
 def test_machine_without_power(lab: MakeLab, tmp_path: Path) -> None:
     bench = Bench(lab(2), tmp_path)
     running = bench.train()

@@ -39,8 +39,8 @@ TICK = 0.1
 FLUSH = 2.0
 SENDER_SECONDS = 0.5
 WRONG_FRAME_CODE = 4
-LOST_OTHERS_CODE = 3
-"""Of a worker that cannot go on without another machine."""
+CUT_OFF_CODES = (3, 75, 143)
+"""Of workers that ended because of others: a machine or a worker was lost, or asked to stop."""
 
 
 def hello(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
@@ -120,6 +120,7 @@ def discard_empty(run_folder: Path | None) -> None:
 
 
 def ping(agent: Agent, request: dict[str, Any], payload: bytes) -> None:
+    agent.tails.heard_controller()
     agent.send({"tell": "pong", "sent": request.get("sent"), "mine": time.monotonic()}, urgent=True)
 
 
@@ -170,9 +171,10 @@ def receive_visitors(agent: Agent, listener: socket.socket) -> int:
 def _next_visitor(agent: Agent, listener: socket.socket) -> socket.socket | None:
     idle_since = time.monotonic()
     while not agent.ending and not _is_removed(agent):
-        if agent.workers.pids:
+        cut_off = _is_cut_off(agent)
+        if agent.workers.pids and not cut_off:
             idle_since = time.monotonic()
-        if time.monotonic() - idle_since > _time_to_linger(agent):
+        if time.monotonic() - idle_since > _time_to_linger(agent, cut_off):
             return None
         ready = readable([listener.fileno(), agent.bell.descriptor], 1.0)
         agent.bell.hush()
@@ -188,12 +190,21 @@ def _is_removed(agent: Agent) -> bool:
     return folder is not None and not folder.is_dir() and not agent.workers.pids
 
 
-def _time_to_linger(agent: Agent) -> float:
+def _is_cut_off(agent: Agent) -> bool:
+    """Whether workers miss the others too: then this machine is away, and not the controller.
+
+    Workers that go on without the others would train a model that no controller asks for;
+    a detached run has none, and goes on.
+    """
+    ended = any(code in CUT_OFF_CODES for code in agent.workers.codes.values())
+    return agent.hold > 0 and (ended or (agent.bound and agent.tails.others_lost()))
+
+
+def _time_to_linger(agent: Agent, cut_off: bool) -> float:
     """Where nothing was started there is nothing to come back for, nor on a machine cut off."""
     if not agent.began:
         return agent.patience
-    cut_off = all(code == LOST_OTHERS_CODE for code in agent.workers.codes.values())
-    return max(0.0, agent.hold - agent.patience) if agent.hold and cut_off else LINGER
+    return max(0.0, agent.hold - agent.patience) if cut_off else LINGER
 
 
 def _converse(

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 CHECKPOINTS = "checkpoints"
 CHECKPOINT_NAME = re.compile(r"[0-9]{6,15}")
 CHUNK = 256 << 10
+LOST = b'{"type":"lost",'
+"""How an event begins that says: a worker of another machine is gone, and this one goes on."""
 ROUNDS = 16
 """Parts of one file at a time: a worker that floods its log must not keep the others waiting."""
 
@@ -27,6 +29,7 @@ class _Tail:
     def __init__(self, folder: Path, name: str) -> None:
         self.name, self.path = name, str(inside(folder, name))
         self.offset = 0
+        self._looked = 0
         self._unreadable = False
 
     def size(self) -> int:
@@ -49,6 +52,16 @@ class _Tail:
         self.offset += len(part)
         return len(part) == CHUNK
 
+    def skip(self) -> None:
+        self._looked = self.size()
+
+    def tells_of_loss(self) -> bool:
+        """In what was written since the last look."""
+        part = _read(self.path, self._looked) if self.size() > self._looked else b""
+        part = part[: part.rfind(b"\n") + 1]
+        self._looked += len(part)
+        return any(line.startswith(LOST) for line in part.splitlines())
+
 
 class Tails:
     """Files that grow."""
@@ -58,6 +71,7 @@ class Tails:
         """Not while a controller that has come back has yet to say what it has."""
         self._tails: dict[str, _Tail] = {}
         self._of_rank: dict[int, list[str]] = {}
+        self._others_lost = False
         self._lock = threading.Lock()
 
     def follow(self, folder: Path, rank: int, log: str) -> None:
@@ -80,6 +94,18 @@ class Tails:
             left = list(self._tails.values()) if self.going else []
             for _ in range(ROUNDS):
                 left = [tail for tail in left if tail.send_some(connection)]
+
+    def heard_controller(self) -> None:
+        """Losses that workers told of until now say nothing about the silence that follows."""
+        self._others_lost = False
+        for names in list(self._of_rank.values()):
+            self._tails[names[0]].skip()
+
+    def others_lost(self) -> bool:
+        """Whether workers lost another machine since the controller was heard."""
+        found = [self._tails[names[0]].tells_of_loss() for names in list(self._of_rank.values())]
+        self._others_lost = self._others_lost or any(found)
+        return self._others_lost
 
     def drained(self, rank: int) -> bool:
         """Whether everything that a rank wrote has been sent."""

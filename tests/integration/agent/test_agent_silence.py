@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 
 import pytest
@@ -91,3 +92,54 @@ def test_who_fetches_the_rest_is_made_way_for(new_agent: NewAgent, runs: bool) -
         other = new_agent()
     assert answer["pid"] != asleep.pid
     await_gone(asleep.pid)
+
+
+GOES_ON_ALONE = """
+echo '{"type":"settled","lost":0}' > events/rank-0.jsonl
+while ! test -e go; do sleep 0.05; done
+echo '{"type":"lost","time":1.0,"rank":0,"worker":1}' >> events/rank-0.jsonl
+sleep 300
+"""
+
+
+@pytest.mark.parametrize("code", [3, 75, 143])
+def test_workers_that_ended_for_others_are_not_waited_for(new_agent: NewAgent, code: int) -> None:
+    """One of them may have trained to its end."""
+    agent = new_agent()
+    agent.greet(patience=0.5, hold=1.0)
+    waits = "while ! test -e go; do sleep 0.05; done"
+    agent.start(["sh", "-c", f"{waits}; exit {code}"], ["sh", "-c", waits])
+    fall_silent(agent)
+    (agent.folder / "runs" / "test" / "go").touch()
+    await_gone(agent.pid, agent.guardian)
+
+
+def test_workers_that_go_on_alone_are_ended_also_under_another_run(new_agent: NewAgent) -> None:
+    """The machine was cut off: the run has ended elsewhere, and the next one is here already."""
+    agent = new_agent()
+    agent.greet(patience=0.5, hold=1.0)
+    worker = agent.start(["sh", "-c", GOES_ON_ALONE])[0]
+    fall_silent(agent)
+    following = new_agent()
+    following.greet(run="next")
+    other = following.start(["sleep", "300"])[0]
+    (agent.folder / "runs" / "test" / "go").touch()
+    await_gone(worker, agent.pid, agent.guardian)
+    assert is_alive(following.pid) and is_alive(other)
+
+
+def test_a_loss_before_the_silence_ends_nothing(new_agent: NewAgent) -> None:
+    """The others went on without that machine; now it is the controller that sleeps."""
+    agent = new_agent()
+    agent.greet(patience=0.5, hold=1.0)
+    worker = agent.start(["sh", "-c", GOES_ON_ALONE])[0]
+    (agent.folder / "runs" / "test" / "go").touch()
+    events = agent.folder / "runs" / "test" / "events" / "rank-0.jsonl"
+    while b'"type":"lost"' not in (events.read_bytes() if events.exists() else b""):
+        time.sleep(0.02)
+    seen = len(agent.told)
+    while sum(told["tell"] == "pong" for told in agent.told[seen:]) < 20:
+        agent.receive()
+    fall_silent(agent)
+    time.sleep(3.0)  # more than it waits for where a machine is cut off
+    assert new_agent().greet(attach=True)["workers"] == {"0": worker}

@@ -21,6 +21,7 @@ from phalanx.launch.machines.machine_session import MachineSession
 from phalanx.launch.machines.reconnect import Absences, Unreached
 from phalanx.launch.machines.shipment import Equipment, pack_up
 from phalanx.launch.pool.pool_addresses import own_address
+from phalanx.launch.run.heartbeat import STANDSTILL
 from phalanx.launch.run.problems import all_of, first_failure
 from phalanx.launch.run.progress_notes import telling
 from phalanx.launch.shipping.home.incoming import shown
@@ -203,7 +204,10 @@ class RemoteRun:
         elif not self.started or not left:
             self.error = self.error or error
             return
-        self.news.append(f"{error.cause}; the others continue if they can")
+        self.news.append(
+            f"{error.cause}; the others continue if they can, and the run ends when they have "
+            f"made no step for {STANDSTILL:.0f} s"
+        )
 
     async def _rejoin(self, job: Job, paths: RunPaths) -> None:
         self._begin(job, paths)

@@ -111,7 +111,8 @@ class Absences:
                 self._say(f"{member.name} is connected again; events and logs are complete")
                 return
             if back is False and time.monotonic() - began > SETTLED:
-                error = MachineError(f"the agent on {member.name} has ended", error.remedy)
+                words = f"the agent on {member.name} has ended, or is stopped"
+                error = MachineError(words, error.remedy)
                 break
             await asyncio.sleep(BETWEEN)
         else:

@@ -22,6 +22,7 @@ from phalanx.launch.run.failure import (
     explain,
     failures,
     never_joined,
+    taken_along,
     told_by,
 )
 from phalanx.launch.run.heartbeat import Patience
@@ -113,6 +114,7 @@ class Controller:
         self._observer = observer
         self._interrupts = interrupts
         self._ranks = [worker.rank for worker in launch.workers]
+        self._named: set[int] = set()
         self._machines = launcher.samples(launch, paths)
         self._relay = Relay(paths, self._ranks, self._machines, observer)
         self._cause_waited = Patience(_PATIENCE_FOR_CAUSE)
@@ -168,7 +170,7 @@ class Controller:
         while True:
             if self._figures:
                 self._figures.poll()
-            self._relay.poll()
+            self._relay.poll({**self._launcher.lost(), **self._launcher.away()})
             for text in self._launcher.news():
                 self._observer.note(text)
             try:
@@ -192,26 +194,39 @@ class Controller:
         lost = self._lost()
         gone = {**lost, **self._launcher.away()}  # a machine takes its workers along
         codes = {rank: code for rank, code in codes.items() if code == 0 or rank not in gone}
-        if failures(counted(self._launch, codes)):
+        killed = self._taken_along(codes)
+        left = {rank: code for rank, code in codes.items() if rank not in killed}
+        if failures(counted(self._launch, left)) or len(killed) == len(self._ranks):
             told = self._cause_waited.over()
             return self._failed(codes) if told or culprit(codes) is not None else None
         for rank, error in lost.items():
             # Other frameworks do not go on without a machine, and nobody begins without one.
-            if not self._launch.joins or rank not in self._relay.joined:
+            begun = self._launch.joins and rank in self._relay.joined
+            if not begun or (rank not in self._relay.lost and self._relay.stands_still()):
                 return self._stop_for(error)
-        if len({*codes, *lost}) == len(self._ranks):
+        if len({*codes, *lost, *killed}) == len(self._ranks):
             return _Ending("done", DONE)
         if self._observer.has_seen_enough():
             return self._stopped(DONE)
         if self._launch.decides:
             return self._ending_of_foreign(codes)
-        early = [rank for rank in codes if rank not in self._relay.finished]
+        early = [rank for rank in left if rank not in self._relay.finished]
         if early and self._early_waited.over():
             return self._stop_for(ended_early(early[0], self._paths))
         waited_for = self._ranks[0] in codes and not self._launcher.away()
         if waited_for and self._stragglers_waited.over():
             return self._left_behind(codes)
         return None
+
+    def _taken_along(self, codes: dict[int, int]) -> set[int]:
+        """Ranks gone with a killed worker; those of other machines know whether they can go on."""
+        begun = self._launch.joins and self._relay.joined.issuperset(self._ranks)
+        gone = taken_along(codes, self._launch) if begun else set()
+        for rank in [r for r in gone - self._named if codes.get(r, 0) < 0]:
+            self._named.add(rank)
+            error = explain(rank, codes[rank], self._paths, self._launch)
+            self._observer.note(f"{error.cause}; the other machines continue if they can")
+        return gone
 
     def _lost(self) -> dict[int, MachineError]:
         """Also those that may come back, but too late: before the start, or the others are off."""

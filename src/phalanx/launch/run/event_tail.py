@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.terminal import line_as_shown
@@ -37,14 +38,18 @@ class Relay:
         self._silence = Silence()
         self._polled = time.monotonic()
 
-    def poll(self) -> None:
-        """Pass on what is new."""
+    def poll(self, away: Collection[int] = ()) -> None:
+        """Pass on what is new; of ranks that are ``away`` with their machine nothing can be."""
         before, self._polled = self._polled, time.monotonic()
         if self._polled - before > OWN_GAP:
             self._silence.excuse()
+        self._silence.excuse(away)
         self._pass_on(self._output.poll(), self._events.poll())
         for text in self._silence.news():
             self._observer.note(text)
+
+    def stands_still(self) -> bool:
+        return self._silence.stands_still()
 
     def drain(self) -> None:
         """Pass on the rest, once the workers have ended."""

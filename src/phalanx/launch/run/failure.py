@@ -34,9 +34,21 @@ def failures(codes: Mapping[int, int]) -> dict[int, int]:
 
 
 def culprit(codes: Mapping[int, int]) -> int | None:
-    """The first rank that failed by itself, not for what happened to another."""
+    """The first rank that failed by itself, not for what happened to another.
+
+    One that missed a machine comes last: a worker that was killed is what it missed.
+    """
     followers = (PEER_LOST_CODE, STOPPED_CODE)
-    return next((r for r, code in failures(codes).items() if code not in followers), None)
+    own = [rank for rank, code in failures(codes).items() if code not in followers]
+    return min(own, key=lambda rank: (codes[rank] == MACHINE_FAILED, rank), default=None)
+
+
+def taken_along(codes: Mapping[int, int], launch: Launch) -> set[int]:
+    """Of several machines, the ranks of those where a worker was killed: they share its memory."""
+    machines = {worker.rank: worker.machine for worker in launch.workers}
+    hit = {machines[rank] for rank, code in codes.items() if code < 0}
+    several = len(set(machines.values())) > 1
+    return {r for r in machines if several and machines[r] in hit and codes.get(r) != 0}
 
 
 def explain(rank: int, code: int, paths: RunPaths, launch: Launch | None = None) -> PhalanxError:

@@ -9,14 +9,18 @@ silences a worker that trains well.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
-from phalanx.observe.events.event_types import Event, Finished, Joined, WorkerLost
+from phalanx.observe.events.event_types import Event, Finished, Joined, Steps, WorkerLost
 
 MOST_STEP = 1.0
 """Seconds between two questions that count; more is a sleep."""
-LIMIT = 40.0
+LIMIT = 12.0
 """Seconds without a sign of life; the workers give one every 5."""
+STANDSTILL = 60.0
+"""Seconds without a step of any worker, where a machine is lost and no worker says so."""
+AS_SHOWN = 2.0
+"""How many times as long as the longest pause that a run has shown the next one may be."""
 
 
 class Patience:
@@ -42,10 +46,17 @@ class Silence:
         self._names: dict[int, str] = {}
         self._heard: dict[int, float] = {}
         self._silent: dict[int, float] = {}
+        self._limit = LIMIT
+        self._stepped = clock()
+        self._longest_pause = 0.0
 
     def take(self, event: Event) -> None:
         if isinstance(event, Joined) and event.pid:  # another system's gives no signs of life
             self._names[event.rank] = f"worker {event.rank} on {event.machine}"
+        if isinstance(event, Steps | Joined):
+            pause = self._clock() - self._stepped if isinstance(event, Steps) else 0.0
+            self._longest_pause = max(self._longest_pause, pause)
+            self._stepped = self._clock()
         if isinstance(event, WorkerLost):
             self._forget(event.worker)
         elif isinstance(event, Finished):
@@ -53,23 +64,33 @@ class Silence:
         elif event.rank in self._names:
             self._heard[event.rank] = self._clock()
 
-    def excuse(self) -> None:
-        """It was this computer that slept: nothing could arrive."""
-        self._heard = dict.fromkeys(self._heard, self._clock())
+    def excuse(self, ranks: Collection[int] | None = None) -> None:
+        """Nothing could arrive, of these ``ranks`` or of all, because this computer slept."""
+        for rank in self._heard if ranks is None else self._heard.keys() & set(ranks):
+            self._heard[rank] = self._clock()
+        if ranks is None:
+            self._stepped = self._clock()
+
+    def stands_still(self) -> bool:
+        """Whether no worker has made a step for longer than this run ever needed for one."""
+        pause = self._clock() - self._stepped
+        return pause > max(STANDSTILL, AS_SHOWN * self._longest_pause)
 
     def news(self) -> Iterator[str]:
         """Of each silence once, and of its end."""
         now = self._clock()
         for rank, heard in self._heard.items():
             since = self._silent.get(rank)
-            if since is None and now - heard >= LIMIT:
+            if since is None and now - heard >= self._limit:
                 self._silent[rank] = heard
                 yield (
-                    f"{self._names[rank]} has sent nothing for {LIMIT:.0f} s: it may be "
-                    f"stopped, short of memory, or stuck"
+                    f"{self._names[rank]} has sent nothing for {now - heard:.0f} s: it may be "
+                    f"stopped, short of memory, or stuck; the run waits for it until it responds, "
+                    f"or until you stop the run (Ctrl-C)"
                 )
             elif since is not None and heard > since:
                 del self._silent[rank]
+                self._limit = max(self._limit, AS_SHOWN * (heard - since))
                 yield f"{self._names[rank]} responds again after {heard - since:.0f} s"
 
     def _forget(self, rank: int) -> None:

@@ -106,7 +106,9 @@ def test_an_agent_that_has_ended_is_not_waited_for(
             await place.run.close()
 
     asyncio.run(asyncio.wait_for(go(), 60))
-    assert place.run.error is not None and place.run.error.cause == "the agent on m1 has ended"
+    assert place.run.error is not None and place.run.error.cause == (
+        "the agent on m1 has ended, or is stopped"
+    )
     assert set(place.run.lost) == {0} and place.run.absences.alone is None
 
 

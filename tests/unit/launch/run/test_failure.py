@@ -23,6 +23,11 @@ def test_the_culprit_failed_by_itself(codes: dict[int, int]) -> None:
     assert set(failures(codes)) == {r for r, c in codes.items() if c}
 
 
+def test_a_killed_worker_is_named_before_those_that_missed_its_machine() -> None:
+    assert culprit({0: 3, 1: 3, 2: -9}) == 2
+    assert culprit({0: 3, 1: PEER_LOST_CODE}) == 0
+
+
 def test_words(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path).make()
     killed = explain(1, -9, paths)

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,8 +16,8 @@ from test_event_tail import _finished, _joined
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.run import heartbeat as silence
 from phalanx.launch.run.controller import execute
-from phalanx.launch.run.heartbeat import LIMIT, Silence
-from phalanx.observe.events.event_types import Alive, WorkerLost
+from phalanx.launch.run.heartbeat import LIMIT, STANDSTILL, Silence
+from phalanx.observe.events.event_types import Alive, Steps, WorkerLost
 
 STOPS = """
 from phalanx.observe.events import emit
@@ -34,6 +35,11 @@ finish()
 """
 
 
+def _steps() -> Steps:
+    columns: dict[str, Any] = {name: [] for name in Steps.__struct_fields__}
+    return Steps(**{**columns, "rank": 0, "epoch": 1, "first": 0})
+
+
 class Clock:
     now = 0.0
 
@@ -46,14 +52,47 @@ def test_a_silence_is_told_once_and_so_is_its_end() -> None:
     silence = Silence(clock)
     silence.take(_joined())
     told = []
-    for clock.now in (LIMIT - 1, LIMIT, LIMIT + 1, LIMIT + 99):
+    for clock.now in (LIMIT - 1, LIMIT, LIMIT + 1, LIMIT + 2):
         told.append(len(list(silence.news())))
     assert told == [0, 1, 0, 0]
-    clock.now = 200.0
+    clock.now = 20.0
     silence.take(Alive(rank=0))
-    assert list(silence.news()) == ["worker 0 on here responds again after 200 s"]
-    clock.now += LIMIT
+    assert list(silence.news()) == ["worker 0 on here responds again after 20 s"]
+    clock.now += 39.0
+    assert list(silence.news()) == [], "this run has shown that it needs long"
+    clock.now += 2.0
     assert len(list(silence.news())) == 1, "the next silence is another"
+
+
+def test_a_silence_is_told_within_15_seconds() -> None:
+    assert LIMIT <= 13.0
+
+
+def test_workers_whose_machine_is_away_are_not_named_too() -> None:
+    clock = Clock()
+    silence = Silence(clock)
+    silence.take(_joined())
+    for clock.now in (5.0, 10.0, 15.0, 20.0):
+        silence.excuse([0])
+        assert list(silence.news()) == []
+
+
+def test_a_standstill_is_longer_than_any_pause_of_the_run() -> None:
+    clock = Clock()
+    silence = Silence(clock)
+    clock.now = 500.0  # the start is no pause between steps
+    silence.take(_joined())
+    silence.take(_steps())
+    clock.now += STANDSTILL + 1
+    assert silence.stands_still()
+    silence.take(_steps())
+    clock.now += 1.5 * STANDSTILL
+    assert not silence.stands_still(), "its steps take that long"
+    silence.excuse()
+    clock.now += 2 * STANDSTILL
+    assert not silence.stands_still(), "this computer slept"
+    clock.now += 3.0
+    assert silence.stands_still()
 
 
 @pytest.mark.parametrize(
@@ -102,6 +141,7 @@ def test_a_stopped_worker_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert outcome.exit_code == 0
     told = [re.sub(r"\d+ s", "N s", text) for text in waker.told]
     assert told == [
-        "worker 1 on here has sent nothing for N s: it may be stopped, short of memory, or stuck",
+        "worker 1 on here has sent nothing for N s: it may be stopped, short of memory, or stuck; "
+        "the run waits for it until it responds, or until you stop the run (Ctrl-C)",
         "worker 1 on here responds again after N s",
     ]
