@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 # Empty is off: hundreds of processes would compile the same modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-runs test-slow test-machines test-hosts test-ssh check format bench bench-hosts accuracy clean
+.PHONY: demo test test-runs test-slow test-machines test-spark test-hosts test-ssh check format bench bench-hosts accuracy clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -38,6 +38,11 @@ test-slow: $(READY) ## the tests that take minutes
 # Needs root, iproute2 util-linux openssh-server openssl procps, and 4 GB of disk for TensorFlow.
 test-machines: $(READY) ## one run over real SSH for each capability (root; about ten minutes)
 	$(BIN)/pytest tests/ssh -m machines --timeout 600 -rs
+
+# Needs Java 17 or newer; installs Spark into .venv.
+test-spark: $(READY) ## one small training from a Spark DataFrame (Java; about a minute)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[spark]'
+	$(BIN)/pytest tests/spark/test_small_estimator.py -m slow -rs
 
 # Needs root, and these packages of Debian: iproute2 util-linux openssh-server openmpi-bin
 test-hosts: $(READY) ## what crosses hosts, on emulated machines (root; about an hour)

@@ -30,6 +30,8 @@ LOADS = f"""
 import sys
 from pyspark.ml import PipelineModel
 from pyspark.sql import SparkSession
+from phalanx.spark import trust
+trust("spark_models:classifier", "spark_models:momentum")
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 spark.sparkContext.addPyFile({str(MODELS)!r})
 rows = PipelineModel.load(sys.argv[1]).transform(spark.read.parquet(sys.argv[2])).collect()
@@ -190,8 +192,9 @@ def test_a_model_that_fails_is_one_error_with_its_traceback(spark: Any) -> None:
 
 
 def test_an_estimator_is_saved_and_loaded(spark: Any, tmp_path: Path) -> None:
-    from phalanx.spark import Estimator
+    from phalanx.spark import Estimator, trust
 
+    trust("spark_models:classifier", "spark_models:momentum")
     one = estimator(loss="mse_loss", store="here")
     one.write().save(str(tmp_path / "one"))
     other = Estimator.load(str(tmp_path / "one"))
@@ -210,6 +213,7 @@ def test_more_workers_than_slots(spark: Any) -> None:
     ("options", "words"),
     [
         ({"loss": "cross_entrop"}, "loss='cross_entrop' is unknown"),
+        ({"loss": "spark_models:loss"}, "loss='spark_models:loss' is unknown"),
         ({"optimizer": "adamm"}, "optimizer='adamm' is unknown"),
         ({"label": "lable"}, "the DataFrame has no column 'lable'"),
         ({"features": "feature"}, "the DataFrame has no column 'feature'"),

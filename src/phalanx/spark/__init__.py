@@ -11,14 +11,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from phalanx.spark.building import trust
     from phalanx.spark.estimator import Estimator
     from phalanx.spark.transformer import Model
 
-__all__ = ["Estimator", "Model"]
+__all__ = ["Estimator", "Model", "trust"]
+_PLACES = {"Estimator": "estimator", "Model": "transformer", "trust": "building"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'phalanx.spark' has no attribute '{name}'")
-    place = "estimator" if name == "Estimator" else "transformer"
-    return getattr(importlib.import_module(f"phalanx.spark.{place}"), name)
+    return getattr(importlib.import_module(f"phalanx.spark.{_PLACES[name]}"), name)

@@ -29,6 +29,25 @@ OPTIMIZERS = {
     if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
 }
 
+_trusted: set[str] = set()
+
+
+def trust(*makers: str | Callable[..., Any]) -> None:
+    """Let saved models and estimators that are loaded later name these functions and classes."""
+    _trusted.update(
+        one if isinstance(one, str) else f"{one.__module__}:{one.__qualname__}" for one in makers
+    )
+
+
+def check_trusted(folder: str, model: str | None, optimizer: str) -> None:
+    """A folder may be somebody else's: what it names is called only if this process trusts it."""
+    for name in (model, None if optimizer in OPTIMIZERS else optimizer):
+        if name is not None and name not in _trusted:
+            raise InputError(
+                f"{folder} names {name!r}, which would run as code, and it is not trusted",
+                f"If you know it and its module, call phalanx.spark.trust({name!r}) before.",
+            )
+
 
 def named(path: str, what: str) -> Callable[..., Any]:
     """What ``module:function`` stands for."""
@@ -43,7 +62,10 @@ def named(path: str, what: str) -> Callable[..., Any]:
             "Send it to the executors: spark.sparkContext.addPyFile(FILE).",
         ) from None
     except AttributeError:
-        raise InputError(f"{what}={path!r}: {module} has no {name!r}", "Check the name.") from None
+        names = [known for known in dir(importlib.import_module(module)) if known[0] != "_"]
+        raise InputError(
+            f"{what}={path!r}: {module} has no {name!r}", did_you_mean(name, names)
+        ) from None
     return found
 
 
@@ -96,7 +118,7 @@ def check_names(source: ModelSource) -> None:
     for what, name, names in (
         ("loss", source.loss, LOSSES), ("optimizer", source.optimizer, list(OPTIMIZERS)),
     ):  # fmt: skip
-        if name not in names and ":" not in name:
+        if name not in names and (what == "loss" or ":" not in name):
             raise InputError(f"{what}={name!r} is unknown", did_you_mean(name, names))
 
 

@@ -17,13 +17,14 @@ from typing import Any, TypeVar
 import msgspec
 from pyspark.ml.base import Estimator as SparkEstimator
 from pyspark.ml.param import Param
-from pyspark.ml.util import DefaultParamsReadable, DefaultParamsWritable
+from pyspark.ml.util import DefaultParamsReader, DefaultParamsWritable, MLReadable, MLReader
 
 from phalanx.core.errors import InputError, MachineError, ScriptError
+from phalanx.core.registry import did_you_mean
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.core.spec import parse_spec
 from phalanx.launch.cluster.spark_session import PATIENCE, check_slots, encrypts, loss_in
-from phalanx.spark.building import check_names
+from phalanx.spark.building import check_names, check_trusted
 from phalanx.spark.messages import (
     KERAS,
     SCHEMA,
@@ -57,7 +58,7 @@ _PARAMS = {
 }
 
 
-class Estimator(SparkEstimator, DefaultParamsWritable, DefaultParamsReadable):  # type: ignore[misc]
+class Estimator(SparkEstimator, DefaultParamsWritable, MLReadable):  # type: ignore[misc]
     """Trains on the rows of a DataFrame, by one worker for each of Spark's slots.
 
     ``model`` is ``"module:function"`` or a compiled Keras model on its torch backend, which brings
@@ -93,6 +94,9 @@ class Estimator(SparkEstimator, DefaultParamsWritable, DefaultParamsReadable):  
         self._set(**{name: value for name, value in given.items() if value is not None})
 
     def setParams(self, **values: Any) -> Estimator:  # noqa: N802  (pyspark's name)
+        for name in values:
+            if name not in _PARAMS:
+                raise InputError(f"there is no parameter {name!r}", did_you_mean(name, _PARAMS))
         self._set(**values)
         return self
 
@@ -133,6 +137,21 @@ class Estimator(SparkEstimator, DefaultParamsWritable, DefaultParamsReadable):  
                 "Name a folder that the driver and all executors can write to.",
             ) from None
         return str(folder)
+
+    @classmethod
+    def read(cls) -> Any:
+        return _EstimatorReader()
+
+
+class _EstimatorReader(MLReader):  # type: ignore[misc]
+    def load(self, path: str) -> Any:
+        metadata = DefaultParamsReader.loadMetadata(path, self.sparkSession)
+        estimator = Estimator()
+        estimator._resetUid(metadata["uid"])
+        DefaultParamsReader.getAndSetParams(estimator, metadata)
+        chosen = [estimator.getOrDefault(name) for name in ("model", "optimizer")]
+        check_trusted(path, *chosen)
+        return estimator
 
 
 def _train(

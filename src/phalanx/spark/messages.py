@@ -87,4 +87,6 @@ class WorkerFigures(Struct, frozen=True, kw_only=True):
     """Of its own part of the last epoch."""
     width: int
     """Numbers that the model gives for a row."""
+    features: list[int] | None = None
+    """The shape of a row of features; not known of models that were saved without it."""
     resumed: str | None

@@ -44,11 +44,13 @@ def train(request: WorkerRequest) -> tuple[WorkerFigures, bytes]:
     seconds = time.monotonic() - began
     # Not of a batch: a run that goes on from its last checkpoint has none.
     row = next(data.read_block(block) for block in data.blocks if block.home == request.rank)
-    width = trainee.width(as_inputs(row[source.features][:1].to(run.device), trainee.model))
+    first = row[source.features][:1]
+    width = trainee.width(as_inputs(first.to(run.device), trainee.model))
     figures = WorkerFigures(
         rows=seen, seconds=round(seconds, 3), input_seconds=round(waited.seconds, 3),
         samples_per_second=round(samples / seconds, 1),
-        loss=total / seen if seen else None, width=width, resumed=request.tasks[0].resume,
+        loss=total / seen if seen else None, width=width, features=list(first.shape[1:]),
+        resumed=request.tasks[0].resume,
     )  # fmt: skip
     return figures, trainee.weights()
 

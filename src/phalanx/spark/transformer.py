@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import traceback
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -22,15 +23,23 @@ from pyspark.ml.util import (
     MLReader,
     MLWritable,
 )
-from pyspark.sql.types import ArrayType, DoubleType, StructField, StructType
+from pyspark.sql.functions import raise_error, when
+from pyspark.sql.types import ArrayType, DoubleType, StringType, StructField, StructType
 from safetensors.torch import load
 
 from phalanx.core.errors import InputError
 from phalanx.data.blocks.arrow import to_columns
-from phalanx.spark.building import CLASS_LOSSES, as_inputs, check_numbers, keras_model, torch_model
+from phalanx.spark.building import (
+    CLASS_LOSSES,
+    as_inputs,
+    check_numbers,
+    check_trusted,
+    keras_model,
+    torch_model,
+)
 from phalanx.spark.messages import KERAS, ModelSource, WorkerFigures
 
-ARRAY = "__phalanx_features"
+ARRAY, PROBLEM = "__phalanx_features", "__phalanx_problem"
 MOST_ROWS = 4096
 """That the model is given at once."""
 PART_BYTES = 16 << 20
@@ -52,13 +61,17 @@ class Model(SparkModel, MLWritable, MLReadable):  # type: ignore[misc]
         frame, features = with_array(dataset, self.getOrDefault(self.features))
         one_number = self.source.loss in CLASS_LOSSES or self.figures[0].width == 1
         kind = DoubleType() if one_number else ArrayType(DoubleType())
-        schema = StructType([*frame.schema.fields, StructField(name, kind)])
+        added = [StructField(name, kind), StructField(PROBLEM, StringType())]
         function = partial(
             predict, weights=dataset.sparkSession.sparkContext.broadcast(self.weights),
             source=msgspec.json.encode(self.source).decode(), names=(features, name),
-            one_number=one_number,
+            one_number=one_number, trained=self.figures[0].features,
         )  # fmt: skip
-        return frame.mapInArrow(function, schema).select(*dataset.columns, name)
+        made = frame.mapInArrow(function, StructType([*frame.schema.fields, *added]))
+        # What a task raises arrives with the traceback of its Python; what SQL raises, in a line.
+        failed = raise_error(made[PROBLEM]).cast(kind)
+        checked = when(made[PROBLEM].isNull(), made[name]).otherwise(failed)
+        return made.select(*dataset.columns, checked.alias(name))
 
     def write(self) -> Any:
         return _ModelWriter(self)
@@ -85,6 +98,7 @@ class _ModelReader(MLReader):  # type: ignore[misc]
         spark = self.sparkSession
         metadata = DefaultParamsReader.loadMetadata(path, spark)
         source = msgspec.convert(metadata["phalanx"]["source"], ModelSource)
+        check_trusted(path, source.model, source.optimizer)
         figures = msgspec.convert(metadata["phalanx"]["figures"], list[WorkerFigures])
         file, system = _stored(spark, path, source)
         stream = system.open(file)
@@ -126,22 +140,45 @@ _loaded: dict[str, Any] = {}
 
 
 def predict(
-    batches: Iterator[Any], weights: Any, source: str, names: tuple[str, str], one_number: bool
-) -> Iterator[Any]:
-    """For ``mapInArrow``: each batch, with its predictions. ``names``: of features and those."""
+    batches: Iterator[Any], weights: Any, source: str, names: tuple[str, str], one_number: bool,
+    trained: list[int] | None,
+) -> Iterator[Any]:  # fmt: skip
+    """For ``mapInArrow``: each batch, with its predictions, or why there are none.
+
+    ``names``: of features and those. ``trained``: the shape of the features in training.
+    """
     import pyarrow as pa
 
     about, (features, name) = msgspec.json.decode(source, type=ModelSource), names
-    model, kind = _model(about, weights.value), pa.float64()
+    kind = pa.float64() if one_number else pa.list_(pa.float64())
     for batch in batches:
-        values: Any = []
-        if batch.num_rows:
-            column = to_columns(pa.Table.from_batches([batch]).select([features]), "the rows")
-            check_numbers(features, column[features])
-            found = _outputs(model, as_inputs(column[features], model), about.loss)
-            values = found.reshape(-1).numpy() if one_number else list(found.numpy())
-        made = pa.array(values, type=kind if one_number else pa.list_(kind))
-        yield pa.RecordBatch.from_arrays([*batch.columns, made], names=[*batch.schema.names, name])
+        rows, shape, problem = batch.num_rows, trained, None
+        values: Any = [None] * rows
+        try:
+            if rows:
+                column = to_columns(pa.Table.from_batches([batch]).select([features]), "the rows")
+                check_numbers(features, column[features])
+                model, shape = _model(about, weights.value), list(column[features].shape[1:])
+                found = _outputs(model, as_inputs(column[features], model), about.loss)
+                values = found.reshape(-1).numpy() if one_number else list(found.numpy())
+        except Exception as error:
+            problem = _described(error, features, shape, trained)
+        made = [pa.array(values, type=kind), pa.array([problem] * rows, type=pa.string())]
+        names_of = [*batch.schema.names, name, PROBLEM]
+        yield pa.RecordBatch.from_arrays([*batch.columns, *made], names=names_of)
+
+
+def _described(
+    error: Exception, features: str, shape: list[int] | None, trained: list[int] | None
+) -> str:
+    if isinstance(error, InputError):
+        return f"{error.cause}. {error.remedy}"
+    if trained is not None and shape != trained:
+        there, then = (" x ".join(map(str, each)) or "1" for each in (shape or [], trained))
+        return f"column {features!r} has {there} numbers a row; the model was trained on {then}"
+    traceback.print_exc()
+    said = (str(error).splitlines() or [""])[0]
+    return f"the model failed: {type(error).__name__}: {said} (more is in the executor's log)"
 
 
 @torch.no_grad()

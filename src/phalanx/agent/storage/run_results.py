@@ -41,7 +41,7 @@ def collect(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, 
     folder, count, size = run_folder_of(agent), 0, 0
     have = {f"checkpoints/{name}" for name in field(request, "have", list, [])}
     refused: list[str] = []
-    for path in _result_files(folder):
+    for path in result_files(folder):
         name = path.relative_to(folder).as_posix()
         if name.rpartition("/")[0] in have:
             continue
@@ -58,7 +58,7 @@ def run_folder_of(agent: Agent) -> Path:
     return Path(agent.run_folder)
 
 
-def _result_files(folder: Path) -> Iterator[Path]:
+def result_files(folder: Path) -> Iterator[Path]:
     for name in FILES:
         if _is_regular(folder / name):
             yield folder / name
@@ -128,7 +128,7 @@ def clean(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, An
     folder = run_folder_of(agent)
     keep = {"project"} if request.get("keep_project") else set()
     if not (folder / HOME_MARKER).exists():
-        keep |= {path.relative_to(folder).parts[0] for path in _result_files(folder)}
+        keep |= {path.relative_to(folder).parts[0] for path in result_files(folder)}
     for path in list(folder.iterdir()) if folder.is_dir() else ():
         if path.name not in keep:
             remove(path)
@@ -142,7 +142,7 @@ def _is_needed(folder: Path) -> bool:
     """Whether a run that its controller left behind has what is nowhere else."""
     project = folder / "project"
     kept = project.is_dir() and read_baseline(project) is None  # for what was new in it
-    at_home = (folder / HOME_MARKER).exists() or not any(_result_files(folder))
+    at_home = (folder / HOME_MARKER).exists() or not any(result_files(folder))
     return bool(kept or not at_home or _changed(project))
 
 

@@ -17,8 +17,9 @@ from pathlib import Path
 import msgspec
 
 from phalanx.agent import system
+from phalanx.agent.storage.run_results import result_files
 from phalanx.core.files import write_whole
-from phalanx.core.run_folder.run_paths import PRIVATE, RunPaths, slug
+from phalanx.core.run_folder.run_paths import RunPaths, slug
 from phalanx.core.settings import RUN_FOLDER
 from phalanx.launch.cluster import node
 from phalanx.launch.cluster.seats import SeatNote
@@ -114,11 +115,11 @@ class WorkerSeat:
         except OSError:
             return b""
 
-    def files(self) -> list[str]:
-        """Of a folder of its own: all that the workers of this node left."""
-        found = [path for path in self._paths.folder.rglob("*") if path.is_file()]
-        names = [path.relative_to(self._paths.folder).as_posix() for path in found]
-        return [name for name in names if not name.startswith((f"{_PROJECT}/", PRIVATE))]
+    def files(self) -> list[tuple[str, int]]:
+        """Of a folder of its own: names and sizes of what the workers of this node left."""
+        folder = self._paths.folder
+        found = ((str(path.relative_to(folder)), path.stat()) for path in result_files(folder))
+        return [(name.encode(errors="replace").decode(), about.st_size) for name, about in found]
 
     def signal(self, number: int) -> None:
         if self._process is not None and self._code is None:

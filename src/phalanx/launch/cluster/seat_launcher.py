@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import tempfile
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,7 +18,7 @@ import msgspec
 
 from phalanx.core.errors import MachineError
 from phalanx.core.run_folder.run_key import KEY_VARIABLE, RunKey
-from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.core.run_folder.run_paths import RunPaths, slug
 from phalanx.core.terminal import Say
 from phalanx.launch.cluster.node import LOOPBACK
 from phalanx.launch.cluster.seats import (
@@ -30,13 +31,18 @@ from phalanx.launch.cluster.seats import (
     write_down_nodes,
 )
 from phalanx.launch.launchers.launcher import Job, Launch, describe_launch, never
+from phalanx.launch.machines.remote_files import Homecoming
 from phalanx.launch.run.interrupts import await_end
+from phalanx.launch.shipping.home.incoming import Incoming
+from phalanx.launch.shipping.home.results import Collected, note_failure, settle_all
 
 _EVERY = 0.2
 _AFTER_KILL = 5.0
 _WAITING = 20.0
 _ANSWER = 10.0
 _HOMEWARD = 600.0
+_Polled = tuple[int | None, dict[str, bytes]]
+_Files = list[tuple[str, int]]
 
 
 class SeatLost(Exception):  # noqa: N818  (what happened, not what went wrong here)
@@ -61,7 +67,7 @@ class SeatLauncher(ClusterLauncher):
         self._shared: list[bool] = []
         self._codes: dict[int, int] = {}
         self._lost: dict[int, MachineError] = {}
-        self._offsets: list[dict[str, int]] = []
+        self._homes: list[Homecoming] = []
         self._asked: dict[int, Any] = {}
         self._last = 0.0
         self._steps: Iterator[None] = iter(())
@@ -122,7 +128,7 @@ class SeatLauncher(ClusterLauncher):
         assert self._job is not None
         write_down_nodes(launch, self._job.plan, paths, self._notes, None)
         seats = zip(self._notes, self._shared, strict=True)
-        self._offsets = [{} if shared else self._streamed(note) for note, shared in seats]
+        self._homes = [self._home(paths, note, shared) for note, shared in seats]
         self._started = True
 
     def _orders(self, launch: Launch, paths: RunPaths, meeting: Meeting) -> list[tuple[Any, ...]]:
@@ -145,12 +151,10 @@ class SeatLauncher(ClusterLauncher):
         """Of its node."""
         return mates_of(note, self._notes)[0] == note.rank
 
-    def _streamed(self, note: SeatNote) -> dict[str, int]:
-        """The files of a worker that are fetched while it writes them, each from its start."""
-        own = f"rank-{note.rank}"
-        names = [f"events/{own}.jsonl", f"logs/{own}.log", f"logs/{own}.traceback"]
-        machine = [f"machines/{note.node}.jsonl"] if self._is_first(note) else []
-        return dict.fromkeys([*names, *machine], 0)
+    def _home(self, paths: RunPaths, note: SeatNote, shared: bool) -> Homecoming:
+        """Takes the files of a worker while it writes them; where it writes them here, none."""
+        ranks, node = ([], "") if shared else ([note.rank], note.node)
+        return Homecoming(paths, ranks, self._news.append, node if self._is_first(note) else "")
 
     def _until(self, questions: Sequence[Any], words: str) -> Iterator[None]:
         said = time.monotonic() + _WAITING
@@ -163,7 +167,7 @@ class SeatLauncher(ClusterLauncher):
     def poll(self) -> dict[int, int]:
         try:
             next(self._steps, None)
-        except SeatLost as error:
+        except (SeatLost, msgspec.MsgspecError) as error:
             raise MachineError(
                 f"{self.cluster} could not start the workers: {error}", self.check
             ) from None
@@ -181,24 +185,32 @@ class SeatLauncher(ClusterLauncher):
                 continue
             del self._asked[rank]
             try:
-                code, pieces = self._answer(question)
-            except SeatLost:
+                code, pieces = msgspec.convert(self._answer(question), _Polled)
+            except (SeatLost, msgspec.ValidationError):
                 name = self._notes[rank].node
                 self._lost[rank] = MachineError(
                     f"{self.cluster} has lost worker {rank} on {name}",
                     f"Go on: phalanx resume {self._paths.id}",
                 )
                 continue
-            for file, data in pieces.items():
-                _append(self._paths.folder / file, data)
-                self._offsets[rank][file] += len(data)
-            if code is not None and not pieces:  # first all that it wrote
+            if not self._keep(rank, pieces) and code is not None:  # first all that it wrote
                 self._codes[rank] = code
         now = time.monotonic()
         if now - self._last >= _EVERY:
             self._last = now
             for rank in {*range(len(self._notes))} - {*self._asked, *self._codes, *self._lost}:
-                self._asked[rank] = self._ask(rank, "poll", self._offsets[rank])
+                self._asked[rank] = self._ask(rank, "poll", self._homes[rank].offsets)
+
+    def _keep(self, rank: int, pieces: Mapping[str, bytes]) -> bool:
+        """Whether one of the worker's files has grown."""
+        home = self._homes[rank]
+        before = dict(home.offsets)
+        try:
+            for file, data in pieces.items():
+                home.take(file, before.get(file, 0), data)
+        except OSError as error:
+            raise MachineError(f"cannot write the files of worker {rank}: {error}") from None
+        return home.offsets != before
 
     def codes(self) -> dict[int, int]:
         return dict(self._codes)
@@ -220,50 +232,57 @@ class SeatLauncher(ClusterLauncher):
 
     def finish(self, say: Say, hurry: Callable[[], bool]) -> None:
         with contextlib.suppress(SeatLost, OSError):
-            self._bring_home(hurry)
+            for rank, note in enumerate(self._notes):
+                if not self._shared[rank] and self._is_first(note) and rank not in self._lost:
+                    self._bring_node(rank, note.node, say, hurry)
         self._release()
 
-    def _bring_home(self, hurry: Callable[[], bool]) -> None:
-        """From nodes that do not see the run's folder: what has not been fetched as it grew."""
-        seen: set[str] = set()
-        fetched = {file for offsets in self._offsets for file in offsets}
-        for rank, shared in enumerate(self._shared):
-            name = self._notes[rank].node
-            if not shared and name not in seen and rank not in self._lost and self._paths:
-                self._bring_node(rank, self._paths.folder, fetched, hurry)
-            seen.add(name)
-
-    def _bring_node(
-        self, rank: int, folder: Path, fetched: set[str], hurry: Callable[[], bool]
-    ) -> None:
+    def _bring_node(self, rank: int, node: str, say: Say, hurry: Callable[[], bool]) -> None:
         """What its workers left in a folder that only it has; then that folder goes."""
+        assert self._paths is not None
+        collected, folder = Collected(), self._paths.folder
+        with tempfile.TemporaryDirectory(prefix=".incoming-", dir=folder) as scratch:
+            incoming = Incoming(node, Path(scratch))
+            try:
+                self._fetch(rank, incoming, hurry)
+                problem = None
+            except (SeatLost, msgspec.ValidationError) as error:
+                problem = MachineError(str(error))
+            incoming.close()
+            note_failure(incoming, problem, collected)
+            settle_all(incoming, self._paths, collected)
+        for text in collected.notes:
+            say(text)
+        if not collected.incomplete:
+            self._answer(self._ask(rank, "clean"), _ANSWER)
+
+    def _fetch(self, rank: int, incoming: Incoming, hurry: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _HOMEWARD
-        for file in self._answer(self._ask(rank, "files"), _ANSWER):
-            path, at = folder / file, 0
-            strange = ".." in path.parts or not path.is_relative_to(folder)
-            if strange or file in fetched or path.exists():
-                continue
-            while piece := self._answer(self._ask(rank, "piece", file, at), _HOMEWARD):
-                _append(path, piece)
+        for name, size in msgspec.convert(self._answer(self._ask(rank, "files"), _ANSWER), _Files):
+            incoming.on_tell("result", {"path": name, "size": size}, b"")
+            at = 0
+            while at < size:
+                piece = msgspec.convert(
+                    self._answer(self._ask(rank, "piece", name, at), _HOMEWARD), bytes
+                )
+                incoming.on_tell("result_part", {}, piece)
                 at += len(piece)
                 if hurry() or time.monotonic() > deadline:
-                    return
-        self._answer(self._ask(rank, "clean"), _ANSWER)
+                    raise SeatLost("the time for it is over")
+                if not piece:
+                    break
+            incoming.on_tell("result_end", {}, b"")
 
 
 def _settled(notes: list[SeatNote]) -> list[SeatNote]:
     """Where nodes did not say how many threads a worker has, its share of the cores."""
     alone = len({note.node for note in notes}) == 1
     found = []
-    for note in notes:
+    for rank, said in enumerate(notes):
+        # A node's word for itself becomes part of names of files here.
+        note = msgspec.structs.replace(said, rank=rank, node=slug(said.node))
         threads = note.threads or max(1, note.cores // len(mates_of(note, notes)))
         # On one machine nothing listens where another could connect.
         address = LOOPBACK if alone else note.address
         found.append(msgspec.structs.replace(note, threads=threads, address=address))
     return found
-
-
-def _append(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
-        file.write(data)

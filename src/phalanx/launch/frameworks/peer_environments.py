@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from phalanx.agent.frames import RequestProblem
+from phalanx.agent.ownership import check, is_our_tree
 from phalanx.core.errors import InputError, MachineError
 from phalanx.core.files import cache_home
 from phalanx.core.registry import did_you_mean
@@ -113,7 +116,7 @@ def environment_for(framework: Framework, say: Say) -> Path:
         return python
     folder, content = python.parents[1], _content(framework)
     with _alone(folder):
-        if not (_marked(folder, content) and python.exists()):
+        if not (_marked(folder, content) and python.exists() and is_our_tree(folder)):
             say(f"creating an environment for {framework.name} in {folder} (once)")
             _make(folder, framework.requirements)
             (folder / _MARK).write_text(content, encoding="utf-8")
@@ -150,7 +153,14 @@ def _marked(folder: Path, content: str) -> bool:
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Two commands at once make one environment."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        check(folder.parent)
+    except RequestProblem as problem:
+        raise InputError(
+            f"{problem.cause}, and programs would be run from {folder.parent}",
+            "Take the right away from them (chmod go-w), or set XDG_CACHE_HOME to another folder.",
+        ) from None
     with folder.with_suffix(".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -159,7 +169,8 @@ def _alone(folder: Path) -> Iterator[None]:
 def _make(folder: Path, requirements: list[str]) -> None:
     python = folder / "bin" / "python"
     try:
-        _call([sys.executable, "-m", "venv", "--clear", str(folder)])
+        shutil.rmtree(folder, ignore_errors=True)  # with its owner and mode
+        _call([sys.executable, "-m", "venv", str(folder)])
         _call([str(python), "-m", "pip", "install", "--quiet", *requirements])
     except (OSError, subprocess.SubprocessError) as error:
         said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
@@ -170,4 +181,4 @@ def _make(folder: Path, requirements: list[str]) -> None:
 
 
 def _call(words: list[str]) -> None:
-    subprocess.run(words, check=True, timeout=LIMIT, capture_output=True, text=True)
+    subprocess.run(words, check=True, timeout=LIMIT, capture_output=True, text=True, umask=0o022)

@@ -15,6 +15,7 @@ import msgspec
 from phalanx.core import words
 from phalanx.core.files import LARGEST_LOG
 from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.launch.shipping.home.incoming import folder_below
 from phalanx.observe.machines.monitor import MachineSamples, SampleReader, ToldSample
 
 LARGEST = 4 << 30
@@ -25,13 +26,17 @@ _LAST_BYTES = 1 << 16
 
 
 class Homecoming:
-    """The files of one machine's ranks."""
+    """The files of one machine's ranks; ``node``: its samples too, of a machine without agent."""
 
-    def __init__(self, paths: RunPaths, ranks: Collection[int], say: Callable[[str], None]) -> None:
+    def __init__(
+        self, paths: RunPaths, ranks: Collection[int], say: Callable[[str], None], node: str = ""
+    ) -> None:
         self._paths, self._say = paths, say
         self._cut: set[str] = set()
         self._limits = {name: limit for rank in ranks for name, limit in _of_rank(paths, rank)}
-        self.offsets: dict[str, int] = {}
+        if node:
+            self._limits[paths.machine(node).relative_to(paths.folder).as_posix()] = LARGEST
+        self.offsets = dict.fromkeys(self._limits, 0)
         """How far each file has come."""
 
     def take(self, file: str, offset: int, data: bytes) -> None:
@@ -128,10 +133,12 @@ def _as_told(line: bytes) -> ToldSample | None:
 
 
 def _append(path: Path, data: bytes) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
-    try:
-        rest = memoryview(data)
-        while rest:  # a disk that becomes full takes a part
-            rest = rest[os.write(file, rest) :]
-    finally:
-        os.close(file)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+    with folder_below(path.parents[1], [path.parent.name]) as folder:
+        file = os.open(path.name, flags, 0o644, dir_fd=folder)
+        try:
+            rest = memoryview(data)
+            while rest:  # a disk that becomes full takes a part
+                rest = rest[os.write(file, rest) :]
+        finally:
+            os.close(file)

@@ -6,9 +6,12 @@ announced, and one whose checksum is wrong is dropped.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 import re
 import shutil
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,6 +24,7 @@ from phalanx.core import words
 MOST_FILES = 100_000
 MOST_REFUSED = 200
 MOST_FOLDERS = 64
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -122,7 +126,7 @@ class Incoming:
         if current is None:
             return
         digest = current.digest.hexdigest()
-        if current.left or header.get("sha256") != digest:
+        if current.left or header.get("sha256", digest) != digest:
             self._refuse("changed while it was sent")
             return
         current.file.close()
@@ -152,3 +156,19 @@ def is_safe(path: str) -> bool:
 
 def shown(path: str) -> str:
     return words.short(path, 500)
+
+
+@contextlib.contextmanager
+def folder_below(folder: Path, names: Sequence[str]) -> Iterator[int]:
+    """Made where it is missing; a link on the way is an error: it may lead anywhere."""
+    place = os.open(folder, _OPEN_FOLDER)
+    try:
+        for name in names:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, dir_fd=place)
+            inner = os.open(name, _OPEN_FOLDER, dir_fd=place)
+            os.close(place)
+            place = inner
+        yield place
+    finally:
+        os.close(place)

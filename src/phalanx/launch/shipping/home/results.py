@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,13 @@ from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.machines.agent_link import AgentLink
 from phalanx.launch.machines.event_loop import in_thread
 from phalanx.launch.shipping.home.checkpoints import at_home, place, split_off
-from phalanx.launch.shipping.home.incoming import Incoming, Received, shown
+from phalanx.launch.shipping.home.incoming import Incoming, Received, folder_below, shown
 from phalanx.launch.shipping.send import read_answer
 
 COLLECT_SECONDS = 300.0
 """Without a piece of a result; all of them may take as long as the line is slow."""
 CLEAN_SECONDS = 120.0
 NAMED = 10
-_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass
@@ -64,8 +63,8 @@ async def collect_results(links: Sequence[AgentLink], paths: RunPaths) -> Collec
         came = (_collect(link, incoming, have) for link, incoming in pairs)
         answers = await asyncio.gather(*came, return_exceptions=True)
         for link, incoming, answer in zip(links, incomings, answers, strict=True):
-            _note_failure(incoming, answer, collected)
-            await in_thread(_settle_all, incoming, paths, collected)  # pings go on
+            note_failure(incoming, answer, collected)
+            await in_thread(settle_all, incoming, paths, collected)  # pings go on
             if incoming.machine not in collected.incomplete:
                 await _confirm(link, collected)
     return collected
@@ -118,7 +117,7 @@ async def _take(link: AgentLink, incoming: Incoming, ask: str, **fields: Any) ->
         incoming.close()
 
 
-def _note_failure(incoming: Incoming, answer: object, collected: Collected) -> None:
+def note_failure(incoming: Incoming, answer: object, collected: Collected) -> None:
     if isinstance(answer, BaseException):
         if not isinstance(answer, PhalanxError | OSError | msgspec.ValidationError):
             raise answer
@@ -131,7 +130,7 @@ def _note_failure(incoming: Incoming, answer: object, collected: Collected) -> N
         collected.incomplete.add(incoming.machine)
 
 
-def _settle_all(incoming: Incoming, paths: RunPaths, collected: Collected) -> None:
+def settle_all(incoming: Incoming, paths: RunPaths, collected: Collected) -> None:
     checkpoints, others = split_off(incoming.received)
     for name, files in checkpoints.items():
         try:
@@ -167,7 +166,7 @@ def _settle(one: Received, machine: str, folder: Path, collected: Collected) -> 
 def _is_there(one: Received, folder: Path, path: str) -> bool:
     """Whether the same content has that name already."""
     *folders, name = path.split("/")
-    with contextlib.suppress(OSError), _folder_below(folder, folders) as place:
+    with contextlib.suppress(OSError), folder_below(folder, folders) as place:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with os.fdopen(os.open(name, flags, dir_fd=place), "rb") as file:
             if os.fstat(file.fileno()).st_size == one.size:
@@ -178,28 +177,13 @@ def _is_there(one: Received, folder: Path, path: str) -> bool:
 def _place(one: Received, folder: Path, path: str) -> bool:
     """Move it below ``folder``, following no link and replacing nothing; whether that worked."""
     *folders, name = path.split("/")
-    with contextlib.suppress(OSError), _folder_below(folder, folders) as place:
+    with contextlib.suppress(OSError), folder_below(folder, folders) as place:
         try:
             os.stat(name, dir_fd=place, follow_symlinks=False)
         except FileNotFoundError:
             os.replace(one.scratch, name, dst_dir_fd=place)
             return True
     return False
-
-
-@contextlib.contextmanager
-def _folder_below(folder: Path, names: Sequence[str]) -> Iterator[int]:
-    place = os.open(folder, _OPEN_FOLDER)
-    try:
-        for name in names:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(name, dir_fd=place)
-            inner = os.open(name, _OPEN_FOLDER, dir_fd=place)
-            os.close(place)
-            place = inner
-        yield place
-    finally:
-        os.close(place)
 
 
 async def clean_up(link: AgentLink) -> list[str]:

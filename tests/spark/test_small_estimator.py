@@ -1,0 +1,145 @@
+"""A small training from a DataFrame, on a Spark of threads: fitted, used, saved, trusted or not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phalanx.core.errors import InputError
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300, func_only=True)]
+MODELS = Path(__file__).parent / "spark_models.py"
+MAKERS = "spark_models:classifier", "spark_models:momentum"
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    sql = pytest.importorskip("pyspark.sql")
+    pytest.importorskip("pandas", reason="pyspark needs it for Arrow")
+    if not shutil.which("java"):
+        pytest.skip("there is no java here")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        builder = sql.SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+        for name in ("host", "bindAddress"):
+            builder = builder.config(f"spark.driver.{name}", "127.0.0.1")
+        session = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
+        session.sparkContext.setLogLevel("OFF")
+        session.sparkContext.addPyFile(str(MODELS))
+        yield session
+        session.stop()
+
+
+@pytest.fixture(scope="module")
+def frame(spark: Any) -> Any:
+    draws = np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32)
+    labels = (draws[:, 0] > 0).astype(int) + (draws[:, 1] > 0).astype(int)
+    rows = [(list(map(float, x)), int(y)) for x, y in zip(draws, labels, strict=True)]
+    return spark.createDataFrame(rows, "features array<float>, label int")
+
+
+@pytest.fixture(scope="module")
+def fitted(frame: Any) -> Any:
+    return _estimator().fit(frame)
+
+
+@pytest.fixture
+def trusted(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    from phalanx.spark import building
+
+    found: set[str] = set()
+    monkeypatch.setattr(building, "_trusted", found)
+    return found
+
+
+def _estimator() -> Any:
+    from phalanx.spark import Estimator
+
+    return Estimator(
+        MAKERS[0], optimizer=MAKERS[1], optimizer_options={"lr": 0.1}, workers=2, batch=30,
+        epochs=5,
+    )  # fmt: skip
+
+
+def test_a_fitted_model_predicts(fitted: Any, frame: Any) -> None:
+    rows = fitted.transform(frame).collect()
+    assert np.mean([row.prediction == row.label for row in rows]) > 0.75
+    assert sum(one.rows for one in fitted.figures) == 300 and len(fitted.figures) == 2
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        ("array_append(features, 1f)", "column 'features' has 5 numbers a row; .* trained on 4"),
+        ("if(label = 1, null, features)", "column 'features' of the rows has .* nulls"),
+        ("if(label = 1, array(1f), features)", "has rows of different lengths, or no numbers"),
+        ("'words'", "has rows of different lengths, or no numbers"),
+    ],
+)
+def test_rows_that_a_model_cannot_take_are_one_line(
+    fitted: Any, frame: Any, made: str, words: str
+) -> None:
+    wrong = frame.coalesce(1).selectExpr(f"{made} as features", "label")
+    with pytest.raises(Exception, match=words) as caught:
+        fitted.transform(wrong).collect()
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_no_rows_have_no_predictions(fitted: Any, frame: Any) -> None:
+    assert fitted.transform(frame.where("label > 5")).collect() == []
+
+
+def test_a_misspelt_parameter(spark: Any) -> None:
+    with pytest.raises(InputError, match="no parameter 'epoch'") as caught:
+        _estimator().setParams(epoch=3)
+    assert caught.value.remedy == "Did you mean 'epochs'?"
+
+
+@pytest.mark.parametrize("kind", ["model", "estimator", "pipeline"])
+def test_what_a_folder_names_is_run_only_if_it_is_trusted(
+    fitted: Any, frame: Any, tmp_path: Path, trusted: set[str], kind: str
+) -> None:
+    from pyspark.ml import PipelineModel
+
+    from phalanx.spark import Estimator, Model, trust
+
+    stage = {"model": fitted, "estimator": _estimator(), "pipeline": PipelineModel([fitted])}[kind]
+    reader = {"model": Model, "estimator": Estimator, "pipeline": PipelineModel}[kind]
+    stage.write().save(str(tmp_path / "saved"))
+    for name in MAKERS:
+        with pytest.raises(InputError, match=f"names '{name}', which would run as code"):
+            reader.load(str(tmp_path / "saved"))
+        trust(name)
+    loaded = reader.load(str(tmp_path / "saved"))
+    if kind != "estimator":
+        found = loaded.transform(frame).collect()
+        assert found == fitted.transform(frame).collect()
+
+
+@pytest.mark.parametrize("kind", ["model", "estimator"])
+@pytest.mark.parametrize("what", ["model", "optimizer"])
+def test_a_folder_that_names_a_command_runs_nothing(
+    fitted: Any, tmp_path: Path, trusted: set[str], kind: str, what: str
+) -> None:
+    from phalanx.spark import Estimator, Model, trust
+
+    trust(*MAKERS)
+    folder, mark = tmp_path / "saved", tmp_path / "mark"
+    (fitted if kind == "model" else _estimator()).write().save(str(folder))
+    (part,) = (folder / "metadata").glob("part-00000*")
+    about = json.loads(part.read_text())
+    place = about["phalanx"]["source"] if kind == "model" else about["paramMap"]
+    place |= {what: "subprocess:getoutput", f"{what}_options": {"cmd": f"touch {mark}"}}
+    part.write_text(json.dumps(about))
+    for sums in folder.rglob(".*.crc"):
+        sums.unlink()
+    with pytest.raises(InputError, match="'subprocess:getoutput'"):
+        (Model if kind == "model" else Estimator).load(str(folder))
+    assert not mark.exists()
