@@ -96,6 +96,11 @@ REFUSALS = [
         "a free-running worker's change would be lost, or undo the others' updates",
     ),
     Refusal(
+        "left its loop after",
+        lambda loop: loop.through in ("islice", "next"),
+        "free-running workers would leave it after other samples, and evaluate in between",
+    ),
+    Refusal(
         "the batch of 5 is smaller than the",
         lambda loop: loop.batch == 5,
         "a worker would have no part of any batch",

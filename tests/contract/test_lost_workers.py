@@ -31,6 +31,7 @@ from phalanx.rules.ledger import Applied, Segment
 from phalanx.sync.arena.memory_arena import ThreadArena
 from phalanx.sync.connect.channel import Channel
 from phalanx.train.engine.samples_in_hand import GivenOut
+from phalanx.train.engine.shared_engine import SharedEngine
 from phalanx.train.engine.shared_leases import SharedLeases
 
 WORKERS, SAMPLES, BATCH, EPOCHS = 3, 120, 12, 3
@@ -217,13 +218,17 @@ class _Death:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of the dead
 @examples(8)
-@given(st.sampled_from(SPECS), st.integers(1, 90), st.booleans(), st.integers(1, 2))
+@given(st.sampled_from(SPECS), st.integers(1, 90), st.booleans(), st.integers(1, 2), st.booleans())
 def test_no_sample_is_lost_or_twice_when_a_machine_dies(
-    spec: str, number: int, late: bool, victim: int
+    spec: str, number: int, late: bool, victim: int, meets: bool
 ) -> None:
+    """``meets``: all come together before and after each pass, as in an adopted script."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setattr(ranks, "HOSTS", WORKERS)
         patch.setattr(ranks, "places", lambda: None)
+        begin, end = SharedEngine.begin_pass, SharedEngine.end_pass
+        patch.setattr(SharedEngine, "begin_pass", lambda engine, **_: begin(engine, adopted=meets))
+        patch.setattr(SharedEngine, "end_pass", lambda engine, **_: end(engine, adopted=meets))
         death = _Death(patch, number, late=late)
         models = [nn.Embedding(SAMPLES, 1) for _ in range(WORKERS)]
 

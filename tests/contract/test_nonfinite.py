@@ -27,8 +27,8 @@ from phalanx.train.guards.nonfinite import MOST_IN_A_ROW
 WORKERS = 3
 BAD = 1
 """The worker on which it happens,"""
-KINDS = {2: "loss nan", 4: "loss inf", 6: "gradient nan", 8: "gradient inf"}
-"""and at which of its steps."""
+KINDS = {2: "loss nan", 4: "loss inf", 6: "gradient nan", 8: "gradient inf", 10: "gradient 1e30"}
+"""and at which of its steps. The last is finite, and its square is not."""
 ALL = ["single", *EVERY]
 CODECS_IN_TURN = [f"{NAMES[i % len(NAMES)]}+{codec}" for i, codec in enumerate(CODECS.names())]
 EVERY_CODEC = [f"{name}+{codec}" for name in NAMES for codec in CODECS.names()]
@@ -88,7 +88,7 @@ def _assert_sound(loop: Loop, found: list[tuple[dict[str, Tensor], dict[str, Any
     assert told == [(n, f"the {k.split()[0]} of worker {loop.bad}") for n, k in KINDS.items()]
     sentence = nonfinite_sentence(summary)
     assert sentence is not None
-    assert sentence.startswith("Not finite: 4 steps were skipped, the first in epoch 1 (the loss")
+    assert sentence.startswith("Not finite: 5 steps were skipped, the first in epoch 1 (the loss")
     assert summary.train_loss is not None
 
 
@@ -147,8 +147,17 @@ def test_too_many_in_a_row_end_the_run(tmp_path: Path, spec: str, stop: bool) ->
     assert summarise(RunPaths(tmp_path)).nonfinite_steps == most
 
 
-@pytest.mark.parametrize("spec", ["allreduce", "groups:size=2", "allreduce+fp16"])
-def test_a_sum_that_overflows_does_not_count(tmp_path: Path, spec: str) -> None:
+@pytest.mark.parametrize(
+    ("spec", "factor", "what"),
+    [
+        ("allreduce", 3e38, "the gradient of worker 0 and 1 more"),
+        ("groups:size=2", 3e38, "the gradient of worker 0 and 1 more"),
+        ("allreduce+fp16", 2e5, "the sum of all gradients"),
+    ],
+)
+def test_a_sum_that_overflows_does_not_count(
+    tmp_path: Path, spec: str, factor: float, what: str
+) -> None:
     """Each gradient is finite, and what becomes of them on their way is not."""
 
     def work(rank: int) -> list[float]:
@@ -157,13 +166,13 @@ def test_a_sum_that_overflows_does_not_count(tmp_path: Path, spec: str) -> None:
         run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=1e-3))
         for _ in run.epochs(1):
             for step, (x,) in enumerate(run.batches((torch.ones(40, 4),), batch=4)):
-                run.backward(model(x).mean() * (3e38 if step == 2 else 1.0))
+                run.backward(model(x).mean() * (factor if step == 2 else 1.0))
                 run.step()
         return model.weight.detach().flatten().tolist()
 
     for weights in as_ranks(2, tmp_path, work, RunSettings(strategy=spec)):
         assert on_device(torch.tensor(weights)).isfinite().all()
-    assert [r.what for r in summarise(RunPaths(tmp_path)).nonfinite] == ["the sum of all gradients"]
+    assert [r.what for r in summarise(RunPaths(tmp_path)).nonfinite] == [what]
 
 
 @pytest.mark.parametrize("spec", ["single", "allreduce", "async"])

@@ -18,7 +18,7 @@ from phalanx.sync.arena.arena import Topology
 from phalanx.sync.codec.codec import Payload, Piecewise
 from phalanx.sync.codec.make import make_codec, parts_of
 from phalanx.sync.reduce.early_gradients import cuts_of
-from phalanx.sync.state.gradient_values import are_finite
+from phalanx.sync.state.gradient_values import are_sound
 from phalanx.sync.state.layout import reshard
 from phalanx.sync.strategies.strategy import StrategyContext
 
@@ -102,7 +102,7 @@ class Summing:
         assert self._collective is not None
         if not self._decoders or not coded:
             return self._collective.all_reduce(self._sums)
-        if not are_finite(self._sums):
+        if not are_sound(self._sums):
             return self._add_up([], [NO_MESSAGES])
         payloads = self.sender.encode() if self._has_something() else []
         messages = [payload.tensors for payload in payloads]

@@ -16,7 +16,7 @@ from torch import Tensor
 from phalanx.sync.codec.codec import Payload, Piecewise
 from phalanx.sync.collective.algorithms.ahead import EarlyExchange, EarlySum, Span, pieces_of
 from phalanx.sync.collective.links import raw
-from phalanx.sync.state.gradient_values import are_finite
+from phalanx.sync.state.gradient_values import are_sound
 
 NOTHING, ENCODED, NOT_FINITE = range(3)
 """What a host gives."""
@@ -82,7 +82,7 @@ class EncodedSum(EarlySum):
         return dict.fromkeys(self._rooms, views)
 
     def _status_now(self) -> int:
-        if not are_finite([self._flat]):
+        if not are_sound([self._flat]):
             return NOT_FINITE  # a codec may hide it
         return ENCODED if self._gives() else NOTHING
 

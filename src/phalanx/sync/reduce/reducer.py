@@ -18,7 +18,7 @@ from torch import Tensor
 from phalanx.sync.arena.arena import Topology
 from phalanx.sync.reduce.adding import adding
 from phalanx.sync.reduce.team import circle_of
-from phalanx.sync.state.gradient_values import are_finite, clip_factor, total
+from phalanx.sync.state.gradient_values import are_sound, clip_factor, squares
 from phalanx.sync.state.gradients import get_grad
 from phalanx.sync.state.layout import Layout
 from phalanx.sync.state.replica import NOBODY, Masks
@@ -150,7 +150,7 @@ class Reducer:
         self.bytes_sent = 0 if self._summing or spoilt else self.sender.offer(weight, masks)
 
     def _is_spoilt(self) -> bool:
-        return self._looks_first and not are_finite(self._offered)
+        return self._looks_first and not are_sound(self._offered)
 
     def keep_own(self) -> Masks:
         """All members have the same gradients: what this one sums is its part of its own."""
@@ -219,7 +219,7 @@ class Reducer:
     def check(self, clip: float = 0.0) -> None:
         """Whether what the members have reduced is finite, all of it; limit its norm."""
         slices, self.refused = [out for own in self.reduced for out in own], None
-        found = _squares(slices) if clip > 0.0 else total(slices)
+        found = _squares(slices) if clip > 0.0 else squares(slices)
         self._shared.totals[self._row] = found
         self._circle.wait()
         found = float(self._shared.totals[self._local].sum())
@@ -229,9 +229,9 @@ class Reducer:
             torch._foreach_mul_(slices, factor)
 
     def _is_bad(self, slices: list[Tensor]) -> bool:
-        """A closer look, by the members on this host: the numbers may be finite, and only their
-        sum not. Other hosts may have added them up otherwise, and must not be waited for here."""
-        self._shared.norms[self._row] = any(not bool(part.isfinite().all()) for part in slices)
+        """A closer look, by the members on this host: each square may be finite, and only
+        their sum not. Other hosts may have added them up otherwise, so they are not waited for."""
+        self._shared.norms[self._row] = not are_sound(slices)
         self._circle.wait()
         return bool(self._shared.norms[self._local].any())
 
@@ -241,7 +241,7 @@ class Reducer:
         if own is None:
             grads = (get_grad(p) for space in self._replica.parameters for p in space)
             own = [gradient for gradient in grads if gradient is not None]
-        self._shared.spoilt[self._rank] = not are_finite(own)
+        self._shared.spoilt[self._rank] = not are_sound(own)
         self._team.barrier()
         return tuple(member for member in self._team.members if self._shared.spoilt[member])
 

@@ -1,6 +1,8 @@
-"""Whether gradients are finite, and the factor that limits their norm.
+"""Whether gradients can be used, and the factor that limits their norm.
 
-A sum tells whether all numbers are finite; a closer look follows only when it is not.
+Optimizers and norms square them: a gradient whose square is not finite spoils weights or the state
+of an optimizer as surely as one that is not finite itself, only later and without a trace.
+A sum of squares tells whether all can be used; a closer look follows only when it does not.
 """
 
 from __future__ import annotations
@@ -11,25 +13,39 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+_WIDE = (torch.float64, torch.complex128)
+_LARGEST = (2.0**64, 2.0**512)
+"""Whose squares are beyond float32, and beyond float64."""
 
-def total(tensors: Sequence[Tensor]) -> float:
-    """Finite only if all numbers are; it may overflow although they are."""
+
+def squares(tensors: Sequence[Tensor]) -> float:
+    """Finite only if all squares are; their sum may overflow although they are."""
     if not tensors:
         return 0.0
     if tensors[0].device.type == "cpu":
-        return sum(_sum(tensor) for tensor in tensors)
+        return sum(_squares(tensor) for tensor in tensors)
     norms = torch._foreach_norm(list(tensors))  # one wait for the device, however many there are
     return float(torch.stack([norm.float() for norm in norms]).sum())
 
 
-def _sum(tensor: Tensor) -> float:
+def _squares(tensor: Tensor) -> float:
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
-    return float(tensor.sum() if tensor.itemsize > 2 else tensor.sum(dtype=torch.float32))
+    if tensor.itemsize > 2 and tensor.is_contiguous():
+        flat = tensor.view(-1)
+        return float(flat.dot(flat))
+    return float(torch.linalg.vector_norm(tensor.float() if tensor.itemsize <= 2 else tensor))
+
+
+def are_sound(tensors: Sequence[Tensor]) -> bool:
+    """Whether all numbers and their squares are finite. Half types are squared in float32."""
+    return math.isfinite(squares(tensors)) or all(
+        bool((t.abs() < _LARGEST[t.dtype in _WIDE]).all()) for t in tensors
+    )
 
 
 def are_finite(tensors: Sequence[Tensor]) -> bool:
-    return math.isfinite(total(tensors)) or all(bool(t.isfinite().all()) for t in tensors)
+    return math.isfinite(squares(tensors)) or all(bool(t.isfinite().all()) for t in tensors)
 
 
 def clip_factor(squared_norm: float, limit: float) -> float:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from phalanx.sync.codec.codec import Payload
 from phalanx.sync.reduce.encoding import Encoding
-from phalanx.sync.state.gradient_values import are_finite, clip_factor
+from phalanx.sync.state.gradient_values import are_sound, clip_factor
 from phalanx.sync.state.layout import Layout
 from phalanx.sync.state.replica import Masks, Replica
 
@@ -43,11 +43,11 @@ class PushBuffers:
 
     def is_finite(self) -> bool:
         """What was collected."""
-        return all(c.finite for c in self._collectors) or are_finite(self.flats)
+        return all(c.finite for c in self._collectors) or are_sound(self.flats)
 
     def is_encoded_finite(self) -> bool:
         """What a codec has made of it."""
-        return self.sender.is_plain or are_finite(self.flats)
+        return self.sender.is_plain or are_sound(self.flats)
 
     def normalise(self, weight: float, clip: float | None, emphasis: float = 1.0) -> None:
         """From a sum of weighted means to their mean, of a norm that ``clip`` limits.

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from phalanx.sync.arena.arena import Locks, shard_lock
-from phalanx.sync.state.gradient_values import are_finite, clip_factor
+from phalanx.sync.state.gradient_values import are_sound, clip_factor
 from phalanx.sync.store.shared_store import SharedStore
 from phalanx.sync.strategies.strategy import StrategyContext, Timing
 
@@ -48,10 +48,10 @@ class SharedRound:
 
     def offer(self, weight: float, clip: float | None = None) -> None:
         masks = [collector.collect() for collector in self._collectors]
-        finite = all(c.finite for c in self._collectors) or are_finite(self._mine)
+        finite = all(c.finite for c in self._collectors) or are_sound(self._mine)
         self.bytes_sent = self.sender.offer(weight, masks) if finite else 0
         if finite and not self.sender.is_plain:  # a codec may have made something infinite of it
-            finite = are_finite(self._mine)
+            finite = are_sound(self._mine)
         self._shared.declare(weight, clip, masks, spoilt=not finite)
 
     def settle(self) -> None:

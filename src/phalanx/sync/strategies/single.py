@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from phalanx.sync.arena.clock import Clock
-from phalanx.sync.state.gradient_values import are_finite
+from phalanx.sync.state.gradient_values import are_sound
 from phalanx.sync.state.gradients import get_grad, set_grad
 from phalanx.sync.state.optimizer_state import (
     State,
@@ -37,7 +37,7 @@ class Single:
     def exchange(self, scale: float, clip: float | None = None) -> Timing:
         """Gradients are multiplied by ``scale`` first."""
         ready, (parameters, gradients) = self._clock.now(), self._gradients()
-        finite = are_finite(gradients)
+        finite = are_sound(gradients)
         if scale != 1.0 and finite and gradients:
             torch._foreach_mul_(gradients, scale)
         if clip is not None and finite:

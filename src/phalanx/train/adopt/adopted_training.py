@@ -13,14 +13,15 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
+from torch.utils.hooks import RemovableHandle
 
 from phalanx.core.errors import InputError, NotFinite, PeerLost
 from phalanx.data.reader import Reader
 from phalanx.sync.arena.arena import Locks
 from phalanx.train.adopt.kept_objects import ORDER, OrderState, keepers_of
-from phalanx.train.adopt.libraries import counts_batches
 from phalanx.train.adopt.loader_pass import LoaderPass, read_by_number
 from phalanx.train.adopt.random_streams import Streams
+from phalanx.train.adopt.script_length import decides_itself
 from phalanx.train.checkpoint.kept_state import unpack
 from phalanx.train.loop.stretches import WorkerParts
 from phalanx.train.loop.training_loop import TrainingLoop
@@ -28,8 +29,8 @@ from phalanx.train.loop.training_loop import TrainingLoop
 _PASSES_APART = 4
 """That free-running workers may be, for their orders to be compared."""
 COUNTED = (
-    "the training library counts its batches, so each worker gets an equal part of each batch, "
-    "whatever its speed"
+    "the script may leave its loop early, or a library counts its batches: so each worker gets an "
+    "equal part of each batch, whatever its speed"
 )
 
 
@@ -60,6 +61,8 @@ class AdoptedTraining:
         self._orders = cells.view(shape).numpy()
         """Of each worker and its last passes: the number, and a checksum of the samples' order."""
         self._passes = 0
+        self._unmet: list[RemovableHandle] = []
+        """What makes this worker meet the others, who have left a pass early as it has."""
         self.order = OrderState()
         parts.trained.keepers.update(keepers_of(optimizers))
         parts.trained.keepers[ORDER] = self.order
@@ -110,6 +113,7 @@ class AdoptedTraining:
     def through(self, loader: DataLoader[Any], drawn: LoaderPass) -> Iterator[Any]:
         if self.parts.steps.refused is not None:
             raise self.parts.steps.refused
+        self._meet_those_who_left()
         # All workers have to share out the same samples; the last one to come sees all others.
         rank = self.parts.environment.rank
         checksum = zlib.crc32(drawn.order.numpy().tobytes(), drawn.batch)
@@ -124,7 +128,7 @@ class AdoptedTraining:
                 "Shuffle with torch's random numbers, or with a generator that has a fixed seed.",
             )
         engine = self.parts.trained.engine
-        counted = engine.workers > 1 and counts_batches(sys._getframe())
+        counted = engine.workers > 1 and decides_itself(sys._getframe())
         if counted and not engine.lockstep:
             self.parts.figures.say_once(COUNTED)
         batches = self._loop.through_adopted(
@@ -139,6 +143,26 @@ class AdoptedTraining:
         """The script begins another pass: it has left the one before, if there is one."""
         if self._pass is not None and (begun := self._pass()) is not None:
             begun.close()
+
+    def left_early(self) -> None:
+        """Where workers run freely they meet before the script uses a model again, and not at once:
+        a script that fails leaves its loop too, and must not wait for the others."""
+        engine = self.parts.trained.engine
+        if engine.workers == 1 or engine.lockstep:
+            return
+        engine.rest()
+        self._unmet = [
+            module.register_forward_pre_hook(lambda *_: self._meet_those_who_left())
+            for model in self.models
+            for module in model.modules()
+        ]
+
+    def _meet_those_who_left(self) -> None:
+        unmet, self._unmet = self._unmet, []
+        for hook in unmet:
+            hook.remove()
+        if unmet:
+            self.parts.trained.engine.leave_pass(self._loop.reached)
 
     def passed(self) -> None:
         self._pass = None
@@ -176,6 +200,7 @@ class AdoptedTraining:
         self.leave_pass()
         try:
             with suppress(PeerLost):  # those it would inform are gone already
+                self._meet_those_who_left()
                 self.parts.steps.agree_on_pending()
                 self._loop.finish()
         except NotFinite as error:
@@ -250,6 +275,8 @@ class AdoptedPass:
                     next(self._batches, None)
                     self._drawn.leave(-(-len(self._drawn.order) // self._drawn.batch))
                 self._batches.close()  # type: ignore[attr-defined]
+                if not whole:
+                    self._training.left_early()
             finally:
                 self._training.passed()
 

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 _EVALUATES = ("evaluation_loop", "prediction_loop")
-_COUNTING = ("transformers.trainer", "lightning.pytorch.loops", "pytorch_lightning.loops")
+COUNTING = ("transformers.trainer", "lightning.pytorch.loops", "pytorch_lightning.loops")
 _MARK = "_phalanx_plain"
 
 
@@ -46,16 +46,6 @@ def _batch_by_batch(shard: Any, batches: Iterator[Any], adoption: Any) -> Iterat
         yield batch
     shard.iteration += 1
     shard.end()
-
-
-def counts_batches(frame: FrameType | None) -> bool:
-    """Whether a library goes through the loader that takes as many batches as it has, and no more:
-    free-running workers have other numbers of them."""
-    while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith(_COUNTING):
-            return True
-        frame = frame.f_back
-    return False
 
 
 def library_trains(frame: FrameType | None) -> bool | None:

@@ -16,6 +16,8 @@ from types import FrameType
 from typing import Any
 
 from phalanx.core.script.script_imports import function_at, parse
+from phalanx.train.adopt.files.calling_code import caller_of
+from phalanx.train.adopt.libraries import COUNTING
 
 _WRAPPERS = {"tqdm", "trange", "track", "enumerate", "progress_bar", "notebook_tqdm"}
 _OPERATIONS: dict[type[ast.operator], Any] = {
@@ -65,6 +67,32 @@ def is_head(loop: ast.For | ast.While, line: int) -> bool:
     if not isinstance(loop, ast.For):
         return False
     return line <= (loop.iter.end_lineno or line) < loop.body[0].lineno
+
+
+def decides_itself(frame: FrameType | None) -> bool:
+    """Whether the loop over the pass in hand may leave it early, or is of a library that takes as
+    many batches as the loader has: free-running workers have other numbers of them."""
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith(COUNTING):
+            return True
+        if caller_of(frame) == "script":
+            heads = (loop for loop in loops_around(frame) if is_head(loop, frame.f_lineno))
+            if any(_leaves(node) for head in heads for node in head.body):
+                return True
+        frame = frame.f_back
+    return False
+
+
+def _leaves(node: ast.AST, nested: bool = False) -> bool:
+    match node:
+        case ast.Return():
+            return True
+        case ast.Break():
+            return not nested
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Lambda():
+            return False
+    nested = nested or isinstance(node, ast.For | ast.While)
+    return any(_leaves(child, nested) for child in ast.iter_child_nodes(node))
 
 
 def loops_around(frame: FrameType) -> Iterator[ast.For | ast.While]:

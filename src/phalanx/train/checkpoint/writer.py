@@ -19,7 +19,7 @@ from torch import Tensor
 
 from phalanx.core.errors import PeerLost
 from phalanx.core.files import write_whole
-from phalanx.sync.state.gradient_values import are_finite
+from phalanx.sync.state.gradient_values import are_sound
 from phalanx.train.checkpoint import checkpoint_index as shelf
 from phalanx.train.checkpoint import remote_parts as parcels
 from phalanx.train.checkpoint.background import Background
@@ -162,7 +162,7 @@ class Writer:
         end = time.monotonic() + self._patience
         for rank in range(1, self._workers):
             files[rank_file(rank)] = self._part_of(rank, job.number, partial, end)
-        finite = are_finite([v for n, v in job.shared.items() if ".parameters." in n])
+        finite = are_sound([v for n, v in job.shared.items() if ".parameters." in n])
         self._publish(partial, msgspec.structs.replace(job.manifest, files=files, finite=finite))
 
     def _keep_copy(self, number: int) -> None:

@@ -19,9 +19,11 @@ from phalanx.sync.arena.arena import Arena, Circle
 
 # What a worker is about to do with the others; numbers from 0 are steps of that optimizer.
 EVALUATE, EPOCH_DONE, SWITCH, FINISH, ROUND, SAVE, CUT = range(-1, -8, -1)
-UNFREEZE, LOAD, GATHER, WRITE, DECIDE = range(-8, -13, -1)
+UNFREEZE, LOAD, GATHER, WRITE, DECIDE, BEGIN_PASS, END_PASS = range(-8, -15, -1)
 READ = -100
 """And below: reads gradients of the optimizer ``READ - intent``."""
+LEFT = -10_000
+"""And below: has left its pass over the data after ``LEFT - intent`` samples."""
 AGREED = 1 << 16
 """And above: steps of the optimizer ``intent - AGREED``, whose gradient all have."""
 _WORDS = {
@@ -37,6 +39,8 @@ _WORDS = {
     WRITE: "changes the weights itself",
     DECIDE: "asks whether to save a checkpoint",
     GATHER: "gathers values",
+    BEGIN_PASS: "begins a pass over its data",
+    END_PASS: "has ended its pass over the data",
 }
 
 SPEED, STEPS, SAMPLES, BUSY, WHOLE = FIGURES = range(5)
@@ -135,6 +139,8 @@ class Rendezvous:
 
 
 def _word(intent: int) -> str:
+    if intent <= LEFT:
+        return f"left its loop after {LEFT - intent} samples of the pass"
     if intent <= READ:
         return "reads gradients"
     return _WORDS.get(intent, "updates the parameters")

@@ -151,8 +151,15 @@ class Engine:
         """Of the ``count`` batches of an evaluation, those that are evaluated: all of them."""
         return batches
 
-    def end_pass(self) -> None:
-        """A pass over the training data is over, for all workers that step together."""
+    def end_pass(self, *, adopted: bool = False) -> None:
+        """A pass over the training data is over, for all workers that step together. ``adopted``:
+        what the script does until ``begin_pass``, it has to do alike on all."""
+
+    def leave_pass(self, reached: int) -> None:
+        """``end_pass`` of an adopted script that has left its loop after ``reached`` samples."""
+
+    def begin_pass(self, *, adopted: bool) -> None:
+        """Of an adopted script: no worker trains before all have done what came before."""
 
     def enter(self, phase: Phase, spec: Spec, *, regroup: bool = False) -> float | None:
         """Be in ``phase``; when that is a switch, returns when the last worker came to it.

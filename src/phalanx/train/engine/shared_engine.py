@@ -220,9 +220,30 @@ class SharedEngine(Engine):
     def after_stretch(self, ticket: int, lockstep_position: int) -> tuple[int, Directive | None]:
         return self._control.after_stretch(ticket, lockstep_position, self.rest)
 
-    def end_pass(self) -> None:
-        if self.lockstep and self._phases.current.together and self.model.buffers.any:
+    def end_pass(self, *, adopted: bool = False) -> None:
+        if not self.lockstep and adopted:
+            self._settle_pass(intents.END_PASS)
+        elif self.lockstep and self._phases.current.together and self.model.buffers.any:
             self.model.share_buffers()
+
+    def leave_pass(self, reached: int) -> None:
+        if not self.lockstep:
+            self._settle_pass(intents.LEFT - reached)
+
+    def _settle_pass(self, intent: int) -> None:
+        """Free-running workers stand still, and all have the same weights. Collective."""
+        self.rest()
+        self.meet(intent)
+        self._phases.drain()
+        for strategy in self._phases.strategies:
+            strategy.refresh()
+        self.model.share_buffers()
+        self.note_weights()
+
+    def begin_pass(self, *, adopted: bool) -> None:
+        if not self.lockstep and adopted:
+            self.rest()
+            self.meet(intents.BEGIN_PASS)
 
     def capture(self) -> Captured:
         self._written.follow_all()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from phalanx.core.errors import NotFinite, PeerLost
 from phalanx.observe.events.event_types import StepRefused
-from phalanx.sync.state.gradient_values import are_finite
+from phalanx.sync.state.gradient_values import are_finite, are_sound
 from phalanx.sync.strategies.strategy import Timing
 from phalanx.train.engine.engine import Engine
 from phalanx.train.loop.stopwatch import Stopwatch
@@ -96,7 +96,7 @@ def bad_weights(
 ) -> str | None:
     """What is not finite of what was trained, in words."""
     trained = [p.detach() for o in optimizers for g in o.param_groups for p in g["params"]]
-    if not _all_finite(trained):
+    if not all(map(are_sound, _by_device(trained))):
         return "the weights are not finite"
     # Only statistics of batches: a mask may well be infinite.
     statistics = {
@@ -105,15 +105,15 @@ def bad_weights(
         for name, buffer in model.named_buffers()
         if name.rpartition(".")[2] in ("running_mean", "running_var")
     }
-    if _all_finite(list(statistics.values())):
+    if all(map(are_finite, _by_device(statistics.values()))):
         return None
     name = next(name for name, buffer in statistics.items() if not are_finite([buffer]))
     return f"{name} is not finite: a batch had values that are not finite"
 
 
-def _all_finite(tensors: Sequence[Tensor]) -> bool:
+def _by_device(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
     """One wait for each device."""
     found: dict[torch.device, list[Tensor]] = {}
     for tensor in tensors:
         found.setdefault(tensor.device, []).append(tensor)
-    return all(are_finite(members) for members in found.values())
+    return list(found.values())

@@ -61,14 +61,18 @@ class RateSchedules:
 
     def leave_pass(self) -> None:
         """The script left it in the middle."""
-        self._pass = None
+        self._end_at(self._reached)
 
     def end_pass(self) -> None:
         """Every worker's schedules come to where the pass has brought them."""
+        if self._pass is not None:
+            self._end_at(self._pass.samples)
+
+    def _end_at(self, end: int) -> None:
         current, self._pass = self._pass, None
         if current is None:
             return
-        self._before += math.ceil((current.samples - self._start) / current.batch)
+        self._before += math.ceil((end - self._start) / current.batch)
         if not self._engine.lockstep:
             for index in range(len(self._schedulers)):
                 self._advance_to(index, self._goal(index, self._before))

@@ -115,21 +115,20 @@ class TrainingLoop:
         if not skipped:
             self.epoch = epoch
             self._figures.begin_epoch(epoch)
-        began, optimizer = self._clock.now(), self._parts.trained.optimizers[0]
-        rate = float(optimizer.param_groups[0]["lr"])
+        began = self._clock.now()
+        rate = float(self._parts.trained.optimizers[0].param_groups[0]["lr"])
         if epoch and self.resumes_inside():
             self._restore_again()
         try:
             yield from self.through_batches(reader, batch, order=order, counted=counted)
         except GeneratorExit:  # the script left its loop
-            if left is not None and self._engine.lockstep:
+            if left is not None and (self._engine.lockstep or counted):
                 left(-(-self._reached // batch))
             if not self._lifecycle.broken():
                 self._end_epoch(began, rate)
             raise
         if skipped:
-            start = self._schedule.start
-            if self._passes == start.pass_number and start.position == 0:
+            if not self.is_before_checkpoint and not self._schedule.start.position:
                 self._restore_again()
         else:
             self._end_epoch(began, rate)
@@ -174,6 +173,7 @@ class TrainingLoop:
         if self.epochs is None and not behind:
             self._restore_kept()
         current = replace(self._new_pass(reader, batch, fixed, order), counted=counted)
+        self._engine.begin_pass(adopted=current.adopted and not behind)
         self._steps.follow_parameters()  # here all workers come by, also one without a batch
         trained = False
         rates.begin_pass(current, self._schedule.begin_at(current))
@@ -191,7 +191,7 @@ class TrainingLoop:
         if trained:
             self._steps.end_pass()
             rates.end_pass()
-            self._engine.end_pass()
+            self._engine.end_pass(adopted=current.adopted)
             parts.checkpointer.after_pass(current)
 
     def _new_pass(

@@ -282,7 +282,7 @@ class ProfilingEngine(Engine):
     def after_stretch(self, ticket: int, lockstep_position: int) -> tuple[int, Directive | None]:
         return NEVER, super().after_stretch(ticket, lockstep_position)[1]
 
-    def end_pass(self) -> None:
+    def end_pass(self, *, adopted: bool = False) -> None:
         self._profiling.end_pass()
 
     def some_of(self, batches: Iterable[T], count: int) -> Iterable[T]:
