@@ -82,7 +82,7 @@ def read_framework(
 
 
 def _tensorflow(name: str, text: str | None, script: Path) -> Framework:
-    from phalanx.launch.frameworks.peer_environments import TENSORFLOW_PACKAGES
+    from phalanx.launch.frameworks.peer_environments import TENSORFLOW_PACKAGES, TFDS_PACKAGES
     from phalanx.launch.frameworks.seating import read_roles
     from phalanx.launch.frameworks.tensorflow_scripts import (
         LEGACY_KERAS,
@@ -97,9 +97,10 @@ def _tensorflow(name: str, text: str | None, script: Path) -> Framework:
         system = PARAMETER_SERVER if SERVER in roles else MIRRORED
     if system == PARAMETER_SERVER and roles:
         roles = {"chief": 1, **roles}
+    more = TFDS_PACKAGES if b"tensorflow_datasets" in source else ()
     legacy = LEGACY_KERAS not in os.environ and needs_legacy_keras(source)
     return Framework(
-        name=name, system=system, roles=roles, requirements=list(TENSORFLOW_PACKAGES),
+        name=name, system=system, roles=roles, requirements=[*TENSORFLOW_PACKAGES, *more],
         variables={LEGACY_KERAS: "1"} if legacy else {},
     )  # fmt: skip
 
@@ -222,11 +223,8 @@ def framework_job(
         )
     framework = msgspec.structs.replace(framework, servers=len(request.servers))
     if framework.servers and framework.roles.get(SERVER, framework.servers) != framework.servers:
-        raise InputError(
-            f"--servers names {framework.servers} machines, but --roles has "
-            f"{SERVER}={framework.roles[SERVER]}",
-            f"Give {SERVER}={framework.servers}.",
-        )
+        named = f"--servers names {framework.servers} machines, but --roles another number"
+        raise InputError(named, f"Give {SERVER}={framework.servers}.")
     total = sum(framework.roles.values()) or asked
     if framework.roles and asked not in (None, total, framework.roles.get("worker")):
         raise InputError(f"--workers {asked} does not match --roles", "Give one of them.")

@@ -48,7 +48,7 @@ def commands_of(
             "PYTHONUNBUFFERED": "1",
         }
         if ground.data:
-            env[settings.DATA] = ground.data
+            env[settings.DATA] = env["TFDS_DATA_DIR"] = ground.data
         # The first speaks for all: what the controller follows is its log.
         through = [ground.figures] if slot.rank == 0 and framework.name == TENSORFLOW else []
         commands.append(

@@ -108,7 +108,7 @@ def _with_servers(plan: Plan, framework: Framework | None, apart: Sequence[Machi
     phases = parse_spec(plan.strategy).phases
     ours = plan.workers > 1 and any("servers" in phase.traits.keys for phase in phases)
     if not apart or not (framework.has_servers if framework else ours):
-        unused = [f"{machine.name} unused: this run has no parameter servers" for machine in apart]
+        unused = [f"{machine.name} unused: the run has no parameter servers" for machine in apart]
         return msgspec.structs.replace(plan, reasons=[*plan.reasons, *unused])
     ranks = range(len(plan.seats), len(plan.seats) + len(apart))
     placed = [

@@ -23,7 +23,7 @@ from phalanx.launch.machines.agent_frames import Ports
 from phalanx.launch.machines.machine_session import ANSWER_SECONDS, MachineSession
 from phalanx.launch.shipping.loads import code_root
 from phalanx.launch.shipping.send import answers_wrongly, read_answer
-from phalanx.launch.worker import process_binding
+from phalanx.launch.worker import keras_figures, process_binding
 from phalanx.plan.plan import PlannedMachine
 from phalanx.pool.measured import link_rates, read_probe
 
@@ -49,14 +49,13 @@ async def secrets_for(
         return {}
     by_name = {member.name: member for member in members}
     meeting = await _meeting(job, members, key) if job.plan.workers > 1 else None
-    processes = {hosts.PROCESSES: str(len(job.plan.seats))}
     found: dict[int, dict[str, str]] = {}
     for machine, slot in job.plan.seats:
         member = by_name[machine.name]
         found[slot.rank] = {settings.SKEW: repr(member.skew)} if member.skew else {}
         if meeting is not None:
             found[slot.rank] |= meeting_variables(meeting, member.address, machine, slot)
-            found[slot.rank] |= processes
+            found[slot.rank][hosts.PROCESSES] = str(len(job.plan.seats))
     return found
 
 
@@ -104,7 +103,8 @@ async def _foreign(
         {member.name: member.interface for member in members},
     )
     script = job.script.resolve().relative_to(root).as_posix()
-    ours = Path(process_binding.__file__).resolve().parent.relative_to(code_root()).as_posix()
+    binding = Path(process_binding.__file__).resolve().relative_to(code_root()).as_posix()
+    figures = Path(keras_figures.__file__).resolve().relative_to(code_root()).as_posix()
     grounds = {
         member.name: Ground(
             python=member.seat.python,
@@ -112,13 +112,8 @@ async def _foreign(
             run_folder=member.seat.run_folder,
             data=member.seat.data or member.seat.datasets,
             variables=dataset_variables(member.seat),
-            before=(
-                member.seat.python,
-                "-I",
-                "-S",
-                f"{member.seat.code}/{ours}/process_binding.py",
-            ),
-            figures=f"{member.seat.code}/{ours}/keras_figures.py",
+            before=(member.seat.python, "-I", "-S", f"{member.seat.code}/{binding}"),
+            figures=f"{member.seat.code}/{figures}",
         )
         for member in members
     }

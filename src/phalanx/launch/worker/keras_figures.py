@@ -74,10 +74,9 @@ def _columns(logs: dict[str, Any]) -> dict[str, float]:
     found = {}
     for name, value in logs.items():
         kept = name.startswith(("test_", "val_"))
+        column = name.replace("val_", "validation_", 1) if kept else f"train_{name}"
         with suppress(TypeError, ValueError):
-            found[name.replace("val_", "validation_", 1) if kept else f"train_{name}"] = float(
-                value
-            )
+            found[column] = float(value)
     return found
 
 
@@ -91,10 +90,8 @@ def _samples_seen(model: Any) -> int | None:
         parts = getattr(count, "values", None)
         if parts is None:
             return int(count.numpy())
-        workers = (
-            json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {}).get("worker", [0])
-        )
-        return int(sum(part.numpy() for part in parts)) * len(workers)
+        cluster = json.loads(os.environ["TF_CONFIG"])["cluster"]
+        return int(sum(part.numpy() for part in parts)) * len(cluster["worker"])
     return None
 
 
@@ -113,7 +110,7 @@ def main() -> None:
         hooks.add("tf_keras", watch_fit)
     module = sys.modules["__main__"] = ModuleType("__main__")
     module.__file__ = str(script)
-    exec(compile(source, script, "exec", dont_inherit=True), module.__dict__)
+    exec(compile(source, script, "exec"), module.__dict__)
 
 
 if __name__ == "__main__":
