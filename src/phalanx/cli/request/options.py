@@ -186,14 +186,10 @@ FrameworkName = Annotated[
     ),
 ]
 ServerMachines = Annotated[
-    str | None,
-    typer.Option(metavar="NAMES", help="Machines for parameter servers alone, without workers."),
+    str | None, typer.Option(metavar="NAMES", help="Machines for parameter servers alone.")
 ]
 Roles = Annotated[
-    str | None,
-    typer.Option(
-        metavar="A=N,…", help="For TensorFlow scripts, such as chief=1,worker=2,ps=1,evaluator=1."
-    ),
+    str | None, typer.Option(metavar="A=N,…", help="TensorFlow's: chief=1,worker=2,ps=1,…")
 ]
 Systems = Annotated[
     str | None,
