@@ -186,11 +186,9 @@ FrameworkName = Annotated[
     ),
 ]
 ServerMachines = Annotated[
-    str | None, typer.Option(metavar="NAMES", help="Machines for parameter servers alone.")
+    str | None, typer.Option(metavar="NAMES", help="Machines of parameter servers alone.")
 ]
-Roles = Annotated[
-    str | None, typer.Option(metavar="A=N,…", help="TensorFlow's: chief=1,worker=2,ps=1,…")
-]
+Roles = Annotated[str | None, typer.Option(metavar="A=N,…", help="As chief=1,worker=2,ps=1.")]
 Systems = Annotated[
     str | None,
     typer.Option(
