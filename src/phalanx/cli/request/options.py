@@ -185,6 +185,10 @@ FrameworkName = Annotated[
         "keras-jax name the backend).",
     ),
 ]
+ServerMachines = Annotated[
+    str | None,
+    typer.Option(metavar="NAMES", help="Machines for parameter servers alone, without workers."),
+]
 Roles = Annotated[
     str | None,
     typer.Option(
@@ -226,6 +230,7 @@ class RunOptions:
     workers: Workers = None
     pool: PoolFile = None
     machines: Machines = "all"
+    servers: ServerMachines = None
     launcher: LauncherName = "auto"
     slurm: SlurmOptions = None
     ray_address: RayAddress = None

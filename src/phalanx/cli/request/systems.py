@@ -220,16 +220,24 @@ def framework_job(
             f"--workers {asked}, but the script's strategy of TensorFlow is one process",
             "Leave --workers out; or use MultiWorkerMirroredStrategy, or --framework keras.",
         )
+    framework = msgspec.structs.replace(framework, servers=len(request.servers))
+    if framework.servers and framework.roles.get(SERVER, framework.servers) != framework.servers:
+        raise InputError(
+            f"--servers names {framework.servers} machines, but --roles has "
+            f"{SERVER}={framework.roles[SERVER]}",
+            f"Give {SERVER}={framework.servers}.",
+        )
     total = sum(framework.roles.values()) or asked
     if framework.roles and asked not in (None, total, framework.roles.get("worker")):
         raise InputError(f"--workers {asked} does not match --roles", "Give one of them.")
     plan = plan_for(
-        request.machines,
+        [*request.machines, *request.servers],
         framework,
         asked,
         strategy="allreduce",
         selection=request.options.machines,
         batch=batch,
+        servers=[machine.name for machine in request.servers],
     )
     settings = msgspec.structs.replace(
         job.settings, strategy=framework.system, balance="off", checkpoint_epochs=0

@@ -104,6 +104,8 @@ class Fleet:
     """The machines themselves, with what it takes to log in: nothing of it is ever written."""
 
     machines: tuple[Machine, ...] = ()
+    servers: tuple[str, ...] = ()
+    """The names of those that have a parameter server and no worker."""
     pool: Path | None = None
     """The blueprint they come from."""
     tls: bool = False

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from phalanx.core import hosts_settings as hosts
 from phalanx.core import settings
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.launch.frameworks import Framework, places_of
@@ -48,12 +49,14 @@ async def secrets_for(
         return {}
     by_name = {member.name: member for member in members}
     meeting = await _meeting(job, members, key) if job.plan.workers > 1 else None
+    processes = {hosts.PROCESSES: str(len(job.plan.seats))}
     found: dict[int, dict[str, str]] = {}
     for machine, slot in job.plan.seats:
         member = by_name[machine.name]
         found[slot.rank] = {settings.SKEW: repr(member.skew)} if member.skew else {}
         if meeting is not None:
             found[slot.rank] |= meeting_variables(meeting, member.address, machine, slot)
+            found[slot.rank] |= processes
     return found
 
 
@@ -101,7 +104,7 @@ async def _foreign(
         {member.name: member.interface for member in members},
     )
     script = job.script.resolve().relative_to(root).as_posix()
-    binding = Path(process_binding.__file__).resolve().relative_to(code_root()).as_posix()
+    ours = Path(process_binding.__file__).resolve().parent.relative_to(code_root()).as_posix()
     grounds = {
         member.name: Ground(
             python=member.seat.python,
@@ -109,7 +112,13 @@ async def _foreign(
             run_folder=member.seat.run_folder,
             data=member.seat.data or member.seat.datasets,
             variables=dataset_variables(member.seat),
-            before=(member.seat.python, "-I", "-S", f"{member.seat.code}/{binding}"),
+            before=(
+                member.seat.python,
+                "-I",
+                "-S",
+                f"{member.seat.code}/{ours}/process_binding.py",
+            ),
+            figures=f"{member.seat.code}/{ours}/keras_figures.py",
         )
         for member in members
     }

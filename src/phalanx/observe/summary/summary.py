@@ -108,7 +108,11 @@ def _add_settings(summary: Summary, run: RunFiles) -> None:
 
 
 def _add_machines(summary: Summary, run: RunFiles) -> None:
-    workers = {machine.name: len(machine.slots) for machine in run.plan.machines}
+    training = run.plan.workers or 0  # ranks from there on are parameter servers
+    workers = {
+        machine.name: sum(slot.rank < training for slot in machine.slots)
+        for machine in run.plan.machines
+    }
     if not workers:
         workers = dict(Counter(worker.machine for worker in run.launch.workers))
     workers = workers or dict(Counter(joined.machine for joined in run.joined))
